@@ -1,0 +1,91 @@
+"""Names that the operator and the workers must agree on: managed topics, instance ids, child objects.
+
+Both sides derive them from the same few inputs, so they live in one pure module at the bottom of both packages.
+Nothing here may do I/O or know a configuration.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+RESERVED_PREFIX: Final = "_fleet."
+"""Topics with this prefix belong to a group's own retry flow; pattern subscriptions never match them."""
+
+UID_CHARACTERS_MAX: Final = 8
+"""How much of an object's uid an instance id carries: enough to tell a recreated object from its predecessor."""
+
+
+def failed_topic(group_id: str) -> str:
+    """The topic that takes the records a group has given up on."""
+    return f"{RESERVED_PREFIX}{group_id}.failed"
+
+
+def is_managed_topic(topic: str) -> bool:
+    """Whether a topic is one that Consumer Fleet makes for a group."""
+    return topic.startswith(RESERVED_PREFIX)
+
+
+def instance_id_prefix(namespace: str, name: str, uid: str) -> str:
+    """What every `group.instance.id` of one ConsumerGroup object begins with, and no other object's does."""
+    return f"{namespace}.{name}.{uid[:UID_CHARACTERS_MAX]}-"
+
+
+def instance_id(namespace: str, name: str, uid: str, ordinal: int) -> str:
+    """The `group.instance.id` (KIP-345) of the worker with this StatefulSet ordinal."""
+    return f"{instance_id_prefix(namespace, name, uid)}{ordinal}"
+
+
+def instance_ordinal(prefix: str, instance: str) -> int | None:
+    """The ordinal in an instance id that begins with `prefix`, or None when the id is somebody else's."""
+    tail = instance.removeprefix(prefix)
+    return int(tail) if tail != instance and tail.isascii() and tail.isdigit() else None
+
+
+def java_string_hash(text: str) -> int:
+    """Java's `String.hashCode`: 32-bit signed, over UTF-16 code units (a character beyond the BMP counts as two)."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value - 0x1_0000_0000 if value >= 0x8000_0000 else value
+
+
+def coordinator_partition(group_id: str, partitions: int) -> int:
+    """The partition of `__consumer_offsets` whose leader coordinates a group (Kafka: `GroupMetadataManager.partitionFor`).
+
+    Java's `Utils.abs` maps the smallest int to 0, where Python's `abs` would leave 2**31.
+    """
+    if partitions < 1:
+        raise ValueError(f"__consumer_offsets must have at least one partition, got {partitions}")
+    hashed = java_string_hash(group_id)
+    return (0 if hashed == -0x8000_0000 else abs(hashed)) % partitions
+
+
+def stateful_set(name: str) -> str:
+    """The StatefulSet of a ConsumerGroup's workers."""
+    return name
+
+
+def headless_service(name: str) -> str:
+    """The headless Service that gives each worker its DNS name."""
+    return name
+
+
+def disruption_budget(name: str) -> str:
+    """The PodDisruptionBudget of a ConsumerGroup's workers."""
+    return name
+
+
+def revision_config(name: str, revision: str) -> str:
+    """The immutable ConfigMap that holds one revision's settings and pod template."""
+    return f"{name}-{revision}"
+
+
+def revision_handler(name: str, revision: str) -> str:
+    """The immutable ConfigMap that holds one revision's copy of the handler's source."""
+    return f"{name}-{revision}-handler"
+
+
+def preflight_pod(name: str, revision: str) -> str:
+    """The one-shot Pod that checks a revision before the fleet changes to it."""
+    return f"{name}-check-{revision}"
