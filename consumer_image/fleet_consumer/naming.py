@@ -51,7 +51,7 @@ def java_string_hash(text: str) -> int:
 
 
 def coordinator_partition(group_id: str, partitions: int) -> int:
-    """The partition of `__consumer_offsets` whose leader coordinates a group (Kafka: `GroupMetadataManager.partitionFor`).
+    """The partition of `__consumer_offsets` whose leader coordinates a group (`GroupMetadataManager.partitionFor`).
 
     Java's `Utils.abs` maps the smallest int to 0, where Python's `abs` would leave 2**31.
     """

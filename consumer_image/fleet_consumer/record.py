@@ -33,7 +33,7 @@ class Delivery:
 
 @dataclass(slots=True)
 class Record:
-    """One Kafka record. Treat it as immutable: it is not frozen only because frozen instances cost twice the time to make.
+    """One Kafka record. Treat it as immutable: it is not frozen only because frozen ones take twice as long to make.
 
     `topic`, `partition`, `offset` and `timestamp` (milliseconds since the epoch, -1 when the broker gave none) are
     those of the record's origin, so that idempotency keys and event times hold in every delivery.
@@ -60,7 +60,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """A record that a handler wants written: it is acknowledged by all replicas before the input's offset is committed."""
+    """A record a handler wants written: acknowledged by all replicas before the input's offset is committed."""
 
     topic: str
     value: bytes | str | None
