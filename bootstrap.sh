@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Makes the virtual environment from the lock, once for each content of the lock. Called by the Makefile; safe to run again.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+python=${PYTHON:-python3}
+if ! command -v "$python" >/dev/null || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+  echo "bootstrap: Python 3.11 or newer is needed; set PYTHON to one, or install it (Debian: apt-get install python3 python3-venv)" >&2
+  exit 1
+fi
+
+wanted=$(cat requirements/dev.txt pyproject.toml bootstrap.sh | sha256sum | cut -d' ' -f1)
+if [ -x .venv/bin/python ] && [ "$(cat .venv/.lock-digest 2>/dev/null)" = "$wanted" ]; then
+  exit 0
+fi
+
+if ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "bootstrap: installing python3-venv"
+    apt-get update -qq && apt-get install -y -qq python3-venv
+  else
+    echo "bootstrap: Python's venv module is missing (Debian and Ubuntu: apt-get install python3-venv)" >&2
+    exit 1
+  fi
+fi
+
+echo "bootstrap: virtual environment from requirements/dev.txt (about a minute the first time)"
+"$python" -m venv .venv
+.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+echo "$wanted" > .venv/.lock-digest

@@ -1,0 +1,142 @@
+"""Runs every suite in order of cost, and ends with what was skipped and why.
+
+`make test` is this. Each suite is a pytest run of its own, so that a crash in one cannot hide another. The first
+suite that fails does not stop the later ones: a person gets the whole picture from one run. With `CI=true` a skipped
+test counts as a failure, because there nobody reads the reasons.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """One pytest run: its name, its folder or files, and its limit on two cores (quality targets, in seconds)."""
+
+    name: str
+    paths: tuple[str, ...]
+    limit_s: int
+
+
+SUITES: tuple[Suite, ...] = (
+    Suite("unit", ("tests/unit",), 60),
+    Suite("protocol", ("tests/protocol",), 60),
+    Suite("apiserver", ("tests/apiserver",), 240),
+    Suite("broker", ("tests/broker",), 360),
+    Suite("e2e", ("e2e",), 900),
+)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one suite's run came to; `skipped` pairs a test's name with its reason."""
+
+    name: str
+    seconds: float
+    exit_code: int
+    passed: int = 0
+    failed: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+
+def read_report(path: Path, outcome: Outcome) -> None:
+    """Add the counts of a JUnit XML report to `outcome`; a report that is missing leaves them at zero."""
+    if not path.exists():
+        return
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        name = f"{case.get('classname')}::{case.get('name')}"
+        skip = case.find("skipped")
+        if skip is not None:
+            outcome.skipped.append((name, skip.get("message") or "no reason given"))
+        elif case.find("failure") is not None or case.find("error") is not None:
+            outcome.failed += 1
+        else:
+            outcome.passed += 1
+
+
+def run_suite(suite: Suite, extra: Sequence[str], reports: Path) -> Outcome:
+    """Run one suite with its output passed through."""
+    print(f"\n===== {suite.name} (limit {suite.limit_s} s) =====", flush=True)
+    report = reports / f"{suite.name}.xml"
+    started = time.monotonic()
+    command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}", *suite.paths, *extra]
+    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    outcome = Outcome(suite.name, time.monotonic() - started, code)
+    read_report(report, outcome)
+    return outcome
+
+
+def run_lint() -> Outcome:
+    """The checks of `make lint`, counted as one suite."""
+    print("===== lint =====", flush=True)
+    started = time.monotonic()
+    checks = (
+        ["ruff", "check", "."],
+        ["ruff", "format", "--check", "."],
+        ["mypy"],
+        ["lint-imports"],
+    )
+    outcome = Outcome("lint", 0.0, 0)
+    for check in checks:
+        code = subprocess.run(
+            [str(Path(sys.executable).parent / check[0]), *check[1:]], cwd=ROOT, check=False
+        ).returncode
+        outcome.exit_code = outcome.exit_code or code
+        outcome.passed += code == 0
+        outcome.failed += code != 0
+    outcome.seconds = time.monotonic() - started
+    return outcome
+
+
+def verdict(outcomes: Sequence[Outcome], *, ci: bool) -> int:
+    """Print the table, the skipped tests and the closing count; return the exit code."""
+    print("\n===== summary =====")
+    bad = False
+    for outcome in outcomes:
+        crashed = outcome.exit_code not in (0, 1) and not outcome.failed
+        bad = bad or outcome.exit_code != 0
+        print(
+            f"{outcome.name:<10} {outcome.seconds:6.0f} s  {outcome.passed} passed, {outcome.failed} failed, "
+            f"{len(outcome.skipped)} skipped" + (f"  (exit code {outcome.exit_code})" if crashed else "")
+        )
+    skipped = [(outcome.name, *entry) for outcome in outcomes for entry in outcome.skipped]
+    print("skipped: " + ("none" if not skipped else ""))
+    for suite, name, reason in skipped:
+        print(f"  {suite}: {name}: {reason}")
+    if skipped and ci:
+        print("CI=true: a skipped test is a failure")
+        bad = True
+    passed, failed = sum(o.passed for o in outcomes), sum(o.failed for o in outcomes)
+    print(f"{passed} passed, {failed} failed, {len(skipped)} skipped", flush=True)
+    return 1 if bad else 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    names = [suite.name for suite in SUITES]
+    parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__.splitlines()[0])
+    parser.add_argument("--suite", action="append", choices=["lint", *names], help="run only this suite; repeatable")
+    parser.add_argument("pytest_arguments", nargs="*", help="passed on to pytest, after --")
+    options = parser.parse_args(arguments)
+    wanted = options.suite or ["lint", *names]
+    outcomes = [run_lint()] if "lint" in wanted else []
+    with tempfile.TemporaryDirectory(prefix="fleet-reports-") as reports:
+        for suite in SUITES:
+            if suite.name in wanted:
+                outcomes.append(run_suite(suite, options.pytest_arguments, Path(reports)))
+    return verdict(outcomes, ci=os.environ.get("CI") == "true")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

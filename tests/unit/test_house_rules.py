@@ -1,0 +1,83 @@
+"""The rules of the house that a machine can check."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+
+
+def tracked(pattern: str) -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z", pattern], cwd=ROOT, check=True, capture_output=True, text=True)
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
+
+
+def test_folder_named_operator_is_no_package() -> None:
+    """`operator/__init__.py` would shadow the standard library's `operator` for whoever runs from the checkout."""
+    assert not (ROOT / "operator" / "__init__.py").exists()
+
+
+def test_modules_stay_short() -> None:
+    long = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in tracked("*.py")}
+    assert {name: lines for name, lines in long.items() if lines > FILE_LINES_MAX} == {}
+
+
+def test_functions_fit_a_screen() -> None:
+    long = {}
+    for path in tracked("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    long[f"{path.relative_to(ROOT)}:{node.name}"] = lines
+    assert long == {}
+
+
+def test_pure_packages_touch_no_clock_socket_thread_or_chance() -> None:
+    """State machines, planners, assignors and codecs take time and input as arguments."""
+    pure = (
+        "consumer_image/fleet_consumer/wire",
+        "consumer_image/fleet_consumer/assignors",
+        "consumer_image/fleet_consumer/group",
+        "operator/fleet_operator/planning",
+    )
+    forbidden = {"time", "socket", "threading", "random", "asyncio", "selectors", "subprocess"}
+    found = []
+    for folder in pure:
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = []
+                if isinstance(node, ast.Import):
+                    names = [alias.name.split(".")[0] for alias in node.names]
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    names = [node.module.split(".")[0]]
+                found += [f"{path.relative_to(ROOT)}: {name}" for name in names if name in forbidden]
+    assert found == []
+
+
+def test_every_file_that_the_design_names_exists() -> None:
+    """DESIGN.md ends with a map of the code; a map of what is gone misleads."""
+    design = (ROOT / "DESIGN.md").read_text()
+    named = re.findall(r"^\| `([^`]+)` \|", design.split("## File map")[1], flags=re.MULTILINE)
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_make_target_is_documented() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^([a-z][a-z-]*):(.*)$", makefile, flags=re.MULTILINE)
+    assert [name for name, rest in targets if "## " not in rest] == []
+
+
+def test_version_is_the_same_everywhere() -> None:
+    version = re.search(r'^version = "([^"]+)"', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
+    assert version
+    chart = (ROOT / "charts/consumer-fleet/Chart.yaml").read_text()
+    assert f"version: {version[1]}" in chart
+    assert re.search(rf"^appVersion: \"?{re.escape(version[1])}\"?$", chart, flags=re.MULTILINE)
+    assert f"## {version[1]}" in (ROOT / "CHANGELOG.md").read_text()
