@@ -132,9 +132,8 @@ def main(arguments: Sequence[str]) -> int:
     wanted = options.suite or ["lint", *names]
     outcomes = [run_lint()] if "lint" in wanted else []
     with tempfile.TemporaryDirectory(prefix="fleet-reports-") as reports:
-        for suite in SUITES:
-            if suite.name in wanted:
-                outcomes.append(run_suite(suite, options.pytest_arguments, Path(reports)))
+        chosen = (suite for suite in SUITES if suite.name in wanted)
+        outcomes += [run_suite(suite, options.pytest_arguments, Path(reports)) for suite in chosen]
     return verdict(outcomes, ci=os.environ.get("CI") == "true")
 
 
