@@ -1,0 +1,1 @@
+"""The demo: a fleet on a real cluster, fed with a year of real flights, and a report of counts that must add up."""

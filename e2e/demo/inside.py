@@ -1,0 +1,203 @@
+"""The part of the demo that talks to Kafka. It runs in a pod, next to the brokers, so that it works on any cluster.
+
+It is one file with nothing of the project in it: what counts the records must share no code with what handled them.
+Progress goes to standard error, the result to standard output as one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import io
+import json
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConsumerGroupTopicPartitions, NewTopic  # type: ignore[attr-defined]
+
+PROGRESS_EVERY = 100_000
+IDLE_SECONDS_MAX = 30.0
+
+
+def create_topics(options: argparse.Namespace) -> dict[str, Any]:
+    """Create the demo's topics; those that exist are left as they are. Records are stamped 2013, so none may expire."""
+    admin = AdminClient({"bootstrap.servers": options.bootstrap})
+    config = {"retention.ms": "-1"}
+    wanted = [NewTopic(name, options.partitions, 1, config=config) for name in options.topics]
+    created = []
+    for name, outcome in admin.create_topics(wanted).items():
+        error = outcome.exception()
+        if error is None:
+            created.append(name)
+        elif error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise error
+    return {"created": created}
+
+
+def delete_topics(options: argparse.Namespace) -> dict[str, Any]:
+    """Delete topics; those that do not exist are no error."""
+    admin = AdminClient({"bootstrap.servers": options.bootstrap})
+    present = set(admin.list_topics(timeout=10).topics)
+    doomed = [name for name in options.topics if name in present]
+    for outcome in (admin.delete_topics(doomed) if doomed else {}).values():
+        outcome.result()
+    return {"deleted": doomed}
+
+
+def flights(stream: Iterator[str]) -> Iterator[tuple[str, int, bytes]]:
+    """Key, timestamp in milliseconds, and JSON value of each flight; "NA" becomes null and numbers become numbers."""
+    for row in csv.DictReader(stream):
+        value = {
+            name: None if text == "NA" else int(text) if text.lstrip("-").isdigit() else text
+            for name, text in row.items()
+        }
+        stamp = datetime.fromisoformat(row["time_hour"].replace("Z", "+00:00")).astimezone(UTC)
+        key = f"{row['carrier']}{row['flight']}"
+        yield key, int(stamp.timestamp() * 1000), json.dumps(value, separators=(",", ":")).encode()
+
+
+def produce(options: argparse.Namespace) -> dict[str, Any]:
+    """Write every flight of the gzipped CSV on standard input to the topic, and wait for all acknowledgements."""
+    failures: list[str] = []
+
+    def acknowledged(error: Any, _message: Any) -> None:
+        if error is not None:
+            failures.append(str(error))
+
+    producer = Producer(
+        {"bootstrap.servers": options.bootstrap, "enable.idempotence": True, "linger.ms": 20, "compression.type": "lz4"}
+    )
+    count = 0
+    pause = options.pause_seconds_per_thousand
+    with gzip.open(sys.stdin.buffer, "rb") as raw:
+        for key, stamp, value in flights(io.TextIOWrapper(raw, encoding="utf-8")):
+            while True:
+                try:
+                    producer.produce(options.topic, value=value, key=key, timestamp=stamp, on_delivery=acknowledged)
+                    break
+                except BufferError:
+                    producer.poll(0.5)
+            count += 1
+            if count % 1000 == 0:
+                producer.poll(0)
+                if pause:
+                    time.sleep(pause)
+            if count % PROGRESS_EVERY == 0:
+                print(f"  {count} flights written", file=sys.stderr, flush=True)
+    left = producer.flush(60)
+    if failures or left:
+        raise SystemExit(f"{len(failures)} flights failed, {left} unacknowledged; first: {failures[:1]}")
+    return {"produced": count}
+
+
+def watermarks(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
+    """First and end offset of each partition; empty when the topic does not exist."""
+    metadata = consumer.list_topics(topic, timeout=10).topics[topic]
+    if metadata.error is not None:
+        return {}
+    return {
+        number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10)
+        for number in metadata.partitions
+    }
+
+
+def read_all(bootstrap: str, topic: str) -> Iterator[Any]:
+    """Every message that the topic holds now, whatever any group has committed."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "demo-report", "enable.auto.commit": False})
+    try:
+        remaining = {number: marks for number, marks in watermarks(consumer, topic).items() if marks[0] < marks[1]}
+        consumer.assign([TopicPartition(topic, number, marks[0]) for number, marks in remaining.items()])
+        quiet_since = time.monotonic()
+        while remaining:
+            for message in consumer.consume(5000, 1.0):
+                if message.error() is not None:
+                    raise SystemExit(f"reading {topic}: {message.error()}")
+                quiet_since = time.monotonic()
+                yield message
+                if message.offset() + 1 >= remaining.get(message.partition(), (0, sys.maxsize))[1]:
+                    remaining.pop(message.partition())
+            if time.monotonic() - quiet_since > IDLE_SECONDS_MAX:
+                raise SystemExit(
+                    f"reading {topic}: nothing for {IDLE_SECONDS_MAX} s, partitions left {sorted(remaining)}"
+                )
+    finally:
+        consumer.close()
+
+
+def origin_of_output(message: Any) -> tuple[int, int]:
+    partition, offset = message.key().decode().split("-")
+    return int(partition), int(offset)
+
+
+def origin_of_failed(message: Any) -> tuple[int, int]:
+    headers = {name: value.decode() for name, value in message.headers() or () if value is not None}
+    return int(headers["kr-origin-partition"]), int(headers["kr-origin-offset"])
+
+
+def count(options: argparse.Namespace) -> dict[str, Any]:
+    """Compare what went in with what came out, each record known by its origin's partition and offset."""
+    consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": "demo-report"})
+    try:
+        marks = watermarks(consumer, options.topic)
+    finally:
+        consumer.close()
+    given = {(number, offset) for number, (first, end) in marks.items() for offset in range(first, end)}
+    done = [origin_of_output(message) for message in read_all(options.bootstrap, options.output)]
+    failed = [origin_of_failed(message) for message in read_all(options.bootstrap, options.failed)]
+    ended = set(done) | set(failed)
+    return {
+        "in": len(given),
+        "done": len(set(done)),
+        "failed": len(set(failed)),
+        "lost": len(given - ended),
+        "duplicated": len(done) + len(failed) - len(ended),
+        "unknown": len(ended - given),
+    }
+
+
+def lag(options: argparse.Namespace) -> dict[str, Any]:
+    """Records of the topic that the group has not committed yet."""
+    admin = AdminClient({"bootstrap.servers": options.bootstrap})
+    consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": "demo-report"})
+    try:
+        marks = watermarks(consumer, options.topic)
+    finally:
+        consumer.close()
+    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(options.group)])
+    committed = {
+        partition.partition: partition.offset
+        for partition in asked[options.group].result().topic_partitions
+        if partition.topic == options.topic and partition.offset >= 0
+    }
+    total = sum(end for _, end in marks.values())
+    return {"end": total, "lag": sum(end - max(first, committed.get(n, 0)) for n, (first, end) in marks.items())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bootstrap", required=True)
+    commands = parser.add_subparsers(required=True)
+    for name, function in (("create-topics", create_topics), ("delete-topics", delete_topics)):
+        command = commands.add_parser(name)
+        command.add_argument("topics", nargs="+")
+        command.add_argument("--partitions", type=int, default=12)
+        command.set_defaults(run=function)
+    for name, function in (("produce", produce), ("count", count), ("lag", lag)):
+        command = commands.add_parser(name)
+        command.add_argument("--topic", required=True)
+        command.add_argument("--output", default="")
+        command.add_argument("--failed", default="")
+        command.add_argument("--group", default="")
+        command.add_argument("--pause-seconds-per-thousand", type=float, default=0.0)
+        command.set_defaults(run=function)
+    options = parser.parse_args()
+    print(json.dumps(options.run(options)))
+
+
+if __name__ == "__main__":
+    main()
