@@ -1,0 +1,1 @@
+"""End-to-end suites and the embedded cluster that they run on."""

@@ -1,0 +1,126 @@
+"""Command lines of the control plane: which flags, and why. Nothing is started here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.local_cluster.pki import Authority
+
+__all__ = [
+    "API_SERVICE_ADDRESS",
+    "DNS_SERVICE_ADDRESS",
+    "POD_RANGE",
+    "ApiServerSettings",
+    "api_server_names",
+    "controller_manager_command",
+    "etcd_command",
+    "kube_apiserver_command",
+    "scheduler_command",
+]
+
+SERVICE_RANGE = "10.96.0.0/16"
+API_SERVICE_ADDRESS = "10.96.0.1"
+DNS_SERVICE_ADDRESS = "10.96.0.10"
+POD_RANGE = "10.244.0.0/16"
+SERVICE_ACCOUNT_ISSUER = "https://kubernetes.default.svc.cluster.local"
+
+
+def etcd_command(program: Path, *, data: Path, client_url: str, peer_url: str) -> list[str]:
+    """A single etcd. It does not wait for the disk: what a power cut loses here is a test cluster."""
+    return [
+        str(program),
+        f"--data-dir={data}",
+        "--unsafe-no-fsync",
+        f"--listen-client-urls={client_url}",
+        f"--advertise-client-urls={client_url}",
+        f"--listen-peer-urls={peer_url}",
+        f"--initial-advertise-peer-urls={peer_url}",
+        f"--initial-cluster=default={peer_url}",
+        "--log-level=warn",
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiServerSettings:
+    """What differs between the API server of a cluster and one that runs alone for tests."""
+
+    program: Path
+    authority: Authority
+    """Must have issued ``apiserver`` (serving) and ``apiserver-kubelet`` (client of the kubelets)."""
+    etcd_url: str
+    bind_address: str
+    port: int
+    advertise_address: str
+    with_controllers: bool
+    """False when no controller manager runs beside it."""
+
+
+def api_server_names(*addresses: str) -> list[str]:
+    """The names that the API server's certificate must carry, in openssl's form."""
+    service = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
+    return [f"DNS:{name}" for name in (*service, "localhost")] + [
+        f"IP:{address}" for address in dict.fromkeys(("127.0.0.1", API_SERVICE_ADDRESS, *addresses))
+    ]
+
+
+def kube_apiserver_command(settings: ApiServerSettings) -> list[str]:
+    """The API server: certificates for everybody, RBAC, and the service accounts' tokens signed by our own key."""
+    authority = settings.authority
+    certificate, key = authority.certificate("apiserver")
+    kubelet_certificate, kubelet_key = authority.certificate("apiserver-kubelet")
+    command = [
+        str(settings.program),
+        f"--etcd-servers={settings.etcd_url}",
+        f"--bind-address={settings.bind_address}",
+        f"--secure-port={settings.port}",
+        f"--advertise-address={settings.advertise_address}",
+        f"--client-ca-file={authority.root_certificate}",
+        f"--tls-cert-file={certificate}",
+        f"--tls-private-key-file={key}",
+        f"--service-account-key-file={authority.service_account_public_key}",
+        f"--service-account-signing-key-file={authority.service_account_key}",
+        f"--service-account-issuer={SERVICE_ACCOUNT_ISSUER}",
+        f"--service-cluster-ip-range={SERVICE_RANGE}",
+        f"--kubelet-client-certificate={kubelet_certificate}",
+        f"--kubelet-client-key={kubelet_key}",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--authorization-mode=Node,RBAC",
+        "--allow-privileged=true",
+        "--profiling=false",
+    ]
+    if not settings.with_controllers:
+        # Nobody makes the namespaces' default service accounts then, and this plugin would refuse every pod.
+        command.append("--disable-admission-plugins=ServiceAccount")
+        # Alone means on loopback, which the endpoint of the service `kubernetes` may not be; nobody needs that one here.
+        command.append("--endpoint-reconciler-type=none")
+    return command
+
+
+def controller_manager_command(program: Path, *, kubeconfig: Path, authority: Authority) -> list[str]:
+    """The controllers; the only ones of their cluster, so without leader election."""
+    return [
+        str(program),
+        f"--kubeconfig={kubeconfig}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+        "--bind-address=127.0.0.1",
+        f"--root-ca-file={authority.root_certificate}",
+        f"--service-account-private-key-file={authority.service_account_key}",
+        "--use-service-account-credentials",
+        "--allocate-node-cidrs",
+        f"--cluster-cidr={POD_RANGE}",
+        f"--cluster-signing-cert-file={authority.root_certificate}",
+        f"--cluster-signing-key-file={authority.root_key}",
+        "--leader-elect=false",
+    ]
+
+
+def scheduler_command(program: Path, *, kubeconfig: Path) -> list[str]:
+    """The scheduler, likewise alone."""
+    return [
+        str(program),
+        f"--kubeconfig={kubeconfig}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+        "--bind-address=127.0.0.1",
+        "--leader-elect=false",
+    ]

@@ -1,0 +1,16 @@
+"""What the embedded cluster can fail with, in one shape: a reason word to test for and a message to act on."""
+
+__all__ = ["ClusterError"]
+
+
+class ClusterError(Exception):
+    """A step that could not be done.
+
+    ``reason`` is one CamelCase word from a small set (``MissingPrograms``, ``BuildFailed``, ``ComponentExited``,
+    ``TimedOut``, ...); ``message`` names the object, says what was seen and what to do about it.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason = reason
+        self.message = message

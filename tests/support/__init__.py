@@ -1,0 +1,1 @@
+"""What the suites share: real servers on loopback and ways to wait for them."""

@@ -1,0 +1,161 @@
+"""A real Kafka broker on loopback, with the faults a test wants: stopped, killed, paused, restarted with its data."""
+
+import shutil
+import signal
+import tempfile
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from e2e.local_cluster.commands import run
+from e2e.local_cluster.daemons import Daemon, free_ports
+from e2e.local_cluster.jars import ensure_kafka_jars
+from e2e.local_cluster.kafka_node import (
+    HEAP_MIB,
+    SASL_LISTENER,
+    find_java,
+    format_properties,
+    java_command,
+    node_properties,
+    sasl_properties,
+    scram_arguments,
+)
+from e2e.local_cluster.waiting import wait_until
+
+__all__ = ["KafkaBroker"]
+
+ADDRESS = "127.0.0.1"
+START_TIMEOUT_S = 90.0
+STARTED = "Kafka Server started"
+
+
+class KafkaBroker:
+    """A broker that is its own controller, as a context manager.
+
+    ``properties`` are added to (and win over) the broker's settings. ``sasl_users`` (name to password) opens a second
+    listener, SASL_PLAINTEXT, that knows these users under PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512. Ports and data stay
+    the same over ``stop``, ``kill`` and ``start``; leaving the context removes everything. Topics are not created by
+    being named.
+    """
+
+    def __init__(
+        self, *, properties: Mapping[str, str] | None = None, sasl_users: Mapping[str, str] | None = None
+    ) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="fleet-kafka-"))
+        self.log = self.directory / "broker.log"
+        self._users = dict(sasl_users or {})
+        self._java = find_java()
+        self._jars = ensure_kafka_jars()
+        self._properties = self.directory / "server.properties"
+        plain_port, controller_port, sasl_port = free_ports(3, ADDRESS)
+        self.port = plain_port
+        listeners = {"PLAINTEXT": f"{ADDRESS}:{plain_port}"}
+        if self._users:
+            listeners[SASL_LISTENER] = f"{ADDRESS}:{sasl_port}"
+        self._listeners = listeners
+        settings = node_properties(
+            data=str(self.directory / "data"),
+            listeners=listeners,
+            advertised=listeners,
+            controller=f"{ADDRESS}:{controller_port}",
+            inter_broker="PLAINTEXT",
+        )
+        if self._users:
+            settings |= sasl_properties(self._users)
+        self._properties.write_text(format_properties(settings | dict(properties or {})))
+        options = [f"-Xmx{HEAP_MIB}m", f"-XX:ErrorFile={self.directory}/jvm-error.log"]
+        self._daemon = Daemon(
+            "kafka",
+            java_command(self._java, self._jars, "kafka.Kafka", str(self._properties), options=options),
+            log=self.log,
+        )
+        self._log_start = 0
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` of the plain-text listener."""
+        return self._listeners["PLAINTEXT"]
+
+    @property
+    def sasl_bootstrap(self) -> str:
+        """``host:port`` of the listener that asks for a password; only with ``sasl_users``."""
+        return self._listeners[SASL_LISTENER]
+
+    @property
+    def running(self) -> bool:
+        """Whether the broker's process exists; a paused one does."""
+        return self._daemon.running
+
+    @property
+    def pid(self) -> int:
+        """The broker's process id."""
+        return self._daemon.pid
+
+    def start(self) -> None:
+        """Start the broker, on its first start with fresh storage, and wait until it takes part in its cluster."""
+        if not (self.directory / "data").exists():
+            self._format()
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        self._daemon.start()
+        wait_until(
+            self._started,
+            what=f"the broker at {self.bootstrap} to start",
+            timeout_s=START_TIMEOUT_S,
+            last_seen=self._daemon.log_tail,
+        )
+
+    def stop(self) -> None:
+        """End the broker in order: it hands over what it leads and closes its logs."""
+        self._daemon.stop()
+
+    def kill(self) -> None:
+        """End the broker as a crash would (SIGKILL)."""
+        self._daemon.kill()
+
+    def pause(self) -> None:
+        """Freeze the broker: connections stay open and nothing answers (SIGSTOP)."""
+        self._daemon.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused broker go on (SIGCONT)."""
+        self._daemon.signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End the broker and remove its files."""
+        self._daemon.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def tool(self, main_class: str, *args: str) -> str:
+        """Run one of Kafka's own tools (``org.apache.kafka.tools.TopicCommand``) and return what it prints.
+
+        It starts a JVM and so costs about a second; raises ClusterError with the tool's complaint.
+        """
+        options = ["-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        return run(java_command(self._java, self._jars, main_class, *args, options=options), reason="KafkaToolFailed")
+
+    def __enter__(self) -> "KafkaBroker":
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _format(self) -> None:
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        arguments = ["format", "--standalone", "--cluster-id", cluster_id, "--config", str(self._properties)]
+        self.tool("kafka.tools.StorageTool", *arguments, *scram_arguments(self._users))
+
+    def _started(self) -> bool:
+        self._daemon.check_running()
+        # The listeners accept connections before the controller has let the broker in; this line comes after both.
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return STARTED.encode() in log.read()
