@@ -68,7 +68,7 @@ class Produce:
     headers: Headers = ()
 
 
-class HandlerVerdict(Exception):  # noqa: N818 - these are answers, not errors
+class HandlerVerdict(Exception):
     """Base of what a handler raises to decide a record's fate itself; raise one of its subclasses."""
 
 

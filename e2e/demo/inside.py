@@ -12,6 +12,7 @@ import gzip
 import io
 import json
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -20,8 +21,11 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupTopicPartitions, NewTopic  # type: ignore[attr-defined]
 
+pause = threading.Event().wait
 PROGRESS_EVERY = 100_000
 IDLE_SECONDS_MAX = 30.0
+GROUP_EMPTY_SECONDS_MAX = 90.0
+"""Twice the default session timeout: by then the members that were killed are counted out."""
 
 
 def create_topics(options: argparse.Namespace) -> dict[str, Any]:
@@ -49,6 +53,22 @@ def delete_topics(options: argparse.Namespace) -> dict[str, Any]:
     return {"deleted": doomed}
 
 
+def delete_group(options: argparse.Namespace) -> dict[str, Any]:
+    """Delete the groups with their offsets, waiting for members that are gone to be counted out."""
+    admin = AdminClient({"bootstrap.servers": options.bootstrap})
+    deadline = time.monotonic() + GROUP_EMPTY_SECONDS_MAX
+    for name in options.groups:
+        while True:
+            error = admin.delete_consumer_groups([name])[name].exception()
+            if error is None or error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                break
+            if error.args[0].code() != KafkaError.NON_EMPTY_GROUP or time.monotonic() > deadline:
+                raise error
+            print(f"  waiting for the members of {name} to expire", file=sys.stderr, flush=True)
+            pause(3.0)
+    return {"deleted": options.groups}
+
+
 def flights(stream: Iterator[str]) -> Iterator[tuple[str, int, bytes]]:
     """Key, timestamp in milliseconds, and JSON value of each flight; "NA" becomes null and numbers become numbers."""
     for row in csv.DictReader(stream):
@@ -73,7 +93,7 @@ def produce(options: argparse.Namespace) -> dict[str, Any]:
         {"bootstrap.servers": options.bootstrap, "enable.idempotence": True, "linger.ms": 20, "compression.type": "lz4"}
     )
     count = 0
-    pause = options.pause_seconds_per_thousand
+    rest = options.pause_seconds_per_thousand
     with gzip.open(sys.stdin.buffer, "rb") as raw:
         for key, stamp, value in flights(io.TextIOWrapper(raw, encoding="utf-8")):
             while True:
@@ -85,8 +105,8 @@ def produce(options: argparse.Namespace) -> dict[str, Any]:
             count += 1
             if count % 1000 == 0:
                 producer.poll(0)
-                if pause:
-                    time.sleep(pause)
+                if rest:
+                    pause(rest)
             if count % PROGRESS_EVERY == 0:
                 print(f"  {count} flights written", file=sys.stderr, flush=True)
     left = producer.flush(60)
@@ -119,8 +139,10 @@ def read_all(bootstrap: str, topic: str) -> Iterator[Any]:
                     raise SystemExit(f"reading {topic}: {message.error()}")
                 quiet_since = time.monotonic()
                 yield message
-                if message.offset() + 1 >= remaining.get(message.partition(), (0, sys.maxsize))[1]:
-                    remaining.pop(message.partition())
+                offset, partition = message.offset(), message.partition()
+                assert offset is not None and partition is not None
+                if offset + 1 >= remaining.get(partition, (0, sys.maxsize))[1]:
+                    remaining.pop(partition)
             if time.monotonic() - quiet_since > IDLE_SECONDS_MAX:
                 raise SystemExit(
                     f"reading {topic}: nothing for {IDLE_SECONDS_MAX} s, partitions left {sorted(remaining)}"
@@ -187,6 +209,9 @@ def main() -> None:
         command.add_argument("topics", nargs="+")
         command.add_argument("--partitions", type=int, default=12)
         command.set_defaults(run=function)
+    command = commands.add_parser("delete-group")
+    command.add_argument("groups", nargs="+")
+    command.set_defaults(run=delete_group)
     for name, function in (("produce", produce), ("count", count), ("lag", lag)):
         command = commands.add_parser(name)
         command.add_argument("--topic", required=True)

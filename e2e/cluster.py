@@ -1,0 +1,119 @@
+"""One running cluster as the demo and the end-to-end suites see it: `kubectl`, `helm`, and what they are for here.
+
+The cluster is the embedded one, or the one that FLEET_KUBECONFIG names. How it was made is none of this module's
+business; it only asks for its kubeconfig.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from e2e.local_cluster.waiting import pause
+
+T = TypeVar("T")
+ROOT = Path(__file__).resolve().parent.parent
+POLL_SECONDS = 0.2
+
+
+class CommandFailed(Exception):
+    """`kubectl` or `helm` refused; `stderr` holds its words."""
+
+    def __init__(self, command: Sequence[str], stderr: str) -> None:
+        super().__init__(f"`{' '.join(command)}`: {stderr.strip()[-2000:]}")
+        self.stderr = stderr
+
+
+class WaitedTooLong(Exception):
+    """A condition did not come true in time; the message tells what was seen last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Commands against one cluster. `kubectl` and `helm` are paths of programs, `kubeconfig` that of a file."""
+
+    kubectl_path: Path
+    helm_path: Path
+    kubeconfig: Path
+
+    def _run(self, command: Sequence[str], stdin: bytes | None, timeout_s: float) -> str:
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=timeout_s, check=False)
+        if done.returncode != 0:
+            raise CommandFailed(command, done.stderr.decode(errors="replace"))
+        return done.stdout.decode(errors="replace")
+
+    def kubectl_command(self, *arguments: str) -> list[str]:
+        return [str(self.kubectl_path), "--kubeconfig", str(self.kubeconfig), *arguments]
+
+    def kubectl(self, *arguments: str, stdin: str | bytes | None = None, timeout_s: float = 120.0) -> str:
+        """Standard output of `kubectl`. Raises CommandFailed, subprocess.TimeoutExpired."""
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        return self._run(self.kubectl_command(*arguments), given, timeout_s)
+
+    def helm(self, *arguments: str, timeout_s: float = 300.0) -> str:
+        """Standard output of `helm`. Raises CommandFailed, subprocess.TimeoutExpired."""
+        return self._run([str(self.helm_path), "--kubeconfig", str(self.kubeconfig), *arguments], None, timeout_s)
+
+    def apply(self, manifests: str | Sequence[dict[str, Any]], *, namespace: str) -> None:
+        """Apply YAML text, or objects."""
+        text = (
+            manifests
+            if isinstance(manifests, str)
+            else json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests)})
+        )
+        self.kubectl("apply", "--namespace", namespace, "--server-side", "--filename", "-", stdin=text)
+
+    def get(self, kind: str, name: str, *, namespace: str) -> dict[str, Any] | None:
+        """The object, or None when there is none."""
+        try:
+            found: dict[str, Any] = json.loads(
+                self.kubectl("get", kind, name, "--namespace", namespace, "--output", "json")
+            )
+        except CommandFailed as failure:
+            if "(NotFound)" in failure.stderr:
+                return None
+            raise
+        return found
+
+    def list(self, kind: str, *, namespace: str, selector: str = "") -> list[dict[str, Any]]:
+        """All objects of a kind in a namespace."""
+        arguments = ["get", kind, "--namespace", namespace, "--output", "json"]
+        text = self.kubectl(*arguments, *(["--selector", selector] if selector else []))
+        items: list[dict[str, Any]] = json.loads(text)["items"]
+        return items
+
+    def ensure_namespace(self, name: str) -> None:
+        self.kubectl(
+            "apply",
+            "--filename",
+            "-",
+            stdin=json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
+        )
+
+
+def eventually(probe: Callable[[], T | None], *, timeout_s: float, what: str, poll_s: float = POLL_SECONDS) -> T:
+    """The first truthy answer of `probe`. Raises WaitedTooLong, which tells what was awaited and what was seen last."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        last: object
+        try:
+            seen = probe()
+        except (CommandFailed, AssertionError) as failure:
+            last = failure
+        else:
+            if seen:
+                return seen
+            last = seen
+        if time.monotonic() >= deadline:
+            raise WaitedTooLong(f"not within {timeout_s} s: {what}; last seen: {last!r}")
+        pause(poll_s)
+
+
+def conditions(found: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """The conditions of an object by type; empty before its first status."""
+    return {entry["type"]: entry for entry in ((found or {}).get("status") or {}).get("conditions", ())}
