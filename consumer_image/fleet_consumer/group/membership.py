@@ -1,0 +1,44 @@
+"""A membership as others may see it: one immutable picture, safe to hand to any thread.
+
+The state machine publishes a new picture after every event; nobody outside may look into the machine itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class OffsetAndMetadata(NamedTuple):
+    """What a commit says about a partition: the next offset to read, its leader epoch (-1 unknown), free text."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """One member of one group, at one moment.
+
+    `state` is Kafka's word for what the member is in: `Unjoined`, `PreparingRebalance`, `CompletingRebalance`,
+    `Stable`, `Left`, or `Failed` after a fatal error. `generation` is -1 and `member_id` empty while not joined.
+    `coordinator` is (host, port). `assignment` maps topics to partition numbers. `last_heartbeat_at` is the
+    monotonic time at which the last heartbeat that was answered well had been sent. `error` is what keeps the member
+    from its work now (it has `.reason`), None when nothing does; it goes away by itself once the cause does.
+    """
+
+    group_id: str
+    instance_id: str | None = None
+    member_id: str = ""
+    generation: int = -1
+    leader: bool = False
+    protocol: str | None = None
+    state: str = "Unjoined"
+    coordinator: tuple[str, int] | None = None
+    assignment: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    last_heartbeat_at: float | None = None
+    rebalances: int = 0
+    last_rebalance_reason: str = ""
+    error: Exception | None = None
