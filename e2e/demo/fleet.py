@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
 from e2e.cluster import ROOT, Cluster, conditions, eventually
 from e2e.demo.flights import CANCELLED, FLIGHTS, compressed_csv
 
-GROUP: Final = "flights"
-SOURCE: Final = "flights"
-OUTPUT: Final = "flights-done"
-FAILED: Final = f"_fleet.{GROUP}.failed"
 BOOTSTRAP: Final = "kafka.kafka.svc.cluster.local:9092"
 TOOLS: Final = "demo-tools"
 EXAMPLE: Final = ROOT / "examples" / "flights"
@@ -35,6 +33,8 @@ class Count:
     lost: int
     duplicated: int
     unknown: int
+    repeated: tuple[tuple[int, int], ...] = ()
+    """Partition and offset of each record that came out more than once."""
 
     def line(self) -> str:
         """The demo's last line."""
@@ -49,12 +49,16 @@ class Count:
 
 
 class FlightFleet:
-    """The group `flights` in one namespace of a cluster."""
+    """One group on a topic of flights. `name` is that of the group, its object and its source topic."""
 
-    def __init__(self, cluster: Cluster, *, namespace: str, consumer_image: str) -> None:
+    def __init__(self, cluster: Cluster, *, namespace: str, consumer_image: str, name: str = "flights") -> None:
         self.cluster = cluster
         self.namespace = namespace
         self.consumer_image = consumer_image
+        self.name = name
+        self.source = name
+        self.output = f"{name}-done"
+        self.failed = f"_fleet.{name}.failed"
 
     def kubectl(self, *arguments: str, stdin: str | bytes | None = None, timeout_s: float = 120.0) -> str:
         return self.cluster.kubectl("--namespace", self.namespace, *arguments, stdin=stdin, timeout_s=timeout_s)
@@ -79,22 +83,30 @@ class FlightFleet:
 
     def make_topics(self) -> None:
         """The source and the output topic. Operator and brokers make the rest."""
-        self.inside("create-topics", SOURCE, OUTPUT)
+        self.inside("create-topics", self.source, self.output)
 
     def make_group(self) -> None:
         """The handler's source, the KafkaCluster and the ConsumerGroup, as a user would apply them."""
+        self.cluster.apply(self.manifests(), namespace=self.namespace)
+
+    def manifests(self) -> list[dict[str, Any]]:
+        """The example's objects, under this fleet's name."""
         handler = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": "flights-handler", "labels": {"consumerfleet.io/handler": "true"}},
-            "data": {"handler.py": (EXAMPLE / "handler.py").read_text()},
+            "metadata": {"name": f"{self.name}-handler", "labels": {"consumerfleet.io/handler": "true"}},
+            "data": {"handler.py": (EXAMPLE / "handler.py").read_text().replace("flights-done", self.output)},
         }
-        self.cluster.apply([handler], namespace=self.namespace)
-        self.cluster.apply((EXAMPLE / "fleet.yaml").read_text(), namespace=self.namespace)
+        cluster, group = yaml.safe_load_all((EXAMPLE / "fleet.yaml").read_text())
+        group["metadata"]["name"] = self.name
+        group["spec"]["topics"] = [self.source]
+        group["spec"]["handler"]["outputs"] = [self.output]
+        group["spec"]["handler"]["python"]["configMapRef"]["name"] = handler["metadata"]["name"]  # type: ignore[index]
+        return [handler, cluster, group]
 
     def group(self) -> dict[str, Any]:
         """The ConsumerGroup as the API server has it; empty when it is not there."""
-        return self.cluster.get("consumergroups.consumerfleet.io", GROUP, namespace=self.namespace) or {}
+        return self.cluster.get("consumergroups.consumerfleet.io", self.name, namespace=self.namespace) or {}
 
     def wait_stable(self, *, members: int, timeout_s: float = 120.0) -> dict[str, Any]:
         """Wait until the group is Stable and Ready with this many members; return its status."""
@@ -108,16 +120,18 @@ class FlightFleet:
             assert seen.get("Ready") == "True", conditions(found).get("Ready")
             return status
 
-        return eventually(probe, timeout_s=timeout_s, what=f"{GROUP} is Stable with {members} members")
+        return eventually(probe, timeout_s=timeout_s, what=f"{self.name} is Stable with {members} members")
 
     def produce(self, *, pause_seconds_per_thousand: float = 0.0) -> int:
         """Write all flights to the source topic; with a pause, slowly enough for faults in the middle."""
         pause = ("--pause-seconds-per-thousand", str(pause_seconds_per_thousand))
-        return int(self.inside("produce", "--topic", SOURCE, *pause, stdin=compressed_csv().read_bytes())["produced"])
+        return int(
+            self.inside("produce", "--topic", self.source, *pause, stdin=compressed_csv().read_bytes())["produced"]
+        )
 
     def lag(self) -> dict[str, int]:
         """`end`: the sum of the source's end offsets; `lag`: how many of them the group has not committed."""
-        return self.inside("lag", "--topic", SOURCE, "--group", GROUP)
+        return self.inside("lag", "--topic", self.source, "--group", self.name)
 
     def wait_drained(self, *, show: bool = False) -> None:
         """Wait until everything is committed, showing the group as a user would watch it."""
@@ -125,7 +139,9 @@ class FlightFleet:
         def probe() -> bool:
             if show:
                 print(
-                    self.kubectl("get", "consumergroups", GROUP, "--no-headers").rstrip(), file=sys.stderr, flush=True
+                    self.kubectl("get", "consumergroups", self.name, "--no-headers").rstrip(),
+                    file=sys.stderr,
+                    flush=True,
                 )
             return self.lag()["lag"] == 0
 
@@ -133,19 +149,18 @@ class FlightFleet:
 
     def count(self) -> Count:
         """Count from the topics, never from anybody's memory."""
-        topics = ("--topic", SOURCE, "--output", OUTPUT, "--failed", FAILED)
+        topics = ("--topic", self.source, "--output", self.output, "--failed", self.failed)
         found = self.inside("count", *topics)
-        return Count(
-            given=found.pop("in"), **{name: found[name] for name in ("done", "failed", "lost", "duplicated", "unknown")}
-        )
+        repeated = tuple((int(p), int(o)) for p, o in (text.split("-") for text in found.pop("repeated")))
+        return Count(given=found.pop("in"), repeated=repeated, **found)
 
     def reset(self) -> None:
         """Remove the group and its topics, so that a run that was interrupted can start over."""
-        self.kubectl("delete", "consumergroups.consumerfleet.io", GROUP, "--ignore-not-found", "--timeout=90s")
-        pods = ("wait", "--for=delete", "pod", "--selector", f"consumerfleet.io/group={GROUP}", "--timeout=90s")
+        self.kubectl("delete", "consumergroups.consumerfleet.io", self.name, "--ignore-not-found", "--timeout=90s")
+        pods = ("wait", "--for=delete", "pod", "--selector", f"consumerfleet.io/group={self.name}", "--timeout=90s")
         self.kubectl(*pods)
-        self.inside("delete-group", GROUP)
-        self.inside("delete-topics", SOURCE, OUTPUT, FAILED)
+        self.inside("delete-group", self.name)
+        self.inside("delete-topics", self.source, self.output, self.failed)
 
 
 def tools_pod(image: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import json
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -140,7 +141,8 @@ def read_all(bootstrap: str, topic: str) -> Iterator[Any]:
                 quiet_since = time.monotonic()
                 yield message
                 offset, partition = message.offset(), message.partition()
-                assert offset is not None and partition is not None
+                assert offset is not None
+                assert partition is not None
                 if offset + 1 >= remaining.get(partition, (0, sys.maxsize))[1]:
                     remaining.pop(partition)
             if time.monotonic() - quiet_since > IDLE_SECONDS_MAX:
@@ -172,7 +174,9 @@ def count(options: argparse.Namespace) -> dict[str, Any]:
     done = [origin_of_output(message) for message in read_all(options.bootstrap, options.output)]
     failed = [origin_of_failed(message) for message in read_all(options.bootstrap, options.failed)]
     ended = set(done) | set(failed)
+    seen = Counter(done + failed)
     return {
+        "repeated": [f"{partition}-{offset}" for (partition, offset), times in sorted(seen.items()) if times > 1],
         "in": len(given),
         "done": len(set(done)),
         "failed": len(set(failed)),
