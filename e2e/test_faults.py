@@ -1,0 +1,134 @@
+"""Things are killed while records flow; the totals must add up, and every record that came twice must be explained."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from e2e.cluster import eventually
+from e2e.conftest import FleetMaker
+from e2e.demo.fleet import FlightFleet
+from e2e.demo.flights import CANCELLED, FLIGHTS
+from e2e.install import Installation
+
+SLOWLY = 0.12
+"""Seconds of rest for each thousand records: the flights take about forty seconds, long enough for three faults."""
+
+
+@contextmanager
+def records_flowing(fleet: FlightFleet) -> Iterator[None]:
+    """Flights are written in the background while the block runs; leaving it waits for the last one."""
+    failure: list[BaseException] = []
+
+    def feed() -> None:
+        try:
+            fleet.produce(pause_seconds_per_thousand=SLOWLY)
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=feed, name="feed")
+    thread.start()
+    try:
+        eventually(lambda: fleet.lag()["end"] > 10_000, timeout_s=60, what="records flow")
+        yield
+    finally:
+        thread.join()
+    assert not failure, failure
+
+
+def owners(status: dict[str, Any]) -> dict[int, list[str]]:
+    """Which members own each partition of the only topic, from the ranges that the status shows as text."""
+    found: dict[int, list[str]] = defaultdict(list)
+    for member in status["members"]:
+        for entry in member["partitions"]:
+            ranges = entry.split(":")[-1]
+            for part in ranges.split(","):
+                first, _, last = part.partition("-")
+                for partition in range(int(first), int(last or first) + 1):
+                    found[partition].append(member["id"])
+    return found
+
+
+def resumed_positions(fleet: FlightFleet, logs: Sequence[str]) -> set[tuple[int, int]]:
+    """Partition and offset of every point at which a worker began to read, from the workers' own logs."""
+    positions = set()
+    for text in logs:
+        for line in text.splitlines():
+            entry = json.loads(line) if line.startswith("{") else {}
+            if entry.get("event") == "PartitionStarted" and entry.get("topic") == fleet.source:
+                positions.add((int(entry["partition"]), int(entry["offset"])))
+    return positions
+
+
+def assert_every_duplicate_is_explained(repeated: Sequence[tuple[int, int]], resumed: set[tuple[int, int]]) -> None:
+    """A record may come twice only where a worker began again at an offset that was committed before it.
+
+    So each unbroken run of repeated offsets must begin at such a point: what lay before it was committed.
+    """
+    known = set(repeated)
+    beginnings = {(partition, offset) for partition, offset in known if (partition, offset - 1) not in known}
+    assert beginnings <= resumed, f"unexplained: {sorted(beginnings - resumed)[:10]}, resumed at {sorted(resumed)[:20]}"
+
+
+def test_scaling_deleting_and_killing_while_records_flow_loses_nothing(
+    fleet_of: FleetMaker, installation: Installation
+) -> None:
+    """Scale to three, delete a pod, kill -9 a worker: nothing lost, one owner each, duplicates explained."""
+    fleet = fleet_of("shaken")
+    fleet.make_group()
+    fleet.wait_stable(members=2)
+    logs: list[str] = []
+    with records_flowing(fleet):
+        fleet.kubectl("scale", "kcg/shaken", "--replicas=3")
+        status = fleet.wait_stable(members=3)
+        assert {partition: len(names) for partition, names in owners(status).items()} == dict.fromkeys(range(12), 1)
+
+        logs.append(fleet.kubectl("logs", "shaken-0"))
+        fleet.kubectl("delete", "pod", "shaken-0")
+        fleet.wait_stable(members=3)
+
+        before = restarts(fleet, "shaken-1")
+        installation.kill_container(namespace="shaken", pod="shaken-1")
+        eventually(lambda: restarts(fleet, "shaken-1") > before, timeout_s=60, what="shaken-1 restarted")
+        fleet.wait_stable(members=3)
+    fleet.wait_drained()
+    count = fleet.count()
+    print(count.line())
+    assert (count.given, count.done, count.failed, count.lost) == (FLIGHTS, FLIGHTS - CANCELLED, CANCELLED, 0)
+    logs += [fleet.kubectl("logs", f"shaken-{ordinal}") for ordinal in range(3)]
+    logs.append(fleet.kubectl("logs", "shaken-1", "--previous"))
+    assert_every_duplicate_is_explained(count.repeated, resumed_positions(fleet, logs))
+
+
+def restarts(fleet: FlightFleet, pod: str) -> int:
+    found = fleet.cluster.get("pod", pod, namespace=fleet.namespace) or {}
+    statuses = found.get("status", {}).get("containerStatuses", [])
+    return sum(entry["restartCount"] for entry in statuses)
+
+
+def test_deleted_group_takes_every_child_with_it(fleet_of: FleetMaker) -> None:
+    """Owner references do the clean-up; no finalizer keeps anything Terminating."""
+    fleet = fleet_of("leaving")
+    fleet.make_group()
+    fleet.wait_stable(members=2)
+    fleet.kubectl("delete", "kcg/leaving", "--timeout=30s")
+
+    def children() -> str:
+        kinds = "statefulsets,services,configmaps,poddisruptionbudgets,pods,controllerrevisions"
+        selector = "app.kubernetes.io/managed-by=consumer-fleet"
+        return fleet.kubectl("get", kinds, "--selector", selector, "--no-headers", "--ignore-not-found")
+
+    eventually(lambda: children() == "", timeout_s=60, what="no child is left")
+    fleet.cluster.kubectl("delete", "namespace", "leaving", "--timeout=60s")
+
+
+def test_operator_killed_in_the_middle_goes_on_where_it_was(fleet_of: FleetMaker, installation: Installation) -> None:
+    """A group applied while the operator is dead is picked up by the next one; nothing has to be repeated by hand."""
+    fleet = fleet_of("orphaned")
+    installation.kill_operator()
+    fleet.make_group()
+    fleet.wait_stable(members=2)
