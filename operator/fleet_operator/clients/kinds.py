@@ -1,0 +1,72 @@
+"""The kinds of Kubernetes objects the operator touches, and their addresses in the API.
+
+A closed list: RBAC in the chart is written against it. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+JsonObject = dict[str, Any]
+"""One Kubernetes object, as its JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A namespaced kind; `group` is empty for the core group."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+
+    @property
+    def api_version(self) -> str:
+        """What objects of this kind carry as `apiVersion`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL path of the collection, of one object, or of a subresource of it; namespace None spans them all."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        parts = [root]
+        if namespace is not None:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        parts += [quote(part, safe="") for part in (name, subresource) if part is not None]
+        return "/".join(parts)
+
+    def __str__(self) -> str:
+        return self.kind
+
+
+KAFKA_CLUSTER: Final = Kind("consumerfleet.io", "v1alpha1", "KafkaCluster", "kafkaclusters")
+CONSUMER_GROUP: Final = Kind("consumerfleet.io", "v1alpha1", "ConsumerGroup", "consumergroups")
+STATEFUL_SET: Final = Kind("apps", "v1", "StatefulSet", "statefulsets")
+POD: Final = Kind("", "v1", "Pod", "pods")
+SERVICE: Final = Kind("", "v1", "Service", "services")
+CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps")
+SECRET: Final = Kind("", "v1", "Secret", "secrets")
+POD_DISRUPTION_BUDGET: Final = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases")
+EVENT: Final = Kind("events.k8s.io", "v1", "Event", "events")
+
+KINDS: Final = (
+    KAFKA_CLUSTER,
+    CONSUMER_GROUP,
+    STATEFUL_SET,
+    POD,
+    SERVICE,
+    CONFIG_MAP,
+    SECRET,
+    POD_DISRUPTION_BUDGET,
+    LEASE,
+    EVENT,
+)
+_BY_TYPE: Final = {(kind.api_version, kind.kind): kind for kind in KINDS}
+
+
+def kind_of(body: JsonObject) -> Kind:
+    """The kind of an object, by its `apiVersion` and `kind`; KeyError for one outside the closed list."""
+    return _BY_TYPE[body["apiVersion"], body["kind"]]

@@ -1,0 +1,276 @@
+"""The operator's view of the Kubernetes API: a protocol, its errors, and the implementation over `kubernetes.aio`.
+
+Why a protocol: reconcilers see nothing but dicts and these few verbs, so that a test can put itself between any two
+calls, and so that the client library stays replaceable. Raw dicts are used rather than the library's models, because
+those validate replies and raise after a write has already succeeded.
+
+What this module may not do: retry, cache, or decide. A failed call raises one of the errors below, and the work queue
+comes back later; every write the operator makes is idempotent, so a write of unknown outcome is simply made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import aiohttp
+from kubernetes.aio import config as kube_config
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+
+from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
+
+FIELD_MANAGER: Final = "consumer-fleet"
+"""The one owner of every field the operator applies."""
+
+REQUEST_TIMEOUT_SECONDS: Final = 30.0
+CALLS_AT_ONCE_MAX: Final = 32
+"""Bounds sockets and the load on the API server; a reconcile makes its calls one after the other."""
+
+LIST_PAGE_OBJECTS: Final = 500
+MESSAGE_CHARACTERS_MAX: Final = 1024
+"""Foreign text is cut to this length before it enters our errors, logs and conditions."""
+
+
+class KubeError(Exception):
+    """Base of what a call to the API server can raise; never raised itself.
+
+    `reason` is CamelCase. `retry_after` is what the server asked to wait, in seconds, or None.
+    """
+
+    reason = "KubernetesApiFailed"
+
+    def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class KubeConflictError(KubeError):
+    """The object changed in between, exists already, or another field manager owns the field (409)."""
+
+    reason = "Conflict"
+
+
+class KubeForbiddenError(KubeError):
+    """The operator's account lacks a right (401, 403): a person has to grant it."""
+
+    reason = "Forbidden"
+
+
+class KubeInvalidError(KubeError):
+    """The API server refuses the object itself (400, 413, 415, 422); the same body is refused again."""
+
+    reason = "RefusedByApiServer"
+
+
+class KubeNotFoundError(KubeError):
+    """What the call writes into is not there: the namespace, or the parent of a subresource (404)."""
+
+    reason = "NotFound"
+
+
+class KubeUnavailableError(KubeError):
+    """No answer, or an answer that says "later" (429, 5xx). A write may or may not have happened."""
+
+    reason = "ApiServerUnavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a list call found, with the version of the collection it was true for."""
+
+    items: list[JsonObject]
+    resource_version: str
+
+
+class KubeClient(Protocol):
+    """The verbs the operator needs. Every method may raise a KubeError subclass; anything else is a bug."""
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> JsonObject | None:
+        """One object, read live; None when it does not exist."""
+        ...
+
+    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "") -> Listing:
+        """All objects of a kind in one namespace, or everywhere with None; fetched in pages."""
+        ...
+
+    async def apply(self, body: JsonObject) -> JsonObject:
+        """Server-side apply the operator's full intent for an object, taking over fields others hold (force).
+
+        Only for objects the operator makes; what users wrote is never applied. Returns the object as stored.
+        """
+        ...
+
+    async def apply_status(self, body: JsonObject) -> JsonObject:
+        """Server-side apply the `/status` of one of our custom resources; the operator owns all of it."""
+        ...
+
+    async def create(self, body: JsonObject) -> JsonObject:
+        """Create an object; KubeConflictError when the name is taken."""
+        ...
+
+    async def replace(self, body: JsonObject) -> JsonObject:
+        """Replace an object that still has the `resourceVersion` in `body`; KubeConflictError when it has moved on."""
+        ...
+
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> bool:
+        """Delete the object with this uid; False when it, or that uid, is already gone."""
+        ...
+
+
+def _error(status: int, text: str, where: str, retry_after: float | None) -> KubeError:
+    message = f"{where}: {status}: {_message_of(text)}"
+    match status:
+        case 401 | 403:
+            return KubeForbiddenError(message, status=status)
+        case 404:
+            return KubeNotFoundError(message, status=status)
+        case 409:
+            return KubeConflictError(message, status=status)
+        case _ if status == 429 or status >= 500:
+            return KubeUnavailableError(message, status=status, retry_after=retry_after)
+        case _:
+            return KubeInvalidError(message, status=status)
+
+
+def _message_of(text: str) -> str:
+    """The message of a `Status` reply, or the start of whatever else came."""
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    message = parsed.get("message") if isinstance(parsed, dict) else None
+    return str(message or text)[:MESSAGE_CHARACTERS_MAX]
+
+
+def _retry_after(headers: Any) -> float | None:
+    """The seconds form of Retry-After, the only one the API server sends."""
+    value = headers.get("Retry-After", "")
+    return float(value) if value.isascii() and value.isdigit() else None
+
+
+class AioKubeClient:
+    """`KubeClient` over one shared `kubernetes.aio` client; belongs to the event loop that opened it."""
+
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
+        self._slots = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
+
+    @classmethod
+    async def connect(cls) -> AioKubeClient:
+        """Configure from the pod's service account, else from KUBECONFIG or ~/.kube/config. Makes no request yet.
+
+        Raises KubeForbiddenError when neither exists.
+        """
+        configuration = Configuration()
+        try:
+            if os.environ.get("KUBERNETES_SERVICE_HOST"):
+                kube_config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            else:
+                path = os.environ.get("KUBECONFIG") or "~/.kube/config"  # the library expands the tilde
+                loading = kube_config.load_kube_config(  # type: ignore[no-untyped-call]
+                    config_file=path, client_configuration=configuration
+                )
+                await loading
+        except kube_config.ConfigException as error:
+            raise KubeForbiddenError(
+                f"no credentials for a Kubernetes API server: {error}; run in a pod or set KUBECONFIG"
+            ) from error
+        configuration.connection_pool_maxsize = CALLS_AT_ONCE_MAX
+        client = ApiClient(configuration)
+        client.user_agent = FIELD_MANAGER
+        return cls(client)
+
+    async def close(self) -> None:
+        """Close the connections; calls in flight fail."""
+        await self._api.close()  # type: ignore[no-untyped-call]
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> JsonObject | None:
+        try:
+            return await self._call("GET", kind.path(namespace, name))
+        except KubeNotFoundError:
+            return None
+
+    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "") -> Listing:
+        items: list[JsonObject] = []
+        query = [("limit", str(LIST_PAGE_OBJECTS))]
+        if label_selector:
+            query.append(("labelSelector", label_selector))
+        page = await self._call("GET", kind.path(namespace), query)
+        items += page.get("items") or ()
+        while following := page["metadata"].get("continue"):
+            page = await self._call("GET", kind.path(namespace), [*query, ("continue", following)])
+            items += page.get("items") or ()
+        for item in items:  # members of a list carry no type of their own
+            item["apiVersion"], item["kind"] = kind.api_version, kind.kind
+        return Listing(items, page["metadata"]["resourceVersion"])
+
+    async def apply(self, body: JsonObject) -> JsonObject:
+        return await self._apply(body, subresource=None)
+
+    async def apply_status(self, body: JsonObject) -> JsonObject:
+        return await self._apply(body, subresource="status")
+
+    async def create(self, body: JsonObject) -> JsonObject:
+        path = kind_of(body).path(body["metadata"]["namespace"])
+        return await self._call("POST", path, [("fieldManager", FIELD_MANAGER)], body)
+
+    async def replace(self, body: JsonObject) -> JsonObject:
+        path = kind_of(body).path(body["metadata"]["namespace"], body["metadata"]["name"])
+        return await self._call("PUT", path, [("fieldManager", FIELD_MANAGER)], body)
+
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> bool:
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid},
+            "propagationPolicy": "Background",
+        }
+        try:
+            await self._call("DELETE", kind.path(namespace, name), body=options)
+        except (KubeNotFoundError, KubeConflictError):  # 409: another object has the name by now
+            return False
+        return True
+
+    async def _apply(self, body: JsonObject, *, subresource: str | None) -> JsonObject:
+        path = kind_of(body).path(body["metadata"]["namespace"], body["metadata"]["name"], subresource)
+        query = [("fieldManager", FIELD_MANAGER), ("force", "true")]
+        return await self._call("PATCH", path, query, body, content_type="application/apply-patch+yaml")
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]] = (),
+        body: JsonObject | None = None,
+        content_type: str = "application/json",
+    ) -> JsonObject:
+        where = f"{method} {path}"
+        async with self._slots:
+            try:
+                # The library asks aiohttp for a timeout object or a number; 0 and None would mean five minutes.
+                request = await self._api.param_serialize(
+                    method,
+                    path,
+                    query_params=list(query),
+                    header_params={"Accept": "application/json", "Content-Type": content_type},
+                    body=body,
+                    auth_settings=["BearerToken"],
+                )
+                response = await self._api.call_api(*request, _request_timeout=REQUEST_TIMEOUT_SECONDS)
+                payload = await response.read()  # type: ignore[no-untyped-call]
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                raise KubeUnavailableError(
+                    f"{where}: {type(error).__name__}: {error}"[:MESSAGE_CHARACTERS_MAX]
+                ) from error
+        text = payload.decode("utf-8", "replace")
+        if not 200 <= response.status <= 299:
+            raise _error(response.status, text, where, _retry_after(response.headers))
+        parsed = json.loads(text)
+        assert isinstance(parsed, dict), f"{where}: the API server always answers with an object"
+        return parsed

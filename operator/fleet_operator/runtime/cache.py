@@ -1,0 +1,147 @@
+"""What the operator knows of the cluster between reconciles: one cache for each watched kind.
+
+Three writers feed a cache: the watch, the operator's own writes (so that a reconcile sees what the one before it
+wrote, even when the watch is late), and the periodic sweep. They race, so the newer resourceVersion wins; Kubernetes
+1.35 promises that these compare as integers within a kind (KEP-5504).
+
+A deletion can be missed for ever: after a 410 the watch lists again and reports only the living. `sweep` compares the
+cache with a list and drops what a list did not show although it had been there all the while.
+
+Touched only on the event loop. Objects handed out must not be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from fleet_operator.clients.kinds import JsonObject, Kind
+
+GROUP_LABEL: Final = "consumerfleet.io/group"
+"""The label by which children are found: the name of the ConsumerGroup they belong to."""
+
+Key = tuple[str, str]
+"""Namespace and name."""
+
+TOMBSTONES_MAX: Final = 4096
+"""How many deletions are remembered. They only matter for the seconds by which a watch event can be late."""
+
+
+class Change(Enum):
+    """What an observation meant for the cache."""
+
+    NEW = "new"
+    SPEC = "spec"
+    STATUS = "status"
+    GONE = "gone"
+    NOTHING = "nothing"
+
+
+def key_of(body: JsonObject) -> Key:
+    """The cache key of an object."""
+    return body["metadata"]["namespace"], body["metadata"]["name"]
+
+
+def version_of(body: JsonObject) -> int:
+    """The resourceVersion as the number it compares as."""
+    return int(body["metadata"]["resourceVersion"])
+
+
+def _essence(body: JsonObject) -> object:
+    """What a reader may have reacted to apart from status: a change of it is a change of `SPEC`."""
+    metadata = body["metadata"]
+    return (
+        metadata.get("uid"),
+        metadata.get("generation"),
+        metadata.get("labels"),
+        metadata.get("annotations"),
+        metadata.get("deletionTimestamp"),
+        body.get("data"),
+    )
+
+
+@dataclass(slots=True)
+class ObjectCache:
+    """All objects of one kind that the watch selects, by namespace and name and by the group they belong to."""
+
+    kind: Kind
+    _objects: dict[Key, JsonObject] = field(default_factory=dict)
+    _by_group: dict[Key, set[Key]] = field(default_factory=dict)
+    _gone: dict[str, None] = field(default_factory=dict)
+
+    def get(self, namespace: str, name: str) -> JsonObject | None:
+        """The object as last seen."""
+        return self._objects.get((namespace, name))
+
+    def of_group(self, namespace: str, group: str) -> list[JsonObject]:
+        """The objects labelled as children of one ConsumerGroup, by name."""
+        return [self._objects[key] for key in sorted(self._by_group.get((namespace, group), ()))]
+
+    def keys(self) -> list[Key]:
+        """The keys of all objects."""
+        return list(self._objects)
+
+    def __iter__(self) -> Iterator[JsonObject]:
+        return iter(list(self._objects.values()))
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def observe(self, body: JsonObject) -> Change:
+        """Take in an object seen living; older news than the cache holds changes nothing."""
+        uid = body["metadata"]["uid"]
+        if uid in self._gone:
+            return Change.NOTHING
+        key = key_of(body)
+        known = self._objects.get(key)
+        if known is not None and known["metadata"]["uid"] == uid and version_of(known) >= version_of(body):
+            return Change.NOTHING
+        body["metadata"].pop("managedFields", None)  # half of an object's size, and nobody here reads it
+        self._unlink(key)
+        self._objects[key] = body
+        group = body["metadata"].get("labels", {}).get(GROUP_LABEL)
+        if group is not None:
+            self._by_group.setdefault((key[0], group), set()).add(key)
+        if known is None or known["metadata"]["uid"] != uid:
+            return Change.NEW
+        return Change.SPEC if _essence(known) != _essence(body) else Change.STATUS
+
+    def remove(self, key: Key, uid: str) -> Change:
+        """Take in that the object with this uid is gone; its namesake with another uid stays."""
+        self._gone[uid] = None
+        while len(self._gone) > TOMBSTONES_MAX:
+            del self._gone[next(iter(self._gone))]
+        known = self._objects.get(key)
+        if known is None or known["metadata"]["uid"] != uid:
+            return Change.NOTHING
+        self._unlink(key)
+        del self._objects[key]
+        return Change.GONE
+
+    def sweep(self, listed: list[JsonObject], listed_version: int) -> list[Key]:
+        """Mend the cache by a list that was true at `listed_version`; returns the keys that were wrong.
+
+        What the list lacks is dropped only if the cache's copy is no newer than the list: an object made after the
+        list was taken is not missing from it.
+        """
+        living = {body["metadata"]["uid"] for body in listed}
+        mended = [
+            key
+            for key, body in list(self._objects.items())
+            if body["metadata"]["uid"] not in living and version_of(body) <= listed_version
+        ]
+        for key in mended:
+            self.remove(key, self._objects[key]["metadata"]["uid"])
+        mended += [key_of(body) for body in listed if self.observe(body) is not Change.NOTHING]
+        return mended
+
+    def _unlink(self, key: Key) -> None:
+        known = self._objects.get(key)
+        group = known["metadata"].get("labels", {}).get(GROUP_LABEL) if known else None
+        if group is not None:
+            siblings = self._by_group[key[0], group]
+            siblings.discard(key)
+            if not siblings:
+                del self._by_group[key[0], group]

@@ -1,0 +1,153 @@
+"""Kubernetes Events about our objects: on transitions only, merged, and never in anybody's way.
+
+An Event is news for a person reading `kubectl describe`. The same news about the same object within a few minutes
+becomes a count on the first Event (its `series`) instead of another object. Posting happens beside the reconcile and
+may fail: an Event is never the only place where something is said; conditions are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from fleet_consumer.clock import Clock
+from fleet_operator.clients.kinds import EVENT, JsonObject
+from fleet_operator.clients.kube import KubeClient, KubeError
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.times import rfc3339_micro
+
+log = logging.getLogger(__name__)
+
+CONTROLLER: Final = "consumerfleet.io/operator"
+MERGE_SECONDS: Final = 600.0
+"""The same news within this time is counted, not repeated."""
+SERIES_WRITE_SECONDS: Final = 60.0
+"""A count is written at most this often."""
+PENDING_MAX: Final = 1000
+REMEMBERED_MAX: Final = 4096
+NOTE_CHARACTERS_MAX: Final = 1000
+"""The API server refuses notes above 1024 characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One thing that happened to an object. `reason` and `action` are CamelCase words, `note` is a sentence."""
+
+    regarding: JsonObject
+    type: Literal["Normal", "Warning"]
+    reason: str
+    action: str
+    note: str
+
+    def digest(self) -> str:
+        """Equal for equal news about the same object."""
+        parts = (self.regarding["metadata"]["uid"], self.type, self.reason, self.action, self.note)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is remembered of news that was posted: the Event's first time, its count, when that was last written."""
+
+    first_at: float
+    count: int
+    written_at: float
+
+
+class NewsLedger:
+    """Which news to post and with which count. Pure: times are Unix seconds."""
+
+    def __init__(self) -> None:
+        self._told: OrderedDict[str, Told] = OrderedDict()
+
+    def admit(self, digest: str, now: float) -> Told | None:
+        """The record to post this news under, or None when a recent Event already says it."""
+        told = self._told.get(digest)
+        if told is None or now - told.first_at > MERGE_SECONDS:
+            self._told[digest] = fresh = Told(now, 1, now)
+            self._told.move_to_end(digest)
+            while len(self._told) > REMEMBERED_MAX:
+                self._told.popitem(last=False)
+            return fresh
+        due = now - told.written_at >= SERIES_WRITE_SECONDS
+        self._told[digest] = counted = replace(told, count=told.count + 1, written_at=now if due else told.written_at)
+        return counted if due else None
+
+
+class EventRecorder:
+    """Posts news from one background task. `record` never blocks or raises; `start` and `stop` once each."""
+
+    def __init__(self, kube: KubeClient, clock: Clock, metrics: Metrics, *, instance: str) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._metrics = metrics
+        self._instance = instance
+        self._ledger = NewsLedger()
+        self._pending: asyncio.Queue[tuple[News, Told]] = asyncio.Queue(PENDING_MAX)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start posting."""
+        self._task = asyncio.create_task(self._post_all(), name="event-recorder")
+
+    async def stop(self) -> None:
+        """Stop posting; what is still pending is dropped."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def record(self, news: News) -> None:
+        """Post news soon, unless a recent Event already says it."""
+        told = self._ledger.admit(news.digest(), self._clock.wall())
+        if told is None:
+            self._metrics.events.labels("merged").inc()
+            return
+        try:
+            self._pending.put_nowait((news, told))
+        except asyncio.QueueFull:
+            self._metrics.events.labels("dropped").inc()
+
+    async def _post_all(self) -> None:
+        while True:
+            news, told = await self._pending.get()
+            try:
+                await self._kube.apply(self._event(news, told))
+            except KubeError as error:
+                self._metrics.events.labels("failed").inc()
+                log.warning("event not posted", extra={"reason": error.reason, "error": str(error)})
+            else:
+                self._metrics.events.labels("written").inc()
+
+    def _event(self, news: News, told: Told) -> JsonObject:
+        about = news.regarding
+        metadata = about["metadata"]
+        event: JsonObject = {
+            "apiVersion": EVENT.api_version,
+            "kind": EVENT.kind,
+            "metadata": {
+                # The first time is part of the name, as an Event's time may not change once it exists.
+                "name": f"{metadata['name']}.{news.digest()}{int(told.first_at):x}",
+                "namespace": metadata["namespace"],
+            },
+            "eventTime": rfc3339_micro(told.first_at),
+            "type": news.type,
+            "reason": news.reason,
+            "action": news.action,
+            "note": news.note[:NOTE_CHARACTERS_MAX],
+            "reportingController": CONTROLLER,
+            "reportingInstance": self._instance,
+            "regarding": {
+                "apiVersion": about["apiVersion"],
+                "kind": about["kind"],
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+            },
+        }
+        if told.count > 1:
+            event["series"] = {"count": told.count, "lastObservedTime": rfc3339_micro(told.written_at)}
+        return event

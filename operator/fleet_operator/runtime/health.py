@@ -1,0 +1,80 @@
+"""The operator's HTTP endpoints: probes and metrics.
+
+Liveness answers whether the event loop still turns, never whether Kafka or the API server is well: restarting this
+process mends neither. Readiness means "able to do my part": a standby that waits for the Lease is ready.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+
+from fleet_operator.runtime.metrics import CONTENT_TYPE, Metrics
+from fleet_operator.runtime.watchdog import LoopWatchdog
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class HealthServer:
+    """Serves /healthz and /readyz on one port and /metrics on another; port 0 takes a free one (see `ports`).
+
+    `ready` returns None, or what is not ready yet.
+    """
+
+    def __init__(
+        self,
+        *,
+        metrics: Metrics,
+        watchdog: LoopWatchdog,
+        ready: Callable[[], str | None],
+        health_port: int,
+        metrics_port: int,
+    ) -> None:
+        self._metrics = metrics
+        self._watchdog = watchdog
+        self._ready = ready
+        self._wanted = (health_port, metrics_port)
+        self._runners: list[web.AppRunner] = []
+        self.ports: tuple[int, ...] = ()
+
+    async def start(self) -> None:
+        """Bind and serve; OSError when a port is taken."""
+        health = {"/healthz": self._healthz, "/readyz": self._readyz}
+        ports = []
+        for port, routes in zip(self._wanted, (health, {"/metrics": self._scrape}), strict=True):
+            ports.append(await self._serve(port, routes))
+        self.ports = tuple(ports)
+
+    async def stop(self) -> None:
+        """Close the ports."""
+        for runner in self._runners:
+            await runner.cleanup()
+        self._runners.clear()
+
+    async def _serve(self, port: int, routes: Mapping[str, Handler]) -> int:
+        app = web.Application()
+        for path, handler in routes.items():
+            app.router.add_get(path, handler)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        self._runners.append(runner)
+        await web.TCPSite(runner, port=port).start()
+        address = runner.addresses[0]
+        return int(address[1])
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return _answer(self._watchdog.complaint())
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return _answer(self._ready())
+
+    async def _scrape(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _answer(complaint: str | None) -> web.Response:
+    return web.Response(text=(complaint or "ok") + "\n", status=503 if complaint else 200)

@@ -1,0 +1,103 @@
+"""Which key to work on next: the pure half of the work queue.
+
+The rules are those of controller-runtime's work queue. A key that is asked for ten times before its turn is worked on
+once. A key is never worked on twice at once: what is asked for while it is being worked on is due again right after.
+A failure delays the key's next turn, longer with each failure in a row; a success clears that.
+
+A request that came from outside (`add`) is due at once even for a key that is backing off: somebody may have mended
+what was wrong. Work that keeps failing therefore must not cause its own requests (the watch filters those).
+
+No clock, no randomness, no waiting: `workers.py` has those.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from fleet_operator.runtime.backoff import Backoff
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(slots=True)
+class KeyedQueue(Generic[K]):
+    """Keys and when each is due. All times are seconds on one clock that never goes back."""
+
+    backoff: Backoff = field(default_factory=Backoff)
+    _due: dict[K, float] = field(default_factory=dict)
+    _heap: list[tuple[float, int, K]] = field(default_factory=list)
+    _sequence: int = 0
+    _working: set[K] = field(default_factory=set)
+    _failures: dict[K, int] = field(default_factory=dict)
+
+    def add(self, key: K, now: float) -> None:
+        """Ask for a key to be worked on as soon as possible."""
+        self.add_after(key, 0.0, now)
+
+    def add_after(self, key: K, delay: float, now: float) -> None:
+        """Ask for a key to be worked on after `delay` seconds, or sooner if it is already due sooner."""
+        due = now + max(delay, 0.0)
+        if due < self._due.get(key, float("inf")):
+            self._due[key] = due
+            self._sequence += 1
+            # An entry whose time no longer equals `_due` is stale and skipped when it comes up.
+            heapq.heappush(self._heap, (due, self._sequence, key))
+
+    def take(self, now: float) -> tuple[K, float] | None:
+        """Start work on the key that has been due longest; returns it with the seconds it was overdue, or None."""
+        while self._heap and self._heap[0][0] <= now:
+            due, _, key = heapq.heappop(self._heap)
+            if self._due.get(key) != due or key in self._working:
+                continue  # stale, or it waits for `finish`, which brings it back
+            del self._due[key]
+            self._working.add(key)
+            return key, now - due
+        return None
+
+    def finish(self, key: K, now: float) -> None:
+        """End work on a key; what was asked for meanwhile becomes takeable."""
+        self._working.remove(key)
+        if key in self._due:
+            self._sequence += 1
+            heapq.heappush(self._heap, (self._due[key], self._sequence, key))
+
+    def succeeded(self, key: K) -> None:
+        """Forget the failures of a key."""
+        self._failures.pop(key, None)
+
+    def failed(self, key: K, now: float, chance: float, *, at_least: float = 0.0) -> float:
+        """Count a failure and schedule the next attempt; returns the seconds until then."""
+        self._failures[key] = failures = self._failures.get(key, 0) + 1
+        delay = max(self.backoff.delay(failures, chance), at_least)
+        self.add_after(key, delay, now)
+        return delay
+
+    def forget(self, key: K) -> None:
+        """Drop a key that is gone for good: its schedule and its failures."""
+        self._due.pop(key, None)
+        self._failures.pop(key, None)
+
+    def next_due(self) -> float | None:
+        """When the next key can be taken (which may be in the past), or None while nothing is scheduled."""
+        while self._heap:
+            due, _, key = self._heap[0]
+            if self._due.get(key) == due and key not in self._working:
+                return due
+            heapq.heappop(self._heap)
+        return None
+
+    def failures(self, key: K) -> int:
+        """How often in a row a key has failed."""
+        return self._failures.get(key, 0)
+
+    def depth(self, now: float) -> int:
+        """How many keys are due and not being worked on."""
+        return sum(1 for key, due in self._due.items() if due <= now and key not in self._working)
+
+    @property
+    def working(self) -> frozenset[K]:
+        """The keys being worked on."""
+        return frozenset(self._working)

@@ -1,0 +1,177 @@
+"""Leader election by a `coordination.k8s.io/v1` Lease: one process works, the others stand by.
+
+The rules are those of client-go. A holder renews; whoever sees the same record unchanged for a whole lease duration
+*on its own monotonic clock* may take it over (another machine's wall clock is never trusted); a holder that could not
+renew before its renew deadline, which is shorter than the lease duration, must stop working, because somebody else may
+start. Stopping means ending the process: nothing in flight can then write on.
+
+`Election` is pure. `Elector` makes its calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from fleet_consumer.clock import Clock
+from fleet_operator.clients.kinds import LEASE, JsonObject
+from fleet_operator.clients.kube import KubeClient, KubeConflictError, KubeError
+from fleet_operator.runtime.times import rfc3339_micro
+
+log = logging.getLogger(__name__)
+
+LEASE_NAME: Final = "consumer-fleet-operator"
+
+
+class LeaseLostError(Exception):
+    """This process no longer holds the Lease and must end at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTiming:
+    """Seconds, with the defaults of controller-runtime: lease_duration > renew_deadline > retry_period."""
+
+    lease_duration: float = 15.0
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
+
+
+@dataclass(slots=True)
+class Election:
+    """What to write into the Lease, given what was read from it. All `now` are monotonic seconds."""
+
+    identity: str
+    namespace: str
+    timing: LeaseTiming
+    _seen: JsonObject | None = None
+    _seen_at: float = 0.0
+
+    def observe(self, lease: JsonObject | None, now: float) -> None:
+        """Take in the Lease as read or written just now; only a changed record counts as a sign of life."""
+        spec = lease["spec"] if lease else None
+        if lease is None or self._seen is None or spec != self._seen["spec"]:
+            self._seen_at = now
+        self._seen = lease
+
+    @property
+    def holds(self) -> bool:
+        """Whether the Lease, as last seen, names this process."""
+        return self._seen is not None and self._seen["spec"].get("holderIdentity") == self.identity
+
+    def intent(self, now: float, wall: float) -> JsonObject | None:
+        """The Lease to create (when none was seen) or to replace with; None while somebody else holds a live one."""
+        seen = self._seen
+        if seen is None:
+            metadata: JsonObject = {"name": LEASE_NAME, "namespace": self.namespace}
+            return self._record(metadata, wall, acquired=rfc3339_micro(wall), transitions=0)
+        spec = seen["spec"]
+        transitions = int(spec.get("leaseTransitions") or 0)
+        if self.holds:
+            return self._record(seen["metadata"], wall, acquired=spec.get("acquireTime"), transitions=transitions)
+        expires = self._seen_at + float(spec.get("leaseDurationSeconds") or self.timing.lease_duration)
+        if spec.get("holderIdentity") and now < expires:
+            return None
+        return self._record(seen["metadata"], wall, acquired=rfc3339_micro(wall), transitions=transitions + 1)
+
+    def release(self, wall: float) -> JsonObject | None:
+        """The Lease with its holder cleared, so that a standby need not wait; None when this process holds none."""
+        if not self.holds or self._seen is None:
+            return None
+        freed = copy.deepcopy(self._seen)
+        freed["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": rfc3339_micro(wall)}
+        return freed
+
+    def _record(self, metadata: JsonObject, wall: float, *, acquired: str | None, transitions: int) -> JsonObject:
+        return {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.kind,
+            "metadata": {k: metadata[k] for k in ("name", "namespace", "uid", "resourceVersion") if k in metadata},
+            "spec": {
+                "holderIdentity": self.identity,
+                "leaseDurationSeconds": int(self.timing.lease_duration),
+                "acquireTime": acquired,
+                "renewTime": rfc3339_micro(wall),
+                "leaseTransitions": transitions,
+            },
+        }
+
+
+class Elector:
+    """Runs one process's part of the election. `acquire`, then `hold` as a task of its own, then `release`."""
+
+    def __init__(
+        self, kube: KubeClient, clock: Clock, *, identity: str, namespace: str, timing: LeaseTiming | None = None
+    ) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._timing = timing or LeaseTiming()
+        self._election = Election(identity, namespace, self._timing)
+
+    async def acquire(self) -> None:
+        """Return once this process holds the Lease; waits as long as that takes, through errors too."""
+        while not await self._try():  # noqa: ASYNC110 - what is awaited is in the API server, not in this process
+            await asyncio.sleep(self._timing.retry_period)
+        log.info("lease acquired", extra={"identity": self._election.identity})
+
+    async def hold(self) -> None:
+        """Renew for as long as possible; raises LeaseLostError when that has failed. Never returns."""
+        renewed = self._clock.monotonic()
+        while True:
+            await asyncio.sleep(self._timing.retry_period)
+            deadline = renewed + self._timing.renew_deadline
+            try:
+                async with asyncio.timeout(max(deadline - self._clock.monotonic(), 0.0)):
+                    held = await self._try()
+            except TimeoutError:
+                held = False
+            if held:
+                renewed = self._clock.monotonic()
+            elif not self._election.holds:
+                raise LeaseLostError("another process has taken the Lease over; this one ends")
+            elif self._clock.monotonic() >= deadline:
+                waited = self._timing.renew_deadline
+                raise LeaseLostError(f"the Lease could not be renewed for {waited} s; this process ends")
+
+    async def release(self) -> None:
+        """Give the Lease up, if held, so that a standby takes over at once; failure only costs a lease duration."""
+        freed = self._election.release(self._clock.wall())
+        if freed is None:
+            return
+        try:
+            self._election.observe(await self._kube.replace(freed), self._clock.monotonic())
+            log.info("lease released")
+        except KubeError as error:
+            log.warning("lease not released", extra={"reason": error.reason, "error": str(error)})
+
+    async def _try(self) -> bool:
+        """One attempt to get or keep the Lease."""
+        election = self._election
+        try:
+            if not election.holds:  # a holder knows the record; a replace tells it if that was wrong
+                found = await self._kube.get(LEASE, election.namespace, LEASE_NAME)
+                election.observe(found, self._clock.monotonic())
+            intent = election.intent(self._clock.monotonic(), self._clock.wall())
+            if intent is None:
+                return False
+            exists = "resourceVersion" in intent["metadata"]
+            written = await (self._kube.replace(intent) if exists else self._kube.create(intent))
+            election.observe(written, self._clock.monotonic())
+        except KubeConflictError:
+            await self._look_again()
+            return False
+        except KubeError as error:
+            log.warning("lease call failed", extra={"reason": error.reason, "error": str(error)})
+            return False
+        return True
+
+    async def _look_again(self) -> None:
+        """After losing a race (or a reply), learn who holds the Lease now."""
+        try:
+            found = await self._kube.get(LEASE, self._election.namespace, LEASE_NAME)
+        except KubeError as error:
+            log.warning("lease call failed", extra={"reason": error.reason, "error": str(error)})
+        else:
+            self._election.observe(found, self._clock.monotonic())

@@ -1,0 +1,62 @@
+"""Structured logs: constant text plus fields, as JSON lines or as text for people."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+LogFormat = Literal["json", "text"]
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_NOT_THE_MAIN_THREAD: Final = "OS signals are ignored: running not in the main thread."
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    """What the caller gave as `extra`, less what kopf attaches to every line about an object."""
+    return {k: v for k, v in vars(record).items() if k not in _STANDARD and not k.startswith(("k8s_", "settings"))}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, then the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= _fields(record)
+        if record.exc_info:
+            line["stack"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """The same for people: message first, fields as key=value."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{key}={value!r}" for key, value in _fields(record).items())
+        at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
+        text = f"{at} {record.levelname:<7} {record.name.rsplit('.', 1)[-1]}: {record.getMessage()} {fields}".rstrip()
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def _wanted(record: logging.LogRecord) -> bool:
+    """Drop one warning of kopf's: signals are ours to handle, by design."""
+    return record.getMessage() != _NOT_THE_MAIN_THREAD
+
+
+def configure(log_format: LogFormat, level: str) -> None:
+    """Send all logs of this process to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    handler.addFilter(_wanted)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.getLogger("kopf").setLevel(logging.WARNING)  # its information is about itself; errors matter to us
+    logging.getLogger("aiohttp").setLevel(logging.WARNING)

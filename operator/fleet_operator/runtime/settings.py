@@ -1,0 +1,145 @@
+"""The operator's settings: flags, each with a default from the environment (`--metrics-port` is FLEET_METRICS_PORT).
+
+One frozen record is made at start and handed down; nothing else reads flags or environment variables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, cast
+
+from fleet_operator.runtime.logs import LogFormat
+
+VERSION: Final = version("consumer-fleet")
+SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything a person can set. Ports: 0 takes a free one. `namespaces` empty means the whole cluster."""
+
+    namespaces: tuple[str, ...] = ()
+    leader_elect: bool = False
+    lease_namespace: str = "default"
+    identity: str = "operator"
+    consumer_image: str = f"consumer-fleet-consumer:{VERSION}"
+    workers: int = 8
+    resync_seconds: float = 60.0
+    sweep_seconds: float = 300.0
+    status_writes_per_second: float = 5.0
+    metrics_port: int = 8080
+    health_port: int = 8081
+    log_format: LogFormat = "json"
+    log_level: str = "info"
+
+
+def _default_namespace() -> str:
+    """The pod's own namespace, or `default` outside a pod."""
+    path = Path(SERVICE_ACCOUNT_NAMESPACE)
+    return path.read_text(encoding="utf-8").strip() if path.exists() else "default"
+
+
+def _truth(text: str) -> bool:
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    try:
+        return words[text.strip().lower()]
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false") from None
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port (0 to 65535)")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < 86_400.0:
+        raise argparse.ArgumentTypeError(f"{text!r} must be seconds above 0 and below a day")
+    return value
+
+
+def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+    """The command line, with its defaults from `environ`."""
+
+    def env(name: str, default: object) -> str:
+        return environ.get(f"FLEET_{name}", str(default))
+
+    base = Settings()
+    root = argparse.ArgumentParser(prog="fleet-operator", description="The operator of Consumer Fleet.")
+    root.add_argument("--version", action="version", version=VERSION)
+    commands = root.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="run the operator until SIGTERM")
+    add = run.add_argument
+    add("--namespace", action="append", metavar="NS", help="namespace to serve; may be repeated; default: all")
+    add(
+        "--leader-elect",
+        nargs="?",
+        const=True,
+        type=_truth,
+        default=env("LEADER_ELECT", "false"),
+        help="work only while holding the Lease",
+    )
+    add("--lease-namespace", default=environ.get("FLEET_LEASE_NAMESPACE"), help="default: the pod's own")
+    add("--consumer-image", default=env("CONSUMER_IMAGE", base.consumer_image), help="default image of workers")
+    add("--workers", type=_count, default=env("WORKERS", base.workers), help="reconciles at once for each kind")
+    add(
+        "--resync-seconds",
+        type=_seconds,
+        default=env("RESYNC_SECONDS", base.resync_seconds),
+        help="how often every object is looked at again",
+    )
+    add(
+        "--sweep-seconds",
+        type=_seconds,
+        default=env("SWEEP_SECONDS", base.sweep_seconds),
+        help="how often the caches are compared with a list",
+    )
+    add(
+        "--status-writes-per-second",
+        type=_seconds,
+        default=env("STATUS_WRITES_PER_SECOND", base.status_writes_per_second),
+        help="budget of routine status writes",
+    )
+    add("--metrics-port", type=_port, default=env("METRICS_PORT", base.metrics_port))
+    add("--health-port", type=_port, default=env("HEALTH_PORT", base.health_port))
+    add("--log-format", choices=("json", "text"), default=env("LOG_FORMAT", base.log_format))
+    add("--log-level", choices=("debug", "info", "warning", "error"), default=env("LOG_LEVEL", base.log_level))
+    return root
+
+
+def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:
+    """Settings from a command line; exits with status 2 and a message when it is wrong, as argparse does."""
+    found = parser(environ).parse_args(arguments)
+    listed = environ.get("FLEET_NAMESPACE", "")
+    return Settings(
+        namespaces=tuple(found.namespace or [name.strip() for name in listed.split(",") if name.strip()]),
+        leader_elect=found.leader_elect,
+        lease_namespace=found.lease_namespace or _default_namespace(),
+        identity=f"{environ.get('POD_NAME') or socket.gethostname()}_{os.urandom(4).hex()}",
+        consumer_image=found.consumer_image,
+        workers=found.workers,
+        resync_seconds=found.resync_seconds,
+        sweep_seconds=found.sweep_seconds,
+        status_writes_per_second=found.status_writes_per_second,
+        metrics_port=found.metrics_port,
+        health_port=found.health_port,
+        log_format=cast("LogFormat", found.log_format),
+        log_level=found.log_level,
+    )

@@ -1,0 +1,144 @@
+"""Workers that take keys from a queue and reconcile them: the half of the work queue that waits.
+
+An outcome is a value: a result with or without a time to come back, or an exception, which means backoff. Each key has
+one worker at a time; different keys run side by side up to the number of workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from fleet_operator.clients.kube import KubeError
+from fleet_operator.runtime.keyed_queue import KeyedQueue
+from fleet_operator.runtime.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=tuple[str, ...])
+DRAIN_SECONDS: Final = 10.0
+"""How long a stop waits for reconciles in flight: longer than any sound one takes, shorter than a pod's grace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a reconcile ended well: done until something changes, or due again `requeue_after` seconds from now."""
+
+    requeue_after: float | None = None
+
+
+class Workers(Generic[K]):
+    """A fixed number of tasks on the running event loop. `start` and `stop` once each; `add` at any time on the loop.
+
+    `reconcile` may raise: a KubeError is expected and logged short, anything else is a bug and logged with its stack;
+    both back off. `kind` names the key's kind in logs and metrics.
+    """
+
+    def __init__(self, kind: str, reconcile: Callable[[K], Awaitable[Result]], *, count: int, metrics: Metrics) -> None:
+        self._kind = kind
+        self._reconcile = reconcile
+        self._count = count
+        self._metrics = metrics
+        self._queue: KeyedQueue[K] = KeyedQueue()
+        self._chance = random.Random()
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    def start(self) -> None:
+        """Start the workers; keys added before this are taken first."""
+        assert not self._tasks, "workers are started once"
+        for number in range(self._count):
+            self._tasks.append(asyncio.create_task(self._work(), name=f"{self._kind}-worker-{number}"))
+
+    async def stop(self) -> None:
+        """Take no more keys, wait a bounded time for those being worked on, then cancel and name what was left."""
+        self._stopping = True
+        self._wake.set()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=DRAIN_SECONDS)
+            if late:
+                log.warning("reconciles cut short", extra={"kind": self._kind, "keys": sorted(self._queue.working)})
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def add(self, key: K) -> None:
+        """Ask for a key to be reconciled now."""
+        self._queue.add(key, self._now())
+        self._wake.set()
+
+    def add_after(self, key: K, delay: float) -> None:
+        """Ask for a key to be reconciled within `delay` seconds."""
+        self._queue.add_after(key, delay, self._now())
+        self._wake.set()
+
+    def forget(self, key: K) -> None:
+        """Drop the schedule and the failures of a key whose object is gone."""
+        self._queue.forget(key)
+
+    def failures(self, key: K) -> int:
+        """How often in a row a key's reconcile has raised."""
+        return self._queue.failures(key)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _work(self) -> None:
+        while not self._stopping:
+            taken = self._queue.take(self._now())
+            if taken is None:
+                await self._wait()
+                continue
+            key, overdue = taken
+            self._metrics.queue_wait.labels(self._kind).observe(overdue)
+            self._metrics.queue_depth.labels(self._kind).set(self._queue.depth(self._now()))
+            await self._attempt(key)
+            self._queue.finish(key, self._now())
+            self._wake.set()  # the key itself may be due again, and another worker may be waiting
+
+    async def _wait(self) -> None:
+        """Until a key may be due. The latch is cleared before the queue is looked at again, so no wake-up is lost."""
+        self._wake.clear()
+        due = self._queue.next_due()
+        timeout = None if due is None else max(due - self._now(), 0.0)
+        if timeout == 0.0:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._wake.wait()
+
+    async def _attempt(self, key: K) -> None:
+        began = self._now()
+        try:
+            result = await self._reconcile(key)
+        except KubeError as error:
+            self._fail(key, error.reason, error.retry_after or 0.0, error, stack=False)
+            outcome = "error"
+        except Exception as error:
+            self._fail(key, type(error).__name__, 0.0, error, stack=True)
+            outcome = "bug"
+        else:
+            self._queue.succeeded(key)
+            if result.requeue_after is not None:
+                self._queue.add_after(key, result.requeue_after, self._now())
+            outcome = "done"
+        self._metrics.reconciles.labels(self._kind, outcome).inc()
+        self._metrics.reconcile_seconds.labels(self._kind).observe(self._now() - began)
+
+    def _fail(self, key: K, reason: str, at_least: float, error: Exception, *, stack: bool) -> None:
+        delay = self._queue.failed(key, self._now(), self._chance.random(), at_least=at_least)
+        fields = {
+            "kind": self._kind,
+            "key": "/".join(key),
+            "reason": reason,
+            "error": str(error),
+            "failures": self._queue.failures(key),
+            "retry_in_seconds": round(delay, 2),
+        }
+        log.error("reconcile failed", extra=fields, exc_info=error if stack else None)
