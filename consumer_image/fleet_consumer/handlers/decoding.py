@@ -1,0 +1,63 @@
+"""From the bytes of a key or value to what the handler was promised.
+
+A decoder is None when there is nothing to do, so that the worker's loop pays nothing for the default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from fleet_consumer.retry.failure import Undecodable
+
+Decoder = Callable[[bytes], Any]
+
+FORMATS: Final = ("Bytes", "String", "Json")
+
+
+def decoder(field: str, format_name: str) -> Decoder | None:
+    """The function that turns the bytes of a record's `field` ("key" or "value") into `format_name`.
+
+    None for Bytes. The function is never called with None: an absent key or value (a tombstone) stays None. It raises
+    Undecodable. JSON is as RFC 8259 has it: UTF-8, and neither NaN nor infinities.
+    """
+    if format_name == "Bytes":
+        return None
+    if format_name == "String":
+        return _text(field)
+    if format_name == "Json":
+        return _json(field)
+    raise ValueError(f"unknown format {format_name!r}; known are {', '.join(FORMATS)}")
+
+
+def _text(field: str) -> Decoder:
+    def decode(raw: bytes) -> str:
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise Undecodable(field, "String (UTF-8)", f"{error.reason} at byte {error.start}") from error
+
+    return decode
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _json(field: str) -> Decoder:
+    parse = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+    def decode(raw: bytes) -> Any:
+        try:
+            return parse(raw.decode("utf-8"))
+        except json.JSONDecodeError as error:
+            raise Undecodable(field, "Json", f"{error.msg} at character {error.pos}") from error
+        except UnicodeDecodeError as error:
+            raise Undecodable(field, "Json", f"not UTF-8 at byte {error.start}") from error
+        except (ValueError, RecursionError) as error:
+            # RecursionError: nested deeper than the interpreter's limit. ValueError: NaN, or an integer of more
+            # digits than Python converts (a guard against quadratic time).
+            raise Undecodable(field, "Json", str(error)) from error
+
+    return decode

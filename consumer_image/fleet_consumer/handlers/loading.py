@@ -1,0 +1,167 @@
+"""Finding an application's handler, and saying precisely why it cannot be had.
+
+`module:callable` is imported from the image, or from a folder that is put in front of the import path. Importing runs
+the application's code, so this happens only in pods made for the group.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from fleet_consumer.record import Record
+
+BATCH_NAME: Final = "handle_batch"
+
+
+class HandlerImportFailed(Exception):
+    """The handler's module cannot be imported; the message names the cause and, where known, file and line."""
+
+    reason = "HandlerImportFailed"
+
+
+class HandlerNotCallable(Exception):
+    """The module was imported, but the name in it is missing or cannot be called with one record."""
+
+    reason = "HandlerNotCallable"
+
+
+class HandlerKindUnsupported(Exception):
+    """The handler is of a kind that this version cannot run; `field` is the setting that asks for it."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerContext:
+    """What `setup` and `teardown` are given: which fleet and worker this is."""
+
+    namespace: str
+    name: str
+    group_id: str
+    revision: str
+    worker: str
+
+
+def _nothing(context: HandlerContext) -> None:
+    """Stands in for a `setup` or `teardown` that a module does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class PythonHandler:
+    """A loaded handler: `handle` takes one record; `setup` and `teardown` run once in each worker."""
+
+    spec: str
+    handle: Callable[[Record], Any]
+    setup: Callable[[HandlerContext], None] = _nothing
+    teardown: Callable[[HandlerContext], None] = _nothing
+
+
+def load_handler(spec: str, path: str | None) -> PythonHandler:
+    """Import `spec` ("package.module:callable"), first looking in the folder `path`.
+
+    Raises HandlerImportFailed, HandlerNotCallable, or HandlerKindUnsupported (asynchronous and batch handlers come
+    with a later version). Not for two handlers in one process: modules stay imported.
+    """
+    module_name, _, attribute = spec.partition(":")
+    if not module_name or not attribute:
+        raise HandlerImportFailed(f"handler {spec!r} is not of the form `module:callable`")
+    module = _import(spec, module_name, path)
+    target = _attribute(spec, module, attribute)
+    _check_kind(spec, attribute, target)
+    return PythonHandler(spec, target, _hook(spec, module, "setup"), _hook(spec, module, "teardown"))
+
+
+def _import(spec: str, module_name: str, path: str | None) -> ModuleType:
+    if path is not None:
+        if not Path(path).is_dir():
+            raise HandlerImportFailed(f"handler {spec!r}: the folder {path} does not exist")
+        if path not in sys.path:
+            sys.path.insert(0, path)
+        importlib.invalidate_caches()
+    try:
+        return importlib.import_module(module_name)
+    except BaseException as error:  # a module's top level may raise anything, SystemExit included
+        raise HandlerImportFailed(_why_import_failed(spec, module_name, path, error)) from error
+
+
+def _why_import_failed(spec: str, module_name: str, path: str | None, error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name and _is_or_contains(module_name, error.name):
+        where = f"neither in {path} nor in the image" if path else "not in the image"
+        held = _python_files(path) if path else ""
+        return f"handler {spec!r}: there is no module {error.name!r}, {where}{held}"
+    if isinstance(error, SyntaxError):
+        place = f"{Path(error.filename or '?').name}, line {error.lineno}"
+        return f"handler {spec!r}: {place}: {type(error).__name__}: {error.msg}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_application_frame(frame.filename)]
+    place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}: " if frames else ""
+    return f"handler {spec!r}: {place}{type(error).__name__}: {error}"
+
+
+def _is_or_contains(module_name: str, missing: str) -> bool:
+    return module_name == missing or module_name.startswith(f"{missing}.")
+
+
+def _is_application_frame(filename: str) -> bool:
+    return filename not in {__file__, importlib.__file__} and not filename.startswith("<frozen ")
+
+
+def _python_files(path: str) -> str:
+    names = sorted(entry.name for entry in Path(path).iterdir() if entry.suffix == ".py" or entry.is_dir())
+    visible = [name for name in names if not name.startswith((".", "__"))]
+    return f"; the folder holds {', '.join(visible[:10]) or 'no Python file'}"
+
+
+def _attribute(spec: str, module: ModuleType, attribute: str) -> Any:
+    target: Any = module
+    for part in attribute.split("."):
+        if not hasattr(target, part):
+            public = sorted(name for name, value in vars(module).items() if callable(value) and name[:1] != "_")
+            raise HandlerNotCallable(
+                f"handler {spec!r}: module {module.__name__!r} has no {attribute!r}; "
+                f"it has {', '.join(public[:10]) or 'no callable'}"
+            )
+        target = getattr(target, part)
+    return target
+
+
+def _check_kind(spec: str, attribute: str, target: Any) -> None:
+    if not callable(target):
+        raise HandlerNotCallable(f"handler {spec!r} is a {type(target).__name__}, which cannot be called")
+    code = target if inspect.isroutine(target) or inspect.isclass(target) else type(target).__call__
+    if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code):
+        raise HandlerKindUnsupported(
+            "handler.python.callable", f"handler {spec!r} is asynchronous; this version runs synchronous handlers only"
+        )
+    if attribute.rpartition(".")[2] == BATCH_NAME:
+        raise HandlerKindUnsupported(
+            "handler.python.callable", f"handler {spec!r} takes batches; this version runs handlers of one record only"
+        )
+    try:
+        inspect.signature(target).bind(object())
+    except TypeError as error:
+        raise HandlerNotCallable(f"handler {spec!r} cannot be called with one record: {error}") from error
+    except ValueError:
+        return  # some C callables have no signature to look at; the first call will tell
+
+
+def _hook(spec: str, module: ModuleType, name: str) -> Callable[[HandlerContext], None]:
+    hook = getattr(module, name, None)
+    if hook is None:
+        return _nothing
+    if not callable(hook):
+        raise HandlerNotCallable(f"handler {spec!r}: {name!r} beside it is a {type(hook).__name__}, not a function")
+    if inspect.iscoroutinefunction(hook):
+        raise HandlerKindUnsupported(
+            "handler.python.callable", f"handler {spec!r}: {name!r} is asynchronous; this version runs synchronous ones"
+        )
+    return hook  # type: ignore[no-any-return]  # a user's attribute has no type; its signature is the contract
