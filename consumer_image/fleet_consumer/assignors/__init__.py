@@ -1,0 +1,28 @@
+"""Assignors: pure functions from a cluster's partitions and the members' subscriptions to an assignment.
+
+The group's leader runs one of them; custom ones implement `Assignor` and are named as `module:Class`. `load` finds
+both kinds. Nothing here may do I/O or look at a clock; an assignor may take long, it runs beside the heartbeats.
+"""
+
+from fleet_consumer.assignors.interface import (
+    COOPERATIVE,
+    EAGER,
+    Assignment,
+    Assignor,
+    ClusterView,
+    RebalanceProtocol,
+    Subscription,
+)
+from fleet_consumer.assignors.loading import AssignorUnknown, load
+
+__all__ = [
+    "COOPERATIVE",
+    "EAGER",
+    "Assignment",
+    "Assignor",
+    "AssignorUnknown",
+    "ClusterView",
+    "RebalanceProtocol",
+    "Subscription",
+    "load",
+]

@@ -1,0 +1,105 @@
+"""The worked examples of how range and round robin deal partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from fleet_consumer.assignors import COOPERATIVE, EAGER, Assignment, AssignorUnknown, ClusterView, Subscription, load
+
+
+def plan(assignor: str, topics: Mapping[str, int], members: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Member to its partitions as `t0p0 t0p1`."""
+    subscriptions = {member: Subscription(topics=wanted) for member, wanted in members.items()}
+    plans = load(assignor).assign(ClusterView(partitions=topics), subscriptions)
+    return {
+        member: " ".join(f"{topic}p{number}" for topic, numbers in plan.partitions.items() for number in numbers)
+        for member, plan in plans.items()
+    }
+
+
+def test_m6_range_gives_each_of_two_members_two_of_four() -> None:
+    both = ["t0", "t1"]
+    assert plan("range", {"t0": 4, "t1": 4}, {"C0": both, "C1": both}) == {
+        "C0": "t0p0 t0p1 t1p0 t1p1",
+        "C1": "t0p2 t0p3 t1p2 t1p3",
+    }
+
+
+def test_m7_range_gives_the_remainder_of_every_topic_to_the_first() -> None:
+    both = ["t0", "t1"]
+    assert plan("range", {"t0": 3, "t1": 3}, {"C0": both, "C1": both}) == {
+        "C0": "t0p0 t0p1 t1p0 t1p1",
+        "C1": "t0p2 t1p2",
+    }
+
+
+def test_m8_range_of_seven_over_three_is_three_two_two() -> None:
+    shares = plan("range", {"t0": 7}, {f"C{number}": ["t0"] for number in range(3)})
+    assert [len(share.split()) for share in shares.values()] == [3, 2, 2]
+
+
+def test_m8_range_of_seven_over_eight_leaves_the_eighth_without() -> None:
+    shares = plan("range", {"t0": 7}, {f"C{number}": ["t0"] for number in range(8)})
+    assert [len(share.split()) for share in shares.values()] == [1] * 7 + [0]
+    assert "C7" in shares
+
+
+def test_m9_roundrobin_deals_on_where_the_first_topic_ended() -> None:
+    both = ["t0", "t1"]
+    assert plan("roundrobin", {"t0": 3, "t1": 3}, {"C0": both, "C1": both}) == {
+        "C0": "t0p0 t0p2 t1p1",
+        "C1": "t0p1 t1p0 t1p2",
+    }
+
+
+def test_m10_roundrobin_skips_members_that_do_not_subscribe() -> None:
+    members = {"C0": ["t0"], "C1": ["t0", "t1"], "C2": ["t0", "t1", "t2"]}
+    assert plan("roundrobin", {"t0": 1, "t1": 2, "t2": 3}, members) == {
+        "C0": "t0p0",
+        "C1": "t1p0",
+        "C2": "t1p1 t2p0 t2p1 t2p2",
+    }
+
+
+def test_static_members_come_first_and_in_order_of_their_instance_ids() -> None:
+    """A static member that comes back under another member id gets the same share."""
+    before = {
+        "a-dynamic": Subscription(topics=["t"]),
+        "zz": Subscription(topics=["t"], instance_id="0"),
+        "aa": Subscription(topics=["t"], instance_id="1"),
+    }
+    after = {"a-dynamic": before["a-dynamic"], "bb": before["zz"], "aa": before["aa"]}
+    for name in ("range", "roundrobin"):
+        cluster = ClusterView(partitions={"t": 3})
+        first, second = load(name).assign(cluster, before), load(name).assign(cluster, after)
+        assert first["zz"] == second["bb"] == Assignment({"t": [0]})
+        assert first["aa"] == second["aa"] == Assignment({"t": [1]})
+        assert first["a-dynamic"] == second["a-dynamic"] == Assignment({"t": [2]})
+
+
+@pytest.mark.parametrize("name", ["range", "roundrobin"])
+def test_topic_that_does_not_exist_is_left_out(name: str) -> None:
+    assert plan(name, {"t0": 1}, {"C0": ["t0", "gone"]}) == {"C0": "t0p0"}
+
+
+@pytest.mark.parametrize("name", ["range", "roundrobin"])
+def test_group_without_topics_gets_empty_shares(name: str) -> None:
+    assert plan(name, {}, {"C0": [], "C1": []}) == {"C0": "", "C1": ""}
+
+
+@pytest.mark.parametrize("name", ["range", "roundrobin"])
+def test_built_in_assignors_are_eager_and_carry_no_user_data(name: str) -> None:
+    assignor = load(name)
+    assert (assignor.name, assignor.protocol) == (name, EAGER)
+    assert assignor.protocol is not COOPERATIVE
+    assert assignor.subscription_user_data(["t0"]) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["ranged", "no.such.module:Class", "fleet_consumer.assignors:Missing", "collections:OrderedDict"]
+)
+def test_unknown_assignor_is_refused_by_name(name: str) -> None:
+    with pytest.raises(AssignorUnknown, match=name):
+        load(name)
