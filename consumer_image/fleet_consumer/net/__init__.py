@@ -1,0 +1,43 @@
+"""Connections to brokers: TCP, TLS, SASL, version negotiation, pipelining, time-outs, and who is where.
+
+Knows nothing of groups beyond looking up their coordinator. One thread owns a `NetworkClient`.
+"""
+
+from __future__ import annotations
+
+from fleet_consumer.net.call import Call
+from fleet_consumer.net.client import Coordinator, NetworkClient
+from fleet_consumer.net.errors import (
+    AllBrokersUnreachable,
+    AuthenticationFailed,
+    ConnectFailed,
+    Disconnected,
+    MalformedResponse,
+    NetError,
+    RequestTimedOut,
+    TlsFailed,
+    UnsupportedByBroker,
+)
+from fleet_consumer.net.settings import BrokerAddress, ConnectionSettings, SaslSettings, TlsSettings, parse_address
+from fleet_consumer.wire.errors import KafkaError
+
+__all__ = [
+    "AllBrokersUnreachable",
+    "AuthenticationFailed",
+    "BrokerAddress",
+    "Call",
+    "ConnectFailed",
+    "ConnectionSettings",
+    "Coordinator",
+    "Disconnected",
+    "KafkaError",
+    "MalformedResponse",
+    "NetError",
+    "NetworkClient",
+    "RequestTimedOut",
+    "SaslSettings",
+    "TlsFailed",
+    "TlsSettings",
+    "UnsupportedByBroker",
+    "parse_address",
+]

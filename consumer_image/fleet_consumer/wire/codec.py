@@ -1,0 +1,271 @@
+"""Readers and writers for declared messages, made once for each class and version.
+
+Neighbouring numbers are fused into one `struct` call, which is most of the speed. Unknown tagged fields are skipped,
+so that a newer broker's answers can be read (KIP-482); a message must otherwise end where its data ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Callable
+from functools import cache
+from operator import attrgetter
+from typing import Any
+from uuid import UUID
+
+from fleet_consumer.wire import primitives
+from fleet_consumer.wire.failures import MalformedMessage, UnencodableMessage
+from fleet_consumer.wire.primitives import Reader, Writer
+from fleet_consumer.wire.schema import FieldSpec, Kind, fields_of
+
+ReadStep = Callable[[bytes, int, list[Any]], int]
+"""Reads some fields at a position, appends their values, returns the position after them."""
+
+WriteStep = Callable[[bytearray, Any], None]
+"""Appends some fields of a structure."""
+
+
+def decode(cls: type[object], version: int, flexible: bool, data: bytes) -> tuple[Any, int]:
+    """Read one structure from the start of `data`; returns it and the position after it.
+
+    Raises MalformedMessage, and nothing else, whatever the data.
+    """
+    try:
+        return structure_reader(cls, version, flexible)(data, 0)
+    except MalformedMessage as error:
+        raise MalformedMessage(f"{cls.__name__} version {version}: {error}") from None
+    except (IndexError, struct.error) as error:
+        raise MalformedMessage(f"{cls.__name__} version {version} ends early, after {len(data)} bytes") from error
+    except UnicodeDecodeError as error:
+        raise MalformedMessage(f"{cls.__name__} version {version} has a string that is no UTF-8: {error}") from error
+
+
+def encode(message: Any, version: int, flexible: bool) -> bytes:
+    """Write one structure. Raises UnencodableMessage when this version cannot carry it."""
+    out = bytearray()
+    try:
+        structure_writer(type(message), version, flexible)(out, message)
+    except UnencodableMessage as error:
+        raise UnencodableMessage(f"{type(message).__name__} version {version}: {error}") from None
+    except (struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
+        raise UnencodableMessage(f"{type(message).__name__} version {version}: {error}") from error
+    return bytes(out)
+
+
+@cache
+def structure_reader(cls: type[object], version: int, flexible: bool) -> Reader:
+    """The reader of one structure."""
+    steps, names = _read_steps(cls, version, flexible)
+    tags = {
+        spec.tag: (name, _reader(spec.kind, flexible, spec.nullable_in(version), version))
+        for name, spec, _ in fields_of(cls)
+        if spec.tag is not None and spec.exists_in(version)
+    }
+
+    def read(data: bytes, pos: int) -> tuple[Any, int]:
+        values: list[Any] = []
+        for step in steps:
+            pos = step(data, pos, values)
+        found = dict(zip(names, values, strict=True))
+        if flexible:
+            if data[pos] == 0:
+                pos += 1
+            else:
+                pos = primitives.read_tags(data, pos, tags, found)
+        return cls(**found), pos
+
+    return read
+
+
+@cache
+def structure_writer(cls: type[object], version: int, flexible: bool) -> Writer:
+    """The writer of one structure."""
+    steps: list[WriteStep] = []
+    numbers: list[tuple[str, str]] = []
+    tags: list[tuple[int, str, Any, Writer]] = []
+    for name, spec, default in fields_of(cls):
+        if not spec.exists_in(version):
+            if not spec.ignorable:
+                steps.append(_refuse_step(name, default, spec))
+        elif spec.tag is not None:
+            tags.append((spec.tag, name, default, _writer(spec.kind, flexible, spec.nullable_in(version), version)))
+        elif spec.kind.name == "number":
+            numbers.append((name, spec.kind.code))
+        else:
+            _flush_numbers(numbers, steps)
+            steps.append(_field_write_step(name, _writer(spec.kind, flexible, spec.nullable_in(version), version)))
+    _flush_numbers(numbers, steps)
+    if flexible:
+        steps.append(_tags_write_step(sorted(tags, key=lambda entry: entry[0])))
+
+    def write(out: bytearray, message: Any) -> None:
+        for step in steps:
+            step(out, message)
+
+    return write
+
+
+def _read_steps(cls: type, version: int, flexible: bool) -> tuple[list[ReadStep], list[str]]:
+    steps: list[ReadStep] = []
+    names: list[str] = []
+    codes = ""
+    for name, spec, _ in fields_of(cls):
+        if not spec.exists_in(version) or spec.tag is not None:
+            continue
+        names.append(name)
+        if spec.kind.name == "number":
+            codes += spec.kind.code
+            continue
+        if codes:
+            steps.append(_numbers_read_step(codes))
+            codes = ""
+        steps.append(_field_read_step(_reader(spec.kind, flexible, spec.nullable_in(version), version)))
+    if codes:
+        steps.append(_numbers_read_step(codes))
+    return steps, names
+
+
+def _numbers_read_step(codes: str) -> ReadStep:
+    layout = struct.Struct(">" + codes)
+    unpack, size = layout.unpack_from, layout.size
+
+    def step(data: bytes, pos: int, values: list[Any]) -> int:
+        values.extend(unpack(data, pos))
+        return pos + size
+
+    return step
+
+
+def _field_read_step(read: Reader) -> ReadStep:
+    def step(data: bytes, pos: int, values: list[Any]) -> int:
+        value, pos = read(data, pos)
+        values.append(value)
+        return pos
+
+    return step
+
+
+def _flush_numbers(numbers: list[tuple[str, str]], steps: list[WriteStep]) -> None:
+    if numbers:
+        steps.append(_numbers_write_step([name for name, _ in numbers], "".join(code for _, code in numbers)))
+        numbers.clear()
+
+
+def _numbers_write_step(names: list[str], codes: str) -> WriteStep:
+    pack = struct.Struct(">" + codes).pack
+    get = attrgetter(*names)
+
+    def single(out: bytearray, message: Any) -> None:
+        out += pack(get(message))
+
+    def several(out: bytearray, message: Any) -> None:
+        out += pack(*get(message))
+
+    return single if len(names) == 1 else several
+
+
+def _field_write_step(name: str, write: Writer) -> WriteStep:
+    get = attrgetter(name)
+
+    def step(out: bytearray, message: Any) -> None:
+        try:
+            write(out, get(message))
+        except UnencodableMessage as error:
+            raise UnencodableMessage(f"{name}: {error}") from None
+
+    return step
+
+
+def _refuse_step(name: str, default: Any, spec: FieldSpec) -> WriteStep:
+    """Dropping such a value in silence would change what is asked: a static member would join as a dynamic one."""
+    if default is dataclasses.MISSING:
+        raise TypeError(f"field {name} is not in every version, so it needs a default")
+    get = attrgetter(name)
+    until = "" if spec.until is None else f" to {spec.until}"
+
+    def step(_: bytearray, message: Any) -> None:
+        if get(message) != default:
+            raise UnencodableMessage(f"{name} exists only in versions from {spec.since}{until}")
+
+    return step
+
+
+def _tags_write_step(tags: list[tuple[int, str, Any, Writer]]) -> WriteStep:
+    if not tags:
+        return lambda out, _: out.append(0)
+
+    def step(out: bytearray, message: Any) -> None:
+        present = [entry for entry in tags if getattr(message, entry[1]) != entry[2]]
+        primitives.write_uvarint(out, len(present))
+        for tag, name, _, write in present:
+            body = bytearray()
+            write(body, getattr(message, name))
+            primitives.write_uvarint(out, tag)
+            primitives.write_uvarint(out, len(body))
+            out += body
+
+    return step
+
+
+def _reader(kind: Kind | type, flexible: bool, nullable: bool, version: int) -> Reader:
+    if not isinstance(kind, Kind):
+        return structure_reader(kind, version, flexible)
+    short = primitives.read_length_compact if flexible else primitives.read_length_int16
+    long = primitives.read_length_compact if flexible else primitives.read_length_int32
+    if kind.name == "string":
+        return primitives.string_reader(short, nullable)
+    if kind.name == "bytes":
+        return primitives.bytes_reader(long, nullable)
+    if kind.name == "uuid":
+        return _read_uuid
+    if kind.name == "number":
+        return _number_reader(kind.code)
+    item = kind.item
+    assert item is not None, "only arrays remain"
+    if isinstance(item, Kind) and item.name == "number":
+        return primitives.number_array_reader(long, nullable, item.code)
+    return primitives.array_reader(long, nullable, _reader(item, flexible, False, version))
+
+
+def _writer(kind: Kind | type, flexible: bool, nullable: bool, version: int) -> Writer:
+    if not isinstance(kind, Kind):
+        return structure_writer(kind, version, flexible)
+    short = primitives.write_length_compact if flexible else primitives.write_length_int16
+    long = primitives.write_length_compact if flexible else primitives.write_length_int32
+    if kind.name == "string":
+        return primitives.string_writer(short, nullable)
+    if kind.name == "bytes":
+        return primitives.bytes_writer(long, nullable)
+    if kind.name == "uuid":
+        return _write_uuid
+    if kind.name == "number":
+        return _number_writer(kind.code)
+    item = kind.item
+    assert item is not None, "only arrays remain"
+    if isinstance(item, Kind) and item.name == "number":
+        return primitives.number_array_writer(long, nullable, item.code)
+    return primitives.array_writer(long, nullable, _writer(item, flexible, False, version))
+
+
+def _number_reader(code: str) -> Reader:
+    layout = struct.Struct(">" + code)
+    return lambda data, pos: (layout.unpack_from(data, pos)[0], pos + layout.size)
+
+
+def _number_writer(code: str) -> Writer:
+    layout = struct.Struct(">" + code)
+
+    def write(out: bytearray, value: Any) -> None:
+        out += layout.pack(value)
+
+    return write
+
+
+def _read_uuid(data: bytes, pos: int) -> tuple[UUID, int]:
+    end = primitives.span(data, pos, 16)
+    return UUID(bytes=data[pos:end]), end
+
+
+def _write_uuid(out: bytearray, value: UUID) -> None:
+    out += value.bytes

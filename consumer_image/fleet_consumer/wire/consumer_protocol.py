@@ -1,0 +1,87 @@
+"""The blobs inside JoinGroup and SyncGroup of protocol type "consumer": subscriptions and assignments.
+
+The broker never reads them; members of other libraries do. A blob starts with its version. Rules of Kafka's
+`ConsumerProtocol`: a version newer than ours is read as our newest, and bytes that follow are somebody's extension.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import ClassVar, Final, TypeVar
+
+from fleet_consumer.wire.failures import MalformedMessage
+from fleet_consumer.wire.message import Message
+from fleet_consumer.wire.schema import INT32, STRING, array, blob, int32, string, structure
+
+PROTOCOL_TYPE: Final = "consumer"
+"""The protocol type of every consumer group."""
+
+_VERSION: Final = struct.Struct(">h")
+
+
+@structure
+class ConsumerProtocolTopicPartitions:
+    """Partitions of one topic."""
+
+    topic: str = string()
+    partitions: tuple[int, ...] = array(INT32)
+
+
+@structure
+class ConsumerProtocolSubscription(Message):
+    """What a member wants and owns; `generation_id` is the one in which it was given `owned_partitions`."""
+
+    MIN_VERSION: ClassVar[int] = 0
+    MAX_VERSION: ClassVar[int] = 3
+
+    topics: tuple[str, ...] = array(STRING)
+    user_data: bytes | None = blob(default=None, nullable_since=0)
+    owned_partitions: tuple[ConsumerProtocolTopicPartitions, ...] = array(
+        ConsumerProtocolTopicPartitions, since=1, default=(), ignorable=True
+    )
+    generation_id: int = int32(since=2, default=-1, ignorable=True)
+    rack_id: str | None = string(since=3, default=None, nullable_since=3, ignorable=True)
+
+
+@structure
+class ConsumerProtocolAssignment(Message):
+    """What a member gets."""
+
+    MIN_VERSION: ClassVar[int] = 0
+    MAX_VERSION: ClassVar[int] = 3
+
+    assigned_partitions: tuple[ConsumerProtocolTopicPartitions, ...] = array(ConsumerProtocolTopicPartitions)
+    user_data: bytes | None = blob(default=None, nullable_since=0)
+
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+def encode_subscription(subscription: ConsumerProtocolSubscription, version: int) -> bytes:
+    """The blob of a subscription, version first. Raises UnencodableMessage."""
+    return _VERSION.pack(version) + subscription.encode(version)
+
+
+def decode_subscription(data: bytes) -> ConsumerProtocolSubscription:
+    """Read the blob of a subscription of any version. Raises MalformedMessage, whatever the bytes."""
+    return _decode(ConsumerProtocolSubscription, data)
+
+
+def encode_assignment(assignment: ConsumerProtocolAssignment, version: int) -> bytes:
+    """The blob of an assignment, version first. Raises UnencodableMessage."""
+    return _VERSION.pack(version) + assignment.encode(version)
+
+
+def decode_assignment(data: bytes) -> ConsumerProtocolAssignment:
+    """Read the blob of an assignment of any version. Raises MalformedMessage, whatever the bytes."""
+    return _decode(ConsumerProtocolAssignment, data)
+
+
+def _decode(cls: type[MessageT], data: bytes) -> MessageT:
+    if len(data) < _VERSION.size:
+        raise MalformedMessage(f"{cls.__name__}: {len(data)} bytes hold no version")
+    version = _VERSION.unpack_from(data)[0]
+    if version < 0:
+        raise MalformedMessage(f"{cls.__name__}: version {version}")
+    message, _ = cls.decode_prefix(min(version, cls.MAX_VERSION), data[_VERSION.size :])
+    return message

@@ -1,0 +1,87 @@
+"""CreateTopics (key 19): create topics, or only check that they could be created."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from uuid import UUID
+
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import INT32, ZERO_UUID, array, boolean, int8, int16, int32, string, structure, uuid
+
+
+@structure
+class CreatableTopicConfigs:
+    """One setting of the created topic."""
+
+    name: str = string()
+    value: str | None = string(nullable_since=0)
+    read_only: bool = boolean()
+    config_source: int = int8(default=-1)
+    is_sensitive: bool = boolean()
+
+
+@structure
+class CreatableTopicResult:
+    """Whether one topic was created, and with what."""
+
+    name: str = string()
+    topic_id: UUID = uuid(since=7, default=ZERO_UUID, ignorable=True)
+    error_code: int = int16()
+    error_message: str | None = string(nullable_since=0)
+    topic_config_error_code: int = int16(since=5, default=0, tag=0, ignorable=True)
+    num_partitions: int = int32(since=5, default=-1, ignorable=True)
+    replication_factor: int = int16(since=5, default=-1, ignorable=True)
+    configs: tuple[CreatableTopicConfigs, ...] | None = array(
+        CreatableTopicConfigs, since=5, default=(), nullable_since=5, ignorable=True
+    )
+
+
+@structure
+class CreateTopicsResponse(Response):
+    """Every topic has its own result."""
+
+    API_KEY: ClassVar[int] = 19
+    MIN_VERSION: ClassVar[int] = 2
+    MAX_VERSION: ClassVar[int] = 7
+    FLEXIBLE_FROM: ClassVar[int | None] = 5
+
+    throttle_time_ms: int = int32()
+    topics: tuple[CreatableTopicResult, ...] = array(CreatableTopicResult)
+
+
+@structure
+class CreatableReplicaAssignment:
+    """The replicas of one partition, placed by hand."""
+
+    partition_index: int = int32()
+    broker_ids: tuple[int, ...] = array(INT32)
+
+
+@structure
+class CreatableTopicConfig:
+    """One topic setting."""
+
+    name: str = string()
+    value: str | None = string(nullable_since=0)
+
+
+@structure
+class CreatableTopic:
+    """One topic; -1 partitions or replicas take the broker's default (KIP-464)."""
+
+    name: str = string()
+    num_partitions: int = int32()
+    replication_factor: int = int16()
+    assignments: tuple[CreatableReplicaAssignment, ...] = array(CreatableReplicaAssignment)
+    configs: tuple[CreatableTopicConfig, ...] = array(CreatableTopicConfig)
+
+
+@structure
+class CreateTopicsRequest(Request[CreateTopicsResponse]):
+    """`timeout_ms` is how long the broker may wait for the controller."""
+
+    RESPONSE: ClassVar[type[Response]] = CreateTopicsResponse
+
+    topics: tuple[CreatableTopic, ...] = array(CreatableTopic)
+    timeout_ms: int = int32(default=60000)
+    validate_only: bool = boolean(default=False)

@@ -1,0 +1,79 @@
+"""DescribeConfigs (key 32): settings of brokers and topics, with where each value comes from."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import STRING, array, boolean, int8, int16, int32, string, structure
+
+TOPIC_RESOURCE: Final = 2
+BROKER_RESOURCE: Final = 4
+"""Values of `resource_type` (Kafka's ConfigResource.Type)."""
+
+
+@structure
+class DescribeConfigsSynonym:
+    """A place that could also set it, in order of precedence."""
+
+    name: str = string()
+    value: str | None = string(nullable_since=0)
+    source: int = int8()
+
+
+@structure
+class DescribeConfigsResourceResult:
+    """One setting; `value` is None when it is sensitive."""
+
+    name: str = string()
+    value: str | None = string(nullable_since=0)
+    read_only: bool = boolean()
+    config_source: int = int8(default=-1)
+    is_sensitive: bool = boolean()
+    synonyms: tuple[DescribeConfigsSynonym, ...] = array(DescribeConfigsSynonym)
+    config_type: int = int8(since=3, default=0, ignorable=True)
+    documentation: str | None = string(since=3, default="", nullable_since=0, ignorable=True)
+
+
+@structure
+class DescribeConfigsResult:
+    """The settings of one resource."""
+
+    error_code: int = int16()
+    error_message: str | None = string(nullable_since=0)
+    resource_type: int = int8()
+    resource_name: str = string()
+    configs: tuple[DescribeConfigsResourceResult, ...] = array(DescribeConfigsResourceResult)
+
+
+@structure
+class DescribeConfigsResponse(Response):
+    """Every resource has its own result."""
+
+    API_KEY: ClassVar[int] = 32
+    MIN_VERSION: ClassVar[int] = 1
+    MAX_VERSION: ClassVar[int] = 4
+    FLEXIBLE_FROM: ClassVar[int | None] = 4
+
+    throttle_time_ms: int = int32()
+    results: tuple[DescribeConfigsResult, ...] = array(DescribeConfigsResult)
+
+
+@structure
+class DescribeConfigsResource:
+    """One resource; `configuration_keys` None asks for all its settings."""
+
+    resource_type: int = int8()
+    resource_name: str = string()
+    configuration_keys: tuple[str, ...] | None = array(STRING, nullable_since=0)
+
+
+@structure
+class DescribeConfigsRequest(Request[DescribeConfigsResponse]):
+    """Asks about resources."""
+
+    RESPONSE: ClassVar[type[Response]] = DescribeConfigsResponse
+
+    resources: tuple[DescribeConfigsResource, ...] = array(DescribeConfigsResource)
+    include_synonyms: bool = boolean(default=False)
+    include_documentation: bool = boolean(since=3, default=False)

@@ -1,0 +1,57 @@
+"""DescribeGroups (key 15): state, members and assignment of groups of the classic protocol."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import STRING, array, blob, boolean, int16, int32, string, structure
+
+
+@structure
+class DescribedGroupMember:
+    """One member with the bytes of its subscription and assignment."""
+
+    member_id: str = string()
+    group_instance_id: str | None = string(since=4, default=None, nullable_since=4, ignorable=True)
+    client_id: str = string()
+    client_host: str = string()
+    member_metadata: bytes = blob()
+    member_assignment: bytes = blob()
+
+
+@structure
+class DescribedGroup:
+    """One group; before version 6 an unknown group comes as state Dead without an error."""
+
+    error_code: int = int16()
+    error_message: str | None = string(since=6, default=None, nullable_since=6)
+    group_id: str = string()
+    group_state: str = string()
+    protocol_type: str = string()
+    protocol_data: str = string()
+    members: tuple[DescribedGroupMember, ...] = array(DescribedGroupMember)
+    authorized_operations: int = int32(since=3, default=-2147483648)
+
+
+@structure
+class DescribeGroupsResponse(Response):
+    """Every group has its own result."""
+
+    API_KEY: ClassVar[int] = 15
+    MIN_VERSION: ClassVar[int] = 0
+    MAX_VERSION: ClassVar[int] = 6
+    FLEXIBLE_FROM: ClassVar[int | None] = 5
+
+    throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
+    groups: tuple[DescribedGroup, ...] = array(DescribedGroup)
+
+
+@structure
+class DescribeGroupsRequest(Request[DescribeGroupsResponse]):
+    """Must go to the coordinator of all the groups it names."""
+
+    RESPONSE: ClassVar[type[Response]] = DescribeGroupsResponse
+
+    groups: tuple[str, ...] = array(STRING)
+    include_authorized_operations: bool = boolean(since=3, default=False)

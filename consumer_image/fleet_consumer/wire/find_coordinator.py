@@ -1,0 +1,54 @@
+"""FindCoordinator (key 10): which broker coordinates a group; from version 4 on, many groups at once (KIP-699)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import STRING, array, int8, int16, int32, string, structure
+
+GROUP_KEY_TYPE: Final = 0
+"""The key names a consumer group."""
+
+
+@structure
+class FindCoordinatorResponseCoordinator:
+    """The coordinator of one key, or why there is none now."""
+
+    key: str = string()
+    node_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable_since=0)
+
+
+@structure
+class FindCoordinatorResponse(Response):
+    """One answer up to version 3; `coordinators` after."""
+
+    API_KEY: ClassVar[int] = 10
+    MIN_VERSION: ClassVar[int] = 0
+    MAX_VERSION: ClassVar[int] = 6
+    FLEXIBLE_FROM: ClassVar[int | None] = 3
+
+    throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
+    error_code: int = int16(until=3, default=0)
+    error_message: str | None = string(since=1, until=3, default="", nullable_since=1, ignorable=True)
+    node_id: int = int32(until=3, default=0)
+    host: str = string(until=3, default="")
+    port: int = int32(until=3, default=0)
+    coordinators: tuple[FindCoordinatorResponseCoordinator, ...] = array(
+        FindCoordinatorResponseCoordinator, since=4, default=()
+    )
+
+
+@structure
+class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
+    """`key_type` is 0 for groups, 1 for transactions; `key` up to version 3, `coordinator_keys` after."""
+
+    RESPONSE: ClassVar[type[Response]] = FindCoordinatorResponse
+
+    key: str = string(until=3, default="")
+    key_type: int = int8(since=1, default=0)
+    coordinator_keys: tuple[str, ...] = array(STRING, since=4, default=())

@@ -1,0 +1,33 @@
+"""Heartbeat (key 12): tell the coordinator that a member lives, and hear of rebalances."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import int16, int32, string, structure
+
+
+@structure
+class HeartbeatResponse(Response):
+    """REBALANCE_IN_PROGRESS asks the member to join again."""
+
+    API_KEY: ClassVar[int] = 12
+    MIN_VERSION: ClassVar[int] = 0
+    MAX_VERSION: ClassVar[int] = 4
+    FLEXIBLE_FROM: ClassVar[int | None] = 4
+
+    throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
+    error_code: int = int16()
+
+
+@structure
+class HeartbeatRequest(Request[HeartbeatResponse]):
+    """Names the member and the generation it believes in."""
+
+    RESPONSE: ClassVar[type[Response]] = HeartbeatResponse
+
+    group_id: str = string()
+    generation_id: int = int32()
+    member_id: str = string()
+    group_instance_id: str | None = string(since=3, default=None, nullable_since=3)

@@ -1,0 +1,64 @@
+"""JoinGroup (key 11): enter a group, or take part in its next rebalance; answered when all members have joined."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import array, blob, boolean, int16, int32, string, structure
+
+
+@structure
+class JoinGroupResponseMember:
+    """One member and its subscription."""
+
+    member_id: str = string()
+    group_instance_id: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
+    metadata: bytes = blob()
+
+
+@structure
+class JoinGroupResponse(Response):
+    """The new generation; only the leader gets `members`.
+
+    `skip_assignment` tells a returning static leader to keep the old plan (KIP-814).
+    """
+
+    API_KEY: ClassVar[int] = 11
+    MIN_VERSION: ClassVar[int] = 0
+    MAX_VERSION: ClassVar[int] = 9
+    FLEXIBLE_FROM: ClassVar[int | None] = 6
+
+    throttle_time_ms: int = int32(since=2, default=0, ignorable=True)
+    error_code: int = int16()
+    generation_id: int = int32(default=-1)
+    protocol_type: str | None = string(since=7, default=None, nullable_since=7, ignorable=True)
+    protocol_name: str | None = string(nullable_since=7)
+    leader: str = string()
+    skip_assignment: bool = boolean(since=9, default=False)
+    member_id: str = string()
+    members: tuple[JoinGroupResponseMember, ...] = array(JoinGroupResponseMember)
+
+
+@structure
+class JoinGroupRequestProtocol:
+    """An assignor's name and the subscription encoded for it."""
+
+    name: str = string()
+    metadata: bytes = blob()
+
+
+@structure
+class JoinGroupRequest(Request[JoinGroupResponse]):
+    """Offers a member's protocols, the preferred first; `reason` is for the broker's log (KIP-800)."""
+
+    RESPONSE: ClassVar[type[Response]] = JoinGroupResponse
+
+    group_id: str = string()
+    session_timeout_ms: int = int32()
+    rebalance_timeout_ms: int = int32(since=1, default=-1, ignorable=True)
+    member_id: str = string()
+    group_instance_id: str | None = string(since=5, default=None, nullable_since=5)
+    protocol_type: str = string()
+    protocols: tuple[JoinGroupRequestProtocol, ...] = array(JoinGroupRequestProtocol)
+    reason: str | None = string(since=8, default=None, nullable_since=8, ignorable=True)

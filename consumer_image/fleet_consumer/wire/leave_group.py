@@ -1,0 +1,51 @@
+"""LeaveGroup (key 13): leave a group; from version 3 on, for several members, also by instance id (KIP-345)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import array, int16, int32, string, structure
+
+
+@structure
+class LeaveGroupResponseMember:
+    """Whether one member has left."""
+
+    member_id: str = string()
+    group_instance_id: str | None = string(nullable_since=0)
+    error_code: int = int16()
+
+
+@structure
+class LeaveGroupResponse(Response):
+    """`error_code` is about the whole request, each member has its own."""
+
+    API_KEY: ClassVar[int] = 13
+    MIN_VERSION: ClassVar[int] = 0
+    MAX_VERSION: ClassVar[int] = 5
+    FLEXIBLE_FROM: ClassVar[int | None] = 4
+
+    throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
+    error_code: int = int16()
+    members: tuple[LeaveGroupResponseMember, ...] = array(LeaveGroupResponseMember, since=3, default=())
+
+
+@structure
+class LeaveGroupRequestMember:
+    """A member by id, or a static one by instance id and an empty `member_id`."""
+
+    member_id: str = string()
+    group_instance_id: str | None = string(default=None, nullable_since=0)
+    reason: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
+
+
+@structure
+class LeaveGroupRequest(Request[LeaveGroupResponse]):
+    """`member_id` up to version 2, `members` after."""
+
+    RESPONSE: ClassVar[type[Response]] = LeaveGroupResponse
+
+    group_id: str = string()
+    member_id: str = string(until=2, default="")
+    members: tuple[LeaveGroupRequestMember, ...] = array(LeaveGroupRequestMember, since=3, default=())

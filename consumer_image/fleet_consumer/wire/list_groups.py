@@ -1,0 +1,42 @@
+"""ListGroups (key 16): the groups that one broker coordinates."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import STRING, array, int16, int32, string, structure
+
+
+@structure
+class ListedGroup:
+    """One group; `group_state` and `group_type` are empty where the version lacks them."""
+
+    group_id: str = string()
+    protocol_type: str = string()
+    group_state: str = string(since=4, default="", ignorable=True)
+    group_type: str = string(since=5, default="", ignorable=True)
+
+
+@structure
+class ListGroupsResponse(Response):
+    """The groups of the asked broker only."""
+
+    API_KEY: ClassVar[int] = 16
+    MIN_VERSION: ClassVar[int] = 0
+    MAX_VERSION: ClassVar[int] = 5
+    FLEXIBLE_FROM: ClassVar[int | None] = 3
+
+    throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
+    error_code: int = int16()
+    groups: tuple[ListedGroup, ...] = array(ListedGroup)
+
+
+@structure
+class ListGroupsRequest(Request[ListGroupsResponse]):
+    """Empty filters let every group through."""
+
+    RESPONSE: ClassVar[type[Response]] = ListGroupsResponse
+
+    states_filter: tuple[str, ...] = array(STRING, since=4, default=())
+    types_filter: tuple[str, ...] = array(STRING, since=5, default=())

@@ -1,0 +1,76 @@
+"""ListOffsets (key 2): a partition's first and next offset, or the first at or after a time.
+
+Versions from 9 on only add special timestamps for tiered storage and a time-out for remote lookups.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import array, int8, int16, int32, int64, string, structure
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+"""Timestamps with a meaning of their own: the end, the start, the record with the highest timestamp (KIP-734)."""
+
+
+@structure
+class ListOffsetsPartitionResponse:
+    """The offset found, or -1 when no record is that young."""
+
+    partition_index: int = int32()
+    error_code: int = int16()
+    timestamp: int = int64(default=-1)
+    offset: int = int64(default=-1)
+    leader_epoch: int = int32(since=4, default=-1)
+
+
+@structure
+class ListOffsetsTopicResponse:
+    """One topic's results."""
+
+    name: str = string()
+    partitions: tuple[ListOffsetsPartitionResponse, ...] = array(ListOffsetsPartitionResponse)
+
+
+@structure
+class ListOffsetsResponse(Response):
+    """Every partition has its own result."""
+
+    API_KEY: ClassVar[int] = 2
+    MIN_VERSION: ClassVar[int] = 1
+    MAX_VERSION: ClassVar[int] = 8
+    FLEXIBLE_FROM: ClassVar[int | None] = 6
+
+    throttle_time_ms: int = int32(since=2, default=0, ignorable=True)
+    topics: tuple[ListOffsetsTopicResponse, ...] = array(ListOffsetsTopicResponse)
+
+
+@structure
+class ListOffsetsPartition:
+    """`timestamp` in milliseconds, or LATEST, EARLIEST, MAX_TIMESTAMP."""
+
+    partition_index: int = int32()
+    current_leader_epoch: int = int32(since=4, default=-1, ignorable=True)
+    timestamp: int = int64()
+
+
+@structure
+class ListOffsetsTopic:
+    """One topic asked for."""
+
+    name: str = string()
+    partitions: tuple[ListOffsetsPartition, ...] = array(ListOffsetsPartition)
+
+
+@structure
+class ListOffsetsRequest(Request[ListOffsetsResponse]):
+    """`replica_id` -1 marks a client; `isolation_level` 1 asks for the last stable offset as the end."""
+
+    RESPONSE: ClassVar[type[Response]] = ListOffsetsResponse
+
+    replica_id: int = int32()
+    isolation_level: int = int8(since=2, default=0)
+    topics: tuple[ListOffsetsTopic, ...] = array(ListOffsetsTopic)

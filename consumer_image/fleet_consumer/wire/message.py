@@ -1,0 +1,84 @@
+"""What all requests and responses share: their API's key and versions, and the way from and to bytes.
+
+Both directions exist for both, because a scripted broker in a test needs the broker's half.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from fleet_consumer.wire import codec
+from fleet_consumer.wire.failures import MalformedMessage, UnencodableMessage
+
+
+class Message:
+    """A top-level structure with versions of its own."""
+
+    __slots__ = ()
+
+    MIN_VERSION: ClassVar[int]
+    MAX_VERSION: ClassVar[int]
+    FLEXIBLE_FROM: ClassVar[int | None] = None
+    """The first version in the flexible encoding (KIP-482); None when there is none."""
+
+    @classmethod
+    def is_flexible(cls, version: int) -> bool:
+        """Whether this version uses the flexible encoding."""
+        return cls.FLEXIBLE_FROM is not None and version >= cls.FLEXIBLE_FROM
+
+    def encode(self, version: int) -> bytes:
+        """This message's bytes, without any header.
+
+        Raises UnencodableMessage when `version` is not one of ours or cannot carry a value that is set.
+        """
+        if not self.MIN_VERSION <= version <= self.MAX_VERSION:
+            raise UnencodableMessage(
+                f"{type(self).__name__} has versions {self.MIN_VERSION} to {self.MAX_VERSION}, not {version}"
+            )
+        return codec.encode(self, version, self.is_flexible(version))
+
+    @classmethod
+    def decode(cls, version: int, buffer: bytes | bytearray | memoryview) -> Self:
+        """Read the bytes of one message, all of them. Raises MalformedMessage, whatever the bytes."""
+        message, end = cls.decode_prefix(version, buffer)
+        if end != len(buffer):
+            raise MalformedMessage(f"{cls.__name__} version {version}: {len(buffer) - end} bytes too many")
+        return message
+
+    @classmethod
+    def decode_prefix(cls, version: int, buffer: bytes | bytearray | memoryview) -> tuple[Self, int]:
+        """As `decode`, but bytes may follow; returns the message and where it ended."""
+        if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
+            raise MalformedMessage(f"{cls.__name__} has versions {cls.MIN_VERSION} to {cls.MAX_VERSION}, not {version}")
+        message: Any
+        message, end = codec.decode(cls, version, cls.is_flexible(version), bytes(buffer))
+        return message, end
+
+
+class Response(Message):
+    """What a broker answers."""
+
+    __slots__ = ()
+
+    API_KEY: ClassVar[int]
+
+
+ResponseT_co = TypeVar("ResponseT_co", bound=Response, covariant=True)
+
+
+class Request(Message, Generic[ResponseT_co]):
+    """What a client asks; `ResponseT_co` is the class of the answer, at run time `RESPONSE`.
+
+    A request and its answer always share key, versions and encoding, so they are declared once, at the answer.
+    """
+
+    __slots__ = ()
+
+    API_KEY: ClassVar[int]
+    RESPONSE: ClassVar[type[Response]]
+
+    def __init_subclass__(cls) -> None:
+        cls.API_KEY = cls.RESPONSE.API_KEY
+        cls.MIN_VERSION = cls.RESPONSE.MIN_VERSION
+        cls.MAX_VERSION = cls.RESPONSE.MAX_VERSION
+        cls.FLEXIBLE_FROM = cls.RESPONSE.FLEXIBLE_FROM

@@ -1,0 +1,246 @@
+"""Kafka's variable-length primitives, in the old and in the flexible encoding (KIP-482).
+
+Readers take `(data, position)` and return `(value, new position)`; writers append to a bytearray. A reader raises
+MalformedMessage, or IndexError or struct.error at the end of the data, which `codec` turns into MalformedMessage;
+no reader allocates more than the data it was given could fill.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from fleet_consumer.wire.failures import MalformedMessage, UnencodableMessage
+
+Reader = Callable[[bytes, int], tuple[Any, int]]
+Writer = Callable[[bytearray, Any], None]
+
+ARRAY_ELEMENTS_MAX: Final = 1_000_000
+"""Brokers since Kafka 4.4 refuse longer arrays; a million partitions in one topic is far beyond any cluster."""
+
+TAGGED_FIELDS_MAX: Final = 10_000
+"""Brokers since Kafka 4.4 refuse more tagged fields in one structure."""
+
+STRING_BYTES_MAX: Final = 0x7FFF
+"""A string's length was an int16 at first; Kafka kept that limit in the flexible encoding."""
+
+VARINT_BYTES_MAX: Final = 5
+"""An unsigned 32-bit number takes at most five groups of seven bits."""
+
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+
+
+def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
+    """An unsigned variable-length number, little end first, seven bits a byte."""
+    byte = data[pos]
+    if byte < 0x80:
+        return byte, pos + 1
+    value = byte & 0x7F
+    for index in range(1, VARINT_BYTES_MAX):
+        byte = data[pos + index]
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            if value > 0xFFFF_FFFF:
+                raise MalformedMessage(f"variable-length number {value} at byte {pos} exceeds 32 bits")
+            return value, pos + index + 1
+    raise MalformedMessage(f"variable-length number at byte {pos} is longer than {VARINT_BYTES_MAX} bytes")
+
+
+def write_uvarint(out: bytearray, value: int) -> None:
+    """The inverse of `read_uvarint`."""
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def read_length_int16(data: bytes, pos: int) -> tuple[int, int]:
+    """A length in the old encoding of strings; -1 stands for null."""
+    return _INT16.unpack_from(data, pos)[0], pos + 2
+
+
+def read_length_int32(data: bytes, pos: int) -> tuple[int, int]:
+    """A length in the old encoding of bytes and arrays; -1 stands for null."""
+    return _INT32.unpack_from(data, pos)[0], pos + 4
+
+
+def read_length_compact(data: bytes, pos: int) -> tuple[int, int]:
+    """A length in the flexible encoding, which writes length + 1 and 0 for null; returned as -1 for null."""
+    value, pos = read_uvarint(data, pos)
+    return value - 1, pos
+
+
+def write_length_int16(out: bytearray, length: int) -> None:
+    out += _INT16.pack(length)
+
+
+def write_length_int32(out: bytearray, length: int) -> None:
+    out += _INT32.pack(length)
+
+
+def write_length_compact(out: bytearray, length: int) -> None:
+    write_uvarint(out, length + 1)
+
+
+def span(data: bytes, pos: int, length: int) -> int:
+    """The end of `length` bytes at `pos`, once it is sure that the data holds them."""
+    end = pos + length
+    if length < 0 or end > len(data):
+        raise MalformedMessage(f"length {length} at byte {pos}, but {len(data) - pos} bytes remain")
+    return end
+
+
+def read_tags(data: bytes, pos: int, known: dict[int, tuple[str, Reader]], found: dict[str, Any]) -> int:
+    """Read a tagged section: fields in `known` go into `found` by name, others are skipped; returns its end."""
+    count, pos = read_uvarint(data, pos)
+    if count > TAGGED_FIELDS_MAX:
+        raise MalformedMessage(f"{count} tagged fields, at most {TAGGED_FIELDS_MAX} are allowed")
+    for _ in range(count):
+        tag, pos = read_uvarint(data, pos)
+        size, pos = read_uvarint(data, pos)
+        end = span(data, pos, size)
+        if tag in known:
+            name, read = known[tag]
+            found[name], stop = read(data, pos)
+            if stop != end:
+                raise MalformedMessage(f"tagged field {name} takes {stop - pos} bytes, but {size} were announced")
+        pos = end
+    return pos
+
+
+def string_reader(read_length: Reader, nullable: bool) -> Reader:
+    """A reader of strings; null is refused unless `nullable`."""
+
+    def read(data: bytes, pos: int) -> tuple[str | None, int]:
+        length, pos = read_length(data, pos)
+        if length == -1 and nullable:
+            return None, pos
+        if length > STRING_BYTES_MAX:
+            raise MalformedMessage(f"string of {length} bytes at byte {pos}, at most {STRING_BYTES_MAX} are allowed")
+        end = span(data, pos, length)
+        return str(data[pos:end], "utf-8"), end
+
+    return read
+
+
+def string_writer(write_length: Callable[[bytearray, int], None], nullable: bool) -> Writer:
+    """A writer of strings; None is refused unless `nullable`."""
+
+    def write(out: bytearray, value: str | None) -> None:
+        if value is None:
+            _write_null(out, write_length, nullable)
+            return
+        encoded = value.encode()
+        if len(encoded) > STRING_BYTES_MAX:
+            raise UnencodableMessage(f"string of {len(encoded)} bytes, at most {STRING_BYTES_MAX} fit")
+        write_length(out, len(encoded))
+        out += encoded
+
+    return write
+
+
+def bytes_reader(read_length: Reader, nullable: bool) -> Reader:
+    """A reader of byte strings; null is refused unless `nullable`."""
+
+    def read(data: bytes, pos: int) -> tuple[bytes | None, int]:
+        length, pos = read_length(data, pos)
+        if length == -1 and nullable:
+            return None, pos
+        end = span(data, pos, length)
+        return data[pos:end], end
+
+    return read
+
+
+def bytes_writer(write_length: Callable[[bytearray, int], None], nullable: bool) -> Writer:
+    """A writer of byte strings; None is refused unless `nullable`."""
+
+    def write(out: bytearray, value: bytes | None) -> None:
+        if value is None:
+            _write_null(out, write_length, nullable)
+            return
+        write_length(out, len(value))
+        out += value
+
+    return write
+
+
+def array_reader(read_length: Reader, nullable: bool, read_item: Reader) -> Reader:
+    """A reader of arrays into tuples; null is refused unless `nullable`."""
+
+    def read(data: bytes, pos: int) -> tuple[tuple[Any, ...] | None, int]:
+        count, pos = read_length(data, pos)
+        if count == -1 and nullable:
+            return None, pos
+        check_count(data, pos, count)
+        items = []
+        for _ in range(count):
+            item, pos = read_item(data, pos)
+            items.append(item)
+        return tuple(items), pos
+
+    return read
+
+
+def number_array_reader(read_length: Reader, nullable: bool, code: str) -> Reader:
+    """`array_reader` for numbers of one struct `code`, read in one go: a million partition numbers in milliseconds."""
+    width = struct.calcsize(f">{code}")
+
+    def read(data: bytes, pos: int) -> tuple[tuple[Any, ...] | None, int]:
+        count, pos = read_length(data, pos)
+        if count == -1 and nullable:
+            return None, pos
+        check_count(data, pos, count)
+        end = span(data, pos, count * width)
+        return struct.unpack_from(f">{count}{code}", data, pos), end
+
+    return read
+
+
+def check_count(data: bytes, pos: int, count: int) -> None:
+    """Refuse an array that is too long for Kafka or, at a byte or more for each element, for the data at hand."""
+    if count < 0 or count > ARRAY_ELEMENTS_MAX or count > len(data) - pos:
+        raise MalformedMessage(f"array of {count} elements at byte {pos}, but {len(data) - pos} bytes remain")
+
+
+def array_writer(write_length: Callable[[bytearray, int], None], nullable: bool, write_item: Writer) -> Writer:
+    """A writer of arrays; None is refused unless `nullable`."""
+
+    def write(out: bytearray, value: Any) -> None:
+        if value is None:
+            _write_null(out, write_length, nullable)
+            return
+        write_length(out, _writable_count(value))
+        for item in value:
+            write_item(out, item)
+
+    return write
+
+
+def number_array_writer(write_length: Callable[[bytearray, int], None], nullable: bool, code: str) -> Writer:
+    """`array_writer` for numbers of one struct `code`, written in one go."""
+
+    def write(out: bytearray, value: Any) -> None:
+        if value is None:
+            _write_null(out, write_length, nullable)
+            return
+        count = _writable_count(value)
+        write_length(out, count)
+        out += struct.pack(f">{count}{code}", *value)
+
+    return write
+
+
+def _writable_count(value: Any) -> int:
+    count = len(value)
+    if count > ARRAY_ELEMENTS_MAX:
+        raise UnencodableMessage(f"array of {count} elements, at most {ARRAY_ELEMENTS_MAX} are allowed")
+    return count
+
+
+def _write_null(out: bytearray, write_length: Callable[[bytearray, int], None], nullable: bool) -> None:
+    if not nullable:
+        raise UnencodableMessage("None in a field that this version cannot leave out")
+    write_length(out, -1)

@@ -1,0 +1,32 @@
+"""SaslAuthenticate (key 36): one step of a SASL exchange; from version 1 on with the session's lifetime (KIP-368)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import blob, int16, int64, string, structure
+
+
+@structure
+class SaslAuthenticateResponse(Response):
+    """The server's next bytes; a lifetime of 0 means that the session does not end."""
+
+    API_KEY: ClassVar[int] = 36
+    MIN_VERSION: ClassVar[int] = 0
+    MAX_VERSION: ClassVar[int] = 2
+    FLEXIBLE_FROM: ClassVar[int | None] = 2
+
+    error_code: int = int16()
+    error_message: str | None = string(nullable_since=0)
+    auth_bytes: bytes = blob()
+    session_lifetime_ms: int = int64(since=1, default=0, ignorable=True)
+
+
+@structure
+class SaslAuthenticateRequest(Request[SaslAuthenticateResponse]):
+    """The client's next bytes; never to be logged."""
+
+    RESPONSE: ClassVar[type[Response]] = SaslAuthenticateResponse
+
+    auth_bytes: bytes = blob()

@@ -1,0 +1,47 @@
+"""SyncGroup (key 14): the leader hands out the assignment, everybody receives a share of it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import array, blob, int16, int32, string, structure
+
+
+@structure
+class SyncGroupResponse(Response):
+    """The receiver's own assignment."""
+
+    API_KEY: ClassVar[int] = 14
+    MIN_VERSION: ClassVar[int] = 0
+    MAX_VERSION: ClassVar[int] = 5
+    FLEXIBLE_FROM: ClassVar[int | None] = 4
+
+    throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
+    error_code: int = int16()
+    protocol_type: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
+    protocol_name: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
+    assignment: bytes = blob()
+
+
+@structure
+class SyncGroupRequestAssignment:
+    """What one member gets."""
+
+    member_id: str = string()
+    assignment: bytes = blob()
+
+
+@structure
+class SyncGroupRequest(Request[SyncGroupResponse]):
+    """`assignments` is empty unless the sender leads."""
+
+    RESPONSE: ClassVar[type[Response]] = SyncGroupResponse
+
+    group_id: str = string()
+    generation_id: int = int32()
+    member_id: str = string()
+    group_instance_id: str | None = string(since=3, default=None, nullable_since=3)
+    protocol_type: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
+    protocol_name: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
+    assignments: tuple[SyncGroupRequestAssignment, ...] = array(SyncGroupRequestAssignment)
