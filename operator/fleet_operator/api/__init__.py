@@ -1,0 +1,1 @@
+"""The custom resources as Python sees them: one package for each served version."""

@@ -1,0 +1,7 @@
+"""Version v1alpha1 of the group consumerfleet.io: models that parse, and the vocabulary of conditions."""
+
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, ConsumerGroupSpec
+from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster, KafkaClusterSpec
+from fleet_operator.api.v1alpha1.model import API_VERSION, GROUP, VERSION
+
+__all__ = ["API_VERSION", "GROUP", "VERSION", "ConsumerGroup", "ConsumerGroupSpec", "KafkaCluster", "KafkaClusterSpec"]

@@ -1,0 +1,151 @@
+"""The vocabulary of conditions: every type and reason that the operator writes, and how conditions are merged.
+
+Types and reasons are constants here and nowhere else; sentences belong to messages. A condition's status is one of
+"True", "False", "Unknown". Its `lastTransitionTime` moves only when the status flips (API conventions), so that an
+unchanged failure stays byte for byte the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+Status = Literal["True", "False", "Unknown"]
+
+MESSAGE_CHARACTERS_MAX: Final = 1024
+"""Messages may carry foreign text; the API server allows 32 KiB, a screen does not."""
+
+# --- types -----------------------------------------------------------------------------------------------------------
+READY: Final = "Ready"  # the wanted workers are ready and have been Stable together; does not flip in a rebalance
+CLUSTER_REACHABLE: Final = "ClusterReachable"  # the observer reaches the brokers with the given credentials
+LAG_KNOWN: Final = "LagKnown"  # lag, members and state are fresh
+STABLE: Final = "Stable"  # the Kafka group is Stable right now
+SCALING_ACTIVE: Final = "ScalingActive"  # the operator chooses the number of replicas
+SCALING_LIMITED: Final = "ScalingLimited"  # a bound keeps the fleet from the size that was asked for
+PAUSED: Final = "Paused"  # somebody asked the operator or the fleet to stand still
+STUCK: Final = "Stuck"  # a partition does not move past a record
+DEGRADED: Final = "Degraded"  # something needs a person, even if the fleet still works
+TOPICS_READY: Final = "TopicsReady"  # source, output and failed topics exist
+GROUP_SHARED: Final = "GroupShared"  # members that are not ours are in the Kafka group
+SPEC_HONORED: Final = "SpecHonored"  # every field of the spec has an effect in this version
+OFFSETS_TOPIC_SIZED: Final = "OffsetsTopicSized"  # __consumer_offsets is as the KafkaCluster wants it
+
+CONSUMER_GROUP_CONDITIONS: Final = (
+    READY,
+    CLUSTER_REACHABLE,
+    LAG_KNOWN,
+    STABLE,
+    SCALING_ACTIVE,
+    SCALING_LIMITED,
+    PAUSED,
+    STUCK,
+    DEGRADED,
+    TOPICS_READY,
+    GROUP_SHARED,
+    SPEC_HONORED,
+)
+KAFKA_CLUSTER_CONDITIONS: Final = (READY, CLUSTER_REACHABLE, OFFSETS_TOPIC_SIZED, SPEC_HONORED)
+
+# --- reasons: what was found in the spec and in Kubernetes ----------------------------------------------------------
+SPEC_INVALID: Final = "SpecInvalid"
+NOT_YET_AVAILABLE: Final = "NotYetAvailable"
+ALL_FIELDS_HONORED: Final = "AllFieldsHonored"
+CLUSTER_NOT_FOUND: Final = "ClusterNotFound"
+HANDLER_SOURCE_NOT_FOUND: Final = "HandlerSourceNotFound"
+SECRET_NOT_FOUND: Final = "SecretNotFound"
+SECRET_NOT_LABELLED: Final = "SecretNotLabelled"
+SECRET_INCOMPLETE: Final = "SecretIncomplete"
+GROUP_ID_TAKEN: Final = "GroupIdTaken"
+REFUSED_BY_API_SERVER: Final = "RefusedByApiServer"
+
+# --- reasons: what was found in Kafka (also the reasons of net errors and of pre-flight checks) ----------------------
+NOT_YET_OBSERVED: Final = "NotYetObserved"
+OBSERVATION_STALE: Final = "ObservationStale"
+REACHED: Final = "Reached"
+BROKER_UNREACHABLE: Final = "BrokerUnreachable"
+AUTHENTICATION_FAILED: Final = "AuthenticationFailed"
+CLUSTER_ID_CHANGED: Final = "ClusterIdChanged"
+TOPIC_NOT_FOUND: Final = "TopicNotFound"
+TOPIC_NOT_CREATED: Final = "TopicNotCreated"
+TOPICS_EXIST: Final = "TopicsExist"
+ALL_PARTITIONS_KNOWN: Final = "AllPartitionsKnown"
+PARTITIONS_UNKNOWN: Final = "PartitionsUnknown"
+ONLY_OUR_MEMBERS: Final = "OnlyOurMembers"
+FOREIGN_MEMBERS: Final = "ForeignMembers"
+ALL_PARTITIONS_MOVE: Final = "AllPartitionsMove"
+PARTITION_STUCK: Final = "PartitionStuck"
+BROKER_CONFIG_MISMATCH: Final = "BrokerConfigMismatch"
+PARTITIONS_DIFFER: Final = "PartitionsDiffer"
+REPLICATION_TOO_LOW: Final = "ReplicationTooLow"
+NOT_COMPACTED: Final = "NotCompacted"
+NOT_CREATED_YET: Final = "NotCreatedYet"
+AS_WANTED: Final = "AsWanted"
+
+# --- reasons: the fleet ----------------------------------------------------------------------------------------------
+FLEET_READY: Final = "FleetReady"
+SUSPENDED: Final = "Suspended"
+PAUSED_BY_ANNOTATION: Final = "PausedByAnnotation"
+NOT_PAUSED: Final = "NotPaused"
+CHECKING_REVISION: Final = "CheckingRevision"
+CHECK_NOT_STARTED: Final = "CheckNotStarted"
+REVISION_REJECTED: Final = "RevisionRejected"
+REVISION_HELD: Final = "RevisionHeld"
+PROGRESS_DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"
+WAITING_FOR_REPLICAS: Final = "WaitingForReplicas"
+WAITING_FOR_GROUP: Final = "WaitingForGroup"
+WORKERS_FAILING: Final = "WorkersFailing"
+WORKER_REPORTS_ERROR: Final = "WorkerReportsError"
+FIXED_REPLICAS: Final = "FixedReplicas"
+WITHIN_BOUNDS: Final = "WithinBounds"
+MORE_WORKERS_THAN_PARTITIONS: Final = "MoreWorkersThanPartitions"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition before it is merged into a status: no times, because only the merge knows whether it flipped."""
+
+    type: str
+    status: Status
+    reason: str
+    message: str
+
+
+def merge_conditions(
+    previous: Sequence[Mapping[str, Any]],
+    new: Iterable[Condition],
+    now_text: str,
+    *,
+    observed_generation: int,
+) -> list[dict[str, Any]]:
+    """Conditions for a status, in the order of `new`.
+
+    A `lastTransitionTime` is `now_text` where the status differs from the condition of the same type in `previous` (or
+    where there was none), else the previous one. Types that only `previous` has are dropped: the list is ours.
+    """
+    before = {condition.get("type"): condition for condition in previous}
+    merged = []
+    for condition in new:
+        old = before.get(condition.type, {})
+        same = old.get("status") == condition.status and old.get("lastTransitionTime")
+        merged.append(
+            {
+                "type": condition.type,
+                "status": condition.status,
+                "reason": condition.reason,
+                "message": shorten(condition.message),
+                "observedGeneration": observed_generation,
+                "lastTransitionTime": old["lastTransitionTime"] if same else now_text,
+            }
+        )
+    return merged
+
+
+def find_condition(conditions: Sequence[Mapping[str, Any]], kind: str) -> Mapping[str, Any] | None:
+    """The condition of this type, or None."""
+    return next((condition for condition in conditions if condition.get("type") == kind), None)
+
+
+def shorten(text: str) -> str:
+    """Foreign text cut to `MESSAGE_CHARACTERS_MAX`, with an ellipsis where it was cut."""
+    return text if len(text) <= MESSAGE_CHARACTERS_MAX else text[: MESSAGE_CHARACTERS_MAX - 1] + "…"

@@ -1,0 +1,214 @@
+"""ConsumerGroup (`kcg`): a fleet of consumers; its status mirrors the Kafka group."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from fleet_operator.api.v1alpha1.model import (
+    INT32_MAX,
+    PAUSED_ANNOTATION,
+    CustomResource,
+    Model,
+    ObjectReference,
+    TopicName,
+)
+
+NAME_CHARACTERS_MAX: Final = 40
+"""What a ConsumerGroup's name may have, so that the names of its children stay within 63 characters."""
+
+REPLICAS_MAX: Final = 1000
+
+Decoder = Literal["Bytes", "String", "Json"]
+Replicas = Annotated[int, Field(ge=0, le=REPLICAS_MAX)]
+Seconds = Annotated[int, Field(ge=1, le=86_400)]
+
+
+class PythonHandler(Model):
+    """A callable of the image, or of a module whose source a ConfigMap holds."""
+
+    callable: Annotated[
+        str,
+        Field(max_length=512, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_.]*$"),
+    ]
+    config_map_ref: ObjectReference | None = None
+
+
+class HttpHandler(Model):
+    """An endpoint of a container in the same pod."""
+
+    port: Annotated[int, Field(ge=1, le=65_535)] = 8080
+    path: Annotated[str, Field(max_length=1024, pattern=r"^/")] = "/records"
+
+
+class Decode(Model):
+    """How keys and values are turned into Python values before the handler sees them."""
+
+    key: Decoder = "Bytes"
+    value: Decoder = "Bytes"
+
+
+class Handler(Model):
+    """What is done with each record; exactly one of `python` and `http`."""
+
+    python: PythonHandler | None = None
+    http: HttpHandler | None = None
+    timeout_seconds: Seconds = 60
+    decode: Decode = Decode()
+    outputs: Annotated[tuple[TopicName, ...], Field(max_length=100)] = ()
+    concurrency: Annotated[int, Field(ge=1, le=64)] = 1
+
+
+class Classic(Model):
+    """Settings of the classic protocol."""
+
+    assignors: Annotated[
+        tuple[
+            Annotated[
+                str,
+                Field(
+                    max_length=512,
+                    pattern=r"^(range|roundrobin|sticky|cooperative-sticky"
+                    r"|[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*)$",
+                ),
+            ],
+            ...,
+        ],
+        Field(min_length=1, max_length=10),
+    ] = ("cooperative-sticky",)
+    session_timeout_seconds: Annotated[int, Field(ge=1, le=1800)] = 45
+    heartbeat_interval_seconds: Annotated[int, Field(ge=1, le=600)] = 3
+
+
+class Kip848(Model):
+    """Settings of the protocol of KIP-848."""
+
+    server_assignor: Annotated[str, Field(min_length=1, max_length=249)] = "uniform"
+
+
+class ConsumerSettings(Model):
+    """How each worker consumes."""
+
+    protocol: Literal["Classic", "Consumer"] = "Classic"
+    classic: Classic = Classic()
+    kip848: Annotated[Kip848 | None, Field(alias="kip848")] = None
+    static_membership: bool = True
+    max_poll_interval_seconds: Seconds = 300
+    max_poll_records: Annotated[int, Field(ge=1, le=100_000)] = 500
+    auto_offset_reset: Literal["Earliest", "Latest", "None"] = "Earliest"
+    isolation_level: Literal["ReadUncommitted", "ReadCommitted"] = "ReadUncommitted"
+    commit_interval_seconds: Annotated[int, Field(ge=1, le=3600)] = 5
+    properties: Annotated[dict[str, Annotated[str, Field(max_length=1024)]], Field(max_length=50)] = Field(
+        default_factory=dict
+    )
+
+
+class RetryTopics(Model):
+    """Shape of the retry and failed topics; what is absent is derived."""
+
+    partitions: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    replication_factor: Annotated[int, Field(ge=1, le=32)] | None = None
+    retention_seconds: Annotated[int, Field(ge=60, le=INT32_MAX)] | None = None
+    failed_retention_seconds: Annotated[int, Field(ge=60, le=INT32_MAX)] = 2_592_000
+
+
+class RetryWorker(Model):
+    """The workers that serve the retry topics."""
+
+    min_replicas: Replicas = 0
+    max_replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] | None = None
+    resources: dict[str, Any] = Field(default_factory=dict)
+
+
+class Retry(Model):
+    """What happens to records whose handling failed."""
+
+    policy_ref: ObjectReference
+    topics: RetryTopics = RetryTopics()
+    worker: RetryWorker = RetryWorker()
+
+
+class Scaling(Model):
+    """Replicas by lag; absent means fixed replicas."""
+
+    min_replicas: Replicas = 1
+    max_replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] | None = None
+    catch_up_seconds: Seconds = 600
+    max_lag_seconds: Seconds | None = None
+    scale_down_stabilization_seconds: Annotated[int, Field(ge=0, le=86_400)] = 300
+    max_rebalances_per_hour: Annotated[int, Field(ge=1, le=3600)] = 12
+    dry_run: bool = False
+
+
+class Deletion(Model):
+    """What becomes of the Kafka side when the object is deleted."""
+
+    group: Literal["Keep", "Delete"] = "Keep"
+    retry_topics: Literal["Keep", "Drain", "Delete"] = "Keep"
+    timeout_seconds: Seconds = 600
+
+
+class Template(Model):
+    """The allowed subset of a pod template; Kubernetes' own types inside it are passed on as they are."""
+
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    resources: dict[str, Any] = Field(default_factory=dict)
+    env: tuple[dict[str, Any], ...] = ()
+    env_from: tuple[dict[str, Any], ...] = ()
+    volumes: tuple[dict[str, Any], ...] = ()
+    volume_mounts: tuple[dict[str, Any], ...] = ()
+    image_pull_secrets: tuple[ObjectReference, ...] = ()
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: tuple[dict[str, Any], ...] = ()
+    affinity: dict[str, Any] = Field(default_factory=dict)
+    topology_spread_constraints: tuple[dict[str, Any], ...] = ()
+    priority_class_name: Annotated[str, Field(max_length=253)] | None = None
+    service_account_name: Annotated[str, Field(max_length=253)] | None = None
+    init_containers: tuple[dict[str, Any], ...] = ()
+    containers: tuple[dict[str, Any], ...] = ()
+
+
+class ConsumerGroupSpec(Model):
+    """The wanted fleet."""
+
+    cluster_ref: ObjectReference
+    group_id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,200}$")] | None = None
+    topics: Annotated[tuple[TopicName, ...], Field(min_length=1, max_length=100)] | None = None
+    topic_pattern: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    image: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    replicas: Replicas = 1
+    suspend: bool = False
+    handler: Handler
+    consumer: ConsumerSettings = ConsumerSettings()
+    retry: Retry | None = None
+    scaling: Scaling | None = None
+    deletion: Deletion = Deletion()
+    template: Template = Template()
+
+
+class ConsumerGroup(CustomResource):
+    """A ConsumerGroup object, with the few answers that everybody derives from it."""
+
+    spec: ConsumerGroupSpec
+
+    @property
+    def group_id(self) -> str:
+        """The Kafka group: the spec's word, or the object's name."""
+        return self.spec.group_id or self.metadata.name
+
+    @property
+    def source_topics(self) -> tuple[str, ...]:
+        """The topics named in the spec; empty for a pattern."""
+        return self.spec.topics or ()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the annotation keeps the operator's hands off this object."""
+        return self.metadata.annotations.get(PAUSED_ANNOTATION) == "true"
+
+    @property
+    def wanted_replicas(self) -> int:
+        """How many workers should run now."""
+        return 0 if self.spec.suspend else self.spec.replicas

@@ -1,0 +1,59 @@
+"""What all kinds share: the base of the models, object metadata, references.
+
+The API server has already validated, pruned and defaulted what we read, so the models parse: camelCase names, frozen
+values, unknown keys ignored (a newer CRD may know more fields than this operator). Defaults and bounds are repeated
+here all the same, because tests and tools build objects without a server; a parity test holds the CRDs and the models
+together.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+GROUP: Final = "consumerfleet.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+PAUSED_ANNOTATION: Final = "consumerfleet.io/paused"
+CREDENTIALS_LABEL: Final = "consumerfleet.io/credentials"
+HANDLER_LABEL: Final = "consumerfleet.io/handler"
+
+INT32_MAX: Final = 2**31 - 1
+
+ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
+TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[a-zA-Z0-9._-]+$")]
+
+
+class Model(BaseModel):
+    """A frozen value of the API, named in camelCase outside and in snake_case inside."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+
+class ObjectReference(Model):
+    """An object of the same namespace, by name."""
+
+    name: ObjectName
+
+
+class ObjectMeta(Model):
+    """The parts of metadata that the operator reads."""
+
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class CustomResource(Model):
+    """One custom resource: `status` stays a plain dict, because only the projection that writes it knows its shape."""
+
+    metadata: ObjectMeta
+    status: dict[str, Any] = Field(default_factory=dict)

@@ -1,0 +1,147 @@
+"""What the observer saw on a Kafka cluster, as values handed to the planners.
+
+Made by `observe`, read by `planning`; both sides share nothing else. A value that could not be asked is None (or absent
+from its mapping), never zero. All times are epoch seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+UNKNOWN_STATE: Final = "Unknown"
+"""The state of a group that could not be asked: a state of its own, never Kafka's `Dead` or `Empty`."""
+
+
+class PartitionKey(NamedTuple):
+    """A partition as a mapping key; equal to the plain pair `(topic, partition)`."""
+
+    topic: str
+    partition: int
+
+
+class OffsetSample(NamedTuple):
+    """An end offset and the time at which it was read: from two of them follows when an offset was produced."""
+
+    at: float
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """One live broker as Metadata names it."""
+
+    id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsTopicInfo:
+    """`__consumer_offsets` as it is; `cleanup_policy` and `segment_bytes` are None when we may not read them."""
+
+    partitions: int
+    replication_factor: int
+    cleanup_policy: str | None = None
+    segment_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicObservation:
+    """One topic; `error` is the reason word when it cannot be used (`TopicNotFound`, `AuthorizationFailed`, …)."""
+
+    partitions: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberObservation:
+    """One member as DescribeGroups tells it; `partitions` is empty unless the group is Stable."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupObservation:
+    """One group at one time.
+
+    `state` is Kafka's word. `committed` lacks partitions without a commit; `end_offsets` and `log_starts` lack
+    partitions that could not be asked. `end_history` holds a few earlier end offsets of each partition, oldest first,
+    for the estimate of how far behind the group is. `failed_records` counts what the failed topic holds now.
+    `error` is the reason word when this group alone could not be asked; the other fields are then the last known ones.
+    """
+
+    group_id: str
+    observed_at: float
+    state: str = UNKNOWN_STATE
+    protocol_type: str = ""
+    assignor: str = ""
+    coordinator_id: int | None = None
+    members: tuple[MemberObservation, ...] = ()
+    committed: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    end_offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    log_starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    end_history: Mapping[tuple[str, int], tuple[OffsetSample, ...]] = field(default_factory=dict)
+    failed_records: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterObservation:
+    """One look at a Kafka cluster and at all groups that the operator cares for.
+
+    `observed_at` is the time of this attempt, good or not; `last_good_at` that of the newest good one, whose values
+    the other fields keep while `reachable` is False. `reachable_since` is the first good look after the last bad one
+    (or after the observer's start). `reason` and `message` explain an unreachable cluster. `group_count` counts every
+    group of the cluster; `groups_per_coordinator` says how many each broker coordinates. `broker_offsets_partitions`
+    is the brokers' own `offsets.topic.num.partitions`, None when we may not read it.
+    """
+
+    observed_at: float
+    reachable: bool
+    reason: str = ""
+    message: str = ""
+    cluster_id: str | None = None
+    brokers: tuple[BrokerInfo, ...] = ()
+    metadata_version: int | None = None
+    offsets_topic: OffsetsTopicInfo | None = None
+    broker_offsets_partitions: int | None = None
+    groups: Mapping[str, GroupObservation] = field(default_factory=dict)
+    topics: Mapping[str, TopicObservation] = field(default_factory=dict)
+    group_count: int = 0
+    groups_per_coordinator: Mapping[int, int] = field(default_factory=dict)
+    last_good_at: float | None = None
+    reachable_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StuckPartition:
+    """A partition that a worker cannot move past; `since` in epoch seconds."""
+
+    topic: str
+    partition: int
+    offset: int
+    since: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerObservation:
+    """One worker's own account of its membership, read from its `/member` endpoint."""
+
+    pod: str
+    member_id: str = ""
+    instance_id: str | None = None
+    generation: int = -1
+    leader: bool = False
+    assignor: str = ""
+    state: str = ""
+    revision: str = ""
+    stuck: tuple[StuckPartition, ...] = ()
+    error_reason: str = ""
+    error_message: str = ""

@@ -1,0 +1,21 @@
+"""Kubernetes times: RFC 3339 text in UTC with whole seconds, to and from epoch seconds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def to_text(epoch_s: float) -> str:
+    """`2026-01-31T12:00:00Z` for epoch seconds; fractions are cut, as the API server cuts them."""
+    return datetime.fromtimestamp(int(epoch_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def from_text(text: str | None) -> float | None:
+    """Epoch seconds of an RFC 3339 time; None for an absent or unreadable one (written by somebody else)."""
+    if not text:
+        return None
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return parsed.timestamp() if parsed.tzinfo else parsed.replace(tzinfo=UTC).timestamp()
