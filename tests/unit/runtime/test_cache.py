@@ -1,0 +1,101 @@
+"""The cache under its three racing writers: watch, own writes, sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fleet_operator.clients.kinds import POD
+from fleet_operator.runtime.cache import Change, ObjectCache
+
+
+def pod(name: str, version: int, *, uid: str = "", group: str | None = None, **metadata: Any) -> dict[str, Any]:
+    labels = {"consumerfleet.io/group": group} if group else {}
+    known = {"namespace": "ns", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {**known, "labels": labels, **metadata}, "status": {}}
+
+
+def test_older_news_changes_nothing() -> None:
+    """The operator wrote version 12; the watch then delivers version 11."""
+    cache = ObjectCache(POD)
+    assert cache.observe(pod("a", 12)) is Change.NEW
+    assert cache.observe(pod("a", 11)) is Change.NOTHING
+    seen = cache.get("ns", "a")
+    assert seen
+    assert seen["metadata"]["resourceVersion"] == "12"
+
+
+def test_versions_compare_as_numbers() -> None:
+    cache = ObjectCache(POD)
+    cache.observe(pod("a", 9))
+    assert cache.observe(pod("a", 10)) is not Change.NOTHING
+
+
+def test_status_change_is_told_from_a_change_of_intent() -> None:
+    cache = ObjectCache(POD)
+    cache.observe(pod("a", 1, generation=1))
+    assert cache.observe(pod("a", 2, generation=1)) is Change.STATUS
+    assert cache.observe(pod("a", 3, generation=2)) is Change.SPEC
+    assert cache.observe(pod("a", 4, generation=2, deletionTimestamp="now")) is Change.SPEC
+
+
+def test_late_event_does_not_revive_a_deleted_object() -> None:
+    cache = ObjectCache(POD)
+    cache.observe(pod("a", 1))
+    assert cache.remove(("ns", "a"), "uid-a") is Change.GONE
+    assert cache.observe(pod("a", 5)) is Change.NOTHING
+    assert cache.get("ns", "a") is None
+
+
+def test_namesake_of_a_deleted_object_is_another_object() -> None:
+    cache = ObjectCache(POD)
+    cache.observe(pod("a", 1))
+    cache.observe(pod("a", 3, uid="second"))
+    assert cache.remove(("ns", "a"), "uid-a") is Change.NOTHING
+    assert cache.get("ns", "a")
+
+
+def test_children_are_found_by_group_and_leave_with_it() -> None:
+    cache = ObjectCache(POD)
+    cache.observe(pod("b", 1, group="orders"))
+    cache.observe(pod("a", 1, group="orders"))
+    cache.observe(pod("c", 1, group="other"))
+    assert [body["metadata"]["name"] for body in cache.of_group("ns", "orders")] == ["a", "b"]
+    cache.observe(pod("a", 2, group="other"))
+    cache.remove(("ns", "b"), "uid-b")
+    assert cache.of_group("ns", "orders") == []
+
+
+def test_sweep_drops_what_the_watch_missed() -> None:
+    cache = ObjectCache(POD)
+    cache.observe(pod("gone", 5))
+    cache.observe(pod("kept", 6))
+    assert cache.sweep([pod("kept", 6)], listed_version=10) == [("ns", "gone")]
+    assert cache.keys() == [("ns", "kept")]
+
+
+def test_sweep_keeps_what_was_made_after_the_list_was_taken() -> None:
+    cache = ObjectCache(POD)
+    cache.observe(pod("new", 11))
+    assert cache.sweep([], listed_version=10) == []
+    assert len(cache) == 1
+
+
+def test_sweep_does_not_revive_what_was_deleted_while_it_listed() -> None:
+    cache = ObjectCache(POD)
+    cache.observe(pod("a", 5))
+    cache.remove(("ns", "a"), "uid-a")
+    assert cache.sweep([pod("a", 5)], listed_version=10) == []
+    assert len(cache) == 0
+
+
+def test_sweep_adds_what_the_watch_never_told() -> None:
+    cache = ObjectCache(POD)
+    assert cache.sweep([pod("a", 5)], listed_version=10) == [("ns", "a")]
+
+
+def test_managed_fields_are_not_kept() -> None:
+    cache = ObjectCache(POD)
+    cache.observe(pod("a", 1, managedFields=[{"manager": "x"}]))
+    seen = cache.get("ns", "a")
+    assert seen
+    assert "managedFields" not in seen["metadata"]

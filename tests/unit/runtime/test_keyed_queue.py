@@ -1,0 +1,128 @@
+"""The queue's promises: merged, one at a time, delayed after failures, nothing lost."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fleet_operator.runtime.backoff import Backoff
+from fleet_operator.runtime.keyed_queue import KeyedQueue
+
+A, B = ("ns", "a"), ("ns", "b")
+
+
+def test_key_asked_for_many_times_is_taken_once() -> None:
+    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
+    for second in range(5):
+        queue.add(A, float(second))
+    assert queue.take(5.0) == (A, 5.0)
+    assert queue.take(5.0) is None
+
+
+def test_keys_are_taken_in_the_order_they_became_due() -> None:
+    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
+    queue.add(B, 1.0)
+    queue.add(A, 2.0)
+    assert [queue.take(3.0), queue.take(3.0)] == [(B, 2.0), (A, 1.0)]
+
+
+def test_key_being_worked_on_is_not_taken_again_but_is_due_after() -> None:
+    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
+    queue.add(A, 0.0)
+    assert queue.take(0.0)
+    queue.add(A, 1.0)
+    assert queue.take(2.0) is None
+    assert queue.next_due() is None
+    queue.finish(A, 3.0)
+    assert queue.take(3.0) == (A, 2.0)
+
+
+def test_request_from_outside_overrides_a_longer_delay() -> None:
+    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
+    queue.add_after(A, 60.0, 0.0)
+    queue.add(A, 1.0)
+    assert queue.take(1.0) == (A, 0.0)
+    queue.finish(A, 1.0)
+    assert queue.take(100.0) is None, "the delayed request was merged into the one that ran"
+
+
+def test_later_request_does_not_postpone_an_earlier_one() -> None:
+    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
+    queue.add_after(A, 1.0, 0.0)
+    queue.add_after(A, 60.0, 0.0)
+    assert queue.next_due() == 1.0
+
+
+def test_failures_delay_longer_each_time_and_success_clears_them() -> None:
+    queue: KeyedQueue[tuple[str, str]] = KeyedQueue(Backoff(initial_seconds=1.0, max_seconds=8.0))
+    delays = [queue.failed(A, 0.0, 0.0) for _ in range(5)]
+    assert delays == [1.0, 2.0, 4.0, 8.0, 8.0]
+    queue.succeeded(A)
+    assert queue.failed(A, 0.0, 0.0) == 1.0
+
+
+def test_server_that_asks_for_more_time_gets_it() -> None:
+    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
+    assert queue.failed(A, 0.0, 0.0, at_least=30.0) == 30.0
+
+
+def test_forgotten_key_is_never_taken() -> None:
+    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
+    queue.add(A, 0.0)
+    queue.forget(A)
+    assert queue.take(9.0) is None
+    assert queue.next_due() is None
+
+
+def test_every_request_is_followed_by_work_that_began_after_it() -> None:
+    """Invariants over random schedules: never two workers on a key; no request without a later start of work."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
+    keys = [("ns", str(n)) for n in range(5)]
+    working: set[tuple[str, str]] = set()
+    owed: dict[tuple[str, str], float] = {}
+    now = 0.0
+    for _ in range(5000):
+        now += chance.random()
+        match chance.randrange(4):
+            case 0:
+                key = chance.choice(keys)
+                delay = chance.choice([0.0, 0.5, 5.0])
+                queue.add_after(key, delay, now)
+                owed[key] = min(owed.get(key, float("inf")), now + delay)
+            case 1 if working:
+                key = chance.choice(sorted(working))
+                working.remove(key)
+                queue.finish(key, now)
+            case _:
+                taken = queue.take(now)
+                if taken:
+                    key, overdue = taken
+                    assert key not in working
+                    assert owed.pop(key) == pytest.approx(now - overdue)
+                    working.add(key)
+                else:
+                    assert [k for k, due in owed.items() if due <= now and k not in working] == []
+    for key in sorted(working):
+        queue.finish(key, now)
+    while taken := queue.take(now + 100.0):
+        owed.pop(taken[0])
+    assert owed == {}
+
+
+@pytest.mark.parametrize(("failures", "chance"), [(0, 0.0), (1, 1.0), (1, -0.1)])
+def test_backoff_refuses_nonsense(failures: int, chance: float) -> None:
+    with pytest.raises(ValueError, match=r"must be|follows"):
+        Backoff().delay(failures, chance)
+
+
+def test_jitter_takes_off_at_most_half() -> None:
+    backoff = Backoff(initial_seconds=1.0)
+    assert 0.5 <= backoff.delay(1, 0.999) < backoff.delay(1, 0.0) == 1.0
+
+
+def test_backoff_stays_finite_after_countless_failures() -> None:
+    assert Backoff().delay(10**9, 0.0) == Backoff().max_seconds

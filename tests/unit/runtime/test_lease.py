@@ -1,0 +1,180 @@
+"""Election: one holder at a time, taken over only after silence, given up on a clean stop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fleet_operator.clients.kinds import LEASE
+from fleet_operator.clients.kube import KubeUnavailableError
+from fleet_operator.runtime.lease import LEASE_NAME, Elector, LeaseLostError
+from tests.unit.runtime.memory_kube import MemoryKube
+from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
+
+NAMESPACE = "system"
+
+
+def elector(kube: MemoryKube, identity: str) -> Elector:
+    clock = VirtualClock(asyncio.get_running_loop())
+    return Elector(kube, clock, identity=identity, namespace=NAMESPACE)
+
+
+def holder(kube: MemoryKube) -> str:
+    return str(kube.objects[LEASE.kind, NAMESPACE, LEASE_NAME]["spec"]["holderIdentity"])
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_first_process_acquires_at_once() -> None:
+    async def main() -> float:
+        kube, began = MemoryKube(), now()
+        await elector(kube, "one").acquire()
+        assert holder(kube) == "one"
+        return now() - began
+
+    assert run_virtual(main()) == 0.0
+
+
+def test_standby_waits_while_the_holder_renews() -> None:
+    async def main() -> None:
+        kube = MemoryKube()
+        first, second = elector(kube, "one"), elector(kube, "two")
+        await first.acquire()
+        holding = asyncio.create_task(first.hold())
+        standing_by = asyncio.create_task(second.acquire())
+        await asyncio.sleep(300.0)
+        assert not standing_by.done()
+        assert holder(kube) == "one"
+        holding.cancel()
+        standing_by.cancel()
+
+    run_virtual(main())
+
+
+def test_dead_holder_is_succeeded_after_one_lease_duration() -> None:
+    async def main() -> float:
+        kube = MemoryKube()
+        await elector(kube, "one").acquire()  # and never renews again
+        began = now()
+        await elector(kube, "two").acquire()
+        assert holder(kube) == "two"
+        assert kube.objects[LEASE.kind, NAMESPACE, LEASE_NAME]["spec"]["leaseTransitions"] == 1
+        return now() - began
+
+    assert 15.0 <= run_virtual(main()) <= 17.0
+
+
+def test_released_lease_is_taken_within_one_retry() -> None:
+    async def main() -> float:
+        kube = MemoryKube()
+        first, second = elector(kube, "one"), elector(kube, "two")
+        await first.acquire()
+        standing_by = asyncio.create_task(second.acquire())
+        await asyncio.sleep(5.0)
+        began = now()
+        await first.release()
+        await standing_by
+        return now() - began
+
+    assert run_virtual(main()) <= 2.0
+
+
+def test_holder_that_cannot_renew_ends_before_the_standby_may_start() -> None:
+    async def main() -> float:
+        kube = MemoryKube()
+        first = elector(kube, "one")
+        await first.acquire()
+
+        def cut(verb: str, kind: str, name: str) -> None:
+            raise KubeUnavailableError("no route")
+
+        kube.before = cut
+        began = now()
+        with pytest.raises(LeaseLostError):
+            await first.hold()
+        return now() - began
+
+    assert 10.0 <= run_virtual(main()) < 15.0
+
+
+def test_holder_whose_call_hangs_ends_before_the_standby_may_start() -> None:
+    class Hanging(MemoryKube):
+        async def replace(self, body: dict[str, object]) -> dict[str, object]:
+            await asyncio.sleep(3600.0)
+            return body
+
+    async def main() -> float:
+        kube = Hanging()
+        first = elector(kube, "one")
+        await first.acquire()
+        began = now()
+        with pytest.raises(LeaseLostError):
+            await first.hold()
+        return now() - began
+
+    assert 10.0 <= run_virtual(main()) < 15.0
+
+
+def test_holder_that_was_replaced_ends() -> None:
+    async def main() -> float:
+        kube = MemoryKube()
+        first = elector(kube, "one")
+        await first.acquire()
+        stolen = await kube.get(LEASE, NAMESPACE, LEASE_NAME)
+        assert stolen
+        stolen["spec"]["holderIdentity"] = "two"
+        await kube.replace(stolen)
+        began = now()
+        with pytest.raises(LeaseLostError, match="another process"):
+            await first.hold()
+        return now() - began
+
+    assert run_virtual(main()) <= 2.0
+
+
+def test_lost_reply_to_a_renewal_does_not_lose_the_lease() -> None:
+    """The write happened, its answer did not arrive: the next renewal conflicts with our own write."""
+
+    async def main() -> None:
+        kube = MemoryKube()
+        first = elector(kube, "one")
+        await first.acquire()
+        written = kube.replace
+        lost: list[bool] = []
+
+        async def lossy(body: dict[str, object]) -> dict[str, object]:
+            answer = await written(body)
+            if not lost:
+                lost.append(True)
+                raise KubeUnavailableError("reply lost")
+            return answer
+
+        kube.replace = lossy  # type: ignore[method-assign]
+        holding = asyncio.create_task(first.hold())
+        await asyncio.sleep(60.0)
+        assert not holding.done()
+        assert lost
+        assert holder(kube) == "one"
+        holding.cancel()
+
+    run_virtual(main())
+
+
+def test_api_server_that_is_away_at_start_is_waited_for() -> None:
+    async def main() -> None:
+        kube = MemoryKube()
+
+        def cut(verb: str, kind: str, name: str) -> None:
+            raise KubeUnavailableError("no route")
+
+        kube.before = cut
+        acquiring = asyncio.create_task(elector(kube, "one").acquire())
+        await asyncio.sleep(60.0)
+        assert not acquiring.done()
+        kube.before = lambda verb, kind, name: None
+        await acquiring
+
+    run_virtual(main())
