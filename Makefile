@@ -4,9 +4,12 @@ PY := .venv/bin/python
 .DEFAULT_GOAL := help
 
 ##@ See it
-.PHONY: demo demo-down
+.PHONY: demo demo-env demo-down
 demo: venv ## From a bare machine to a running fleet on real flights, and a report that adds up
 	$(PY) -m e2e.demo up
+
+demo-env: venv ## Shell words that point kubectl and helm at the demo cluster, for eval
+	@$(PY) -m e2e.demo env
 
 demo-down: venv ## Remove everything the demo made, cluster included
 	$(PY) -m e2e.demo down

@@ -1,0 +1,119 @@
+"""Everything that a fleet needs on a cluster: the cluster itself, images, Kafka, and the operator by its chart.
+
+What differs between the embedded cluster and somebody else's stands here: where images come from, and that only on
+the embedded one a process can be killed from outside its pod.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from e2e.cluster import ROOT, Cluster
+from e2e.local_cluster.access import foreign_kubeconfig
+from e2e.local_cluster.gomodules import HELM, KUBERNETES, ensure_programs
+from e2e.local_cluster.instance import Instance, select_instance
+from e2e.local_cluster.namespace import enter_command
+from e2e.local_cluster.steps import step
+
+OPERATOR_NAMESPACE: Final = "consumer-fleet"
+OPERATOR_SELECTOR: Final = "app.kubernetes.io/name=consumer-fleet"
+CHART: Final = ROOT / "charts" / "consumer-fleet"
+
+
+def version() -> str:
+    """The version of the distribution, which is also that of its images."""
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+
+
+class Installation:
+    """Consumer Fleet on one cluster. Every step may be repeated."""
+
+    def __init__(self, *, name: str) -> None:
+        own = select_instance()
+        self.instance: Instance = select_instance(f"{own.name}-{name}")
+        self.operator_image = os.environ.get("FLEET_OPERATOR_IMAGE") or f"consumer-fleet-operator:{version()}"
+        self.consumer_image = os.environ.get("FLEET_CONSUMER_IMAGE") or f"consumer-fleet-consumer:{version()}"
+
+    @property
+    def cluster(self) -> Cluster:
+        """Commands against the cluster; builds `kubectl` and `helm` if this machine has never built them."""
+        kubeconfig = foreign_kubeconfig() or self.instance.kubeconfig
+        return Cluster(
+            kubectl_path=ensure_programs(KUBERNETES) / "kubectl",
+            helm_path=ensure_programs(HELM) / "helm",
+            kubeconfig=Path(kubeconfig),
+        )
+
+    def up(self) -> None:
+        """From whatever there is to a cluster with Kafka and a ready operator."""
+        self._local_cluster("up")
+        if not foreign_kubeconfig():
+            self._local_cluster("images")
+        self._local_cluster("kafka")
+        self.install_chart()
+
+    def install_chart(self) -> None:
+        """Install the operator, or upgrade it to what is in the checkout, and wait until it is ready."""
+        values = {
+            "operator.image": self.operator_image,
+            "consumer.image": self.consumer_image,
+        }
+        settings = [word for key, value in values.items() for word in ("--set-string", f"{key}={value}")]
+        target = ["--namespace", OPERATOR_NAMESPACE, "--create-namespace", "--wait", "--timeout", "2m"]
+        with step("operator: helm upgrade --install consumer-fleet"):
+            self.cluster.helm("upgrade", "--install", "consumer-fleet", str(CHART), *target, *settings)
+
+    def down(self) -> None:
+        """Remove the embedded cluster and all in it; from somebody else's cluster only the operator."""
+        if foreign_kubeconfig():
+            uninstall = (
+                "uninstall",
+                "consumer-fleet",
+                "--namespace",
+                OPERATOR_NAMESPACE,
+                "--ignore-not-found",
+                "--wait",
+            )
+            self.cluster.helm(*uninstall)
+        else:
+            self._local_cluster("down")
+
+    def _local_cluster(self, command: str) -> None:
+        words = [sys.executable, "-m", "e2e.local_cluster", command, "--name", self.instance.name]
+        subprocess.run(words, cwd=ROOT, check=True)
+
+    def kill_container(self, *, namespace: str, pod: str) -> None:
+        """`kill -9` of a pod's main process, from outside: inside its own namespace process 1 cannot be killed."""
+        self._task("kill", "--signal", "SIGKILL", self._container(namespace, pod))
+
+    @contextmanager
+    def paused_container(self, *, namespace: str, pod: str) -> Iterator[None]:
+        """Freeze a container for a while: it keeps its connections and answers nothing."""
+        container = self._container(namespace, pod)
+        self._task("pause", container)
+        try:
+            yield
+        finally:
+            self._task("resume", container)
+
+    def kill_operator(self) -> None:
+        """`kill -9` of every replica of the operator."""
+        for pod in self.cluster.list("pods", namespace=OPERATOR_NAMESPACE, selector=OPERATOR_SELECTOR):
+            self.kill_container(namespace=OPERATOR_NAMESPACE, pod=pod["metadata"]["name"])
+
+    def _container(self, namespace: str, pod: str) -> str:
+        found = self.cluster.get("pod", pod, namespace=namespace)
+        if found is None:
+            raise LookupError(f"no pod {namespace}/{pod}")
+        return str(found["status"]["containerStatuses"][0]["containerID"]).removeprefix("containerd://")
+
+    def _task(self, *arguments: str) -> None:
+        command = ["ctr", "--namespace", "k8s.io", "tasks", *arguments]
+        subprocess.run(enter_command(self.instance, command), check=True, capture_output=True)
