@@ -30,14 +30,19 @@ def fleet_home() -> Path:
 def file_lock(path: Path, *, purpose: str) -> Iterator[None]:
     """Hold ``path`` exclusively; says on standard error when another process has to be waited for."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Opened close-on-exec (Python's default): a daemon started under the lock must not go on holding it.
-    with path.open("a+") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"waiting for another process that is {purpose} ({path})", file=sys.stderr, flush=True)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+    while True:
+        # Opened close-on-exec (Python's default): a daemon started under the lock must not go on holding it.
+        with path.open("a+") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print(f"waiting for another process that is {purpose} ({path})", file=sys.stderr, flush=True)
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            # A holder may have removed the file while we waited. What we hold then is a lock on nothing: another
+            # process would make the file anew and lock that.
+            if path.exists() and os.path.samestat(os.fstat(handle.fileno()), path.stat()):
+                yield
+                return
 
 
 def cache_entry(directory: Path, make: Callable[[Path], None], *, purpose: str) -> Path:

@@ -90,7 +90,7 @@ def kube_apiserver_command(settings: ApiServerSettings) -> list[str]:
     if not settings.with_controllers:
         # Nobody makes the namespaces' default service accounts then, and this plugin would refuse every pod.
         command.append("--disable-admission-plugins=ServiceAccount")
-        # Alone means on loopback, which the endpoint of the service `kubernetes` may not be; nobody needs that one here.
+        # Alone means on loopback, where the endpoint of the service `kubernetes` may not be; nobody needs it here.
         command.append("--endpoint-reconciler-type=none")
     return command
 
@@ -111,6 +111,9 @@ def controller_manager_command(program: Path, *, kubeconfig: Path, authority: Au
         f"--cluster-signing-cert-file={authority.root_certificate}",
         f"--cluster-signing-key-file={authority.root_key}",
         "--leader-elect=false",
+        # At the default of 20 requests a second it takes 5 s until the service accounts of its controllers exist.
+        "--kube-api-qps=500",
+        "--kube-api-burst=1000",
     ]
 
 

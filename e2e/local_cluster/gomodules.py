@@ -17,7 +17,7 @@ from e2e.local_cluster.commands import stream
 from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.steps import step
 
-__all__ = ["COREDNS", "ETCD", "HELM", "KUBERNETES", "GoModule", "ensure_programs"]
+__all__ = ["COREDNS", "ETCD", "HELM", "KUBERNETES", "PAUSE", "GoModule", "ensure_programs"]
 
 MODULES = Path(__file__).parent / "modules"
 
@@ -41,8 +41,8 @@ class GoModule:
     def digest(self) -> str:
         """Eight hex digits that change with anything that changes the programs built."""
         content = hashlib.sha256()
-        for file in ("go.mod", "go.sum"):
-            content.update((self.folder / file).read_bytes())
+        for file in sorted([*self.folder.glob("go.*"), *self.folder.glob("main.go")]):
+            content.update(file.read_bytes())
         content.update(repr((sorted(self.programs.items()), sorted(self.stamps.items()))).encode())
         return content.hexdigest()[:8]
 
@@ -76,6 +76,7 @@ HELM = GoModule(
     {"helm": "helm.sh/helm/v4/cmd/helm"},
     {"helm.sh/helm/v4/internal/version.version": f"v{versions.HELM}"},
 )
+PAUSE = GoModule("pause", "1", {"pause": "."})
 COREDNS = GoModule("coredns", versions.COREDNS, {"coredns": "github.com/coredns/coredns"})
 
 

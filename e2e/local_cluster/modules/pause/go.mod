@@ -1,0 +1,3 @@
+module local-cluster/pause
+
+go 1.25.0

@@ -1,0 +1,115 @@
+"""Programs of the distribution: found on the PATH, installed where that can be done, named where it cannot."""
+
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.local_cluster.cache import fleet_home
+from e2e.local_cluster.commands import stream
+from e2e.local_cluster.errors import ClusterError
+from e2e.local_cluster.steps import step
+
+__all__ = ["CLUSTER_PROGRAMS", "IMAGE_PROGRAMS", "cni_programs", "ensure_programs_installed"]
+
+CNI_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"), Path("/usr/libexec/cni"))
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A program, and the Debian package that holds it."""
+
+    program: str
+    package: str
+
+    def met(self) -> bool:
+        """Whether the program is here. Network plugins live in a folder of their own."""
+        if self.package == "containernetworking-plugins":
+            return any((folder / self.program).exists() for folder in CNI_FOLDERS)
+        return shutil.which(self.program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
+
+
+CLUSTER_PROGRAMS = (
+    Requirement("containerd", "containerd"),
+    Requirement("ctr", "containerd"),
+    Requirement("runc", "runc"),
+    Requirement("ptp", "containernetworking-plugins"),
+    Requirement("portmap", "containernetworking-plugins"),
+    Requirement("iptables", "iptables"),
+    Requirement("ip", "iproute2"),
+    Requirement("conntrack", "conntrack"),
+    Requirement("ethtool", "ethtool"),
+    Requirement("socat", "socat"),
+    Requirement("openssl", "openssl"),
+    Requirement("unshare", "util-linux"),
+    Requirement("nsenter", "util-linux"),
+    Requirement("setpriv", "util-linux"),
+    Requirement("mount", "mount"),
+)
+IMAGE_PROGRAMS = (
+    Requirement("buildah", "buildah"),
+    Requirement("mmdebstrap", "mmdebstrap"),
+    Requirement("java", "default-jdk-headless"),
+    Requirement("jlink", "default-jdk-headless"),
+    Requirement("mvn", "maven"),
+)
+
+
+def ensure_programs_installed(requirements: Iterable[Requirement]) -> None:
+    """Install the packages of the programs that are missing: as root on Debian and its kin.
+
+    What is on the PATH is taken as it is, whoever put it there, and nothing is ever removed in favour of a package.
+    Raises ClusterError (``MissingPrograms``) elsewhere, with what is missing and how to get it, and
+    (``InstallFailed``).
+    """
+    missing = [each for each in requirements if not each.met()]
+    if not missing:
+        return
+    programs = ", ".join(each.program for each in missing)
+    packages = sorted({each.package for each in missing})
+    apt = shutil.which("apt-get")
+    if apt is None or os.geteuid() != 0:
+        raise ClusterError(
+            "MissingPrograms",
+            f"not on the PATH: {programs}. Install them with your package manager (the Debian packages are "
+            f"{' '.join(packages)}), or run this as root on Debian or Ubuntu, where it installs them itself",
+        )
+    env = {"DEBIAN_FRONTEND": "noninteractive"}
+    log = fleet_home() / "logs" / "packages.log"
+    install = [apt, "install", "--yes", "--no-install-recommends", "--no-remove", *packages]
+    with step(f"install {' '.join(packages)}") as current:
+        if not _known_to_apt():
+            stream(
+                [apt, "update"],
+                log=log,
+                on_line=lambda line: setattr(current, "note", line[:80]),
+                reason="InstallFailed",
+                env=env,
+            )
+        stream(
+            install,
+            log=log,
+            on_line=lambda line: setattr(current, "note", line[:80]),
+            reason="InstallFailed",
+            env=env,
+        )
+        current.note = ""
+    still = [each.program for each in missing if not each.met()]
+    if still:
+        raise ClusterError("InstallFailed", f"installed {' '.join(packages)}, and still not found: {', '.join(still)}")
+
+
+def cni_programs() -> Path:
+    """The folder of the network plugins. Raises ClusterError (``MissingPrograms``)."""
+    for folder in CNI_FOLDERS:
+        if (folder / "ptp").exists():
+            return folder
+    raise ClusterError(
+        "MissingPrograms", f"no network plugins (ptp, portmap) in any of {', '.join(map(str, CNI_FOLDERS))}"
+    )
+
+
+def _known_to_apt() -> bool:
+    """Whether package lists have been fetched before: on a fresh machine or image there are none."""
+    return any(Path("/var/lib/apt/lists").glob("*_Packages*"))
