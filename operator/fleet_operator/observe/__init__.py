@@ -1,0 +1,6 @@
+"""What the operator sees on Kafka clusters, and the few things it does there.
+
+One thread for each KafkaCluster owns one `NetworkClient`; it looks at all groups of that cluster together, so that
+the number of requests grows with the brokers and not with the groups. What it sees leaves as frozen values of
+`planning.observation`. Nothing here knows Kubernetes.
+"""

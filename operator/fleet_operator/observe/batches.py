@@ -1,0 +1,112 @@
+"""Requests for many groups at once. Pure: what is known of the cluster in, requests by broker out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from fleet_consumer.wire.describe_configs import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
+from fleet_consumer.wire.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+
+GROUPS_PER_REQUEST_MAX: Final = 500
+"""DescribeGroups answers carry every member's subscription and assignment; this keeps one answer to a few MiB."""
+PARTITIONS_PER_REQUEST_MAX: Final = 20_000
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+OFFSETS_PARTITIONS_SETTING: Final = "offsets.topic.num.partitions"
+
+Partition = tuple[str, int]
+
+
+def chunks(items: Iterable[str], size: int) -> list[tuple[str, ...]]:
+    """Items in order, in tuples of at most `size`."""
+    ordered = tuple(items)
+    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
+
+
+def describe_requests(groups: Iterable[str]) -> list[DescribeGroupsRequest]:
+    """DescribeGroups for the groups of one coordinator."""
+    return [DescribeGroupsRequest(groups=part) for part in chunks(groups, GROUPS_PER_REQUEST_MAX)]
+
+
+def offset_fetch_requests(partitions: Mapping[str, Mapping[str, int] | None]) -> list[OffsetFetchRequest]:
+    """OffsetFetch for the groups of one coordinator; each group's topics with their partition counts, None for all.
+
+    `require_stable` stays off: a pending transaction must not make the position unknown.
+    """
+    requests = []
+    for part in chunks(partitions, GROUPS_PER_REQUEST_MAX):
+        asked = []
+        for group in part:
+            counts = partitions[group]
+            topics = (
+                None
+                if counts is None
+                else tuple(
+                    OffsetFetchRequestTopics(name=topic, partition_indexes=tuple(range(count)))
+                    for topic, count in counts.items()
+                )
+            )
+            asked.append(OffsetFetchRequestGroup(group_id=group, topics=topics))
+        requests.append(OffsetFetchRequest(groups=tuple(asked)))
+    return requests
+
+
+def leaders_of(metadata: MetadataResponse, topics: Iterable[str]) -> dict[int, list[Partition]]:
+    """The partitions of these topics by the broker that leads them; those without a leader are left out."""
+    wanted = frozenset(topics)
+    led: dict[int, list[Partition]] = defaultdict(list)
+    for topic in metadata.topics:
+        if topic.name in wanted:
+            for partition in topic.partitions:
+                if partition.leader_id >= 0:
+                    led[partition.leader_id].append((topic.name, partition.partition_index))
+    return dict(led)
+
+
+def list_offsets_requests(
+    partitions: Iterable[Partition], timestamp: int, *, read_committed: bool = False
+) -> list[ListOffsetsRequest]:
+    """ListOffsets for the partitions one broker leads; one timestamp a request, as a broker refuses duplicates."""
+    ordered = sorted(partitions)
+    requests = []
+    for start in range(0, len(ordered), PARTITIONS_PER_REQUEST_MAX):
+        by_topic: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
+        for topic, index in ordered[start : start + PARTITIONS_PER_REQUEST_MAX]:
+            by_topic[topic].append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
+        requests.append(
+            ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=1 if read_committed else 0,
+                topics=tuple(ListOffsetsTopic(name=name, partitions=tuple(of)) for name, of in by_topic.items()),
+            )
+        )
+    return requests
+
+
+def offsets_topic_config_request() -> DescribeConfigsRequest:
+    """The settings of `__consumer_offsets` that matter to us."""
+    resource = DescribeConfigsResource(
+        resource_type=TOPIC_RESOURCE,
+        resource_name=OFFSETS_TOPIC,
+        configuration_keys=("cleanup.policy", "segment.bytes"),
+    )
+    return DescribeConfigsRequest(resources=(resource,))
+
+
+def broker_config_request(node_id: int) -> DescribeConfigsRequest:
+    """A broker's own idea of how many partitions `__consumer_offsets` has; only that broker can tell."""
+    resource = DescribeConfigsResource(
+        resource_type=BROKER_RESOURCE,
+        resource_name=str(node_id),
+        configuration_keys=(OFFSETS_PARTITIONS_SETTING,),
+    )
+    return DescribeConfigsRequest(resources=(resource,))

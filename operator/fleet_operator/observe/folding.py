@@ -1,0 +1,230 @@
+"""From wire answers to observations. Pure.
+
+What could not be asked stays absent: nothing here turns a missing answer into a zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from fleet_consumer.wire.consumer_protocol import decode_assignment
+from fleet_consumer.wire.describe_configs import BROKER_RESOURCE, TOPIC_RESOURCE, DescribeConfigsResponse
+from fleet_consumer.wire.describe_groups import DescribedGroup, DescribedGroupMember
+from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.failures import MalformedMessage
+from fleet_consumer.wire.list_offsets import ListOffsetsResponse
+from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
+from fleet_operator.observe.batches import OFFSETS_PARTITIONS_SETTING, OFFSETS_TOPIC
+from fleet_operator.planning.observation import (
+    BrokerInfo,
+    GroupObservation,
+    MemberObservation,
+    OffsetSample,
+    OffsetsTopicInfo,
+    TopicObservation,
+)
+
+HISTORY_SAMPLES_MAX: Final = 16
+"""Samples of end offsets kept for each partition: enough to interpolate minutes finely and hours roughly."""
+STABLE: Final = "Stable"
+_KNOWN_CODES: Final = frozenset(ErrorCode)
+
+Offsets = dict[tuple[str, int], int]
+History = Mapping[tuple[str, int], tuple[OffsetSample, ...]]
+
+
+def reason_of(code: int) -> str:
+    """A CamelCase word for an error code of a broker: the words of our conditions where there is one."""
+    match code:
+        case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return "TopicNotFound"
+        case (
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            | ErrorCode.GROUP_AUTHORIZATION_FAILED
+            | ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        ):
+            return "AuthorizationFailed"
+        case _:
+            name = ErrorCode(code).name if code in _KNOWN_CODES else f"ERROR_{code}"
+            return "".join(word.capitalize() for word in name.split("_"))
+
+
+def brokers(metadata: MetadataResponse) -> tuple[BrokerInfo, ...]:
+    """The live brokers by id."""
+    return tuple(sorted((BrokerInfo(b.node_id, b.host, b.port) for b in metadata.brokers), key=lambda b: b.id))
+
+
+def topics(metadata: MetadataResponse) -> dict[str, TopicObservation]:
+    """Every topic that was asked for, existing or not."""
+    return {
+        topic.name: TopicObservation(
+            partitions=len(topic.partitions), error=reason_of(topic.error_code) if topic.error_code else None
+        )
+        for topic in metadata.topics
+        if topic.name is not None
+    }
+
+
+def offsets_topic(metadata: MetadataResponse, configs: Iterable[DescribeConfigsResponse]) -> OffsetsTopicInfo | None:
+    """`__consumer_offsets` as it is; None while it does not exist."""
+    found = next((t for t in metadata.topics if t.name == OFFSETS_TOPIC and not t.error_code), None)
+    if found is None or not found.partitions:
+        return None
+    settings = _settings(configs, TOPIC_RESOURCE)
+    segment = settings.get("segment.bytes")
+    return OffsetsTopicInfo(
+        partitions=len(found.partitions),
+        replication_factor=min(len(partition.replica_nodes) for partition in found.partitions),
+        cleanup_policy=settings.get("cleanup.policy"),
+        segment_bytes=int(segment) if segment else None,
+    )
+
+
+def broker_offsets_partitions(configs: Iterable[DescribeConfigsResponse]) -> int | None:
+    """The brokers' own `offsets.topic.num.partitions`; None when they would not say, or when they differ."""
+    value = _settings(configs, BROKER_RESOURCE).get(OFFSETS_PARTITIONS_SETTING)
+    return int(value) if value else None
+
+
+def _settings(configs: Iterable[DescribeConfigsResponse], resource_type: int) -> dict[str, str | None]:
+    return {
+        entry.name: entry.value
+        for response in configs
+        for result in response.results
+        if result.resource_type == resource_type and not result.error_code
+        for entry in result.configs
+    }
+
+
+def positions(response: OffsetFetchResponse) -> dict[str, Offsets | str]:
+    """Committed offsets of each group, or the reason why there are none to be had."""
+    found: dict[str, Offsets | str] = {}
+    for group in response.groups:
+        if group.error_code:
+            found[group.group_id] = reason_of(group.error_code)
+            continue
+        found[group.group_id] = {
+            (topic.name, partition.partition_index): partition.committed_offset
+            for topic in group.topics
+            for partition in topic.partitions
+            if not partition.error_code and partition.committed_offset >= 0
+        }
+    return found
+
+
+def offsets(response: ListOffsetsResponse) -> Offsets:
+    """Offsets found; partitions with an error are left out."""
+    return {
+        (topic.name, partition.partition_index): partition.offset
+        for topic in response.topics
+        for partition in topic.partitions
+        if not partition.error_code and partition.offset >= 0
+    }
+
+
+def member(described: DescribedGroupMember, *, stable: bool) -> MemberObservation:
+    """One member; an assignment that we cannot read (another library's own form) counts as none."""
+    assigned: dict[str, tuple[int, ...]] = {}
+    if stable and described.member_assignment:
+        try:
+            blob = decode_assignment(described.member_assignment)
+        except MalformedMessage:
+            blob = None
+        if blob is not None:
+            assigned = {owned.topic: tuple(sorted(owned.partitions)) for owned in blob.assigned_partitions}
+    return MemberObservation(
+        member_id=described.member_id,
+        instance_id=described.group_instance_id,
+        client_id=described.client_id,
+        host=described.client_host,
+        partitions=assigned,
+    )
+
+
+@dataclass(slots=True)
+class GroupFacts:
+    """What one look gathers about one group, before it is folded; `error` says what went wrong first."""
+
+    group_id: str
+    coordinator_id: int | None = None
+    described: DescribedGroup | None = None
+    committed: Offsets | None = None
+    end_offsets: Offsets = field(default_factory=dict)
+    log_starts: Offsets = field(default_factory=dict)
+    failed_records: int | None = None
+    error: str | None = None
+
+
+def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> GroupObservation:
+    """The group as of this look; one that could not be asked keeps its last known values and says why.
+
+    Before version 6 a broker describes an unknown group as Dead without an error, since then with GROUP_ID_NOT_FOUND;
+    both mean that the group does not exist (yet), which is Dead.
+    """
+    error = facts.error
+    described = facts.described
+    if described is not None and described.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+        error = error or reason_of(described.error_code)
+    if error is not None or described is None or facts.committed is None:
+        known = last or GroupObservation(group_id=facts.group_id, observed_at=now)
+        return replace(known, error=error or "NotObserved")
+    stable = described.group_state == STABLE
+    return GroupObservation(
+        group_id=facts.group_id,
+        observed_at=now,
+        state="Dead" if described.error_code else described.group_state,
+        protocol_type=described.protocol_type,
+        assignor=described.protocol_data,
+        coordinator_id=facts.coordinator_id,
+        members=tuple(
+            sorted(
+                (member(m, stable=stable) for m in described.members), key=lambda m: (m.instance_id or "", m.member_id)
+            )
+        ),
+        committed=facts.committed,
+        end_offsets=facts.end_offsets,
+        log_starts=facts.log_starts,
+        end_history=extend_history(last.end_history if last else {}, facts.end_offsets, now),
+        failed_records=facts.failed_records,
+    )
+
+
+def extend_history(history: History, ends: Offsets, now: float) -> dict[tuple[str, int], tuple[OffsetSample, ...]]:
+    """Each partition's samples with this one added; partitions that are gone lose theirs."""
+    return {key: _add_sample(history.get(key, ()), OffsetSample(now, end)) for key, end in ends.items()}
+
+
+def _add_sample(samples: tuple[OffsetSample, ...], new: OffsetSample) -> tuple[OffsetSample, ...]:
+    """Samples with one more, thinned so that they reach back ever further.
+
+    Of a run of equal offsets the first and the last are kept: between them nothing was produced, and the estimate must
+    not spread the next records over an idle hour. An offset that went back (the topic was recreated) starts afresh.
+    """
+    if samples and new.end_offset < samples[-1].end_offset:
+        return (new,)
+    if len(samples) > 1 and samples[-1].end_offset == samples[-2].end_offset == new.end_offset:
+        return (*samples[:-1], new)
+    grown = (*samples, new)
+    if len(grown) <= HISTORY_SAMPLES_MAX:
+        return grown
+    half = len(grown) // 2
+    return (*grown[:half:2], *grown[half:])
+
+
+def differs(before: GroupObservation | None, after: GroupObservation) -> bool:
+    """Whether somebody waits for this news: anything but offsets moving on."""
+    if before is None:
+        return True
+    return _shape(before) != _shape(after)
+
+
+def _shape(group: GroupObservation) -> tuple[object, ...]:
+    return group.state, group.assignor, group.coordinator_id, group.members, group.error
+
+
+def moved(before: GroupObservation | None, after: GroupObservation) -> bool:
+    """Whether offsets moved, on either side."""
+    return before is None or (before.committed, before.end_offsets) != (after.committed, after.end_offsets)

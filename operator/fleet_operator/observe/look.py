@@ -1,0 +1,264 @@
+"""One look at a Kafka cluster: a handful of requests to each broker, however many groups there are.
+
+Runs on the observer's thread. All requests of a phase are under way at once; a broker that does not answer costs its
+own groups and partitions, not the others'.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Final, TypeVar
+
+from fleet_consumer.clock import Clock
+from fleet_consumer.net import Call, Coordinator, NetError, NetworkClient
+from fleet_consumer.wire.describe_configs import DescribeConfigsResponse
+from fleet_consumer.wire.describe_groups import DescribeGroupsResponse
+from fleet_consumer.wire.list_groups import ListGroupsRequest, ListGroupsResponse
+from fleet_consumer.wire.list_offsets import EARLIEST, LATEST, ListOffsetsResponse
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
+from fleet_operator.observe import batches, folding
+from fleet_operator.observe.folding import GroupFacts, Offsets
+from fleet_operator.observe.settings import GroupInterest
+from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
+
+CALL_SECONDS: Final = 8.0
+"""Patience with one phase of a look. There are three, so a broker that hangs is told of within half a minute."""
+CONFIGS_SECONDS: Final = 300.0
+"""How often the settings of `__consumer_offsets` are asked for; people change them once in its life."""
+
+ResponseT = TypeVar("ResponseT", bound=Response)
+
+
+class LookAbandonedError(Exception):
+    """The observer is being stopped in the middle of a look."""
+
+
+@dataclass(slots=True)
+class ConfigFacts:
+    """The settings of `__consumer_offsets` as last told, and when to ask again (monotonic seconds)."""
+
+    responses: tuple[DescribeConfigsResponse, ...] = ()
+    due_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Questions:
+    """The calls of the main phase, by what they were about."""
+
+    listed: dict[int, Call[ListGroupsResponse]] = field(default_factory=dict)
+    described: list[tuple[tuple[str, ...], Call[DescribeGroupsResponse]]] = field(default_factory=list)
+    fetched: list[tuple[tuple[str, ...], Call[OffsetFetchResponse]]] = field(default_factory=list)
+    starts: list[Call[ListOffsetsResponse]] = field(default_factory=list)
+    ends: dict[bool, list[Call[ListOffsetsResponse]]] = field(default_factory=lambda: {False: [], True: []})
+    configs: list[Call[DescribeConfigsResponse]] = field(default_factory=list)
+
+    def calls(self) -> Iterator[Call[Any]]:
+        """All of them."""
+        pairs = (call for _, call in chain[tuple[tuple[str, ...], Call[Any]]](self.described, self.fetched))
+        return chain(self.listed.values(), pairs, self.starts, *self.ends.values(), self.configs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a look needs. `interests` are by group id; `last` is the newest good observation; `stopping` ends waits."""
+
+    client: NetworkClient
+    clock: Clock
+    interests: Mapping[str, GroupInterest]
+    last: ClusterObservation | None
+    configs: ConfigFacts
+    stopping: Callable[[], bool]
+
+    def take(self) -> ClusterObservation:
+        """Ask the cluster everything. Raises NetError when not even Metadata can be had, or LookAbandonedError."""
+        named = {topic for interest in self.interests.values() for topic in interest.named_topics}
+        metadata = self.client.metadata((*sorted(named), batches.OFFSETS_TOPIC), timeout_s=CALL_SECONDS)
+        topics = folding.topics(metadata)
+        facts = self._coordinators()
+        questions = self._ask(metadata, topics, facts)
+        self._wait(questions.calls())
+        counts = self._answers(questions, facts)
+        return self._fold(metadata, topics, facts, counts)
+
+    def _coordinators(self) -> dict[str, GroupFacts]:
+        facts = {group_id: GroupFacts(group_id) for group_id in self.interests}
+        if facts:
+            found = self.client.find_coordinators(sorted(facts), timeout_s=CALL_SECONDS)
+            for group_id, coordinator in found.items():
+                if isinstance(coordinator, Coordinator):
+                    facts[group_id].coordinator_id = coordinator.node_id
+                else:
+                    facts[group_id].error = folding.reason_of(coordinator.code)
+        return facts
+
+    def _send(self, node_id: int, request: Request[ResponseT]) -> Call[ResponseT]:
+        return self.client.send(self.client.brokers[node_id], request, timeout_s=CALL_SECONDS)
+
+    def _ask(
+        self, metadata: MetadataResponse, topics: Mapping[str, TopicObservation], facts: Mapping[str, GroupFacts]
+    ) -> Questions:
+        questions = Questions()
+        for node_id in self.client.brokers:
+            questions.listed[node_id] = self._send(node_id, ListGroupsRequest())
+        by_coordinator: dict[int, list[str]] = defaultdict(list)
+        for group in facts.values():
+            if group.coordinator_id is not None and group.coordinator_id in self.client.brokers:
+                by_coordinator[group.coordinator_id].append(group.group_id)
+        for node_id, groups in by_coordinator.items():
+            for describe in batches.describe_requests(groups):
+                questions.described.append((describe.groups, self._send(node_id, describe)))
+            for fetch in batches.offset_fetch_requests({g: _partitions(self.interests[g], topics) for g in groups}):
+                questions.fetched.append((tuple(g.group_id for g in fetch.groups), self._send(node_id, fetch)))
+        self._ask_offsets(metadata, questions)
+        if self.clock.monotonic() >= self.configs.due_at and self.client.brokers:
+            any_node = min(self.client.brokers)
+            for request in (batches.offsets_topic_config_request(), batches.broker_config_request(any_node)):
+                questions.configs.append(self._send(any_node, request))
+        return questions
+
+    def _ask_offsets(self, metadata: MetadataResponse, questions: Questions) -> None:
+        wanted: dict[bool, set[str]] = {False: set(), True: set()}
+        for interest in self.interests.values():
+            wanted[interest.read_committed] |= {*interest.topics, *self._committed_topics(interest)}
+            wanted[False].add(interest.failed_topic)
+        for read_committed, names in wanted.items():
+            for node_id, partitions in self._led(metadata, names):
+                for request in batches.list_offsets_requests(partitions, LATEST, read_committed=read_committed):
+                    questions.ends[read_committed].append(self._send(node_id, request))
+        for node_id, partitions in self._led(metadata, wanted[False] | wanted[True]):
+            for request in batches.list_offsets_requests(partitions, EARLIEST):
+                questions.starts.append(self._send(node_id, request))
+
+    def _led(self, metadata: MetadataResponse, names: Iterable[str]) -> list[tuple[int, list[batches.Partition]]]:
+        led = batches.leaders_of(metadata, names)
+        return [(node_id, partitions) for node_id, partitions in led.items() if node_id in self.client.brokers]
+
+    def _committed_topics(self, interest: GroupInterest) -> set[str]:
+        """For a group whose topics come from a pattern: those it had commits for at the last look."""
+        last = self._last_of(interest.group_id)
+        return {topic for topic, _ in last.committed} if last and not interest.topics else set()
+
+    def _wait(self, calls: Iterable[Call[Any]]) -> None:
+        """Until every call has ended; each has its own time-out, so this ends too."""
+        pending = list(calls)
+        while pending := [call for call in pending if not call.done]:
+            if self.stopping():
+                raise LookAbandonedError
+            self.client.poll(CALL_SECONDS)
+
+    def _answers(self, questions: Questions, facts: dict[str, GroupFacts]) -> Counter[int]:
+        """Fill in the facts; returns how many groups each broker coordinates."""
+        counts: Counter[int] = Counter()
+        for node_id, listed in questions.listed.items():
+            if listed.error is None and not listed.response.error_code:
+                counts[node_id] = len(listed.response.groups)
+        for asked, described in questions.described:
+            if _blame(described, asked, facts):
+                for group in described.response.groups:
+                    facts[group.group_id].described = group
+        for asked, fetched in questions.fetched:
+            if _blame(fetched, asked, facts):
+                for group_id, positions in folding.positions(fetched.response).items():
+                    if isinstance(positions, str):
+                        facts[group_id].error = facts[group_id].error or positions
+                    else:
+                        facts[group_id].committed = positions
+        starts = _merged(questions.starts)
+        ends = {read_committed: _merged(calls) for read_committed, calls in questions.ends.items()}
+        for group_id, interest in self.interests.items():
+            _take_offsets(facts[group_id], interest, starts, ends)
+        if questions.configs:
+            answers = tuple(call.response for call in questions.configs if call.error is None)
+            self.configs.responses = answers or self.configs.responses
+            self.configs.due_at = self.clock.monotonic() + CONFIGS_SECONDS
+        return counts
+
+    def _fold(
+        self,
+        metadata: MetadataResponse,
+        topics: dict[str, TopicObservation],
+        facts: Mapping[str, GroupFacts],
+        counts: Counter[int],
+    ) -> ClusterObservation:
+        now = self.clock.wall()
+        topics.pop(batches.OFFSETS_TOPIC, None)
+        since = self.last.reachable_since if self.last and self.last.reachable else None
+        return ClusterObservation(
+            observed_at=now,
+            reachable=True,
+            cluster_id=metadata.cluster_id,
+            brokers=folding.brokers(metadata),
+            offsets_topic=folding.offsets_topic(metadata, self.configs.responses),
+            broker_offsets_partitions=folding.broker_offsets_partitions(self.configs.responses),
+            groups={g: folding.fold_group(group, self._last_of(g), now) for g, group in facts.items()},
+            topics=topics,
+            group_count=counts.total(),
+            groups_per_coordinator=dict(counts),
+            last_good_at=now,
+            reachable_since=since if since is not None else now,
+        )
+
+    def _last_of(self, group_id: str) -> GroupObservation | None:
+        return self.last.groups.get(group_id) if self.last else None
+
+
+def _partitions(interest: GroupInterest, topics: Mapping[str, TopicObservation]) -> dict[str, int] | None:
+    """The partitions whose commits matter; None, all of them, for a group whose topics come from a pattern."""
+    if not interest.topics:
+        return None
+    return {name: topics[name].partitions for name in interest.topics if name in topics and topics[name].partitions}
+
+
+def _blame(call: Call[Any], asked: Iterable[str], facts: Mapping[str, GroupFacts]) -> bool:
+    """Whether a call was answered; if not, its groups say why."""
+    if call.error is None:
+        return True
+    for group_id in asked:
+        facts[group_id].error = facts[group_id].error or call.error.reason
+    return False
+
+
+def _merged(calls: Sequence[Call[ListOffsetsResponse]]) -> Offsets:
+    """The offsets of all calls that were answered."""
+    merged: Offsets = {}
+    for call in calls:
+        if call.error is None:
+            merged |= folding.offsets(call.response)
+    return merged
+
+
+def _take_offsets(facts: GroupFacts, interest: GroupInterest, starts: Offsets, ends: Mapping[bool, Offsets]) -> None:
+    """Pick a group's own offsets out of everybody's."""
+    wanted = set(interest.topics) or {topic for topic, _ in facts.committed or {}}
+    mine = ends[interest.read_committed]
+    facts.end_offsets = {key: end for key, end in mine.items() if key[0] in wanted}
+    facts.log_starts = {key: start for key, start in starts.items() if key[0] in wanted}
+    failed = {key: end for key, end in ends[False].items() if key[0] == interest.failed_topic}
+    if failed and all(key in starts for key in failed):
+        facts.failed_records = sum(end - starts[key] for key, end in failed.items())
+
+
+def failure(error: NetError, last: ClusterObservation | None, now: float) -> ClusterObservation:
+    """What is to be told when a look failed altogether: the last good values, not reachable, and why."""
+    base = last or ClusterObservation(observed_at=now, reachable=False)
+    reason = error.reason if error.reason in ("AuthenticationFailed", "TlsFailed") else "BrokerUnreachable"
+    return ClusterObservation(
+        observed_at=now,
+        reachable=False,
+        reason=reason,
+        message=str(error),
+        cluster_id=base.cluster_id,
+        brokers=base.brokers,
+        offsets_topic=base.offsets_topic,
+        broker_offsets_partitions=base.broker_offsets_partitions,
+        groups=base.groups,
+        topics=base.topics,
+        group_count=base.group_count,
+        groups_per_coordinator=base.groups_per_coordinator,
+        last_good_at=base.last_good_at,
+    )

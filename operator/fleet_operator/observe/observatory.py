@@ -1,0 +1,212 @@
+"""All observers of one operator, as the event loop sees them.
+
+Everything here runs on the event loop; the observers' threads reach it through `call_soon_threadsafe`. An observation
+is kept as it came (frozen), and those who wait for it are told which groups have news, and how urgent it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeVar
+
+from fleet_consumer.clock import Clock
+from fleet_consumer.net import NetworkClient
+from fleet_operator.observe import folding
+from fleet_operator.observe.observer import Observer, ObserverStoppedError
+from fleet_operator.observe.settings import GroupInterest, ObserverSettings
+from fleet_operator.planning.observation import ClusterObservation
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Key = tuple[str, str]
+"""Namespace and name of an object."""
+
+STOP_SECONDS: Final = 12.0
+"""How long a stop waits for the threads; a look that hangs ends with its calls' own time-outs."""
+
+
+class Listener(Protocol):
+    """Who is told of news, on the event loop."""
+
+    def cluster_changed(self, cluster: Key) -> None:
+        """A cluster became reachable or unreachable, or its own facts changed."""
+        ...
+
+    def group_changed(self, group: Key, *, urgent: bool) -> None:
+        """A ConsumerGroup's Kafka group changed; not `urgent` when only offsets moved."""
+        ...
+
+    def looked(self, cluster: Key, observation: ClusterObservation, seconds: float) -> None:
+        """A look was taken; for metrics."""
+        ...
+
+
+@dataclass(slots=True)
+class _Site:
+    """One KafkaCluster: its observer, who is interested, and the newest observation."""
+
+    observer: Observer
+    interests: dict[Key, GroupInterest] = field(default_factory=dict)
+    latest: ClusterObservation | None = None
+
+
+class Observatory:
+    """Starts, stops and asks observers. Belongs to the loop it was made on; `close` at the end."""
+
+    def __init__(self, clock: Clock, listener: Listener) -> None:
+        self._clock = clock
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._sites: dict[Key, _Site] = {}
+        # Wishes for clusters that have no observer (yet): they outlive its restarts.
+        self._wishes: dict[Key, dict[Key, GroupInterest]] = defaultdict(dict)
+        self._ending: list[Observer] = []
+
+    def ensure(self, cluster: Key, settings: ObserverSettings) -> None:
+        """Have this cluster observed with these settings; an observer with others is replaced.
+
+        The replacement begins without an observation: what was seen with other credentials or addresses may have been
+        another cluster.
+        """
+        site = self._sites.get(cluster)
+        if site is not None and site.observer.settings == settings:
+            return
+        self.stop(cluster)
+        observer: Observer
+
+        def publish(observation: ClusterObservation, seconds: float) -> None:
+            self._loop.call_soon_threadsafe(self._take, cluster, observer, observation, seconds)
+
+        observer = Observer("/".join(cluster), settings, self._clock, publish)
+        self._sites[cluster] = _Site(observer)
+        observer.watch(self._merged(cluster))
+        observer.start()
+        log.info("observer started", extra={"cluster": "/".join(cluster)})
+
+    def stop(self, cluster: Key) -> None:
+        """Stop observing a cluster; its observation is forgotten."""
+        site = self._sites.pop(cluster, None)
+        if site is not None:
+            site.observer.stop()
+            self._ending = [observer for observer in self._ending if not observer.join(0.0)]
+            self._ending.append(site.observer)
+            log.info("observer stopped", extra={"cluster": "/".join(cluster)})
+
+    async def close(self) -> None:
+        """Stop all observers and wait, within a bound, for their threads."""
+        for cluster in list(self._sites):
+            self.stop(cluster)
+        deadline = self._clock.monotonic() + STOP_SECONDS
+        for observer in self._ending:
+            left = max(deadline - self._clock.monotonic(), 0.0)
+            if not await asyncio.to_thread(observer.join, left):
+                log.warning("observer did not stop in time")
+
+    def watch(self, group: Key, cluster: Key, interest: GroupInterest) -> None:
+        """Observe a ConsumerGroup's Kafka group on a cluster, now or once the cluster has an observer."""
+        for other, wishes in self._wishes.items():
+            if other != cluster and wishes.pop(group, None) is not None:
+                self._pass_on(other)
+        if self._wishes[cluster].get(group) != interest:
+            self._wishes[cluster][group] = interest
+            self._pass_on(cluster)
+
+    def forget(self, group: Key) -> None:
+        """Observe a ConsumerGroup no more."""
+        for cluster, wishes in self._wishes.items():
+            if wishes.pop(group, None) is not None:
+                self._pass_on(cluster)
+
+    def latest(self, cluster: Key) -> ClusterObservation | None:
+        """The newest observation; None before the first, and for a cluster that is not observed."""
+        site = self._sites.get(cluster)
+        return site.latest if site else None
+
+    async def act(self, cluster: Key, run: Callable[[NetworkClient], T]) -> T:
+        """Have something done on the cluster's thread. Raises what it raises, or ObserverStoppedError."""
+        site = self._sites.get(cluster)
+        if site is None:
+            raise ObserverStoppedError(f"{'/'.join(cluster)} is not observed")
+        return await asyncio.wrap_future(site.observer.submit(run))
+
+    def _pass_on(self, cluster: Key) -> None:
+        site = self._sites.get(cluster)
+        if site is not None:
+            site.observer.watch(self._merged(cluster))
+
+    def _merged(self, cluster: Key) -> Mapping[str, GroupInterest]:
+        """Interests by Kafka group; where two objects name the same group, what both want."""
+        merged: dict[str, GroupInterest] = {}
+        for _, interest in sorted(self._wishes[cluster].items()):
+            other = merged.get(interest.group_id)
+            merged[interest.group_id] = interest if other is None else _both(other, interest)
+        return merged
+
+    def _take(self, cluster: Key, observer: Observer, observation: ClusterObservation, seconds: float) -> None:
+        """An observation has arrived; one of an observer that was replaced meanwhile is dropped."""
+        site = self._sites.get(cluster)
+        if site is None or site.observer is not observer:
+            return
+        before, site.latest = site.latest, observation
+        self._listener.looked(cluster, observation, seconds)
+        turned = before is None or (before.reachable, before.reason) != (observation.reachable, observation.reason)
+        if turned or _cluster_shape(before) != _cluster_shape(observation):
+            self._listener.cluster_changed(cluster)
+        for group, interest in self._wishes[cluster].items():
+            self._tell(group, interest, before, observation, turned=turned)
+
+    def _tell(
+        self,
+        group: Key,
+        interest: GroupInterest,
+        before: ClusterObservation | None,
+        after: ClusterObservation,
+        *,
+        turned: bool,
+    ) -> None:
+        old = before.groups.get(interest.group_id) if before else None
+        new = after.groups.get(interest.group_id)
+        if turned or _topics(before, interest) != _topics(after, interest):
+            self._listener.group_changed(group, urgent=True)
+        elif new is not None and after.reachable:
+            if folding.differs(old, new):
+                self._listener.group_changed(group, urgent=True)
+            elif folding.moved(old, new):
+                self._listener.group_changed(group, urgent=False)
+
+
+def _both(one: GroupInterest, two: GroupInterest) -> GroupInterest:
+    """The interests of two objects in one Kafka group; a pattern (no topics) on either side means all topics."""
+    topics = tuple(dict.fromkeys((*one.topics, *two.topics))) if one.topics and two.topics else ()
+    return GroupInterest(
+        group_id=one.group_id,
+        topics=topics,
+        other_topics=tuple(dict.fromkeys((*one.other_topics, *two.other_topics))),
+        failed_topic=one.failed_topic or two.failed_topic,
+        read_committed=one.read_committed,
+        expects_members=one.expects_members or two.expects_members,
+    )
+
+
+def _cluster_shape(seen: ClusterObservation | None) -> tuple[object, ...] | None:
+    """What the status of a KafkaCluster is made of, apart from times."""
+    if seen is None:
+        return None
+    return (
+        seen.cluster_id,
+        seen.brokers,
+        seen.offsets_topic,
+        seen.broker_offsets_partitions,
+        seen.group_count,
+        dict(seen.groups_per_coordinator),
+    )
+
+
+def _topics(seen: ClusterObservation | None, interest: GroupInterest) -> list[object]:
+    """The topics that one group cares for."""
+    return [seen.topics.get(topic) if seen else None for topic in interest.named_topics]

@@ -1,0 +1,212 @@
+"""The thread that watches one Kafka cluster and carries out actions there.
+
+It owns its `NetworkClient`; nobody else touches that. The event loop hands in interests and actions and wakes the
+thread up; observations leave through `publish`, which the thread calls and which must be safe to call from it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from fleet_consumer.clock import Clock
+from fleet_consumer.net import NetError, NetworkClient
+from fleet_operator.observe.look import ConfigFacts, Look, LookAbandonedError, failure
+from fleet_operator.observe.settings import GroupInterest, ObserverSettings
+from fleet_operator.planning.observation import ClusterObservation, GroupObservation
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+HURRY_SECONDS: Final = 1.0
+"""The interval while a group is between states, so that a rebalance is seen with its steps."""
+HURRY_MAX_SECONDS: Final = 120.0
+"""How long one group may keep the pace up: a group that cannot become Stable must not do so for ever."""
+REFUSED_SECONDS: Final = 30.0
+"""The interval while the cluster refuses our credentials: repeating them quickly locks accounts and fills its logs."""
+REFUSALS: Final = frozenset({"AuthenticationFailed", "TlsFailed"})
+
+
+class ObserverStoppedError(Exception):
+    """The observer was stopped before it came to an action."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action(Generic[T]):
+    """Something to do with the client, and where its outcome goes."""
+
+    run: Callable[[NetworkClient], T]
+    outcome: Future[T]
+
+    def carry_out(self, client: NetworkClient) -> None:
+        """Run on the observer's thread; whatever it raises belongs to whoever asked."""
+        if self.outcome.set_running_or_notify_cancel():
+            try:
+                self.outcome.set_result(self.run(client))
+            except Exception as error:
+                self.outcome.set_exception(error)
+
+
+class Pace:
+    """When to look again. Pure: `now` is monotonic seconds."""
+
+    def __init__(self, interval_seconds: float) -> None:
+        self._interval = interval_seconds
+        self._unsettled_since: dict[str, float] = {}
+
+    def seconds(self, seen: ClusterObservation, interests: Mapping[str, GroupInterest], now: float) -> float:
+        """The pause after a look."""
+        if not seen.reachable:
+            return max(self._interval, REFUSED_SECONDS) if seen.reason in REFUSALS else self._interval
+        unsettled = {
+            group_id
+            for group_id, interest in interests.items()
+            if _unsettled(seen.groups.get(group_id), interest.expects_members)
+        }
+        self._unsettled_since = {group_id: self._unsettled_since.get(group_id, now) for group_id in unsettled}
+        hurried = any(now - since < HURRY_MAX_SECONDS for since in self._unsettled_since.values())
+        return min(self._interval, HURRY_SECONDS) if hurried else self._interval
+
+
+def _unsettled(group: GroupObservation | None, expects_members: bool) -> bool:
+    """Whether a group is on its way to somewhere else."""
+    if group is None or group.error is not None:
+        return True
+    if group.state == "Stable":
+        return not expects_members  # it was scaled to nothing and its members have not left yet
+    return expects_members or group.state not in ("Empty", "Dead")
+
+
+class Observer:
+    """One cluster's thread. `start` and `stop` once each, on the event loop; `submit` and `watch` in between."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: ObserverSettings,
+        clock: Clock,
+        publish: Callable[[ClusterObservation, float], None],
+    ) -> None:
+        self.settings = settings
+        self._name = name
+        self._clock = clock
+        self._publish = publish
+        # Written by the event loop, read by the thread: a frozen mapping that is replaced as a whole.
+        self._interests: Mapping[str, GroupInterest] = {}
+        self._changed = threading.Event()
+        self._stopping = threading.Event()
+        self._actions: queue.SimpleQueue[Action[Any]] = queue.SimpleQueue()
+        # Set by the thread before it can block, read by `_wake`.
+        self._client: NetworkClient | None = None
+        self._thread = threading.Thread(target=self._run, name=f"observer-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Start looking."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end; returns at once. Actions it has not come to end with ObserverStoppedError."""
+        self._stopping.set()
+        self._wake()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end; False when it has not. Blocks."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def watch(self, interests: Mapping[str, GroupInterest]) -> None:
+        """Replace what is observed; the next look follows at once if anything is new."""
+        if interests != self._interests:
+            self._interests = interests
+            self._changed.set()
+            self._wake()
+
+    def submit(self, run: Callable[[NetworkClient], T]) -> Future[T]:
+        """Have something done on the thread, after the look that may be under way."""
+        outcome: Future[T] = Future()
+        self._actions.put(Action(run, outcome))
+        self._wake()
+        return outcome
+
+    def _wake(self) -> None:
+        client = self._client
+        if client is not None:
+            client.wakeup()
+
+    def _run(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="fleet-observer-") as directory:
+            client = NetworkClient(self.settings.connection(Path(directory)), self._clock)
+            self._client = client
+            try:
+                self._observe(client)
+            except Exception:
+                log.exception("observer died", extra={"cluster": self._name})
+            finally:
+                self._stopping.set()
+                client.close()
+                self._refuse_actions()
+
+    def _observe(self, client: NetworkClient) -> None:
+        pace = Pace(self.settings.interval_seconds)
+        configs = ConfigFacts()
+        last: ClusterObservation | None = None
+        due = self._clock.monotonic()
+        while not self._stopping.is_set():
+            self._carry_out_actions(client)
+            now = self._clock.monotonic()
+            if now < due and not self._changed.is_set():
+                client.poll(due - now)
+                continue
+            self._changed.clear()
+            interests = self._interests
+            try:
+                last = self._look(client, interests, last, configs)
+            except LookAbandonedError:
+                return
+            self._publish(last, self._clock.monotonic() - now)
+            due = self._clock.monotonic() + pace.seconds(last, interests, self._clock.monotonic())
+
+    def _look(
+        self,
+        client: NetworkClient,
+        interests: Mapping[str, GroupInterest],
+        last: ClusterObservation | None,
+        configs: ConfigFacts,
+    ) -> ClusterObservation:
+        look = Look(
+            client=client,
+            clock=self._clock,
+            interests=interests,
+            last=last,
+            configs=configs,
+            stopping=self._stopping.is_set,
+        )
+        try:
+            return look.take()
+        except NetError as error:
+            return failure(error, last, self._clock.wall())
+
+    def _carry_out_actions(self, client: NetworkClient) -> None:
+        while not self._stopping.is_set():
+            try:
+                action = self._actions.get_nowait()
+            except queue.Empty:
+                return
+            action.carry_out(client)
+
+    def _refuse_actions(self) -> None:
+        while True:
+            try:
+                action = self._actions.get_nowait()
+            except queue.Empty:
+                return
+            if action.outcome.set_running_or_notify_cancel():
+                action.outcome.set_exception(ObserverStoppedError(f"the observer of {self._name} was stopped"))
