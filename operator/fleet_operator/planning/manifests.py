@@ -1,0 +1,150 @@
+"""Builders of a ConsumerGroup's children, as the dicts that server-side apply sends.
+
+Each builder states the full intent of its object and changes none of its inputs: building twice gives equal results.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fleet_consumer import naming
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.api.v1alpha1.model import API_VERSION
+from fleet_operator.planning import labels, times
+from fleet_operator.planning.pod_template import check_pod_spec
+from fleet_operator.planning.readings import (
+    CHECKED_ANNOTATION,
+    HANDLER_ANNOTATION,
+    MESSAGE_ANNOTATION,
+    POD_TEMPLATE_KEY,
+    REASON_ANNOTATION,
+    REVISION_ANNOTATION,
+    SINCE_ANNOTATION,
+    STATE_ANNOTATION,
+    WORKER_CONFIG_KEY,
+)
+from fleet_operator.planning.revision import Revision
+from fleet_operator.planning.rollout import RevisionMark
+from fleet_operator.planning.worker_config import HTTP_PORT
+
+MIN_READY_S: Final = 5
+"""A worker counts as available after this: a crash loop that is ready for a moment counts as nothing."""
+
+CHECK_DEADLINE_S: Final = 180
+"""A check that runs longer than this is killed by the kubelet and counts as failed for an outside reason."""
+
+
+def headless_service(group: ConsumerGroup) -> dict[str, Any]:
+    """The Service that gives each worker a name; it publishes workers that are not ready, for their metrics."""
+    name = group.metadata.name
+    return {
+        **_head("v1", "Service", group, naming.headless_service(name), labels.WORKER),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": labels.worker_selector(name),
+            "ports": [{"name": "http", "port": HTTP_PORT, "targetPort": "http", "protocol": "TCP"}],
+        },
+    }
+
+
+def disruption_budget(group: ConsumerGroup) -> dict[str, Any]:
+    """One worker at a time may be evicted; one that is not ready may always go, it serves nobody."""
+    name = group.metadata.name
+    return {
+        **_head("policy/v1", "PodDisruptionBudget", group, naming.disruption_budget(name), labels.WORKER),
+        "spec": {
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": labels.worker_selector(name)},
+        },
+    }
+
+
+def stateful_set(
+    group: ConsumerGroup, *, revision: str, pod_template: Mapping[str, Any], replicas: int
+) -> dict[str, Any]:
+    """The workers, at this revision. `pod_template` comes from the revision's own record, byte for byte."""
+    name = group.metadata.name
+    head = _head("apps/v1", "StatefulSet", group, naming.stateful_set(name), labels.WORKER)
+    head["metadata"]["annotations"] = {REVISION_ANNOTATION: revision}
+    return {
+        **head,
+        "spec": {
+            "replicas": replicas,
+            "serviceName": naming.headless_service(name),
+            "podManagementPolicy": "Parallel",
+            "minReadySeconds": MIN_READY_S,
+            "revisionHistoryLimit": 2,
+            "updateStrategy": {"type": "RollingUpdate"},
+            "selector": {"matchLabels": labels.worker_selector(name)},
+            "template": copy.deepcopy(dict(pod_template)),
+        },
+    }
+
+
+def revision_config_map(group: ConsumerGroup, revision: Revision, mark: RevisionMark) -> dict[str, Any]:
+    """One revision's record: settings and pod template (never changed), and what is known about it (annotations)."""
+    name = group.metadata.name
+    head = _head("v1", "ConfigMap", group, naming.revision_config(name, revision.hash), labels.REVISION)
+    annotations = {REVISION_ANNOTATION: revision.hash, STATE_ANNOTATION: str(mark.state)}
+    if mark.since is not None:
+        annotations[SINCE_ANNOTATION] = times.to_text(mark.since)
+    if mark.reason:
+        annotations |= {REASON_ANNOTATION: mark.reason, MESSAGE_ANNOTATION: mark.message}
+    if mark.checked:
+        annotations[CHECKED_ANNOTATION] = "true"
+    if revision.handler_files is not None:
+        annotations[HANDLER_ANNOTATION] = naming.revision_handler(name, revision.hash)
+    head["metadata"]["annotations"] = annotations
+    data = {WORKER_CONFIG_KEY: _json(revision.worker_config), POD_TEMPLATE_KEY: _json(revision.pod_template)}
+    return {**head, "immutable": True, "data": data}
+
+
+def handler_config_map(group: ConsumerGroup, revision: Revision) -> dict[str, Any] | None:
+    """The copy of the handler's source that this revision runs; None when the source is in the image."""
+    if revision.handler_files is None:
+        return None
+    name = naming.revision_handler(group.metadata.name, revision.hash)
+    head = _head("v1", "ConfigMap", group, name, labels.HANDLER)
+    head["metadata"]["annotations"] = {REVISION_ANNOTATION: revision.hash}
+    return {**head, "immutable": True, "data": dict(revision.handler_files)}
+
+
+def preflight_pod(group: ConsumerGroup, *, revision: str, pod_template: Mapping[str, Any]) -> dict[str, Any]:
+    """The one-shot pod that checks a revision before the fleet changes to it."""
+    name = group.metadata.name
+    head = _head("v1", "Pod", group, naming.preflight_pod(name, revision), labels.CHECK)
+    template_metadata = pod_template["metadata"]
+    head["metadata"]["labels"] = {**template_metadata["labels"], **head["metadata"]["labels"]}
+    head["metadata"]["annotations"] = dict(template_metadata["annotations"])
+    return {**head, "spec": check_pod_spec(pod_template, deadline_s=CHECK_DEADLINE_S)}
+
+
+def _head(api_version: str, kind: str, group: ConsumerGroup, name: str, component: str) -> dict[str, Any]:
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": "ConsumerGroup",
+        "name": group.metadata.name,
+        "uid": group.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": group.metadata.namespace,
+            "labels": labels.child_labels(group.metadata.name, component),
+            "ownerReferences": [owner],
+        },
+    }
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    """Readable for people who look into the ConfigMap, and the same for the same content."""
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
