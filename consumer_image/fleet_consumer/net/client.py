@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import heapq
+import random
+import selectors
+import socket
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from itertools import count
+from typing import Any, Final, NamedTuple, TypeVar
 
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.net.call import Call
+from fleet_consumer.net.errors import (
+    AllBrokersUnreachable,
+    AuthenticationFailed,
+    Disconnected,
+    NetError,
+    RequestTimedOut,
+    UnsupportedByBroker,
+)
+from fleet_consumer.net.lane import Lane, Pace
 from fleet_consumer.net.settings import BrokerAddress, ConnectionSettings
-from fleet_consumer.wire.errors import KafkaError
+from fleet_consumer.wire.errors import ErrorCode, KafkaError
+from fleet_consumer.wire.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
 from fleet_consumer.wire.message import Request, Response
-from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 ResponseT = TypeVar("ResponseT", bound=Response)
+
+MAIN_LANE: Final = "main"
+
+GROUPS_PER_LOOKUP: Final = 1_000
+"""How many groups one FindCoordinator request names; more are asked for in turn, so that messages stay small."""
+
+_SYSTEM_CLOCK: Final = SystemClock()
 
 
 class Coordinator(NamedTuple):
@@ -25,46 +48,238 @@ class Coordinator(NamedTuple):
 class NetworkClient:
     """Talks to the brokers of one cluster, from one thread; only `wakeup` may be called from any.
 
-    The constructor opens and starts nothing. A lane is a connection of its own to the same broker.
+    The constructor starts nothing and connects nowhere; connections are opened when a call needs them. A lane is a
+    connection of its own to the same broker, for requests that must not wait behind each other. Calls that time out
+    after they were sent take their connection with them; others on it end with Disconnected.
     """
 
-    def __init__(self, settings: ConnectionSettings, clock: Clock = SystemClock()) -> None: ...
+    def __init__(self, settings: ConnectionSettings, clock: Clock = _SYSTEM_CLOCK) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._chance = random.Random()
+        self._bootstrap = settings.bootstrap_addresses
+        self._brokers: dict[int, BrokerAddress] = {}
+        self._selector = selectors.DefaultSelector()
+        self._lanes: dict[tuple[BrokerAddress, str], Lane] = {}
+        self._paces: dict[BrokerAddress, Pace] = {}
+        self._deadlines: list[tuple[float, int, Call[Any], Lane]] = []
+        self._sequence = count()
+        self._closed = False
+        # One-slot latches: what has happened since the last poll returned. Only the owning thread touches them.
+        self._ended = False
+        self._woken = False
+        # The wake-up pair: any thread writes one byte, the owning thread reads; a full pipe means "woken" already.
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
 
     @property
     def brokers(self) -> Mapping[int, BrokerAddress]:
-        """The brokers by node id, as the last metadata answer told; empty before the first."""
-        ...
+        """The brokers by node id, as the last `metadata` told; empty before the first."""
+        return self._brokers
 
     def send(
         self,
         address: BrokerAddress,
         request: Request[ResponseT],
         *,
-        lane: str = "main",
+        lane: str = MAIN_LANE,
         timeout_s: float | None = None,
     ) -> Call[ResponseT]:
-        """Put a request on its way; `poll` moves it. Never blocks; what fails at once is told through the call."""
-        ...
+        """Put a request on its way; `poll` moves it. Never blocks; every failure is told through the call.
+
+        `timeout_s` covers everything from now to the answer; without one it is the settings' request timeout.
+        """
+        patience_s = self._settings.request_timeout_ms / 1000 if timeout_s is None else timeout_s
+        call: Call[ResponseT] = Call(
+            address, request, timeout_s=patience_s, deadline=self._clock.monotonic() + patience_s
+        )
+        if self._closed:
+            self._ended = True
+            call.fail(Disconnected("the client is closed", address=address, reason="ClientClosed"))
+            return call
+        key = (address, lane)
+        if key not in self._lanes:
+            self._lanes[key] = self._new_lane(address)
+        self._lanes[key].add(call)
+        heapq.heappush(self._deadlines, (call.deadline, next(self._sequence), call, self._lanes[key]))
+        return call
 
     def poll(self, timeout_s: float) -> None:
         """Do I/O and time-outs until a call ends, somebody calls `wakeup`, or `timeout_s` seconds are over."""
+        deadline = self._clock.monotonic() + timeout_s
+        while True:
+            self._turn(0.0 if self._ended or self._woken else deadline - self._clock.monotonic())
+            if self._ended or self._woken or self._closed or self._clock.monotonic() >= deadline:
+                self._ended = self._woken = False
+                return
 
     def wakeup(self) -> None:
         """Make the current or the next `poll` return at once. Safe from any thread, and after `close`."""
+        with contextlib.suppress(OSError):  # full: it will wake up anyway; closed: nobody is left to wake
+            self._wake_writer.send(b"\0")
 
     def call(
-        self, address: BrokerAddress | None, request: Request[ResponseT], *, lane: str = "main", timeout_s: float
+        self, address: BrokerAddress | None, request: Request[ResponseT], *, lane: str = MAIN_LANE, timeout_s: float
     ) -> ResponseT:
-        """Send and wait for the answer; None asks any broker, trying one after the other. Raises NetError."""
-        ...
+        """Send and wait for the answer; None asks any broker, trying one after the other. Raises NetError.
+
+        A `wakeup` does not end the wait; it is kept for the next `poll`.
+        """
+        if address is None:
+            return self._call_any(request, lane, timeout_s)
+        call = self.send(address, request, lane=lane, timeout_s=timeout_s)
+        while not call.done:
+            self._turn(call.deadline - self._clock.monotonic())
+        return call.response
 
     def metadata(self, topics: Sequence[str] | None = (), *, timeout_s: float) -> MetadataResponse:
-        """Ask any broker for brokers and topics (None: all topics), and remember the brokers. Raises NetError."""
-        ...
+        """Ask any broker for brokers and topics (None: all topics), and remember the brokers. Raises NetError.
+
+        Never creates topics. A topic that cannot be described carries its error code in the answer.
+        """
+        wanted = None if topics is None else tuple(MetadataRequestTopic(name=name) for name in topics)
+        response = self._call_any(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), MAIN_LANE, timeout_s)
+        # A broker that is only just starting may know of none; what we knew before is then the better guess.
+        if response.brokers:
+            self._brokers = {broker.node_id: BrokerAddress(broker.host, broker.port) for broker in response.brokers}
+            self._forget_strangers()
+        return response
 
     def find_coordinators(self, group_ids: Sequence[str], *, timeout_s: float) -> dict[str, Coordinator | KafkaError]:
-        """The coordinator of each group, or why there is none just now. Raises NetError."""
-        ...
+        """The coordinator of each group, or why there is none just now. Raises NetError when nobody answers."""
+        deadline = self._clock.monotonic() + timeout_s
+        names = list(dict.fromkeys(group_ids))
+        found: dict[str, Coordinator | KafkaError] = {}
+        for start in range(0, len(names), GROUPS_PER_LOOKUP):
+            part = tuple(names[start : start + GROUPS_PER_LOOKUP])
+            request = FindCoordinatorRequest(key_type=GROUP_KEY_TYPE, coordinator_keys=part)
+            response = self._call_any(request, MAIN_LANE, max(0.0, deadline - self._clock.monotonic()))
+            for name in part:
+                found[name] = KafkaError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR, f"coordinator of group {name!r}", "the broker left it out"
+                )
+            for entry in response.coordinators:
+                if entry.error_code == ErrorCode.NONE:
+                    found[entry.key] = Coordinator(entry.node_id, BrokerAddress(entry.host, entry.port))
+                else:
+                    subject = f"coordinator of group {entry.key!r}"
+                    found[entry.key] = KafkaError(entry.error_code, subject, entry.error_message)
+        return found
 
     def close(self) -> None:
         """Close all connections; calls under way end with Disconnected. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        for lane in self._lanes.values():
+            lane.shut(Disconnected("the client was closed", address=lane.address, reason="ClientClosed"))
+        self._lanes.clear()
+        self._deadlines.clear()
+        self._selector.close()
+        self._wake_reader.close()
+        self._wake_writer.close()
+
+    def _turn(self, wait_s: float) -> None:
+        """One round: what is due, then what the sockets allow, waiting at most `wait_s` for it."""
+        if self._closed:
+            return
+        now = self._clock.monotonic()
+        ended, due = self._advance(now)
+        if ended:
+            wait_s = 0.0
+        for key, mask in self._selector.select(max(0.0, min(wait_s, due - now))):
+            lane: Lane | None = key.data
+            if lane is None:
+                self._take_wakeup()
+            else:
+                ended += lane.on_events(mask, self._clock.monotonic())
+        ended += self._advance(self._clock.monotonic())[0]
+        self._ended = self._ended or ended > 0
+
+    def _advance(self, now: float) -> tuple[int, float]:
+        """Do what time has made due, everywhere; returns how many calls ended, and when the next thing is due."""
+        ended, due = 0, float("inf")
+        while self._deadlines and (self._deadlines[0][2].done or self._deadlines[0][0] <= now):
+            _, _, call, lane = heapq.heappop(self._deadlines)
+            if not call.done:
+                ended += lane.expire(call, now)
+        if self._deadlines:
+            due = self._deadlines[0][0]
+        for key, lane in list(self._lanes.items()):
+            ended += lane.advance(now)
+            if lane.unused:
+                del self._lanes[key]
+            else:
+                due = min(due, lane.due(now))
+        return ended, due
+
+    def _take_wakeup(self) -> None:
+        self._woken = True
+        with contextlib.suppress(BlockingIOError):
+            while self._wake_reader.recv(4096):
+                continue
+
+    def _new_lane(self, address: BrokerAddress) -> Lane:
+        return Lane(
+            address,
+            self._settings,
+            selector=self._selector,
+            pace=self._paces.setdefault(address, Pace(self._settings, self._chance)),
+            chance=self._chance,
+            on_resolved=self.wakeup,
+        )
+
+    def _call_any(self, request: Request[ResponseT], lane: str, timeout_s: float) -> ResponseT:
+        """Ask one broker after the other, round and round, until one answers or the time is over.
+
+        Wrong credentials and missing versions end it at once, since the next broker would say the same; a round in
+        which no failure can heal by itself ends it too.
+        """
+        deadline = self._clock.monotonic() + timeout_s
+        failures: dict[BrokerAddress, NetError] = {}
+        while True:
+            candidates = self._candidates()
+            for index, address in enumerate(candidates):
+                remaining_s = deadline - self._clock.monotonic()
+                if remaining_s <= 0 and failures:
+                    break
+                try:
+                    return self.call(address, request, lane=lane, timeout_s=remaining_s / (len(candidates) - index))
+                except (AuthenticationFailed, UnsupportedByBroker):
+                    raise
+                except NetError as error:
+                    # A mere time-out must not hide what an earlier round has learnt about the address.
+                    if not isinstance(error, RequestTimedOut) or address not in failures:
+                        failures[address] = error
+            hopeless = [error for error in failures.values() if not error.retriable]
+            if len(hopeless) == len(failures) or self._closed:
+                raise next(iter(failures.values()))
+            if self._clock.monotonic() >= deadline:
+                listed = "; ".join(str(error) for error in failures.values())
+                raise AllBrokersUnreachable(
+                    f"none of {len(failures)} brokers answered within {timeout_s:g} s: {listed}",
+                    failures=tuple(failures.values()),
+                )
+
+    def _candidates(self) -> list[BrokerAddress]:
+        """Whom to ask: connected ones first, then those that failed least; the bootstrap list is never forgotten.
+
+        So a cluster whose brokers have all moved is found again through its bootstrap addresses.
+        """
+        addresses = list(dict.fromkeys((*self._brokers.values(), *self._bootstrap)))
+        self._chance.shuffle(addresses)
+
+        def preference(address: BrokerAddress) -> tuple[bool, int]:
+            lane = self._lanes.get((address, MAIN_LANE))
+            pace = self._paces.get(address)
+            return not (lane is not None and lane.open), pace.failures if pace is not None else 0
+
+        return sorted(addresses, key=preference)
+
+    def _forget_strangers(self) -> None:
+        known = {*self._brokers.values(), *self._bootstrap}
+        in_use = {address for address, _ in self._lanes}
+        for address in set(self._paces) - known - in_use:
+            del self._paces[address]

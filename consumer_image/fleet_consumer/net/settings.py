@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 DEFAULT_PORT: Final = 9092
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 """The SASL mechanisms that `net` speaks."""
+
+_ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/]+))(?::(?P<port>[0-9]{1,5}))?")
 
 
 class BrokerAddress(NamedTuple):
@@ -22,13 +25,11 @@ class BrokerAddress(NamedTuple):
 
 def parse_address(text: str) -> BrokerAddress:
     """Read "host:port", "[ipv6]:port" or "host" (port 9092). Raises ValueError that names the text."""
-    host, separator, port_text = text.strip().rpartition(":")
-    if not separator or port_text.endswith("]"):
-        host, port_text = text.strip(), str(DEFAULT_PORT)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port_text.isascii() or not port_text.isdigit() or not 0 < int(port_text) < 65536:
+    match = _ADDRESS.fullmatch(text.strip())
+    port = int(match["port"] or DEFAULT_PORT) if match else 0
+    if not match or not 0 < port < 65536:
         raise ValueError(f"bootstrap server {text!r} is no host:port, such as broker-0.kafka:9092")
-    return BrokerAddress(host, int(port_text))
+    return BrokerAddress(match["v6"] or match["host"], port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,8 @@ class ConnectionSettings:
 
     `bootstrap_servers` are "host:port" texts; one that answers is enough. `request_timeout_ms` is a request's patience
     where the caller gives none; `connect_timeout_ms` bounds name lookup, TCP, TLS and SASL together. After a failure
-    an address is left alone for `reconnect_backoff_ms`, doubled with every further one up to `reconnect_backoff_max_ms`.
+    an address is left alone for `reconnect_backoff_ms`, doubled with every further failure up to
+    `reconnect_backoff_max_ms`.
     """
 
     bootstrap_servers: tuple[str, ...]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import array, boolean, int16, int32, int64, string, structure
 
@@ -68,3 +69,9 @@ class ApiVersionsRequest(Request[ApiVersionsResponse]):
 
     client_software_name: str = string(since=3, default="", ignorable=True)
     client_software_version: str = string(since=3, default="", ignorable=True)
+
+    @classmethod
+    def decode_response(cls, version: int, buffer: bytes | bytearray | memoryview) -> Response:
+        """As for every request, but a refused version is answered in version 0, which every client can read."""
+        refused = int.from_bytes(bytes(buffer[:2]), "big", signed=True) == ErrorCode.UNSUPPORTED_VERSION
+        return cls.RESPONSE.decode(0 if refused else version, buffer)

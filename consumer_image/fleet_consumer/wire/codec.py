@@ -26,7 +26,7 @@ WriteStep = Callable[[bytearray, Any], None]
 """Appends some fields of a structure."""
 
 
-def decode(cls: type[object], version: int, flexible: bool, data: bytes) -> tuple[Any, int]:
+def decode(cls: Any, version: int, flexible: bool, data: bytes) -> tuple[Any, int]:
     """Read one structure from the start of `data`; returns it and the position after it.
 
     Raises MalformedMessage, and nothing else, whatever the data.
@@ -44,8 +44,9 @@ def decode(cls: type[object], version: int, flexible: bool, data: bytes) -> tupl
 def encode(message: Any, version: int, flexible: bool) -> bytes:
     """Write one structure. Raises UnencodableMessage when this version cannot carry it."""
     out = bytearray()
+    cls: Any = type(message)
     try:
-        structure_writer(type(message), version, flexible)(out, message)
+        structure_writer(cls, version, flexible)(out, message)
     except UnencodableMessage as error:
         raise UnencodableMessage(f"{type(message).__name__} version {version}: {error}") from None
     except (struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
@@ -54,7 +55,7 @@ def encode(message: Any, version: int, flexible: bool) -> bytes:
 
 
 @cache
-def structure_reader(cls: type[object], version: int, flexible: bool) -> Reader:
+def structure_reader(cls: Any, version: int, flexible: bool) -> Reader:
     """The reader of one structure."""
     steps, names = _read_steps(cls, version, flexible)
     tags = {
@@ -79,7 +80,7 @@ def structure_reader(cls: type[object], version: int, flexible: bool) -> Reader:
 
 
 @cache
-def structure_writer(cls: type[object], version: int, flexible: bool) -> Writer:
+def structure_writer(cls: Any, version: int, flexible: bool) -> Writer:
     """The writer of one structure."""
     steps: list[WriteStep] = []
     numbers: list[tuple[str, str]] = []

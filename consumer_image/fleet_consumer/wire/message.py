@@ -82,3 +82,8 @@ class Request(Message, Generic[ResponseT_co]):
         cls.MIN_VERSION = cls.RESPONSE.MIN_VERSION
         cls.MAX_VERSION = cls.RESPONSE.MAX_VERSION
         cls.FLEXIBLE_FROM = cls.RESPONSE.FLEXIBLE_FROM
+
+    @classmethod
+    def decode_response(cls, version: int, buffer: bytes | bytearray | memoryview) -> Response:
+        """Read the answer to a request of this version. Raises MalformedMessage, whatever the bytes."""
+        return cls.RESPONSE.decode(version, buffer)

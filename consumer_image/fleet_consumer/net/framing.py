@@ -1,0 +1,57 @@
+"""Cutting the byte stream into messages: each is preceded by its size in four bytes. No I/O."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
+"""As brokers bound what they receive (`socket.request.max.bytes`); no answer of ours comes near."""
+
+SETUP_FRAME_BYTES_MAX: Final = 1024 * 1024
+"""Until the broker is known to be one, its messages must be small; an ApiVersions answer has one or two kilobytes."""
+
+_SIZE: Final = struct.Struct(">i")
+_TLS_ALERT: Final = b"\x15\x03"
+
+
+class FrameTooLong(Exception):
+    """The announced size is absurd: this is no Kafka broker, or a hostile one."""
+
+
+def frame(message: bytes) -> bytes:
+    """A message with its size in front."""
+    return _SIZE.pack(len(message)) + message
+
+
+class FrameDecoder:
+    """Collects bytes and gives out whole messages. Memory grows with what came, not with what was announced."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self.frame_bytes_max = SETUP_FRAME_BYTES_MAX
+
+    def feed(self, data: bytes) -> None:
+        """Add received bytes."""
+        self._buffer += data
+
+    def next_frame(self) -> bytes | None:
+        """The next whole message, or None until more bytes came. Raises FrameTooLong; then the stream is lost."""
+        if len(self._buffer) < _SIZE.size:
+            return None
+        size = _SIZE.unpack_from(self._buffer)[0]
+        if not 0 <= size <= self.frame_bytes_max:
+            raise FrameTooLong(self._explain(size))
+        end = _SIZE.size + size
+        if len(self._buffer) < end:
+            return None
+        message = bytes(memoryview(self._buffer)[_SIZE.size : end])
+        del self._buffer[:end]
+        return message
+
+    def _explain(self, size: int) -> str:
+        if self._buffer.startswith(_TLS_ALERT):
+            return "it speaks TLS, but no TLS is configured"
+        return (
+            f"it announced a message of {size} bytes, at most {self.frame_bytes_max} are allowed; is it a Kafka broker?"
+        )

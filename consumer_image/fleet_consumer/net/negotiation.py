@@ -1,0 +1,139 @@
+"""The talk that opens a connection: which versions the broker speaks, then SASL. No I/O.
+
+Written as generators that yield the next request with its version, and are sent the answer.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Generator, Mapping
+from functools import cache
+from importlib import metadata
+from typing import Any, Final, NamedTuple
+
+from fleet_consumer.net.errors import AuthenticationFailed, MalformedResponse, UnsupportedByBroker
+from fleet_consumer.net.sasl import SaslRefused, mechanism
+from fleet_consumer.net.settings import BrokerAddress, SaslSettings
+from fleet_consumer.wire.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from fleet_consumer.wire.errors import ErrorCode, describe
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from fleet_consumer.wire.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+SASL_ROUNDS_MAX: Final = 8
+"""SCRAM needs two; a server that asks on and on is none."""
+
+BROKER_TEXT_MAX: Final = 300
+"""How much of a broker's own words goes into an error."""
+
+NONCE_BYTES: Final = 24
+
+DISTRIBUTION: Final = "consumer-fleet"
+"""The name under which brokers count us among the client software they see."""
+
+
+class VersionRange(NamedTuple):
+    """The versions of one API that a broker speaks."""
+
+    lowest: int
+    highest: int
+
+
+BrokerVersions = Mapping[int, VersionRange]
+Step = tuple[Request[Any], int]
+
+
+def pick_version(request: Request[Any], broker: BrokerVersions, address: BrokerAddress) -> int:
+    """The highest version that both sides speak. Raises UnsupportedByBroker."""
+    offered = broker.get(request.API_KEY)
+    api = type(request).__name__.removesuffix("Request")
+    if offered is None:
+        raise UnsupportedByBroker(f"broker {address} does not speak {api}", address=address)
+    version = min(request.MAX_VERSION, offered.highest)
+    if version < max(request.MIN_VERSION, offered.lowest):
+        raise UnsupportedByBroker(
+            f"broker {address} speaks {api} in versions {offered.lowest} to {offered.highest}, this client in "
+            f"{request.MIN_VERSION} to {request.MAX_VERSION}: one of them is too old for the other",
+            address=address,
+        )
+    return version
+
+
+def learn_versions(address: BrokerAddress) -> Generator[Step, Response, BrokerVersions]:
+    """Ask for the broker's versions; a refused version of the question itself is asked again lower (KIP-511)."""
+    request = ApiVersionsRequest(client_software_name=DISTRIBUTION, client_software_version=_own_version())
+    answer = yield request, request.MAX_VERSION
+    assert isinstance(answer, ApiVersionsResponse)
+    if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        offered = _ranges(answer).get(request.API_KEY, VersionRange(0, 0))
+        answer = yield request, max(0, min(request.MAX_VERSION - 1, offered.highest))
+        assert isinstance(answer, ApiVersionsResponse)
+    if answer.error_code != ErrorCode.NONE:
+        raise MalformedResponse(
+            f"broker {address} answered the question for its versions with {describe(answer.error_code)}",
+            address=address,
+        )
+    return _ranges(answer)
+
+
+def authenticate(
+    sasl: SaslSettings, address: BrokerAddress, broker: BrokerVersions
+) -> Generator[Step, Response, float | None]:
+    """Log in; returns the seconds until the session must be renewed (KIP-368), None when it need not.
+
+    Raises AuthenticationFailed with the mechanism, the user and the broker's words, never the password.
+    """
+    handshake = SaslHandshakeRequest(mechanism=sasl.mechanism)
+    answer = yield handshake, pick_version(handshake, broker, address)
+    assert isinstance(answer, SaslHandshakeResponse)
+    if answer.error_code != ErrorCode.NONE:
+        offered = ", ".join(answer.mechanisms[:20]) or "none"
+        raise AuthenticationFailed(
+            f"broker {address} refuses SASL mechanism {sasl.mechanism} ({describe(answer.error_code)}); "
+            f"it offers: {offered[:BROKER_TEXT_MAX]}",
+            address=address,
+        )
+    exchange = mechanism(sasl, secrets.token_urlsafe(NONCE_BYTES))
+    to_send: bytes | None = exchange.start()
+    for _ in range(SASL_ROUNDS_MAX):
+        assert to_send is not None
+        request = SaslAuthenticateRequest(auth_bytes=to_send)
+        verdict = yield request, pick_version(request, broker, address)
+        assert isinstance(verdict, SaslAuthenticateResponse)
+        to_send = _next_bytes(exchange.respond, verdict, sasl, address)
+        if to_send is None:
+            return verdict.session_lifetime_ms / 1000 if verdict.session_lifetime_ms > 0 else None
+    raise _refused(sasl, address, f"the exchange did not end after {SASL_ROUNDS_MAX} rounds")
+
+
+def _next_bytes(
+    respond: Callable[[bytes], bytes | None],
+    verdict: SaslAuthenticateResponse,
+    sasl: SaslSettings,
+    address: BrokerAddress,
+) -> bytes | None:
+    if verdict.error_code != ErrorCode.NONE:
+        words = (verdict.error_message or "")[:BROKER_TEXT_MAX]
+        raise _refused(sasl, address, f"{describe(verdict.error_code)} {words}".strip())
+    try:
+        return respond(verdict.auth_bytes)
+    except SaslRefused as error:
+        raise _refused(sasl, address, str(error), error.reason) from error
+
+
+def _refused(sasl: SaslSettings, address: BrokerAddress, seen: str, reason: str | None = None) -> AuthenticationFailed:
+    return AuthenticationFailed(
+        f"broker {address} did not authenticate user {sasl.username!r} by {sasl.mechanism}: {seen}; "
+        "check user name, password and mechanism",
+        address=address,
+        reason=reason,
+    )
+
+
+def _ranges(answer: ApiVersionsResponse) -> BrokerVersions:
+    return {entry.api_key: VersionRange(entry.min_version, entry.max_version) for entry in answer.api_keys}
+
+
+@cache
+def _own_version() -> str:
+    return metadata.version(DISTRIBUTION)

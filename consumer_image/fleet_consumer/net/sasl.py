@@ -1,0 +1,139 @@
+"""SASL mechanisms as exchanges of bytes: PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677). No I/O.
+
+A mechanism is started once and then given each challenge until it says that nothing more is to be sent. User names
+and passwords are taken as UTF-8 without further preparation, as Kafka's own client and broker do.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from typing import Final, Protocol
+
+from fleet_consumer.net.settings import SaslSettings
+
+SCRAM_ITERATIONS_MIN: Final = 4096
+"""RFC 7677: fewer would let whoever sees the exchange guess passwords cheaply."""
+
+SCRAM_ITERATIONS_MAX: Final = 100_000
+"""Kafka's own limit is 16,384; a hostile server must not keep the I/O thread busy for more than a moment."""
+
+_NO_CHANNEL_BINDING: Final = "n,,"
+
+
+class SaslRefused(Exception):
+    """The server's side of the exchange is wrong; `reason` is a CamelCase word."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Mechanism(Protocol):
+    """One exchange."""
+
+    def start(self) -> bytes:
+        """The client's first bytes."""
+        ...
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        """The client's next bytes, or None when the exchange is over. Raises SaslRefused."""
+        ...
+
+
+def mechanism(settings: SaslSettings, nonce: str) -> Mechanism:
+    """A fresh exchange; `nonce` must be random text without commas."""
+    if settings.mechanism == "PLAIN":
+        return Plain(settings)
+    return Scram(settings, nonce)
+
+
+class Plain:
+    """The password itself, so only to be used inside TLS."""
+
+    def __init__(self, settings: SaslSettings) -> None:
+        self._settings = settings
+
+    def start(self) -> bytes:
+        return f"\0{self._settings.username}\0{self._settings.password}".encode()
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        """The server's acceptance carries nothing to check."""
+        return None
+
+
+class Scram:
+    """Proof of the password in both directions, without showing it."""
+
+    def __init__(self, settings: SaslSettings, nonce: str) -> None:
+        self._hash = "sha256" if settings.mechanism == "SCRAM-SHA-256" else "sha512"
+        self._password = settings.password.encode()
+        self._nonce = nonce
+        name = settings.username.replace("=", "=3D").replace(",", "=2C")
+        self._first_bare = f"n={name},r={nonce}"
+        self._server_signature: bytes | None = None
+
+    def start(self) -> bytes:
+        return (_NO_CHANNEL_BINDING + self._first_bare).encode()
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        if self._server_signature is None:
+            return self._prove(_text(challenge))
+        self._check_server(_text(challenge), self._server_signature)
+        return None
+
+    def _prove(self, server_first: str) -> bytes:
+        attributes = _attributes(server_first)
+        nonce, salt, iterations = attributes.get("r", ""), _decode(attributes.get("s", "")), attributes.get("i", "")
+        if not nonce.startswith(self._nonce) or nonce == self._nonce:
+            raise SaslRefused("ServerNotAuthentic", "the server's nonce does not continue ours")
+        if not salt or not iterations.isascii() or not iterations.isdigit() or len(iterations) > 9:
+            raise SaslRefused("ServerNotAuthentic", "the server sent no salt or no iteration count")
+        if not SCRAM_ITERATIONS_MIN <= int(iterations) <= SCRAM_ITERATIONS_MAX:
+            raise SaslRefused(
+                "ServerNotAuthentic",
+                f"the server asks for {iterations} iterations, from {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX}"
+                " are accepted",
+            )
+        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, int(iterations))
+        client_key = self._hmac(salted, b"Client Key")
+        final_without_proof = f"c={_encode(_NO_CHANNEL_BINDING.encode())},r={nonce}"
+        signed = f"{self._first_bare},{server_first},{final_without_proof}".encode()
+        signature = self._hmac(hashlib.new(self._hash, client_key).digest(), signed)
+        proof = bytes(left ^ right for left, right in zip(client_key, signature, strict=True))
+        self._server_signature = self._hmac(self._hmac(salted, b"Server Key"), signed)
+        return f"{final_without_proof},p={_encode(proof)}".encode()
+
+    def _check_server(self, server_final: str, expected: bytes) -> None:
+        attributes = _attributes(server_final)
+        if "e" in attributes:
+            raise SaslRefused("AuthenticationFailed", f"the server reports {attributes['e'][:100]!r}")
+        if not hmac.compare_digest(_decode(attributes.get("v", "")), expected):
+            raise SaslRefused("ServerNotAuthentic", "the server could not prove that it knows the password")
+
+    def _hmac(self, key: bytes, message: bytes) -> bytes:
+        return hmac.digest(key, message, self._hash)
+
+
+def _text(challenge: bytes) -> str:
+    try:
+        return challenge.decode()
+    except UnicodeDecodeError:
+        raise SaslRefused("ServerNotAuthentic", "the server's message is no text") from None
+
+
+def _attributes(message: str) -> dict[str, str]:
+    return {part[:1]: part[2:] for part in message.split(",") if part[1:2] == "="}
+
+
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""

@@ -1,0 +1,149 @@
+"""A connected non-blocking socket, plain or inside TLS, behind one small interface."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Final, Protocol
+
+from fleet_consumer.net.errors import TlsFailed
+from fleet_consumer.net.settings import BrokerAddress, TlsSettings
+
+RECEIVE_BYTES: Final = 256 * 1024
+"""How much is taken from one connection before the next has its turn."""
+
+
+class Transport(Protocol):
+    """Bytes in, bytes out, never waiting. Socket errors (OSError, which includes ssl.SSLError) pass through."""
+
+    wants_write: bool
+    """Whether the transport itself has to write before it can go on; only TLS ever does."""
+
+    def handshake(self) -> bool:
+        """Go on with the opening of the transport; True once it is open."""
+        ...
+
+    def receive(self) -> bytes | None:
+        """What has come; None when nothing has, b"" when the other side has ended."""
+        ...
+
+    def send(self, data: bytes) -> int:
+        """Hand over the beginning of `data`; returns how many bytes were taken."""
+        ...
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        ...
+
+    def close(self) -> None:
+        """Close the socket."""
+        ...
+
+
+class PlainTransport:
+    """No TLS."""
+
+    wants_write = False
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+
+    def handshake(self) -> bool:
+        return True
+
+    def receive(self) -> bytes | None:
+        try:
+            return self._socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return None
+
+    def send(self, data: bytes) -> int:
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class TlsTransport:
+    """TLS by the `ssl` module. A TLS record may need writing in order to read, and the other way round."""
+
+    def __init__(self, connected: socket.socket, context: ssl.SSLContext, host: str) -> None:
+        self._socket = context.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False)
+        self.wants_write = False
+
+    def handshake(self) -> bool:
+        self.wants_write = False
+        try:
+            self._socket.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLWantWriteError:
+            self.wants_write = True
+            return False
+        return True
+
+    def receive(self) -> bytes | None:
+        """Empties TLS's own buffer too: what is decrypted already makes no socket readable again."""
+        received = bytearray()
+        self.wants_write = False
+        while len(received) < RECEIVE_BYTES or self._socket.pending():
+            try:
+                chunk = self._socket.recv(RECEIVE_BYTES)
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLWantWriteError:
+                self.wants_write = True
+                break
+            if not chunk:
+                return bytes(received)
+            received += chunk
+        return bytes(received) or None
+
+    def send(self, data: bytes) -> int:
+        self.wants_write = False
+        try:
+            return self._socket.send(data)
+        except ssl.SSLWantReadError:
+            return 0
+        except ssl.SSLWantWriteError:
+            self.wants_write = True
+            return 0
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def make_transport(connected: socket.socket, tls: TlsSettings | None, address: BrokerAddress) -> Transport:
+    """The transport that the settings ask for. Raises TlsFailed when the files of `tls` cannot be used."""
+    if tls is None:
+        return PlainTransport(connected)
+    context = _context(tls, address)
+    try:
+        return TlsTransport(connected, context, address.host)
+    except ValueError as error:  # a host name that no certificate can carry
+        raise TlsFailed(f"TLS to broker {address}: {error}", address=address) from error
+
+
+def _context(tls: TlsSettings, address: BrokerAddress) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file)
+        if tls.cert_file is not None:
+            # An encrypted key would make OpenSSL ask on the terminal, which nobody watches.
+            context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")
+    except (OSError, ValueError) as error:
+        raise TlsFailed(
+            f"TLS to broker {address}: cannot use the files ca={tls.ca_file} cert={tls.cert_file} key={tls.key_file}: "
+            f"{error}; they must exist, be PEM, and the key must fit and have no passphrase",
+            address=address,
+            reason="TlsFilesInvalid",
+        ) from error
+    return context
