@@ -92,6 +92,18 @@ class AssignorFailed(ConsumerError):
     reason = "AssignorFailed"
 
 
+class CoordinatorUnavailable(ConsumerError):
+    """The group has no coordinator just now, or it is still loading the group; it is asked again and again."""
+
+    reason = "CoordinatorUnavailable"
+
+
+class PollTimedOut(ConsumerError):
+    """`poll` was not called within `max_poll_interval_ms`, so this member gave up its membership; polling rejoins."""
+
+    reason = "PollTimedOut"
+
+
 class CommitFailed(ConsumerError):
     """The offsets were not committed: the partitions may belong to another member by now. Do not repeat the commit."""
 

@@ -1,0 +1,177 @@
+"""What each error code means in each group API: one table, so that it can be read, and tested, as a whole.
+
+After Java's response handlers (`AbstractCoordinator`, `ConsumerCoordinator`). A code that a table does not list is
+unexpected there and ends the consumer with UnexpectedAnswer, except where `OTHERWISE` says better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from fleet_consumer.group import errors
+from fleet_consumer.wire.errors import ErrorCode, describe
+
+
+class Api(Enum):
+    """The APIs whose answers carry group errors."""
+
+    FIND_COORDINATOR = "FindCoordinator"
+    JOIN_GROUP = "JoinGroup"
+    SYNC_GROUP = "SyncGroup"
+    HEARTBEAT = "Heartbeat"
+    OFFSET_COMMIT = "OffsetCommit"
+
+
+class Verdict(Enum):
+    """What to do about an answer."""
+
+    OK = auto()
+    RETRY = auto()
+    """The same request again, after the backoff."""
+    REJOIN = auto()
+    """Join (again) at once; the identity stays."""
+    COORDINATOR_LOST = auto()
+    """Look for the coordinator, then go on; the identity stays."""
+    ADOPT_MEMBER_ID = auto()
+    """Join again at once with the member id of this answer (KIP-394)."""
+    RESET_GENERATION = auto()
+    """Forget the generation, keep the member id, join again."""
+    RESET_MEMBER = auto()
+    """Forget generation and member id, join again."""
+    REFUSED = auto()
+    """Tell the caller; nothing else changes."""
+    FATAL = auto()
+    """The consumer is finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A verdict, and for FATAL and REFUSED the error to raise with what to do about it."""
+
+    verdict: Verdict
+    error: type[errors.ConsumerError] | None = None
+    advice: str = ""
+
+
+_OK = Rule(Verdict.OK)
+_RETRY = Rule(Verdict.RETRY)
+_REJOIN = Rule(Verdict.REJOIN)
+_LOST = Rule(Verdict.COORDINATOR_LOST)
+_RESET_GENERATION = Rule(Verdict.RESET_GENERATION)
+_RESET_MEMBER = Rule(Verdict.RESET_MEMBER)
+_FENCED = Rule(
+    Verdict.FATAL,
+    errors.FencedInstance,
+    "another consumer joined with the same group_instance_id; give each member its own",
+)
+_GROUP_AUTHORIZATION = Rule(
+    Verdict.FATAL, errors.GroupAuthorizationFailed, "allow the principal Read on the group, then start again"
+)
+_JOIN_REFUSALS: Mapping[int, Rule] = {
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: Rule(
+        Verdict.FATAL,
+        errors.InconsistentProtocol,
+        "member and group share no assignor, or it is no consumer group; list an assignor that all members have",
+    ),
+    ErrorCode.INVALID_SESSION_TIMEOUT: Rule(
+        Verdict.FATAL,
+        errors.InvalidSessionTimeout,
+        "choose session_timeout_ms within the broker's group.min/max.session.timeout.ms",
+    ),
+    ErrorCode.INVALID_GROUP_ID: Rule(Verdict.FATAL, errors.InvalidGroupId, "choose another group id"),
+    ErrorCode.GROUP_MAX_SIZE_REACHED: Rule(
+        Verdict.FATAL, errors.GroupFull, "the group has as many members as the broker's group.max.size allows"
+    ),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: _GROUP_AUTHORIZATION,
+}
+_COORDINATOR_GONE: Mapping[int, Rule] = {
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: _LOST,
+    ErrorCode.NOT_COORDINATOR: _LOST,
+}
+
+RULES: Mapping[Api, Mapping[int, Rule]] = {
+    Api.FIND_COORDINATOR: {
+        ErrorCode.NONE: _OK,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE: _RETRY,
+        ErrorCode.NOT_COORDINATOR: _RETRY,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
+        ErrorCode.REQUEST_TIMED_OUT: _RETRY,
+        **_JOIN_REFUSALS,
+    },
+    Api.JOIN_GROUP: {
+        ErrorCode.NONE: _OK,
+        **_COORDINATOR_GONE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
+        ErrorCode.REBALANCE_IN_PROGRESS: _REJOIN,
+        ErrorCode.UNKNOWN_MEMBER_ID: _RESET_MEMBER,
+        ErrorCode.MEMBER_ID_REQUIRED: Rule(Verdict.ADOPT_MEMBER_ID),
+        ErrorCode.FENCED_INSTANCE_ID: _FENCED,
+        ErrorCode.UNSUPPORTED_VERSION: Rule(
+            Verdict.FATAL, errors.UnsupportedByCoordinator, "unset group_instance_id or use Kafka 2.3 or later"
+        ),
+        **_JOIN_REFUSALS,
+    },
+    Api.SYNC_GROUP: {
+        ErrorCode.NONE: _OK,
+        **_COORDINATOR_GONE,
+        ErrorCode.REBALANCE_IN_PROGRESS: _REJOIN,
+        ErrorCode.UNKNOWN_MEMBER_ID: _RESET_MEMBER,
+        ErrorCode.ILLEGAL_GENERATION: _RESET_GENERATION,
+        ErrorCode.FENCED_INSTANCE_ID: _FENCED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: _GROUP_AUTHORIZATION,
+        # Locally Java raises this for a wrong protocol name; brokers from 2.5 on (KIP-559) answer it themselves.
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL: _JOIN_REFUSALS[ErrorCode.INCONSISTENT_GROUP_PROTOCOL],
+    },
+    Api.HEARTBEAT: {
+        ErrorCode.NONE: _OK,
+        **_COORDINATOR_GONE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
+        ErrorCode.REBALANCE_IN_PROGRESS: _REJOIN,
+        ErrorCode.UNKNOWN_MEMBER_ID: _RESET_MEMBER,
+        ErrorCode.ILLEGAL_GENERATION: _RESET_GENERATION,
+        ErrorCode.FENCED_INSTANCE_ID: _FENCED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: _GROUP_AUTHORIZATION,
+    },
+    Api.OFFSET_COMMIT: {
+        ErrorCode.NONE: _OK,
+        **_COORDINATOR_GONE,
+        ErrorCode.REQUEST_TIMED_OUT: _LOST,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _RETRY,
+        ErrorCode.REBALANCE_IN_PROGRESS: _REJOIN,
+        ErrorCode.UNKNOWN_MEMBER_ID: _RESET_MEMBER,
+        ErrorCode.ILLEGAL_GENERATION: _RESET_GENERATION,
+        ErrorCode.FENCED_INSTANCE_ID: _FENCED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: _GROUP_AUTHORIZATION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: Rule(
+            Verdict.REFUSED, errors.TopicAuthorizationFailed, "allow the principal Read on the topic"
+        ),
+        ErrorCode.OFFSET_METADATA_TOO_LARGE: Rule(
+            Verdict.REFUSED, errors.CommitRefused, "shorten the metadata below the broker's offset.metadata.max.bytes"
+        ),
+        ErrorCode.INVALID_COMMIT_OFFSET_SIZE: Rule(
+            Verdict.REFUSED, errors.CommitRefused, "commit fewer partitions at once"
+        ),
+    },
+}
+
+OTHERWISE: Mapping[Api, Rule] = {
+    # Nobody knows what became of the offsets; committing the same again does no harm, so the caller may.
+    Api.OFFSET_COMMIT: Rule(Verdict.REFUSED, errors.RetriableCommitFailed, "commit the same or later offsets again"),
+}
+
+_UNEXPECTED = Rule(Verdict.FATAL, errors.UnexpectedAnswer, "the protocol does not foresee this; see the broker's log")
+
+
+def rule_for(api: Api, code: int) -> Rule:
+    """The rule for any error code, also one that no table knows."""
+    return RULES[api].get(code) or OTHERWISE.get(api, _UNEXPECTED)
+
+
+def error_for(api: Api, code: int, group_id: str, rule: Rule) -> errors.ConsumerError:
+    """The exception for a FATAL or REFUSED rule; `UnexpectedAnswer` for a rule that names none."""
+    kind = rule.error or errors.UnexpectedAnswer
+    advice = f"; {rule.advice}" if rule.advice else ""
+    return kind(f"group {group_id!r}: {api.value} was answered {describe(code)}{advice}")

@@ -1,0 +1,224 @@
+"""What a classic member is, and the steps that it can take; `classic` decides when it takes them.
+
+Every step leaves the member consistent: the state moves by the table, identity and attempt go together, and what is
+to be done outside is noted as actions in order. Nothing here knows a thread, a socket or the time of day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fleet_consumer.assignors import Assignor
+from fleet_consumer.group import errors
+from fleet_consumer.group.classification import Api, error_for, rule_for
+from fleet_consumer.group.commit_flow import CommitFlow
+from fleet_consumer.group.lookup import CoordinatorLookup
+from fleet_consumer.group.membership import Membership
+from fleet_consumer.group.messages import (
+    Action,
+    Context,
+    ForJoin,
+    ForLeave,
+    ForPlan,
+    ForSync,
+    Identity,
+    Lane,
+    RebalanceAttempt,
+    Report,
+    Send,
+)
+from fleet_consumer.group.planning import wanted_topics
+from fleet_consumer.group.requests import join_request, leave_request, sync_request
+from fleet_consumer.group.settings import GroupSettings
+from fleet_consumer.group.states import State, check_move
+from fleet_consumer.group.timing import NEVER, Backoff, HeartbeatTimer
+from fleet_consumer.group.watch import MetadataWatch, topics_request
+from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE
+from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.message import Request
+from fleet_consumer.wire.sync_group import SyncGroupRequestAssignment
+
+HASTY_REJOINS_MAX = 5
+"""How often in a row a member joins again without waiting. Java sets no limit; a broken broker would be hammered."""
+
+IDLE_TICK_S = 1.0
+"""How often time is looked at when nothing is due: so soon is it noticed that the user polls again."""
+
+
+class MemberCore:
+    """State, identity, timers and steps of one member of one group."""
+
+    def __init__(
+        self, settings: GroupSettings, assignors: tuple[Assignor, ...], jitter: Callable[[], float] = lambda: 1.0
+    ) -> None:
+        def backoff() -> Backoff:
+            return Backoff(settings.retry_backoff_s, settings.retry_backoff_max_s, jitter)
+
+        self._settings = settings
+        self._assignors = assignors
+        self._state = State.IDLE
+        self._identity = Identity()
+        self._attempt: RebalanceAttempt | None = None
+        self._leader = False
+        self._topics: tuple[str, ...] = ()
+        self._owned: Mapping[str, tuple[int, ...]] = {}
+        self._rejoin_reason: str | None = None
+        self._last_reason = ""
+        self._rebalances = 0
+        self._next_join_at = NEVER
+        self._hasty_rejoins = 0
+        self._polled_at = NEVER
+        self._leaving = False
+        self._fatal: errors.ConsumerError | None = None
+        self._trouble: Exception | None = None
+        self._planned_counts: dict[str, int] | None = None
+        self._lookup = CoordinatorLookup(backoff())
+        self._heartbeat = HeartbeatTimer(settings.session_timeout_s, settings.heartbeat_interval_s, backoff())
+        self._watch = MetadataWatch(settings.metadata_max_age_s, backoff())
+        self._commits = CommitFlow(settings, backoff())
+        self._join_backoff = backoff()
+        self._actions: list[Action] = []
+
+    @property
+    def state(self) -> State:
+        """Where this member is in the protocol."""
+        return self._state
+
+    @property
+    def closed(self) -> bool:
+        """Whether everything was said that closing had to say."""
+        return self._state is State.LEFT and not self._leaving
+
+    @property
+    def fence_deadline(self) -> float:
+        """Until when this member's partitions are surely its own."""
+        return self._heartbeat.fence_deadline if self._identity.valid else NEVER
+
+    @property
+    def coordinator(self) -> tuple[str, int] | None:
+        """The coordinator's address, None while it is unknown."""
+        return self._lookup.address
+
+    def next_deadline(self, now: float) -> float:
+        """When time alone makes something due; a Tick is wanted then, and at least every `IDLE_TICK_S`.
+
+        What lies in the past waits for something else than time, or the last event would have done it.
+        """
+        times = [self._polled_at + self._settings.max_poll_interval_s, self._next_join_at, self._lookup.next_at]
+        times += [self._heartbeat.next_at, self._heartbeat.session_deadline, self._watch.next_at]
+        times += [at for at in (self._commits.next_at,) if at is not None]
+        if self._attempt is not None and self._attempt.metadata_retry_at is not None:
+            times.append(self._attempt.metadata_retry_at)
+        return min((at for at in times if at > now), default=now + IDLE_TICK_S)
+
+    def picture(self) -> Membership:
+        """This member as others may see it."""
+        return Membership(
+            group_id=self._settings.group_id,
+            instance_id=self._settings.instance_id,
+            member_id=self._identity.member_id,
+            generation=self._identity.generation,
+            leader=self._leader,
+            protocol=self._identity.protocol,
+            state=self._state.word,
+            coordinator=self._lookup.address,
+            assignment=self._owned,
+            last_heartbeat_at=self._heartbeat.last_good_sent_at,
+            rebalances=self._rebalances,
+            last_rebalance_reason=self._last_reason,
+            error=self._fatal or self._trouble or self._watch.error,
+        )
+
+    def _join(self, reason: str) -> None:
+        attempt = RebalanceAttempt(reason, self._identity, self._topics)
+        self._move(State.JOINING)
+        self._attempt, self._rejoin_reason = attempt, None
+        self._heartbeat.in_flight = False
+        request = join_request(self._settings, self._identity, self._assignors, self._topics, reason)
+        self._send(request, ForJoin(attempt), lane=Lane.JOIN, timeout_s=self._settings.join_timeout_s)
+
+    def _ask_for_counts(self, attempt: RebalanceAttempt) -> None:
+        self._send(topics_request(wanted_topics(attempt.subscriptions)), ForPlan(attempt), anywhere=True)
+
+    def _sync(self, attempt: RebalanceAttempt, assignments: tuple[SyncGroupRequestAssignment, ...], now: float) -> None:
+        attempt.sync_sent_at = now
+        request = sync_request(self._settings, attempt.identity, assignments)
+        self._send(request, ForSync(attempt), lane=Lane.JOIN, timeout_s=self._settings.join_timeout_s)
+
+    def _leave(self, reason: str, *, closing: bool) -> None:
+        if self._lookup.address is not None and self._identity.member_id:
+            self._leaving = closing
+            self._send(leave_request(self._settings, self._identity, reason), ForLeave(closing))
+
+    def _send(
+        self,
+        request: Request[Any],
+        context: Context,
+        *,
+        lane: Lane = Lane.MAIN,
+        timeout_s: float | None = None,
+        anywhere: bool = False,
+    ) -> None:
+        address = None if anywhere else self._lookup.address
+        patience = self._settings.request_timeout_s if timeout_s is None else timeout_s
+        self._actions.append(Send(address, lane, request, patience, context))
+
+    def _end_attempt(self, reason: str, next_join_at: float) -> None:
+        """This attempt came to nothing; the identity stays, the next attempt is a new object."""
+        self._attempt = None
+        self._move(State.UNJOINED)
+        self._request_rejoin(reason)
+        self._next_join_at = next_join_at
+
+    def _reset(self, *, keep_member_id: bool, reason: str) -> None:
+        """The coordinator does not know this generation, or this member, any more: what it owned is lost."""
+        self._identity = Identity(member_id=self._identity.member_id if keep_member_id else "")
+        self._heartbeat.stop()
+        self._attempt = None
+        self._leader = False
+        if self._state not in (State.UNJOINED, State.REVOKING):
+            self._move(State.UNJOINED)
+        self._request_rejoin(reason)
+
+    def _request_rejoin(self, reason: str) -> None:
+        """The first reason wins: it is the cause, later ones tend to be its consequences."""
+        if self._rejoin_reason is None:
+            self._rejoin_reason = reason
+
+    def _hastily(self, now: float) -> float:
+        """When to join again after an answer that asks for it at once."""
+        self._hasty_rejoins += 1
+        return now if self._hasty_rejoins <= HASTY_REJOINS_MAX else now + self._join_backoff.next()
+
+    def _answer_is_stale(self, api: Api, attempt: RebalanceAttempt, code: int) -> bool:
+        """Whether an answer belongs to an older attempt; being fenced is final even then."""
+        if attempt is self._attempt:
+            return False
+        if code == ErrorCode.FENCED_INSTANCE_ID and self._state is not State.LEFT:
+            self._fail(error_for(api, code, self._settings.group_id, rule_for(api, code)))
+        return True
+
+    def _fail_inconsistent(self, protocol_type: str | None, protocol: str | None) -> None:
+        names = ", ".join(assignor.name for assignor in self._assignors)
+        text = (
+            f"group {self._settings.group_id!r} uses protocol {protocol!r} of type {protocol_type!r}, "
+            f"this member offers {names} of type {PROTOCOL_TYPE!r}"
+        )
+        self._fail(errors.InconsistentProtocol(text))
+
+    def _fail(self, error: errors.ConsumerError) -> None:
+        if self._state in (State.FAILED, State.LEFT):
+            return
+        self._fatal = error
+        self._identity = Identity(member_id=self._identity.member_id)
+        self._attempt = None
+        self._leader = False
+        self._heartbeat.stop()
+        self._actions += self._commits.abandon(error)
+        self._actions.append(Report(error))
+        self._move(State.FAILED)
+
+    def _move(self, target: State) -> None:
+        check_move(self._state, target)
+        self._state = target

@@ -1,0 +1,39 @@
+"""Why a member joins or leaves, in words for the broker's log (KIP-800)."""
+
+from __future__ import annotations
+
+LENGTH_MAX = 255
+"""Brokers cut longer reasons; Java cuts them itself (`JoinGroupRequest.maybeTruncateReason`)."""
+
+SUBSCRIBED = "first subscription"
+SUBSCRIPTION_CHANGED = "the subscription has changed"
+GROUP_REBALANCING = "group is already rebalancing"
+COMMIT_MET_REBALANCE = "offset commit failed since group is already rebalancing"
+MEMBER_ID_REQUIRED = "rejoining with the member id that the coordinator gave"
+POLL_TIMEOUT = "consumer poll timeout has expired"
+CLOSING = "the consumer is being closed"
+ASSIGNMENT_MISMATCH = "received assignment does not match the current subscription"
+
+
+def rebalance_failed(cause: object) -> str:
+    """The reason after an attempt that failed."""
+    return f"rebalance failed due to {cause}"
+
+
+def answered(api: str, error: str) -> str:
+    """The reason after an answer that took the identity away."""
+    return f"encountered {error} from {api} response"
+
+
+def metadata_changed(before: dict[str, int], after: dict[str, int]) -> str:
+    """The reason when partition counts differ; names the first topic that does."""
+    for topic in sorted({*before, *after}):
+        old, new = before.get(topic, 0), after.get(topic, 0)
+        if old != new:
+            return f"cached metadata has changed: topic {topic} went from {old} to {new} partitions"
+    return "cached metadata has changed"
+
+
+def shorten(reason: str) -> str:
+    """At most as long as the protocol allows."""
+    return reason[:LENGTH_MAX]
