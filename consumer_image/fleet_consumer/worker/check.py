@@ -1,0 +1,188 @@
+"""`fleet-consumer check`: whether a revision can work, tried in a pod of its own before the fleet changes to it.
+
+The steps stand in one ordered list: what only a new revision can mend comes first, because nothing outside will make
+it pass; then brokers, credentials, topics and rights. The first failure is the result. Nothing joins the group, calls
+the handler, or writes anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fleet_consumer.assignors import load as load_assignor
+from fleet_consumer.clock import Clock, SystemClock
+from fleet_consumer.fetch.librdkafka import PropertyRefused, try_config
+from fleet_consumer.handlers import (
+    HandlerImportFailed,
+    HandlerKindUnsupported,
+    HandlerNotCallable,
+    load_handler,
+)
+from fleet_consumer.net import AllBrokersUnreachable, AuthenticationFailed, NetError, NetworkClient
+from fleet_consumer.wire.errors import ErrorCode, KafkaError, describe, is_retriable
+from fleet_consumer.worker.config import SettingsInvalid, WorkerConfig, load_config
+from fleet_consumer.worker.process import tell_termination
+from fleet_consumer.worker.settings import CredentialsUnreadable, connection_settings
+
+EXIT_PASSED: Final = 0
+EXIT_REVISION: Final = 20
+"""The settings or the handler must be mended: the same revision will never pass."""
+EXIT_SURROUNDINGS: Final = 21
+"""Brokers, credentials, topics or rights: the same revision may pass later."""
+
+BROKER_PATIENCE_S: Final = 20.0
+"""For all questions to the brokers together: enough for a cold cluster to make `__consumer_offsets`."""
+
+RETRY_INTERVAL_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check came to; `reason` is one of the operator's condition reasons, `message` is for people."""
+
+    reason: str
+    message: str
+    exit_code: int
+
+    @classmethod
+    def refused(cls, error: Exception) -> CheckResult:
+        """The result for settings or a handler that cannot be used."""
+        if isinstance(error, HandlerKindUnsupported):
+            error = SettingsInvalid(error.field, str(error))
+        return cls(str(getattr(error, "reason", type(error).__name__)), str(error), EXIT_REVISION)
+
+    def tell(self) -> None:
+        """Print the result as the last line of standard output, and leave it as the container's last word."""
+        text = json.dumps(
+            {"ok": self.exit_code == EXIT_PASSED, "reason": self.reason, "message": self.message}, ensure_ascii=False
+        )
+        print(text, flush=True)
+        tell_termination(text)
+
+
+class _Surroundings(Exception):
+    """Something outside the revision is in the way."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def check(path: str, clock: Clock | None = None) -> CheckResult:
+    """Try everything that can be tried without joining the group; takes at most about 30 seconds."""
+    try:
+        config = load_config(path)
+        for step in STEPS:
+            step(config)
+        _ask_brokers(config, clock or SystemClock())
+    except (SettingsInvalid, HandlerImportFailed, HandlerNotCallable, HandlerKindUnsupported) as error:
+        return CheckResult.refused(error)
+    except (_Surroundings, CredentialsUnreadable) as error:
+        return CheckResult(error.reason, str(error), EXIT_SURROUNDINGS)
+    except NetError as error:
+        return CheckResult(_network_reason(error), str(error), EXIT_SURROUNDINGS)
+    topics = ", ".join(config.topics)
+    return CheckResult("CheckPassed", f"handler {config.handler.callable} on topics {topics}", EXIT_PASSED)
+
+
+def _handler_loads(config: WorkerConfig) -> None:
+    load_handler(config.handler.callable, config.handler.path)
+
+
+def _assignors_exist(config: WorkerConfig) -> None:
+    for name in config.consumer.assignors:
+        try:
+            load_assignor(name)
+        except Exception as error:  # a custom assignor's module may raise anything
+            raise SettingsInvalid("consumer.assignors", f"{name!r} cannot be used: {error}") from error
+
+
+def _librdkafka_takes_settings(config: WorkerConfig) -> None:
+    try:
+        try_config(config.consumer.properties)
+    except PropertyRefused as error:
+        raise SettingsInvalid("consumer.properties", str(error)) from error
+
+
+STEPS: Final[Sequence[Callable[[WorkerConfig], None]]] = (
+    _handler_loads,  # the likeliest mistake, and the cheapest to find
+    _assignors_exist,
+    _librdkafka_takes_settings,
+)
+"""What only a new revision can mend, in the order in which it is tried."""
+
+
+def _ask_brokers(config: WorkerConfig, clock: Clock) -> None:
+    client = NetworkClient(connection_settings(config, f"{config.name}-check"), clock)
+    deadline = clock.monotonic() + BROKER_PATIENCE_S
+    try:
+        _ask_until(lambda left: _topic_trouble(config, client, left), client, clock, deadline)
+        _ask_until(lambda left: _group_trouble(config, client, left), client, clock, deadline)
+    finally:
+        client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """What the brokers said that is in the way; `passing` when a moment later they may say something else."""
+
+    reason: str
+    message: str
+    passing: bool
+
+
+def _ask_until(ask: Callable[[float], _Trouble | None], client: NetworkClient, clock: Clock, deadline: float) -> None:
+    """Ask again while the answer may still change; raises the last answer when it does not, or time is up."""
+    while True:
+        trouble = ask(max(1.0, deadline - clock.monotonic()))
+        if trouble is None:
+            return
+        if not trouble.passing or clock.monotonic() >= deadline:
+            raise _Surroundings(trouble.reason, trouble.message)
+        client.poll(RETRY_INTERVAL_S)
+
+
+def _topic_trouble(config: WorkerConfig, client: NetworkClient, patience_s: float) -> _Trouble | None:
+    outputs = [topic for topic in config.handler.outputs if topic not in config.topics]
+    answer = client.metadata([*config.topics, *outputs], timeout_s=patience_s)
+    for topic in answer.topics:
+        code = topic.error_code
+        if code == ErrorCode.NONE:
+            continue
+        field = "handler.outputs" if topic.name in outputs else "topics"
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            message = f"topic {topic.name!r} ({field}) does not exist; create it, or correct the name"
+            return _Trouble("TopicNotFound", message, passing=False)
+        if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            message = f"no right to describe topic {topic.name!r} ({field}); allow {_principal(config)} to"
+            return _Trouble("AuthorizationFailed", message, passing=False)
+        if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+            raise SettingsInvalid(field, f"{topic.name!r} is no name that a topic can have")
+        message = f"topic {topic.name!r} ({field}): the brokers answer {describe(code)}"
+        return _Trouble("BrokerUnreachable", message, passing=is_retriable(code))
+    return None
+
+
+def _group_trouble(config: WorkerConfig, client: NetworkClient, patience_s: float) -> _Trouble | None:
+    answer = client.find_coordinators([config.group_id], timeout_s=patience_s)[config.group_id]
+    if not isinstance(answer, KafkaError):
+        return None
+    if answer.code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        message = f"no right to use group {config.group_id!r}; allow {_principal(config)} Read on it"
+        return _Trouble("AuthorizationFailed", message, passing=False)
+    message = f"group {config.group_id!r} has no coordinator: the brokers answer {describe(answer.code)}"
+    return _Trouble("BrokerUnreachable", message, passing=is_retriable(answer.code))
+
+
+def _principal(config: WorkerConfig) -> str:
+    return "the cluster's user" if config.sasl is not None else "anonymous clients (the cluster has no sasl settings)"
+
+
+def _network_reason(error: NetError) -> str:
+    """Wrong credentials are told as such, also when several brokers refused them."""
+    causes = [error, *(error.failures if isinstance(error, AllBrokersUnreachable) else ())]
+    refused = any(isinstance(cause, AuthenticationFailed) for cause in causes)
+    return "AuthenticationFailed" if refused else "BrokerUnreachable"

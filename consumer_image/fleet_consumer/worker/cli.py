@@ -1,0 +1,62 @@
+"""`fleet-consumer`: the command in a worker's container.
+
+Imports nothing heavy before it knows what is asked, so that `--help` and a refused setting answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Final
+
+DEFAULT_CONFIG: Final = "/etc/consumer-fleet/worker.json"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    return _check(options.config) if options.command == "check" else _run(options.config)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fleet-consumer", description="A worker of a Consumer Fleet.")
+    parser.add_argument("--version", action="version", version=f"fleet-consumer {version('consumer-fleet')}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser(
+        "run",
+        help="consume until SIGTERM",
+        description="Consume until SIGTERM. Exit codes: 0 drained, 20 settings or handler unusable, 75 handler hung.",
+    )
+    check = commands.add_parser(
+        "check",
+        help="try settings, handler, brokers and topics, and say what is wrong",
+        description="Try settings, handler, brokers and topics without joining the group. The last line of standard "
+        "output is a JSON object {ok, reason, message}. Exit codes: 0 all is well, 20 the settings or the handler must "
+        "be mended, 21 the surroundings (brokers, credentials, topics).",
+    )
+    for command in (run, check):
+        command.add_argument("--config", default=DEFAULT_CONFIG, metavar="FILE", help="default: %(default)s")
+    return parser
+
+
+def _check(path: str) -> int:
+    from fleet_consumer.worker.check import check
+
+    result = check(path)
+    result.tell()
+    return result.exit_code
+
+
+def _run(path: str) -> int:
+    from fleet_consumer.handlers import HandlerImportFailed, HandlerKindUnsupported, HandlerNotCallable
+    from fleet_consumer.worker.check import EXIT_REVISION, CheckResult
+    from fleet_consumer.worker.config import SettingsInvalid, load_config
+    from fleet_consumer.worker.process import run_worker
+
+    try:
+        return run_worker(load_config(path), os.environ)
+    except (SettingsInvalid, HandlerImportFailed, HandlerNotCallable, HandlerKindUnsupported) as error:
+        CheckResult.refused(error).tell()
+        return EXIT_REVISION

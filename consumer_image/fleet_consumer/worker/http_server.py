@@ -1,0 +1,94 @@
+"""The worker's HTTP port: a few pages that are made on request, for probes, Prometheus and the operator.
+
+One thread accepts, each request has its own; all of them are daemons, because nothing here may keep a worker from
+ending. Only GET, no bodies, nothing that changes anything.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+LOG = logging.getLogger("fleet_consumer.http")
+
+REQUEST_TIMEOUT_S: Final = 10.0
+"""A peer that connects and says nothing holds a thread no longer than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer: status, media type, body."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+def text_page(ok: bool, text: str) -> Page:
+    """200 or 503 with a line of text, as probes want it."""
+    return Page(200 if ok else 503, "text/plain; charset=utf-8", f"{text}\n".encode())
+
+
+def json_page(document: object) -> Page:
+    """200 with a JSON document."""
+    return Page(200, "application/json", json.dumps(document).encode())
+
+
+class HttpServer:
+    """Serves `pages` (path to a function that makes the page). Making one binds the port and starts no thread.
+
+    Port 0 takes any free one; `port` tells which. Raises OSError when the port is taken.
+    """
+
+    def __init__(self, port: int, pages: Mapping[str, Callable[[], Page]], host: str = "") -> None:
+        self._server = ThreadingHTTPServer((host, port), _request_handler(pages))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering and free the port."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+def _request_handler(pages: Mapping[str, Callable[[], Page]]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = REQUEST_TIMEOUT_S
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            make = pages.get(self.path.partition("?")[0])
+            page = Page(404, "text/plain; charset=utf-8", b"no such page\n") if make is None else _made(make)
+            self.send_response(page.status)
+            self.send_header("Content-Type", page.content_type)
+            self.send_header("Content-Length", str(len(page.body)))
+            self.end_headers()
+            self.wfile.write(page.body)
+
+        def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - so named by its base
+            """Probes come every few seconds; their requests are no news."""
+
+    return Handler
+
+
+def _made(make: Callable[[], Page]) -> Page:
+    try:
+        return make()
+    except Exception:
+        LOG.exception("a page could not be made")
+        return Page(500, "text/plain; charset=utf-8", b"internal error; see the log\n")

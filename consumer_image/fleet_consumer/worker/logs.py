@@ -1,0 +1,96 @@
+"""A worker's log: one JSON object a line on standard error, constant text plus fields.
+
+Whatever is logged while a handler has a record in hand, by the handler or by a library under it, carries that
+record's coordinates. Settings are never logged as a whole: they name secrets' files, and connections hold secrets.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from fleet_consumer.record import Record
+
+MESSAGE_CHARACTERS_MAX: Final = 8192
+"""Longer texts are cut: log collectors split or drop what is larger than 16 KiB."""
+
+BUDGET_RECORDS: Final = 20
+BUDGET_WINDOW_S: Final = 10.0
+"""At most so many lines about single records in so many seconds; a poisoned topic must not fill a disk."""
+
+
+def fields(**values: object) -> dict[str, Any]:
+    """The `extra` argument that puts `values` into a log line."""
+    return {"fields": values}
+
+
+def about(record: Record) -> dict[str, object]:
+    """The coordinates under which a record is known in logs."""
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "attempt": record.attempt,
+    }
+
+
+def now_text(seconds: float) -> str:
+    """RFC 3339 in UTC with milliseconds."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class JsonFormatter(logging.Formatter):
+    """Renders a log record; `record_in_hand` tells what the handler's thread works on."""
+
+    def __init__(self, record_in_hand: Callable[[], Record | None], handler_thread: int | None) -> None:
+        super().__init__()
+        self._record_in_hand = record_in_hand
+        self._handler_thread = handler_thread
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": now_text(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage()[:MESSAGE_CHARACTERS_MAX],
+        }
+        held = self._record_in_hand() if record.thread == self._handler_thread else None
+        if held is not None:
+            line.update(about(held))
+        line.update(getattr(record, "fields", {}))
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)[-MESSAGE_CHARACTERS_MAX:]
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def configure(record_in_hand: Callable[[], Record | None], handler_thread: int | None) -> None:
+    """Send all logging of this process to standard error as JSON, from level INFO."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(record_in_hand, handler_thread))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+class LineBudget:
+    """Lets so many lines through in each window, and counts the others. Pure: `now` is monotonic seconds."""
+
+    def __init__(self, lines: int = BUDGET_RECORDS, window_s: float = BUDGET_WINDOW_S) -> None:
+        self._lines = lines
+        self._window_s = window_s
+        self._opened_at = float("-inf")
+        self._spent = 0
+
+    def spend(self, now: float) -> tuple[bool, int]:
+        """Whether one more line may be written, and how many were left out since the last window that left some out.
+
+        The count is given once, with the first line of the next window.
+        """
+        left_out = 0
+        if now - self._opened_at >= self._window_s:
+            left_out = max(0, self._spent - self._lines)
+            self._opened_at, self._spent = now, 0
+        self._spent += 1
+        return self._spent <= self._lines, left_out

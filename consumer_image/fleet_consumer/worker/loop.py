@@ -1,0 +1,289 @@
+"""The consume loop: poll, handle, write, commit, in an order that loses nothing.
+
+All of it runs on one thread, the one that polls. A poll's records are handled partition by partition in offset order;
+what they write is sent at once and awaited together at the end of the batch; an offset is committable once everything
+before it is handled and written (`progress`). Between two records, about once a second, the loop looks after what
+cannot wait for the end of a long batch: the poll that keeps the membership, commits, an ordered stop.
+
+A partition whose writes cannot be acknowledged stands still ("held"): it is paused, tried again with backoff, and
+shown. The other partitions go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fleet_consumer.clock import Clock
+from fleet_consumer.consumer import Consumer
+from fleet_consumer.fetch.records import Run
+from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
+from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.record import TopicPartition
+from fleet_consumer.worker.judge import Handle, Judge
+from fleet_consumer.worker.logs import fields
+from fleet_consumer.worker.outbox import Outgoing
+from fleet_consumer.worker.progress import PartitionProgress, Progress
+from fleet_consumer.worker.stats import Stats
+from fleet_consumer.worker.watchdog import Watch
+from fleet_consumer.worker.writing import Writing
+
+LOG = logging.getLogger("fleet_consumer.worker")
+
+POLL_TIMEOUT_S: Final = 0.5
+"""How long a poll may wait for records: bounds the delay of commits and holds on a quiet topic."""
+
+ERROR_PAUSE_S: Final = 1.0
+"""Pause after a poll that raised: a cause that stays must not become a hot loop."""
+
+REVOKE_WAIT_S: Final = 10.0
+"""How long a rebalance waits for acknowledgements and for the commit: longer saves duplicates, yet delays all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopSettings:
+    """What the loop needs to know of the worker's settings; times in seconds."""
+
+    topics: tuple[str, ...]
+    commit_interval_s: float
+    drain_s: float
+
+
+class ConsumeLoop:
+    """One member's work, from subscribing to closing. Making one starts nothing.
+
+    `pause(seconds)` waits, and returns early when the worker is to stop. `error` is what the last poll met, None once
+    a poll succeeded. All methods belong to one thread, except `stop`.
+    """
+
+    def __init__(
+        self,
+        *,
+        consumer: Consumer,
+        handle: Handle,
+        judge: Judge,
+        writing: Writing,
+        settings: LoopSettings,
+        stats: Stats,
+        watch: Watch,
+        clock: Clock,
+        pause: Callable[[float], object],
+    ) -> None:
+        self._consumer = consumer
+        self._handle = handle
+        self._judge = judge
+        self._writing = writing
+        self._settings = settings
+        self._stats = stats
+        self._watch = watch
+        self._clock = clock
+        self._pause = pause
+        self.progress: Progress[Outgoing] = Progress()
+        self.error: Exception | None = None
+        self.beat_at = clock.monotonic()
+        self._work: deque[tuple[Run, PartitionProgress[Outgoing]]] = deque()
+        self._batch: dict[TopicPartition, PartitionProgress[Outgoing]] = {}
+        self._keeping_alive = False
+        self._commit_at = clock.monotonic() + settings.commit_interval_s
+        self._commit_in_flight = False
+        self._stop_at: float | None = None
+
+    def start(self) -> None:
+        """Join the group; returns at once."""
+        self._consumer.subscribe(
+            self._settings.topics, on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost
+        )
+
+    def stop(self) -> None:
+        """Let the batch in hand come to an end within the drain time, and no other one begin. Any thread."""
+        if self._stop_at is None:
+            self._stop_at = self._clock.monotonic() + self._settings.drain_s
+            self._consumer.wakeup()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop_at is not None
+
+    def step(self) -> None:
+        """Poll once and see to everything that came of it. Raises FatalConsumerError; the loop is finished then."""
+        before = self._clock.monotonic()
+        runs = self._poll(POLL_TIMEOUT_S)
+        now = self._clock.monotonic()
+        self._stats.poll_wait_seconds += now - before
+        if runs and not self.stopping:
+            self._handle_batch(runs)
+        self._writing.look_after(self._batch)
+        self._commit_if_due()
+        self.beat_at = self._clock.monotonic()
+
+    def close(self, timeout_s: float) -> None:
+        """Write out, commit, leave (dynamic) or remain (static), stop all threads; about `timeout_s` seconds at most.
+
+        The consumer's close revokes everything first, and `_revoked` waits for acknowledgements and commits.
+        """
+        self._consumer.close(timeout_s)
+
+    def _poll(self, timeout_s: float) -> list[Run]:
+        try:
+            runs = self._consumer.poll(timeout_s).runs
+        except FatalConsumerError:
+            raise
+        except ConsumerError as error:
+            if str(error) != str(self.error):
+                LOG.warning("poll failed", extra=fields(reason=error.reason, error=str(error)))
+            self.error = error
+            self._pause(ERROR_PAUSE_S)
+            return []
+        self.error = None
+        return runs
+
+    def _take(self, runs: Sequence[Run]) -> None:
+        """Put runs into the batch in hand, each bound to its partition's progress of now.
+
+        Should the partition be taken away and come back while the run waits its turn, it comes back with other
+        progress: reading starts again at the committed offset, and handling the old run as well would move the new
+        progress past records that nobody has handled.
+        """
+        for run in runs:
+            partition = self.progress.partitions[run.topic_partition]
+            self._work.append((run, partition))
+            self._batch[run.topic_partition] = partition
+
+    def _handle_batch(self, runs: Sequence[Run]) -> None:
+        self._take(runs)
+        before = self._clock.monotonic()
+        while self._work:
+            run, partition = self._work.popleft()
+            if self._owns(run.topic_partition, partition) and not self._handle_run(run, partition):
+                break
+        self._work.clear()
+        self._watch.record = None
+        batch, self._batch = self._batch, {}
+        after = self._clock.monotonic()
+        self._stats.batches += 1
+        self._stats.handler_seconds += after - before
+        self._writing.wait_for_batch(batch)
+
+    def _handle_run(self, run: Run, partition: PartitionProgress[Outgoing]) -> bool:
+        """Handle a run's records in order; False when the whole batch is to be given up because the worker stops.
+
+        This is the hot path: what it does for a record that writes nothing is one store, one call and one test.
+        """
+        watch, handle, judge = self._watch, self._handle, self._judge
+        records = run.records
+        apart = 0  # records that count as something else than done, or only once what they wrote is acknowledged
+        for record in records:
+            watch.record = record
+            try:
+                answer = handle(record)
+                if answer is not None:
+                    apart += judge.answered(partition, record, answer)
+            except BaseException as error:  # SystemExit of an application must not end the worker either
+                apart += judge.raised(partition, record, error)
+            if watch.due:
+                partition.handled(record.offset, record.leader_epoch)
+                goes_on = self._look_around()
+                if not goes_on or not self._owns(run.topic_partition, partition):
+                    handled = next(number for number, other in enumerate(records, 1) if other is record)
+                    self._stats.done += handled - apart
+                    return goes_on
+        last = records[-1]
+        partition.handled(last.offset, last.leader_epoch)
+        self._stats.done += len(records) - apart
+        return True
+
+    def _owns(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing]) -> bool:
+        return self.progress.partitions.get(topic_partition) is partition
+
+    def _look_around(self) -> bool:
+        """Between two records of a long batch: poll without taking records, settle, commit. False to give the batch up.
+
+        While the session is in doubt no further record is handled: another member may own it. Either a heartbeat
+        gets through, and the batch goes on, or the partitions are lost.
+        """
+        self._watch.record = None
+        self._watch.due = False
+        self._keep_alive(0.0)
+        while not self._consumer.holds_session() and self.progress.partitions and not self.stopping:
+            self._keep_alive(POLL_TIMEOUT_S)
+        self._writing.look_after(self._batch)
+        self._commit_if_due()
+        self.beat_at = self._clock.monotonic()
+        return self._stop_at is None or self.beat_at < self._stop_at
+
+    def _keep_alive(self, timeout_s: float) -> None:
+        """A poll for the membership's sake: callbacks run, the poll interval starts again, no record comes out."""
+        self._keeping_alive = True
+        try:
+            self._consumer.pause(self._consumer.assignment())
+            late = self._poll(timeout_s)
+        finally:
+            self._keeping_alive = False
+        held = self._writing.held
+        self._consumer.resume([each for each in self._consumer.assignment() if each not in held])
+        self._take(late)
+
+    def _commit_if_due(self) -> None:
+        now = self._clock.monotonic()
+        if now < self._commit_at or self._commit_in_flight:
+            return
+        self._commit_at = now + self._settings.commit_interval_s
+        offsets = self.progress.committable()
+        if offsets:
+            self._commit_in_flight = True
+            self._consumer.commit_async(offsets, self._committed)
+
+    def _committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None) -> None:
+        self._commit_in_flight = False
+        self._note_commit(offsets, error)
+
+    def _note_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None) -> None:
+        if error is None:
+            self._stats.commits += 1
+            self.progress.committed(offsets)
+        else:
+            self._stats.commit_failures += 1
+            reason = getattr(error, "reason", type(error).__name__)
+            LOG.info("commit failed; it is repeated if still ours", extra=fields(reason=reason, error=str(error)))
+
+    def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        self._stats.rebalances += 1
+        for topic_partition in partitions:
+            self.progress.partitions[topic_partition] = PartitionProgress()
+        if self._keeping_alive and partitions:
+            self._consumer.pause(partitions)
+        LOG.info("partitions assigned", extra=fields(partitions=_names(partitions)))
+
+    def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Partitions are about to go: what is finished by now is committed, so that nobody repeats it."""
+        going = {each: self.progress.partitions[each] for each in partitions if each in self.progress.partitions}
+        self._writing.finish(going, REVOKE_WAIT_S)
+        offsets = {each: offset for each, partition in going.items() if (offset := partition.committable())}
+        if offsets:
+            try:
+                self._consumer.commit(offsets, REVOKE_WAIT_S)
+            except ConsumerError as error:
+                self._note_commit(offsets, error)
+            else:
+                self._note_commit(offsets, None)
+        self._forget(partitions)
+        LOG.info("partitions revoked", extra=fields(partitions=_names(partitions), committed=len(offsets)))
+
+    def _lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Partitions may be somebody else's already: nothing of them may be committed any more."""
+        self._stats.lost_partitions += len(partitions)
+        self._forget(partitions)
+        LOG.warning("partitions lost", extra=fields(partitions=_names(partitions)))
+
+    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
+        for topic_partition in partitions:
+            self.progress.partitions.pop(topic_partition, None)
+            self._batch.pop(topic_partition, None)
+        self._writing.forget(partitions)
+
+
+def _names(partitions: Sequence[TopicPartition]) -> list[str]:
+    return sorted(f"{each.topic}-{each.partition}" for each in partitions)

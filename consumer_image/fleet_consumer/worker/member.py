@@ -1,0 +1,132 @@
+"""What a worker tells about itself: alive, ready, and the document behind /member.
+
+Everything is read from other threads' objects without locks: each field that is read is replaced as a whole by its
+one writer, and mappings are copied in one step before they are walked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fleet_consumer.group.membership import Membership
+from fleet_consumer.worker.logs import now_text
+from fleet_consumer.worker.loop import ConsumeLoop
+from fleet_consumer.worker.session import Session
+from fleet_consumer.worker.watchdog import Hang
+
+IDLE_LOOP_LIMIT_S: Final = 60.0
+"""A loop that handles no record comes round at least so often: the longest waits in it are those of a rebalance."""
+
+HANDLER_GRACE_S: Final = 30.0
+"""Beyond the poll interval, after which the watchdog ends a hung worker anyway."""
+
+NOT_JOINED: Final = frozenset({"Unjoined", "Left", "Failed"})
+
+
+@dataclass(slots=True)
+class WorkerState:
+    """What the process's parts share. Written by the main thread, except `hang` (by the watchdog)."""
+
+    revision: str
+    max_poll_interval_s: float
+    instance_id: str | None
+    session: Session | None = None
+    error: Exception | None = None
+    hang: Hang | None = None
+    hang_since: float = 0.0
+
+
+def alive(state: WorkerState, *, handling: bool, now: float) -> bool:
+    """Whether the consume loop comes round (`now` is monotonic). A broker that is away is no reason to be restarted."""
+    session = state.session
+    if session is None:
+        return True
+    limit = state.max_poll_interval_s + HANDLER_GRACE_S if handling else IDLE_LOOP_LIMIT_S
+    return now - session.loop.beat_at <= limit
+
+
+def ready(state: WorkerState) -> tuple[bool, str]:
+    """Whether this worker is a member that can do its work, and if not, why; a rebalance alone changes nothing."""
+    session = state.session
+    error = current_error(state)
+    if error is not None:
+        return False, f"{reason_of(error)}: {error}"
+    if session is None:
+        return False, "Starting: the group is not joined yet"
+    membership = session.consumer.membership()
+    if membership.generation < 0 or membership.state in NOT_JOINED:
+        return False, f"Joining: the member is {membership.state}"
+    return True, "joined"
+
+
+def current_error(state: WorkerState) -> Exception | None:
+    """What keeps the worker from its work now, the nearest cause first."""
+    if state.error is not None or state.session is None:
+        return state.error
+    return state.session.loop.error or state.session.consumer.membership().error
+
+
+def reason_of(error: Exception) -> str:
+    """The CamelCase word for an error."""
+    return str(getattr(error, "reason", type(error).__name__))
+
+
+def member_document(state: WorkerState) -> dict[str, Any]:
+    """The JSON behind /member."""
+    session = state.session
+    membership = session.consumer.membership() if session else Membership(group_id="", instance_id=state.instance_id)
+    error = current_error(state)
+    return {
+        "memberId": membership.member_id,
+        "instanceId": state.instance_id,
+        "generation": membership.generation,
+        "leader": membership.leader,
+        "assignor": membership.protocol,
+        "state": membership.state,
+        "assignment": {topic: sorted(partitions) for topic, partitions in membership.assignment.items()},
+        "positions": _offsets(session.loop, "position") if session else {},
+        "committed": _offsets(session.loop, "committed") if session else {},
+        "revision": state.revision,
+        "paused": [],
+        "stuck": _stuck(state),
+        "error": None if error is None else {"reason": reason_of(error), "message": str(error)},
+    }
+
+
+def _offsets(loop: ConsumeLoop, field: str) -> dict[str, dict[str, int]]:
+    told: dict[str, dict[str, int]] = {}
+    for (topic, number), partition in sorted(dict(loop.progress.partitions).items()):
+        offset = getattr(partition, field)
+        if offset is not None:
+            told.setdefault(topic, {})[str(number)] = offset
+    return told
+
+
+def _stuck(state: WorkerState) -> list[dict[str, object]]:
+    stuck: list[dict[str, object]] = []
+    hang = state.hang
+    if hang is not None:
+        stuck.append(
+            {
+                "topic": hang.record.topic,
+                "partition": hang.record.partition,
+                "offset": hang.record.offset,
+                "reason": "HandlerTimeout",
+                "since": now_text(state.hang_since),
+            }
+        )
+    if state.session is not None:
+        for (topic, number), partition in sorted(dict(state.session.loop.progress.partitions).items()):
+            hold = partition.hold
+            if hold is not None:
+                stuck.append(
+                    {
+                        "topic": topic,
+                        "partition": number,
+                        "offset": hold.offset,
+                        "reason": hold.reason,
+                        "since": now_text(hold.since),
+                    }
+                )
+    return stuck

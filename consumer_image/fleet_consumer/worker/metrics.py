@@ -1,0 +1,82 @@
+"""A worker's Prometheus metrics, in a registry of their own.
+
+They are read from plain counters when somebody asks: nothing on the way of a record knows Prometheus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from fleet_consumer.worker.member import WorkerState, ready
+from fleet_consumer.worker.stats import Stats
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+COUNTERS = (
+    ("produced", "Records written on behalf of handlers.", "produced"),
+    ("batches", "Polls that brought records.", "batches"),
+    ("handler_seconds", "Time spent handling, in seconds; divide by records for the mean.", "handler_seconds"),
+    ("poll_wait_seconds", "Time spent waiting for records, in seconds.", "poll_wait_seconds"),
+    ("ack_wait_seconds", "Time spent waiting for acknowledgements, in seconds.", "ack_wait_seconds"),
+    ("rebalances", "Assignments received.", "rebalances"),
+    ("lost_partitions", "Partitions lost without a chance to commit.", "lost_partitions"),
+)
+"""Name after the prefix, help text, field of Stats."""
+
+PREFIX = "fleet_consumer_"
+
+
+class WorkerCollector:
+    """Renders a worker's counters and state at the moment they are asked for."""
+
+    def __init__(self, stats: Stats, state: WorkerState) -> None:
+        self._stats = stats
+        self._state = state
+
+    def describe(self) -> list[Metric]:
+        """Nothing to check at registration: this is the registry's only user."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, as of now."""
+        stats = self._stats
+        records = CounterMetricFamily(f"{PREFIX}records", "Records by what became of them.", labels=["result"])
+        for result in ("done", "failed", "dropped"):
+            records.add_metric([result], getattr(stats, result))
+        yield records
+        commits = CounterMetricFamily(f"{PREFIX}commits", "Offset commits by outcome.", labels=["outcome"])
+        commits.add_metric(["acknowledged"], stats.commits)
+        commits.add_metric(["failed"], stats.commit_failures)
+        yield commits
+        for name, text, field in COUNTERS:
+            yield CounterMetricFamily(f"{PREFIX}{name}", text, value=getattr(stats, field))
+        yield from self._gauges()
+
+    def _gauges(self) -> Iterator[Metric]:
+        joined, _ = ready(self._state)
+        yield GaugeMetricFamily(f"{PREFIX}ready", "1 while the worker is a member that can work.", value=float(joined))
+        session = self._state.session
+        partitions = dict(session.loop.progress.partitions) if session else {}
+        generation = session.consumer.membership().generation if session else -1
+        yield GaugeMetricFamily(f"{PREFIX}generation", "The group's generation, -1 while not joined.", value=generation)
+        yield GaugeMetricFamily(f"{PREFIX}assigned_partitions", "Partitions owned.", value=len(partitions))
+        held = sum(partition.hold is not None for partition in partitions.values())
+        yield GaugeMetricFamily(f"{PREFIX}held_partitions", "Partitions whose writes do not come through.", value=held)
+        for name, text in (("position", "Next offset to handle."), ("committed", "Committed offset.")):
+            gauge = GaugeMetricFamily(f"{PREFIX}{name}_offset", text, labels=["topic", "partition"])
+            for (topic, number), partition in partitions.items():
+                offset = getattr(partition, name)
+                if offset is not None:
+                    gauge.add_metric([topic, str(number)], offset)
+            yield gauge
+
+
+def metrics_page(stats: Stats, state: WorkerState) -> Callable[[], bytes]:
+    """A function that renders the page behind /metrics."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(WorkerCollector(stats, state))
+    ProcessCollector(registry=registry)
+    return lambda: generate_latest(registry)

@@ -1,0 +1,256 @@
+"""The worker's process: from its settings to its exit code.
+
+The main thread runs the handler's `setup`, then sessions one after the other, then `teardown`. Beside it live the HTTP
+threads, the watchdog, and the two threads of each session's consumer. What goes wrong outside (brokers away, wrong
+password, topic missing, fenced) leaves the process alive and not ready, with the reason in /member and in the log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Final, NoReturn
+
+from fleet_consumer.clock import Clock, SystemClock
+from fleet_consumer.handlers import HandlerContext, PythonHandler, load_handler
+from fleet_consumer.worker import logs
+from fleet_consumer.worker.config import SettingsInvalid, WorkerConfig
+from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
+from fleet_consumer.worker.logs import about, fields
+from fleet_consumer.worker.member import WorkerState, alive, member_document, ready, reason_of
+from fleet_consumer.worker.metrics import CONTENT_TYPE, metrics_page
+from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, Backoff, Session, open_session
+from fleet_consumer.worker.settings import Identity, identify
+from fleet_consumer.worker.stats import Stats
+from fleet_consumer.worker.watchdog import Hang, HangDetector, Watch, Watchdog
+
+LOG = logging.getLogger("fleet_consumer.worker")
+
+EXIT_DRAINED: Final = 0
+EXIT_HUNG: Final = 75
+"""A handler hung: past the poll interval, or past the drain time."""
+
+SETUP_BACKOFF_FIRST_S: Final = 1.0
+SETUP_BACKOFF_MAX_S: Final = 60.0
+
+LEAVE_GRACE_S: Final = 2.0
+"""How long past the poll interval a hung worker lives on: its coordinator thread leaves the group in that time."""
+
+TERMINATION_LOG: Final = Path("/dev/termination-log")
+
+
+class SetupFailed(Exception):
+    """The handler's `setup` raised; it is called again until it succeeds."""
+
+    reason = "HandlerSetupFailed"
+
+
+def run_worker(config: WorkerConfig, environment: Mapping[str, str]) -> int:
+    """Work until SIGTERM or SIGINT; returns the exit code. Call it from the main thread.
+
+    Raises SettingsInvalid (also when the HTTP port is taken) and the handler's loading errors before anything is
+    started. Ends the process itself, with EXIT_HUNG, when a handler hangs for too long.
+    """
+    identity = identify(config, environment)
+    watch = Watch()
+    logs.configure(lambda: watch.record, threading.get_ident())
+    handler = load_handler(config.handler.callable, config.handler.path)
+    return WorkerProcess(config, identity, handler, watch, SystemClock()).run()
+
+
+class WorkerProcess:
+    """Wires the parts. Making one starts nothing; `run` may be called once."""
+
+    def __init__(
+        self, config: WorkerConfig, identity: Identity, handler: PythonHandler, watch: Watch, clock: Clock
+    ) -> None:
+        self._config = config
+        self._identity = identity
+        self._handler = handler
+        self._watch = watch
+        self._clock = clock
+        self._stats = Stats()
+        self._state = WorkerState(config.revision, config.consumer.max_poll_interval_seconds, identity.instance_id)
+        self._signalled = False
+        self._stop = threading.Event()
+        self._stop_deadline = float("inf")
+        self._watchdog = Watchdog(
+            watch,
+            HangDetector(
+                timeout_s=config.handler.timeout_seconds,
+                limit_s=config.consumer.max_poll_interval_seconds + LEAVE_GRACE_S,
+            ),
+            clock=clock,
+            on_look=self._looked,
+            on_hang=self._hung,
+        )
+        try:
+            self._http = HttpServer(config.http_port, self._pages())
+        except OSError as error:
+            raise SettingsInvalid("httpPort", f"cannot listen on {config.http_port}: {error}") from error
+
+    def run(self) -> int:
+        """Live the whole life of a worker; returns the exit code."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        self._http.start()
+        self._watchdog.start(threading.current_thread())
+        LOG.info(
+            "worker started",
+            extra=fields(
+                group=self._config.group_id,
+                revision=self._config.revision,
+                instance=self._identity.instance_id,
+                port=self._http.port,
+            ),
+        )
+        try:
+            self._work()
+        finally:
+            self._watchdog.close()
+            self._http.close()
+        LOG.info("worker ended", extra=fields(done=self._stats.done, failed=self._stats.failed))
+        return EXIT_DRAINED
+
+    def _work(self) -> None:
+        context = HandlerContext(
+            namespace=self._config.namespace,
+            name=self._config.name,
+            group_id=self._config.group_id,
+            revision=self._config.revision,
+            worker=self._identity.worker,
+        )
+        if not self._set_up(context):
+            return
+        try:
+            self._live_sessions()
+        finally:
+            self._tear_down(context)
+
+    def _set_up(self, context: HandlerContext) -> bool:
+        """Call `setup` until it succeeds; False when the worker is to stop first."""
+        backoff = Backoff(SETUP_BACKOFF_FIRST_S, SETUP_BACKOFF_MAX_S)
+        while not self._stop.is_set():
+            try:
+                self._handler.setup(context)
+            except Exception as error:
+                delay = backoff.after(0.0)
+                self._state.error = SetupFailed(f"setup of handler {self._handler.spec!r}: {error!r}")
+                LOG.exception("the handler's setup failed", extra=fields(again_in_s=delay))
+                self._stop.wait(delay)
+            else:
+                self._state.error = None
+                return True
+        return False
+
+    def _tear_down(self, context: HandlerContext) -> None:
+        try:
+            self._handler.teardown(context)
+        except Exception:
+            LOG.exception("the handler's teardown failed")
+
+    def _live_sessions(self) -> None:
+        backoff = Backoff()
+        while not self._stop.is_set():
+            began = self._clock.monotonic()
+            try:
+                self._live_session()
+            except Exception as error:
+                # Whatever it is, a fresh session starts at the committed offsets: records may repeat, none is lost.
+                delay = backoff.after(self._clock.monotonic() - began)
+                self._state.error = error
+                LOG.exception("session ended", extra=fields(reason=reason_of(error), again_in_s=delay))
+                self._stop.wait(delay)
+
+    def _live_session(self) -> None:
+        """Be a member until the worker is to stop, or until an error that this consumer cannot outlive."""
+        session = open_session(
+            self._config,
+            self._identity,
+            self._handler,
+            stats=self._stats,
+            watch=self._watch,
+            clock=self._clock,
+            pause=self._stop.wait,
+        )
+        try:
+            session.loop.start()
+            self._state.session, self._state.error = session, None
+            while not self._stop.is_set():
+                session.loop.step()
+        finally:
+            # An error on the way out must not hide the one that led here, nor keep the pod from ending.
+            self._state.session = None
+            self._watch.record = None
+            _close(session)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        # Runs between two bytecodes of the main thread, which may hold any lock: it only leaves a note.
+        self._signalled = True
+
+    def _looked(self, now: float) -> None:
+        """On the watchdog's thread, several times a second: pass on a signal, and see to the end of the drain time."""
+        if self._signalled and not self._stop.is_set():
+            self._stop_deadline = now + self._config.drain_seconds + CLOSE_TIMEOUT_S
+            LOG.info("draining", extra=fields(seconds=self._config.drain_seconds))
+            self._stop.set()
+            session = self._state.session
+            if session is not None:
+                session.loop.stop()
+        record = self._watch.record
+        if now >= self._stop_deadline and record is not None:
+            _end("the handler did not end within the drain time", about(record))
+        if self._watchdog.hang is None:
+            self._state.hang = None
+
+    def _hung(self, hang: Hang, stack: str) -> None:
+        """On the watchdog's thread: a handler is past its time-out, or even past the poll interval."""
+        self._state.hang_since = self._clock.wall() - hang.seconds
+        self._state.hang = hang
+        told = {**about(hang.record), "seconds": round(hang.seconds, 1), "stack": stack}
+        if hang.over:
+            _end("the handler did not answer within the poll interval; the membership is given up", told)
+        LOG.error("the handler does not answer", extra=fields(**told))
+
+    def _pages(self) -> dict[str, Callable[[], Page]]:
+        render = metrics_page(self._stats, self._state)
+
+        def health() -> Page:
+            handling = self._watch.record is not None
+            comes_round = alive(self._state, handling=handling, now=self._clock.monotonic())
+            return text_page(comes_round, "alive" if comes_round else "the consume loop does not come round")
+
+        return {
+            "/healthz": health,
+            "/readyz": lambda: text_page(*ready(self._state)),
+            "/metrics": lambda: Page(200, CONTENT_TYPE, render()),
+            "/member": lambda: json_page(member_document(self._state)),
+        }
+
+
+def _close(session: Session) -> None:
+    try:
+        session.loop.close(CLOSE_TIMEOUT_S)
+    except Exception:
+        LOG.exception("the session did not close in order")
+
+
+def _end(why: str, told: Mapping[str, object]) -> NoReturn:
+    """End the process although its main thread hangs; nothing is committed, so nothing is lost."""
+    LOG.critical(why, extra=fields(**told))
+    tell_termination(json.dumps({"ok": False, "reason": "HandlerTimeout", "message": f"{why}: {told}"}))
+    sys.stderr.flush()
+    os._exit(EXIT_HUNG)
+
+
+def tell_termination(text: str, path: Path = TERMINATION_LOG) -> None:
+    """Leave the last word where the kubelet looks for it; only a container has that file, so it is never created."""
+    if path.exists():
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,124 @@
+"""How far each partition has come: what was handled, what is written, and therefore what may be committed.
+
+A record is finished when its handler is done *and* everything written for it is acknowledged. The committable offset
+is that of the first record which is not finished; nothing ever moves it past such a record. Pure bookkeeping: nothing
+here sends, waits or reads a clock.
+
+One thread (the consume loop's) writes. Others may read single fields and copies of the mapping of partitions: each is
+replaced as a whole, so they see an older or a newer value, never half of one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.record import Record, TopicPartition
+
+
+class Write(Protocol):
+    """One record on its way to a topic, as the bookkeeping sees it."""
+
+    @property
+    def done(self) -> bool:
+        """Whether its fate is known."""
+        ...
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it was not written; None while unknown and when it was."""
+        ...
+
+
+W = TypeVar("W", bound=Write)
+
+
+@dataclass(slots=True)
+class Unfinished(Generic[W]):
+    """A handled record whose writes are not all acknowledged yet. `result` is what it counts as once they are.
+
+    `key` and `value` are the record's bytes as they were read, whatever decoding or the handler made of the record.
+    """
+
+    record: Record
+    key: bytes | None
+    value: bytes | None
+    result: str
+    writes: list[W]
+
+    @property
+    def finished(self) -> bool:
+        return all(write.done and write.error is None for write in self.writes)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why a partition stands still: from which offset, since when (wall clock, seconds), and what for."""
+
+    offset: int
+    since: float
+    reason: str
+    message: str
+
+
+class PartitionProgress(Generic[W]):
+    """One assigned partition. `position` is the next offset to handle, None before the first record."""
+
+    __slots__ = ("_epoch", "committed", "hold", "position", "unfinished")
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+        self.committed: int | None = None
+        self.hold: Hold | None = None
+        self.unfinished: deque[Unfinished[W]] = deque()
+        self._epoch = -1
+
+    def handled(self, offset: int, leader_epoch: int) -> None:
+        """The record at `offset`, and all before it, have been through the handler."""
+        self.position = offset + 1
+        self._epoch = leader_epoch
+
+    def settle(self) -> list[str]:
+        """Forget the finished records at the front; their results, in order."""
+        results = []
+        while self.unfinished and self.unfinished[0].finished:
+            results.append(self.unfinished.popleft().result)
+        return results
+
+    def committable(self) -> OffsetAndMetadata | None:
+        """The next offset to read after a restart, or None when that is what is committed already."""
+        if self.unfinished:
+            # The epoch is that of the record not yet finished: it exists at this offset, as KIP-320 wants to check.
+            first = self.unfinished[0].record
+            offset, epoch = first.offset, first.leader_epoch
+        elif self.position is not None:
+            offset, epoch = self.position, self._epoch
+        else:
+            return None
+        return None if offset == self.committed else OffsetAndMetadata(offset, epoch)
+
+
+class Progress(Generic[W]):
+    """All partitions that this worker owns now."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicPartition, PartitionProgress[W]] = {}
+
+    def committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a commit would say now; only partitions that moved since the last acknowledged commit."""
+        offsets = {}
+        for topic_partition, partition in self.partitions.items():
+            offset = partition.committable()
+            if offset is not None:
+                offsets[topic_partition] = offset
+        return offsets
+
+    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """These offsets are in the group's storage; partitions that went away meanwhile are left out."""
+        for topic_partition, offset in offsets.items():
+            partition = self.partitions.get(topic_partition)
+            if partition is not None:
+                partition.committed = offset.offset

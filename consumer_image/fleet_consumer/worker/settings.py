@@ -1,0 +1,93 @@
+"""From worker.json and the pod's identity to the settings of the parts: connection, consumer, producer, loop."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet_consumer.consumer import ConsumerSettings
+from fleet_consumer.naming import instance_id
+from fleet_consumer.net import ConnectionSettings, SaslSettings, TlsSettings
+from fleet_consumer.worker.config import SettingsInvalid, WorkerConfig
+
+
+class CredentialsUnreadable(Exception):
+    """User name or password cannot be read from where the operator mounts them."""
+
+    reason = "AuthenticationFailed"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which worker of the fleet this is: its name for people and brokers, and its instance id when it is static."""
+
+    worker: str
+    instance_id: str | None
+
+
+def identify(config: WorkerConfig, environment: Mapping[str, str]) -> Identity:
+    """Read the pod's name from the environment; a StatefulSet's pod ends in its ordinal.
+
+    Raises SettingsInvalid when static membership is wanted and there is no ordinal to make it from: two workers with
+    one instance id would fence each other.
+    """
+    pod = environment.get("POD_NAME", "")
+    if not config.consumer.static_membership:
+        return Identity(pod or config.name, None)
+    ordinal = re.fullmatch(r".+-([0-9]+)", pod)
+    if ordinal is None:
+        raise SettingsInvalid(
+            "consumer.staticMembership",
+            f"needs the environment variable POD_NAME to end in an ordinal, such as {config.name}-0; it is {pod!r}",
+        )
+    return Identity(pod, instance_id(config.namespace, config.name, config.uid, int(ordinal[1])))
+
+
+def connection_settings(config: WorkerConfig, client_id: str) -> ConnectionSettings:
+    """How to reach the brokers. Reads the credentials anew each time, so that a new session sees a new password.
+
+    Raises SettingsInvalid and CredentialsUnreadable.
+    """
+    tls = sasl = None
+    if config.tls is not None:
+        tls = TlsSettings(ca_file=config.tls.ca_file, cert_file=config.tls.cert_file, key_file=config.tls.key_file)
+    if config.sasl is not None:
+        directory = config.sasl.directory
+        username, password = _credential(directory, "username"), _credential(directory, "password")
+        sasl = SaslSettings(mechanism=config.sasl.mechanism, username=username, password=password)
+    try:
+        return ConnectionSettings(bootstrap_servers=config.bootstrap_servers, client_id=client_id, tls=tls, sasl=sasl)
+    except ValueError as error:
+        raise SettingsInvalid("connection.bootstrapServers", str(error)) from error
+
+
+def consumer_settings(config: WorkerConfig, connection: ConnectionSettings, identity: Identity) -> ConsumerSettings:
+    """The member's settings; the words of the custom resource become Kafka's."""
+    consumer = config.consumer
+    return ConsumerSettings(
+        connection=connection,
+        group_id=config.group_id,
+        assignors=consumer.assignors,
+        group_instance_id=identity.instance_id,
+        session_timeout_ms=consumer.session_timeout_seconds * 1000,
+        heartbeat_interval_ms=consumer.heartbeat_interval_seconds * 1000,
+        max_poll_interval_ms=consumer.max_poll_interval_seconds * 1000,
+        max_poll_records=consumer.max_poll_records,
+        auto_offset_reset=consumer.auto_offset_reset.lower(),
+        isolation_level={"ReadUncommitted": "read_uncommitted", "ReadCommitted": "read_committed"}[
+            consumer.isolation_level
+        ],
+        properties=consumer.properties,
+    )
+
+
+def _credential(directory: str, name: str) -> str:
+    path = Path(directory) / name
+    try:
+        return path.read_text(encoding="utf-8").rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CredentialsUnreadable(
+            f"cannot read {path}: {error}; the cluster's secret must hold the keys username and password"
+        ) from error

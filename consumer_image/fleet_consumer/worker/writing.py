@@ -1,0 +1,189 @@
+"""Seeing writes through: waiting for acknowledgements, and holding the partitions whose writes do not come through.
+
+A held partition is paused at its first unfinished record. Its failed writes are sent again with backoff, for ever,
+because the alternatives are losing a record or repeating its handler. It goes on by itself once everything is
+acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from fleet_consumer.clock import Clock
+from fleet_consumer.record import TopicPartition
+from fleet_consumer.retry.failure import Failure, FailureReason, cut
+from fleet_consumer.retry.headers import without_details
+from fleet_consumer.worker.judge import Judge
+from fleet_consumer.worker.logs import about, fields
+from fleet_consumer.worker.outbox import Outbox, Outgoing, hold_reason
+from fleet_consumer.worker.progress import Hold, PartitionProgress, Unfinished
+from fleet_consumer.worker.stats import FAILED, Stats
+
+LOG = logging.getLogger("fleet_consumer.worker")
+
+ACK_WAIT_S: Final = 5.0
+"""How long a batch's end waits for acknowledgements before its partitions are held and others go on."""
+
+BACKOFF_FIRST_S: Final = 1.0
+BACKOFF_MAX_S: Final = 30.0
+"""Writes of a held partition are sent again after 1 s, 2 s, 4 s … 30 s."""
+
+Partitions = Mapping[TopicPartition, PartitionProgress[Outgoing]]
+
+
+class Pausable(Protocol):
+    """The part of `Consumer` that holding needs."""
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions."""
+        ...
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """End a pause."""
+        ...
+
+
+@dataclass(slots=True)
+class _Held:
+    """A partition that stands still, and when its failed writes are sent again."""
+
+    partition: PartitionProgress[Outgoing]
+    retry_at: float
+    delay_s: float
+
+
+class Writing:
+    """All writes that are under way. Used by the consume loop's thread only."""
+
+    def __init__(self, *, outbox: Outbox, judge: Judge, consumer: Pausable, stats: Stats, clock: Clock) -> None:
+        self._outbox = outbox
+        self._judge = judge
+        self._consumer = consumer
+        self._stats = stats
+        self._clock = clock
+        self._held: dict[TopicPartition, _Held] = {}
+
+    @property
+    def held(self) -> frozenset[TopicPartition]:
+        """The partitions that stand still."""
+        return frozenset(self._held)
+
+    def wait_for_batch(self, batch: Partitions) -> None:
+        """Wait for the acknowledgements of a batch, a few seconds at most; hold the partitions that miss some."""
+        waiting = {each: partition for each, partition in batch.items() if partition.unfinished}
+        if not waiting:
+            return
+        before = self._clock.monotonic()
+        self._outbox.wait(ACK_WAIT_S)
+        now = self._clock.monotonic()
+        self._stats.ack_wait_seconds += now - before
+        for topic_partition, partition in waiting.items():
+            self._count(partition)
+            self._mend(partition)
+            if partition.unfinished and topic_partition not in self._held:
+                self._hold(topic_partition, partition, now)
+
+    def look_after(self, batch: Partitions) -> None:
+        """Take in acknowledgements that have come, without waiting; see to held partitions whose time has come.
+
+        `batch` is what is being handled: other partitions have nothing under way, unless they are held.
+        """
+        waiting = [partition for partition in batch.values() if partition.unfinished]
+        if not waiting and not self._held:
+            return
+        self._outbox.wait(0)
+        for partition in waiting:
+            self._count(partition)
+        now = self._clock.monotonic()
+        for topic_partition, held in list(self._held.items()):
+            self._look_after_held(topic_partition, held, now)
+
+    def finish(self, partitions: Partitions, timeout_s: float) -> None:
+        """Wait for what these partitions still write, because they are about to go; what stays open is repeated."""
+        if any(partition.unfinished for partition in partitions.values()):
+            self._outbox.wait(timeout_s)
+            for partition in partitions.values():
+                self._count(partition)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """These partitions are not ours any more."""
+        for topic_partition in partitions:
+            self._held.pop(topic_partition, None)
+
+    def _look_after_held(self, topic_partition: TopicPartition, held: _Held, now: float) -> None:
+        partition = held.partition
+        self._count(partition)
+        self._mend(partition)
+        if not partition.unfinished:
+            self._release(topic_partition, partition)
+            return
+        partition.hold = _picture(partition, partition.hold, self._clock.wall())
+        if now >= held.retry_at:
+            held.delay_s = min(held.delay_s * 2, BACKOFF_MAX_S)
+            held.retry_at = now + held.delay_s
+            self._send_again(partition)
+
+    def _count(self, partition: PartitionProgress[Outgoing]) -> None:
+        for result in partition.settle():
+            self._stats.count(result)
+
+    def _mend(self, partition: PartitionProgress[Outgoing]) -> None:
+        for unfinished in partition.unfinished:
+            for write in unfinished.writes:
+                if write.refused:
+                    self._replace(unfinished, write)
+                    break
+
+    def _replace(self, unfinished: Unfinished[Outgoing], write: Outgoing) -> None:
+        """What a topic will never take is replaced by what it may take: an output by its record's failure, a failed
+        record by one that says less. One that is refused even so stays, and its partition is held."""
+        if unfinished.result != FAILED:
+            error = cut(f"an output was refused by its topic: {write.error}")
+            self._judge.refused(unfinished, Failure(FailureReason.FATAL, "OutputRefused", error))
+            return
+        smaller = without_details(write.headers)
+        if len(smaller) < len(write.headers):
+            write.headers = smaller
+            self._outbox.send(write)
+
+    def _hold(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing], now: float) -> None:
+        partition.hold = _picture(partition, None, self._clock.wall())
+        self._held[topic_partition] = _Held(partition, now + BACKOFF_FIRST_S, BACKOFF_FIRST_S)
+        self._consumer.pause([topic_partition])
+        LOG.error(
+            "partition held: its writes are not acknowledged",
+            extra=fields(
+                **about(partition.unfinished[0].record), reason=partition.hold.reason, error=partition.hold.message
+            ),
+        )
+
+    def _release(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing]) -> None:
+        del self._held[topic_partition]
+        partition.hold = None
+        self._consumer.resume([topic_partition])
+        LOG.info("partition goes on", extra=fields(topic=topic_partition.topic, partition=topic_partition.partition))
+
+    def _send_again(self, partition: PartitionProgress[Outgoing]) -> None:
+        for unfinished in partition.unfinished:
+            for write in unfinished.writes:
+                if write.done and write.error is not None:
+                    self._outbox.send(write)
+
+
+def _picture(partition: PartitionProgress[Outgoing], previous: Hold | None, wall: float) -> Hold:
+    """Why a partition stands still, as far as is known; what was known stays known while a write is tried again."""
+    offset = partition.unfinished[0].record.offset
+    same = previous is not None and previous.offset == offset
+    errors = [write.error for each in partition.unfinished for write in each.writes if write.error is not None]
+    if errors:
+        reason, message = hold_reason(errors[0]), str(errors[0])
+    elif previous is not None and same:
+        reason, message = previous.reason, previous.message
+    else:
+        topics = sorted({write.topic for write in partition.unfinished[0].writes if not write.done})
+        reason = "Unacknowledged"
+        message = f"no acknowledgement yet from {', '.join(topics)}; see whether its brokers are up"
+    return Hold(offset, previous.since if previous is not None and same else wall, reason, message)
