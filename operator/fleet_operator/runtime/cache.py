@@ -18,9 +18,7 @@ from enum import Enum
 from typing import Final
 
 from fleet_operator.clients.kinds import JsonObject, Kind
-
-GROUP_LABEL: Final = "consumerfleet.io/group"
-"""The label by which children are found: the name of the ConsumerGroup they belong to."""
+from fleet_operator.planning.labels import GROUP_LABEL
 
 Key = tuple[str, str]
 """Namespace and name."""

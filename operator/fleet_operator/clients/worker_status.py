@@ -1,0 +1,90 @@
+"""A worker's own account of its membership, over its `/member` endpoint.
+
+DescribeGroups tells neither generation nor leader; the workers know both. This is a courtesy for people reading
+status: the operator may run where pods cannot be reached, so no answer is an ordinary outcome and never an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any, Final
+
+import aiohttp
+
+from fleet_operator.planning import times
+from fleet_operator.planning.observation import StuckPartition, WorkerObservation
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS: Final = 2.0
+ANSWER_BYTES_MAX: Final = 1 << 20
+"""A worker's answer lists its partitions; a larger one is not from a worker of ours."""
+CALLS_AT_ONCE_MAX: Final = 16
+
+
+class WorkerStatusClient:
+    """One shared session. `open` and `close` on the event loop, once each."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+        self._slots = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
+
+    async def open(self) -> None:
+        """Make the session; connects to nothing."""
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS))
+
+    async def close(self) -> None:
+        """Close the session."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def member(self, pod: str, ip: str, port: int) -> WorkerObservation | None:
+        """What the worker in this pod says; None when it says nothing, or nothing we understand."""
+        assert self._session is not None, "opened before use"
+        host = f"[{ip}]" if ":" in ip else ip
+        async with self._slots:
+            try:
+                async with self._session.get(f"http://{host}:{port}/member", allow_redirects=False) as answer:
+                    if answer.status != 200:
+                        return None
+                    body = await answer.content.read(ANSWER_BYTES_MAX)
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                log.debug("worker did not answer", extra={"pod": pod, "error": str(error)})
+                return None
+        return parse_member(pod, body)
+
+
+def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
+    """The JSON of `/member`; None when it is not such JSON."""
+    try:
+        answer = json.loads(body)
+        error = answer.get("error") or {}
+        return WorkerObservation(
+            pod=pod,
+            member_id=str(answer.get("memberId") or ""),
+            instance_id=answer.get("instanceId"),
+            generation=int(answer.get("generation", -1)),
+            leader=bool(answer.get("leader", False)),
+            assignor=str(answer.get("assignor") or ""),
+            state=str(answer.get("state") or ""),
+            revision=str(answer.get("revision") or ""),
+            stuck=tuple(_stuck(entry) for entry in answer.get("stuck") or ()),
+            error_reason=str(error.get("reason") or ""),
+            error_message=str(error.get("message") or ""),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _stuck(entry: dict[str, Any]) -> StuckPartition:
+    """One stuck partition; its `since` may be a number or text."""
+    since = entry.get("since")
+    return StuckPartition(
+        topic=str(entry["topic"]),
+        partition=int(entry["partition"]),
+        offset=int(entry["offset"]),
+        since=float(since) if isinstance(since, int | float) else times.from_text(since) or 0.0,
+        reason=str(entry.get("reason") or ""),
+    )

@@ -1,0 +1,137 @@
+"""From "this object changed" to "these objects should be reconciled".
+
+Runs on the event loop, for every watch event, so it does little: caches take the object in, keys are queued. Status
+changes of our own kinds are nobody's news (we wrote them), those of pods and StatefulSets are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
+from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject, Kind
+from fleet_operator.planning.labels import GROUP_LABEL
+from fleet_operator.planning.observation import ClusterObservation
+from fleet_operator.runtime.cache import Change, Key, key_of
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.store import Store
+
+HANDLER_SOURCE: Final = "true"
+"""Value of the handler label on what users write."""
+HANDLER_RECORD: Final = "revision"
+"""Value of the handler label on the ConfigMaps that the operator makes."""
+HANDLER_SELECTOR: Final = f"{HANDLER_LABEL} in ({HANDLER_SOURCE},{HANDLER_RECORD})"
+"""One watch delivers both: a label selector has no "or" across keys, so both carry the same key."""
+
+WATCHED: Final = {
+    KAFKA_CLUSTER: "",
+    CONSUMER_GROUP: "",
+    STATEFUL_SET: GROUP_LABEL,
+    POD: GROUP_LABEL,
+    CONFIG_MAP: HANDLER_SELECTOR,
+}
+"""What is watched, with the label selector that the API server filters by."""
+
+CALM_SECONDS: Final = 10.0
+"""How long news that is only about offsets may wait, so that it is taken up together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """Where keys go: `group_later` takes the seconds that a group's reconcile may wait."""
+
+    cluster: Callable[[Key], None]
+    group: Callable[[Key], None]
+    group_later: Callable[[Key, float], None]
+
+
+class Router:
+    """Turns watch events and observations into keys. Implements the observatory's `Listener`."""
+
+    def __init__(self, store: Store, queues: Queues, metrics: Metrics) -> None:
+        self._store = store
+        self._queues = queues
+        self._metrics = metrics
+
+    def observed(self, kind: Kind, body: JsonObject, gone: bool) -> None:
+        """A watch delivered an object."""
+        self._metrics.watch_events.labels(kind.kind).inc()
+        cache = self._store.cache(kind)
+        change = cache.remove(key_of(body), body["metadata"]["uid"]) if gone else cache.observe(body)
+        self.changed(kind, body, change)
+
+    def changed(self, kind: Kind, body: JsonObject, change: Change) -> None:
+        """An object of a cache changed; queue whoever depends on it."""
+        if change is Change.NOTHING:
+            return
+        key = key_of(body)
+        match kind.kind:
+            case KAFKA_CLUSTER.kind if change is not Change.STATUS:
+                self._queues.cluster(key)
+                self._groups_of_cluster(key)
+            case CONSUMER_GROUP.kind if change is not Change.STATUS:
+                self._queues.group(key)
+                if change in (Change.NEW, Change.GONE):
+                    self._rivals(key, body)
+            case STATEFUL_SET.kind | POD.kind:
+                self._group_of_child(body)
+            case CONFIG_MAP.kind:
+                self._group_of_child(body)
+                if body["metadata"].get("labels", {}).get(HANDLER_LABEL) == HANDLER_SOURCE:
+                    self._groups_of_source(key)
+
+    def cluster_changed(self, cluster: Key) -> None:
+        self._queues.cluster(cluster)
+
+    def group_changed(self, group: Key, *, urgent: bool) -> None:
+        if urgent:
+            self._queues.group(group)
+        else:
+            self._queues.group_later(group, CALM_SECONDS)
+
+    def looked(self, cluster: Key, observation: ClusterObservation, seconds: float) -> None:
+        name = "/".join(cluster)
+        self._metrics.observation_seconds.labels(name).observe(seconds)
+        if observation.reachable:
+            self._metrics.observed_at.labels(name).set(observation.observed_at)
+        else:
+            self._metrics.observation_failures.labels(name, observation.reason).inc()
+
+    def _group_of_child(self, body: JsonObject) -> None:
+        group = body["metadata"].get("labels", {}).get(GROUP_LABEL)
+        if group is not None:
+            self._queues.group((body["metadata"]["namespace"], group))
+
+    def _groups_of_cluster(self, cluster: Key) -> None:
+        for body in self._store.cache(CONSUMER_GROUP):
+            if cluster_of(body) == cluster:
+                self._queues.group(key_of(body))
+
+    def _groups_of_source(self, source: Key) -> None:
+        for body in self._store.cache(CONSUMER_GROUP):
+            if source_of(body) == source:
+                self._queues.group(key_of(body))
+
+    def _rivals(self, key: Key, body: JsonObject) -> None:
+        """Objects for the same Kafka group: when one comes or goes, the others' turn may have changed."""
+        for other in self._store.cache(CONSUMER_GROUP):
+            if key_of(other) != key and group_id_of(other) == group_id_of(body):
+                self._queues.group(key_of(other))
+
+
+def cluster_of(group: JsonObject) -> Key:
+    """The KafkaCluster that a ConsumerGroup refers to."""
+    return group["metadata"]["namespace"], group["spec"]["clusterRef"]["name"]
+
+
+def group_id_of(group: JsonObject) -> str:
+    """The Kafka group of a ConsumerGroup."""
+    return str(group["spec"].get("groupId") or group["metadata"]["name"])
+
+
+def source_of(group: JsonObject) -> Key | None:
+    """The ConfigMap that holds a ConsumerGroup's handler, if one does."""
+    name = ((group["spec"]["handler"].get("python") or {}).get("configMapRef") or {}).get("name")
+    return (group["metadata"]["namespace"], name) if name else None

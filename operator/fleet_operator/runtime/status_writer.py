@@ -1,0 +1,121 @@
+"""The only way to `/status`: written when it says something new, and no more often than that is worth.
+
+News is graded. A condition that flipped, a new generation, a changed state or count of replicas is urgent: somebody
+waits for it, or a machine acts on it. Members, lag buckets and the like are routine: they wait for the token bucket,
+and for some seconds since the object's last write. Where nothing but the wording of messages or a time of observation
+changed, a minute must have passed: an error whose text differs with each attempt must not become a write each time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from fleet_consumer.clock import Clock
+from fleet_operator.clients.kinds import JsonObject, kind_of
+from fleet_operator.runtime.cache import Key, key_of
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.store import Store, digest
+from fleet_operator.runtime.token_bucket import TokenBucket
+
+ROUTINE_SECONDS: Final = 5.0
+WORDING_SECONDS: Final = 60.0
+BURST: Final = 100.0
+DEBT_MAX: Final = 1000.0
+_IGNORED: Final = frozenset({"observedAt"})
+"""Fields that alone are no reason to write; they go along with the next write."""
+_URGENT_FIELDS: Final = ("observedGeneration", "state", "replicas", "readyReplicas", "targetReplicas", "memberCount")
+
+
+class Weight(IntEnum):
+    """How much a difference between two statuses matters."""
+
+    NOTHING = 0
+    WORDING = 1
+    ROUTINE = 2
+    URGENT = 3
+
+
+def weigh(before: JsonObject, after: JsonObject) -> Weight:
+    """The weight of what changed from one status to another."""
+    before = {key: value for key, value in before.items() if key not in _IGNORED}
+    after = {key: value for key, value in after.items() if key not in _IGNORED}
+    if digest(before) == digest(after):
+        return Weight.NOTHING
+    if _verdicts(before) != _verdicts(after) or any(before.get(k) != after.get(k) for k in _URGENT_FIELDS):
+        return Weight.URGENT
+    return Weight.WORDING if digest(_unworded(before)) == digest(_unworded(after)) else Weight.ROUTINE
+
+
+def _verdicts(status: JsonObject) -> list[tuple[Any, ...]]:
+    return [(c.get("type"), c.get("status"), c.get("reason")) for c in status.get("conditions", ())]
+
+
+def _unworded(status: JsonObject) -> JsonObject:
+    """A status without its sentences."""
+    bare = {key: value for key, value in status.items() if key != "message"}
+    return bare | {"conditions": _verdicts(status)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """The last write of an object's status: what was meant, what the API server made of it, when."""
+
+    meant: str
+    stored: str
+    at: float
+
+
+class StatusWriter:
+    """Writes the status of all objects of one operator, out of one budget. Used on the event loop only."""
+
+    def __init__(self, store: Store, clock: Clock, metrics: Metrics, *, writes_per_second: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._metrics = metrics
+        self._bucket = TokenBucket(rate=writes_per_second, burst=BURST, debt_max=DEBT_MAX)
+        self._written: dict[tuple[str, Key], _Written] = {}
+
+    async def write(self, body: JsonObject, status: JsonObject) -> float | None:
+        """Make an object's status be `status`. Raises KubeError.
+
+        Returns None when it is so, or the seconds after which to come back because the write was put off.
+        """
+        kind, key = kind_of(body), key_of(body)
+        now = self._clock.monotonic()
+        written = self._written.get((kind.kind, key))
+        before = body.get("status") or {}
+        if written and written.meant == _digest(status) and written.stored == _digest(before):
+            return None
+        weight = weigh(before, status)
+        if weight is Weight.NOTHING:
+            return None
+        if weight is Weight.URGENT:
+            self._bucket.take_now(now)
+        else:
+            pause = WORDING_SECONDS if weight is Weight.WORDING else ROUTINE_SECONDS
+            wait = max(written.at + pause - now, 0.0) if written else 0.0
+            wait = wait or self._bucket.wait(now)
+            if wait > 0.0:
+                self._metrics.status_deferred.labels(kind.kind).inc()
+                return wait
+        stored = await self._store.kube.apply_status(_intent(body, status))
+        self._metrics.status_writes.labels(kind.kind).inc()
+        self._written[kind.kind, key] = _Written(_digest(status), _digest(stored.get("status") or {}), now)
+        self._store.learn(kind, stored)
+        return None
+
+    def forget(self, kind: str, key: Key) -> None:
+        """Drop what is remembered of an object that is gone."""
+        self._written.pop((kind, key), None)
+
+
+def _digest(status: JsonObject) -> str:
+    return digest({key: value for key, value in status.items() if key not in _IGNORED})
+
+
+def _intent(body: JsonObject, status: JsonObject) -> JsonObject:
+    """The apply of a status: names the object, with its uid so that a namesake made meanwhile is not written to."""
+    metadata = {key: body["metadata"][key] for key in ("name", "namespace", "uid")}
+    return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata, "status": status}

@@ -1,0 +1,114 @@
+"""kopf, and nothing but kopf: watches that deliver what is new to the event loop of the operator.
+
+kopf runs on a thread with a loop of its own, because it takes the loop it runs on for its own: on its way out it
+cancels every task it finds there, and on the main thread it takes the signals. Handlers are `on.event` only, so kopf
+writes nothing to the cluster: no finalizers, no annotations, no Events. They do nothing but hand the object over.
+
+kopf's caches, indices, retries and daemons are not used: `on.event` handlers that raise are not retried, and an index
+over a few thousand objects delays the start by minutes. Level-based reconciling needs none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import kopf
+
+from fleet_operator.clients.kinds import JsonObject, Kind
+from fleet_operator.reconcilers.routing import WATCHED
+
+log = logging.getLogger(__name__)
+
+Sink = Callable[[Kind, JsonObject, bool], None]
+"""Called on the operator's loop with the kind, the object, and whether it is gone."""
+
+SERVER_TIMEOUT_SECONDS: Final = 300
+"""A watch is renewed at least this often, beside kopf's own check for silence."""
+STOP_SECONDS: Final = 10.0
+
+
+class Watcher:
+    """The watches. `start` and `stop` once each, on the operator's loop; `ended` completes when kopf has ended."""
+
+    def __init__(self, sink: Sink, namespaces: Sequence[str]) -> None:
+        self._sink = sink
+        self._namespaces = namespaces
+        self._loop = asyncio.get_running_loop()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+
+    def start(self) -> None:
+        """Start watching."""
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Stop watching and wait, within a bound, for the thread."""
+        self._stop.set()
+        await asyncio.to_thread(self._thread.join, STOP_SECONDS)
+        if self._thread.is_alive():
+            log.warning("the watches did not end in time")
+
+    def _run(self) -> None:
+        """The thread: kopf until it is told to stop or fails. Its failure ends the operator (see `app`)."""
+        scope: dict[str, Any] = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
+        error: BaseException | None = None
+        try:
+            asyncio.run(
+                kopf.operator(
+                    registry=self._registry(),
+                    settings=watch_settings(),
+                    standalone=True,
+                    stop_flag=self._stop,
+                    **scope,
+                )
+            )
+        except Exception as caught:
+            error = caught
+        self._loop.call_soon_threadsafe(self._finish, error)
+
+    def _finish(self, error: BaseException | None) -> None:
+        if self.ended.done():
+            return
+        if error is not None:
+            self.ended.set_exception(error)
+        else:
+            self.ended.set_result(None)
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        """A registry of our own has no login handlers; these two are kopf's, in the order of the client's own rules."""
+        registry = kopf.OperatorRegistry()
+        kopf.on.login(registry=registry)(kopf.login_with_service_account)
+        kopf.on.login(registry=registry)(kopf.login_with_kubeconfig)
+        for kind in WATCHED:
+            # The group must be named: other products have kinds of the same plural.
+            kopf.on.event(
+                group=kind.group, version=kind.version, plural=kind.plural, id=f"watch-{kind.plural}", registry=registry
+            )(self._handler(kind))
+        return registry
+
+    def _handler(self, kind: Kind) -> Callable[..., Any]:
+        async def hand_over(event: Any, **_: Any) -> None:
+            body = {**event["object"], "apiVersion": kind.api_version, "kind": kind.kind}
+            self._loop.call_soon_threadsafe(self._sink, kind, body, event["type"] == "DELETED")
+
+        return hand_over
+
+
+def watch_settings() -> kopf.OperatorSettings:
+    """kopf with everything switched off that it would do beside watching."""
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True  # the CRDs exist before we start; needs no rights on CRDs and namespaces
+    settings.process.ultimate_exiting_timeout = None
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 10
+    settings.watching.server_timeout = SERVER_TIMEOUT_SECONDS
+    for kind, selector in WATCHED.items():
+        if selector:
+            settings.watching.label_selectors[kind.group, kind.version, kind.plural] = selector
+    return settings
