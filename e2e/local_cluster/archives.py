@@ -54,6 +54,8 @@ def write_image(archive: Path, name: str, layers: Sequence[Path], settings: Imag
             "WorkingDir": settings.working_dir,
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},
+        # Builders count the layers by this list.
+        "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "local-cluster"} for _ in digests],
     }
     manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": [f"{digest}.tar" for digest in digests]}]
     with tarfile.open(archive, "w") as out:

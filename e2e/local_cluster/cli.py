@@ -10,6 +10,7 @@ from pathlib import Path
 from e2e.local_cluster.access import ClusterAccess, foreign_kubeconfig
 from e2e.local_cluster.cluster import LocalCluster
 from e2e.local_cluster.errors import ClusterError
+from e2e.local_cluster.images import ensure_images
 from e2e.local_cluster.instance import Instance, select_instance
 from e2e.local_cluster.namespace import enter_command
 from e2e.local_cluster.status import api_parts, cluster_parts
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     command("up", _up, "bring the cluster up, or repair it; does nothing to one that is well")
     command("down", _down, "end the cluster and remove everything of it but the shared cache")
     command("status", _status, "show the cluster part by part; exits with 1 if a part is not well")
+    command("images", _images, "build the operator's and the worker's image and load them")
     load = command("load-image", _load_image, "import an image archive (docker or OCI format)")
     load.add_argument("file", type=Path)
     logs = command("logs", _logs, "print the log of a component, or without one the names of the logs")
@@ -117,6 +119,10 @@ def _status(options: argparse.Namespace) -> None:
         print(f"{'ok ' if part.healthy else 'BAD'} {part.name:<{width}}  {part.detail}")
     if not all(part.healthy for part in parts):
         raise SystemExit(1)
+
+
+def _images(options: argparse.Namespace) -> None:
+    ensure_images(_own(options))
 
 
 def _load_image(options: argparse.Namespace) -> None:

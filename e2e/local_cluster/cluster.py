@@ -89,16 +89,22 @@ class LocalCluster:
         With a ``fingerprint`` the import is skipped if the node has had an archive with this one already. Raises
         ClusterError (``NotRunning``, ``ImportFailed``).
         """
-        marker = self.instance.directory / "images" / fingerprint if fingerprint else None
-        if marker and marker.exists():
-            return marker.read_text().split()
+        if fingerprint and self.has_image(fingerprint):
+            return self._marker(fingerprint).read_text().split()
         command = ["ctr", "--namespace", "k8s.io", "images", "import", str(archive.absolute())]
         printed = run(enter_command(self.instance, command), reason="ImportFailed")
         names = [line.split()[1] for line in printed.splitlines() if line.startswith("unpacking ")]
-        if marker:
-            marker.parent.mkdir(exist_ok=True)
-            marker.write_text("\n".join(names))
+        if fingerprint:
+            self._marker(fingerprint).parent.mkdir(exist_ok=True)
+            self._marker(fingerprint).write_text("\n".join(names))
         return names
+
+    def has_image(self, fingerprint: str) -> bool:
+        """Whether an archive with this fingerprint was loaded; the record is kept, and removed, with the images."""
+        return self._marker(fingerprint).exists()
+
+    def _marker(self, fingerprint: str) -> Path:
+        return self.instance.directory / "images" / fingerprint
 
     def _locked(self) -> AbstractContextManager[None]:
         return file_lock(self.instance.lock, purpose=f"changing cluster {self.instance.name}")

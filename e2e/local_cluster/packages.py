@@ -11,20 +11,22 @@ from e2e.local_cluster.commands import stream
 from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.steps import step
 
-__all__ = ["CLUSTER_PROGRAMS", "IMAGE_PROGRAMS", "cni_programs", "ensure_programs_installed"]
+__all__ = ["CLUSTER_PROGRAMS", "IMAGE_PROGRAMS", "KAFKA_PROGRAMS", "cni_programs", "ensure_programs_installed"]
 
 CNI_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"), Path("/usr/libexec/cni"))
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A program, and the Debian package that holds it."""
+    """A program (or the path of a file), and the Debian package that holds it."""
 
     program: str
     package: str
 
     def met(self) -> bool:
         """Whether the program is here. Network plugins live in a folder of their own."""
+        if self.program.startswith("/"):
+            return Path(self.program).exists()
         if self.package == "containernetworking-plugins":
             return any((folder / self.program).exists() for folder in CNI_FOLDERS)
         return shutil.which(self.program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
@@ -50,6 +52,10 @@ CLUSTER_PROGRAMS = (
 IMAGE_PROGRAMS = (
     Requirement("buildah", "buildah"),
     Requirement("mmdebstrap", "mmdebstrap"),
+    # Signs Debian's packages; other distributions do not have it by default.
+    Requirement("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring"),
+)
+KAFKA_PROGRAMS = (
     Requirement("java", "default-jdk-headless"),
     Requirement("jlink", "default-jdk-headless"),
     Requirement("mvn", "maven"),
