@@ -1,0 +1,89 @@
+"""How `__consumer_offsets` differs from what a KafkaCluster wants, and the remedy.
+
+Its number of partitions decides which broker coordinates a group. Brokers read the number once, when they start, so a
+topic whose number differs from theirs leaves groups without a coordinator, silently. Nothing here is ever mended by the
+operator: each problem names what a person should run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.api.v1alpha1.kafkacluster import OffsetsTopic
+from fleet_operator.planning.observation import ClusterObservation, OffsetsTopicInfo
+from fleet_operator.planning.problem import Problem
+
+COMPACT: Final = "compact"
+
+
+def offsets_topic_problem(observation: ClusterObservation, wanted: OffsetsTopic) -> Problem | None:
+    """The first difference, gravest first; None when there is none, or when the topic will be made as wanted."""
+    brokers_setting, topic = observation.broker_offsets_partitions, observation.offsets_topic
+    if topic is None:
+        return _not_made_yet(brokers_setting, wanted)
+    return next((problem for check in CHECKS if (problem := check(topic, wanted, brokers_setting))), None)
+
+
+def _not_made_yet(brokers_setting: int | None, wanted: OffsetsTopic) -> Problem | None:
+    """The last moment at which the number can be chosen."""
+    if brokers_setting is None or brokers_setting == wanted.partitions:
+        return None
+    return Problem(
+        conditions.BROKER_CONFIG_MISMATCH,
+        f"__consumer_offsets does not exist yet, and the brokers would make it with {brokers_setting} partitions, not "
+        f"{wanted.partitions}: set offsets.topic.num.partitions={wanted.partitions} on every broker and restart them "
+        "before the first group is used",
+    )
+
+
+def _partitions(topic: OffsetsTopicInfo, wanted: OffsetsTopic, _setting: int | None) -> Problem | None:
+    if topic.partitions == wanted.partitions:
+        return None
+    return Problem(
+        conditions.PARTITIONS_DIFFER,
+        f"__consumer_offsets has {topic.partitions} partitions, spec.offsetsTopic.partitions says {wanted.partitions}. "
+        "The number decides each group's coordinator and must never change once the topic is in use: set "
+        f"spec.offsetsTopic.partitions to {topic.partitions}",
+    )
+
+
+def _brokers_setting(topic: OffsetsTopicInfo, _wanted: OffsetsTopic, setting: int | None) -> Problem | None:
+    if setting is None or setting == topic.partitions:
+        return None
+    return Problem(
+        conditions.BROKER_CONFIG_MISMATCH,
+        f"__consumer_offsets has {topic.partitions} partitions, the brokers' offsets.topic.num.partitions is {setting}"
+        ": correct the setting, or groups lose their coordinator should the topic ever be made anew",
+    )
+
+
+def _replication(topic: OffsetsTopicInfo, wanted: OffsetsTopic, _setting: int | None) -> Problem | None:
+    if topic.replication_factor >= wanted.replication_factor:
+        return None
+    return Problem(
+        conditions.REPLICATION_TOO_LOW,
+        f"__consumer_offsets has {topic.replication_factor} replicas of each partition, "
+        f"spec.offsetsTopic.replicationFactor says {wanted.replication_factor}: reassign its partitions with "
+        "kafka-reassign-partitions.sh and a plan that names more brokers, or lower the field",
+    )
+
+
+def _compaction(topic: OffsetsTopicInfo, _wanted: OffsetsTopic, _setting: int | None) -> Problem | None:
+    if topic.cleanup_policy is None or COMPACT in topic.cleanup_policy.split(","):
+        return None
+    return Problem(
+        conditions.NOT_COMPACTED,
+        f"__consumer_offsets has cleanup.policy={topic.cleanup_policy}, so committed offsets are deleted with time. "
+        "Run kafka-configs.sh --alter --entity-type topics --entity-name __consumer_offsets "
+        "--add-config cleanup.policy=compact",
+    )
+
+
+CHECKS: Final[tuple[Callable[[OffsetsTopicInfo, OffsetsTopic, int | None], Problem | None], ...]] = (
+    _partitions,
+    _brokers_setting,
+    _replication,
+    _compaction,
+)

@@ -1,0 +1,115 @@
+"""Root causes, in the order in which a person should mend them.
+
+A chain of small questions: each looks at one place and answers with a problem or None. `Ready` shows the first one when
+the fleet does not work, `Degraded` shows it in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.rollout import Phase
+from fleet_operator.planning.status_facts import ConsumerGroupFacts
+from fleet_operator.planning.status_members import name_some
+
+FAILING_REASONS: Final = frozenset(
+    {
+        "CrashLoopBackOff",
+        "ImagePullBackOff",
+        "ErrImagePull",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "Unschedulable",
+    }
+)
+"""Waiting reasons that do not pass by themselves, in the kubelet's and the scheduler's words."""
+
+
+def find_problems(facts: ConsumerGroupFacts) -> Iterator[Problem]:
+    """Everything that is wrong, root causes first."""
+    for question in CHAIN:
+        problem = question(facts)
+        if problem is not None:
+            yield problem
+
+
+def _spec(facts: ConsumerGroupFacts) -> Problem | None:
+    """The spec cannot become a revision: nothing further down can be judged."""
+    return facts.rollout.cause if facts.rollout.phase is Phase.HELD else None
+
+
+def _refusal(facts: ConsumerGroupFacts) -> Problem | None:
+    """The API server refused a child: quota, admission, a template that it cannot accept."""
+    return facts.refusal
+
+
+def _cluster(facts: ConsumerGroupFacts) -> Problem | None:
+    """Kafka does not answer us: whatever the workers complain of follows from it."""
+    observation = facts.observation
+    if observation is None or observation.reachable:
+        return None
+    return Problem(observation.reason or conditions.BROKER_UNREACHABLE, observation.message)
+
+
+def _topics(facts: ConsumerGroupFacts) -> Problem | None:
+    """A topic that the fleet needs is not there."""
+    return topics_problem(facts)
+
+
+def _revision(facts: ConsumerGroupFacts) -> Problem | None:
+    """The wanted revision failed its check, or did not become ready."""
+    return facts.rollout.cause if facts.rollout.phase is not Phase.HELD else None
+
+
+def _pods(facts: ConsumerGroupFacts) -> Problem | None:
+    """Pods that cannot run, in the kubelet's or the scheduler's words."""
+    for pod in facts.pods:
+        if pod.reason in FAILING_REASONS and not pod.deleting:
+            return Problem(conditions.WORKERS_FAILING, f"pod {pod.name}: {pod.reason}: {pod.message}")
+    return None
+
+
+def _workers(facts: ConsumerGroupFacts) -> Problem | None:
+    """Workers that run and say that they cannot work."""
+    for worker in sorted(facts.workers, key=lambda worker: worker.pod):
+        if worker.error_reason:
+            return Problem(
+                conditions.WORKER_REPORTS_ERROR,
+                f"worker {worker.pod} reports {worker.error_reason}: {worker.error_message}",
+            )
+    return None
+
+
+CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
+    _spec,
+    _refusal,
+    _cluster,
+    _topics,
+    _revision,
+    _pods,
+    _workers,
+)
+
+
+def topics_problem(facts: ConsumerGroupFacts) -> Problem | None:
+    """The first topic problem that is known for sure: topics that nobody has asked for yet are no problem."""
+    if facts.observation is None or not facts.observation.reachable:
+        return None
+    topics = facts.observation.topics
+    needed = (*facts.group.source_topics, *facts.group.spec.handler.outputs)
+    bad = {name: topics[name].error for name in needed if name in topics and topics[name].error}
+    missing = [name for name, error in bad.items() if error == conditions.TOPIC_NOT_FOUND]
+    if missing:
+        return Problem(
+            conditions.TOPIC_NOT_FOUND,
+            f"not on the cluster: {name_some(missing)}; source and output topics are yours to create",
+        )
+    for name, error in bad.items():
+        return Problem(str(error), f"topic {name} cannot be used: {error}")
+    return facts.topic_problem
