@@ -14,14 +14,15 @@ from typing import Final
 
 from fleet_consumer.assignors import load as load_assignor
 from fleet_consumer.clock import Clock, SystemClock
-from fleet_consumer.fetch.librdkafka import PropertyRefused, try_config
+from fleet_consumer.fetch.librdkafka import PropertyNotAllowed, consumer_config
+from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.handlers import (
     HandlerImportFailed,
     HandlerKindUnsupported,
     HandlerNotCallable,
     load_handler,
 )
-from fleet_consumer.net import AllBrokersUnreachable, AuthenticationFailed, NetError, NetworkClient
+from fleet_consumer.net import AllBrokersUnreachable, AuthenticationFailed, ConnectionSettings, NetError, NetworkClient
 from fleet_consumer.wire.errors import ErrorCode, KafkaError, describe, is_retriable
 from fleet_consumer.worker.config import SettingsInvalid, WorkerConfig, load_config
 from fleet_consumer.worker.process import tell_termination
@@ -101,10 +102,14 @@ def _assignors_exist(config: WorkerConfig) -> None:
 
 
 def _librdkafka_takes_settings(config: WorkerConfig) -> None:
+    connection = ConnectionSettings(bootstrap_servers=config.bootstrap_servers, client_id=config.name)
     try:
-        try_config(config.consumer.properties)
-    except PropertyRefused as error:
+        settings = consumer_config(connection, config.group_id, "read_uncommitted", config.consumer.properties)
+        FetchThread(settings, name="check", read_ahead_records=1, on_data=lambda: None).close(1.0)
+    except PropertyNotAllowed as error:
         raise SettingsInvalid("consumer.properties", str(error)) from error
+    except Exception as error:  # librdkafka's own refusal: a value out of range, or of the wrong type
+        raise SettingsInvalid("consumer.properties", f"librdkafka refuses them: {error}") from error
 
 
 STEPS: Final[Sequence[Callable[[WorkerConfig], None]]] = (

@@ -6,13 +6,14 @@ once, and again, and hides the reason behind restarts.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.consumer import Consumer
-from fleet_consumer.fetch.librdkafka import producer_config
+from fleet_consumer.fetch.librdkafka import connection_config
 from fleet_consumer.fetch.producer import RecordProducer
 from fleet_consumer.handlers import Outputs, PythonHandler, decoder
 from fleet_consumer.worker.config import WorkerConfig
@@ -23,6 +24,8 @@ from fleet_consumer.worker.settings import Identity, connection_settings, consum
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Watch
 from fleet_consumer.worker.writing import Writing
+
+LIBRDKAFKA_LOG = logging.getLogger("fleet_consumer.librdkafka")
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """For acknowledgements, the last commit and leaving, after the batch in hand has come to its end."""
@@ -54,7 +57,7 @@ def open_session(
     """Make a consumer and its loop; nothing is started. Raises what settings, credentials or librdkafka refuse."""
     connection = connection_settings(config, identity.worker)
     consumer = Consumer(consumer_settings(config, connection, identity))
-    outbox = Outbox(lambda: RecordProducer(producer_config(connection)))
+    outbox = Outbox(lambda: RecordProducer({**connection_config(connection), "logger": LIBRDKAFKA_LOG}))
     judge = Judge(
         outbox=outbox,
         outputs=Outputs(config.handler.outputs),

@@ -1,0 +1,224 @@
+"""A consumer and a producer that do what a test says, and a clock that only a test moves.
+
+They stand where the worker meets Kafka. The consumer keeps Kafka's promises as far as the loop can see them: positions
+move with what is handed out, paused partitions give nothing, callbacks run inside poll and close, and what was never
+committed is read again after an assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from fleet_consumer.fetch.producer import ProduceFailed
+from fleet_consumer.fetch.records import Records, Run
+from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.handlers import Outputs
+from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.worker.judge import Judge
+from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
+from fleet_consumer.worker.outbox import Outbox
+from fleet_consumer.worker.stats import Stats
+from fleet_consumer.worker.watchdog import Watch
+from fleet_consumer.worker.writing import Writing
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class TestClock:
+    """Time that stands still until a test, or something that waits, moves it."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return 1_700_000_000.0 + self.now
+
+
+class ScriptedConsumer:
+    """Logs of records, read from the committed offsets on; `script` holds what the next polls do first."""
+
+    def __init__(self, clock: TestClock, logs: Mapping[TopicPartition, Sequence[bytes]], per_poll: int = 500) -> None:
+        self.logs = {partition: list(values) for partition, values in logs.items()}
+        self.offsets: dict[TopicPartition, int] = {}
+        self.script: list[Callable[[], object]] = []
+        self.polls = 0
+        self.session = True
+        self.closed = False
+        self.commit_error: Exception | None = None
+        self.held_commits: list[Callable[[], object]] | None = None
+        self._clock = clock
+        self._per_poll = per_poll
+        self._positions: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        self._callbacks: dict[str, Callable[[Sequence[TopicPartition]], None]] = {}
+
+    def subscribe(self, topics: Iterable[str], **callbacks: Callable[[Sequence[TopicPartition]], None]) -> None:
+        self._callbacks = callbacks
+        self.script.append(lambda: self.assign(*self.logs))
+
+    def assign(self, *partitions: TopicPartition) -> None:
+        self._positions |= {each: self.offsets.get(each, 0) for each in partitions}
+        self._paused -= set(partitions)
+        self._callbacks["on_assigned"](partitions)
+
+    def revoke(self, *partitions: TopicPartition) -> None:
+        self._callbacks["on_revoked"](partitions)
+        self._drop(partitions)
+
+    def lose(self, *partitions: TopicPartition) -> None:
+        self._drop(partitions)
+        self._callbacks["on_lost"](partitions)
+
+    def _drop(self, partitions: Iterable[TopicPartition]) -> None:
+        for each in partitions:
+            del self._positions[each]
+
+    def poll(self, timeout_s: float) -> Records:
+        self.polls += 1
+        if self.script:
+            self.script.pop(0)()
+        runs, left = [], self._per_poll
+        for each, position in self._positions.items():
+            values = self.logs[each][position : position + left] if each not in self._paused and self.session else []
+            if values:
+                records = [Record(*each, position + i, 5, b"k", value, ()) for i, value in enumerate(values)]
+                runs.append(Run(each, records))
+                self._positions[each] += len(values)
+                left -= len(values)
+        if not runs:
+            self._clock.now += timeout_s
+        return Records(runs)
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
+        if self.commit_error is not None:
+            raise self.commit_error
+        self.offsets |= {each: offset.offset for each, offset in offsets.items()}
+
+    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: Any = None) -> None:
+        def answer() -> None:
+            if self.commit_error is None:
+                self.commit(offsets, 0)
+            callback(offsets, self.commit_error)
+
+        if self.held_commits is None:
+            answer()
+        else:
+            self.held_commits.append(answer)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self._paused |= set(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self._paused -= set(partitions)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(self._positions)
+
+    def holds_session(self) -> bool:
+        return self.session
+
+    def wakeup(self) -> None:
+        """Nobody waits here."""
+
+    def close(self, timeout_s: float = 30.0, leave: str = "default") -> None:
+        if self._positions:
+            self.revoke(*list(self._positions))
+        self.closed = True
+
+
+class ScriptedHandle:
+    """A send whose fate the producer decides."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: ProduceFailed | None = None
+
+
+class ScriptedProducer:
+    """Writes to `written`, unless `refuse` gives an error for the record or `silent` keeps acknowledgements back."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, Any, Any, list[tuple[str, bytes | None]]]] = []
+        self.silent = False
+        self.refuse: Callable[[str, Any, Sequence[Any]], ProduceFailed | None] = lambda topic, value, headers: None
+        self._open: list[tuple[ScriptedHandle, tuple[str, Any, Any, list[Any]]]] = []
+
+    def send(self, topic: str, *, key: Any, value: Any, headers: Any = (), partition: int | None = None) -> Any:
+        handle = ScriptedHandle()
+        self._open.append((handle, (topic, key, value, list(headers))))
+        return handle
+
+    def flush(self, timeout_s: float) -> int:
+        if self.silent:
+            return len(self._open)
+        for handle, (topic, key, value, headers) in self._open:
+            handle.error = self.refuse(topic, value, headers)
+            handle.done = True
+            if handle.error is None:
+                self.written.append((topic, key, value, headers))
+        self._open.clear()
+        return 0
+
+
+class Bench:
+    """A consume loop on scripted parts."""
+
+    def __init__(
+        self,
+        handle: Callable[[Record], Any],
+        logs: Mapping[TopicPartition, Sequence[bytes]],
+        *,
+        per_poll: int = 500,
+        outputs: Sequence[str] = ("out",),
+    ) -> None:
+        self.clock = TestClock()
+        self.consumer: Any = ScriptedConsumer(self.clock, logs, per_poll)
+        self.producer = ScriptedProducer()
+        self.producers_made = 0
+        self.stats = Stats()
+        self.watch = Watch()
+        outbox = Outbox(self._make_producer)
+        self.judge = Judge(
+            outbox=outbox,
+            outputs=Outputs(outputs),
+            failed_topic="_fleet.g.failed",
+            group_id="g",
+            stats=self.stats,
+            clock=self.clock,
+        )
+        self.writing = Writing(
+            outbox=outbox, judge=self.judge, consumer=self.consumer, stats=self.stats, clock=self.clock
+        )
+        self.loop = ConsumeLoop(
+            consumer=self.consumer,
+            handle=handle,
+            judge=self.judge,
+            writing=self.writing,
+            settings=LoopSettings(topics=("t",), commit_interval_s=5, drain_s=20),
+            stats=self.stats,
+            watch=self.watch,
+            clock=self.clock,
+            pause=self._pause,
+        )
+        self.loop.start()
+
+    def _make_producer(self) -> Any:
+        self.producers_made += 1
+        return self.producer
+
+    def _pause(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    def steps(self, number: int) -> None:
+        for _ in range(number):
+            self.loop.step()
+
+    def topic(self, name: str) -> list[Any]:
+        """The values written to a topic, in order."""
+        return [value for topic, _, value, _ in self.producer.written if topic == name]

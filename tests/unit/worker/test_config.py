@@ -1,0 +1,124 @@
+"""worker.json is read strictly: what is refused names the field, and what this version cannot run is refused too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet_consumer.worker.config import SaslSource, SettingsInvalid, TlsFiles, load_config, parse_config
+from fleet_consumer.worker.settings import CredentialsUnreadable, connection_settings, consumer_settings, identify
+from tests.unit.worker.documents import changed, worker_document
+
+
+def test_contracts_example_is_read_whole() -> None:
+    config = parse_config(worker_document())
+    assert (config.group_id, config.topics, config.failed_topic) == ("flights", ("flights",), "_fleet.flights.failed")
+    assert config.handler.callable == "handler:handle"
+    assert config.consumer.max_poll_records == 500
+    assert config.tls is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("version", 2, "version: is 2; this worker reads 1 only"),
+        ("topics", [], "topics: must have at least 1 entry"),
+        ("topics", "flights", "topics: must be a list of non-empty strings"),
+        ("groupId", "two words", "groupId: is 'two words', which does not match"),
+        ("revision", ..., "revision: is missing"),
+        ("surprise", 1, "surprise: is not a setting that this version knows"),
+        ("connection.sasl", {"mechanism": "GSSAPI", "directory": "/x"}, "connection.sasl.mechanism: is 'GSSAPI'"),
+        ("connection.tls", {"caFile": None, "certFile": "/c", "keyFile": None}, "certFile and keyFile go together"),
+        ("connection", [], "connection: must be an object, not a list"),
+        ("handler.timeoutSeconds", "60", "handler.timeoutSeconds: must be a whole number, not a string"),
+        ("handler.timeoutSeconds", True, "handler.timeoutSeconds: must be a whole number, not true or false"),
+        ("handler.timeoutSeconds", 0, "handler.timeoutSeconds: must be at least 1, not 0"),
+        ("handler.decode.value", "Avro", "handler.decode.value: is 'Avro'; allowed are Bytes, String, Json"),
+        ("handler.python.callable", "handler", "handler.python.callable: is 'handler', which does not match"),
+        ("consumer.properties", {"a": 1}, "consumer.properties: must map names"),
+        ("consumer.heartbeatIntervalSeconds", 45, "consumer.heartbeatIntervalSeconds: must be below session"),
+        ("httpPort", 65536, "httpPort: must be 0 to 65535, not 65536"),
+    ],
+)
+def test_bad_field_is_refused_by_its_path(path: str, value: Any, told: str) -> None:
+    with pytest.raises(SettingsInvalid) as caught:
+        parse_config(changed(worker_document(), path, value))
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("handler.http", {"port": 8080, "path": "/records"}),
+        ("handler.concurrency", 2),
+        ("consumer.protocol", "Consumer"),
+        ("topicPattern", "^orders"),
+        ("connection.sasl", {"mechanism": "OAUTHBEARER", "directory": "/x"}),
+    ],
+)
+def test_what_a_later_version_runs_is_refused_naming_the_field(path: str, value: Any) -> None:
+    with pytest.raises(SettingsInvalid, match="version") as caught:
+        parse_config(changed(worker_document(), path, value))
+    assert caught.value.field.startswith(path)
+
+
+def test_file_that_cannot_be_read_or_parsed_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsInvalid, match=r"cannot read .*missing"):
+        load_config(str(tmp_path / "missing"))
+    (tmp_path / "broken").write_text("{")
+    with pytest.raises(SettingsInvalid, match="broken is not JSON"):
+        load_config(str(tmp_path / "broken"))
+
+
+def test_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "worker.json").write_text(json.dumps(worker_document()))
+    assert load_config(str(tmp_path / "worker.json")) == parse_config(worker_document())
+
+
+def test_pod_name_becomes_the_instance_id_of_a_static_member() -> None:
+    identity = identify(parse_config(worker_document()), {"POD_NAME": "flights-12"})
+    assert (identity.worker, identity.instance_id) == ("flights-12", "default.flights.0d9c2f3e-12")
+
+
+def test_static_member_without_an_ordinal_is_refused() -> None:
+    for environment in ({}, {"POD_NAME": "flights"}, {"POD_NAME": "flights-x"}):
+        with pytest.raises(SettingsInvalid, match="POD_NAME"):
+            identify(parse_config(worker_document()), environment)
+
+
+def test_dynamic_member_needs_no_pod_name() -> None:
+    config = parse_config(changed(worker_document(), "consumer.staticMembership", value=False))
+    assert identify(config, {}).instance_id is None
+
+
+def test_settings_become_kafkas_words(tmp_path: Path) -> None:
+    (tmp_path / "username").write_text("alice\n")
+    (tmp_path / "password").write_text("alice-secret\n")
+    document = changed(worker_document(), "connection.sasl", {"mechanism": "PLAIN", "directory": str(tmp_path)})
+    document = changed(document, "connection.tls", {"caFile": "/ca.pem", "certFile": None, "keyFile": None})
+    document = changed(document, "consumer.autoOffsetReset", "None")
+    config = parse_config(changed(document, "consumer.isolationLevel", "ReadCommitted"))
+    assert config.sasl == SaslSource(mechanism="PLAIN", directory=str(tmp_path))
+    assert config.tls == TlsFiles(ca_file="/ca.pem", cert_file=None, key_file=None)
+    connection = connection_settings(config, "flights-0")
+    assert connection.sasl is not None
+    assert (connection.sasl.username, connection.sasl.password) == ("alice", "alice-secret")
+    assert "alice-secret" not in repr(connection)
+    consumer = consumer_settings(config, connection, identify(config, {"POD_NAME": "flights-0"}))
+    assert (consumer.auto_offset_reset, consumer.isolation_level) == ("none", "read_committed")
+    assert (consumer.session_timeout_ms, consumer.group_instance_id) == (45_000, "default.flights.0d9c2f3e-0")
+
+
+def test_missing_credentials_are_told_by_path(tmp_path: Path) -> None:
+    document = changed(worker_document(), "connection.sasl", {"mechanism": "PLAIN", "directory": str(tmp_path)})
+    with pytest.raises(CredentialsUnreadable, match="username"):
+        connection_settings(parse_config(document), "c")
+
+
+def test_address_that_is_none_is_refused() -> None:
+    document = changed(worker_document(), "connection.bootstrapServers", ["kafka:none"])
+    with pytest.raises(SettingsInvalid, match=r"connection\.bootstrapServers"):
+        connection_settings(parse_config(document), "c")

@@ -1,0 +1,49 @@
+"""A log line is one JSON object that says which record it is about; a poisoned topic cannot fill a disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from typing import Any
+
+from fleet_consumer.record import Record
+from fleet_consumer.worker.logs import JsonFormatter, LineBudget, fields
+
+RECORD = Record("flights", 3, 42, 0, None, b"secret")
+
+
+def line(message: str, *, held: Record | None, thread: int | None, **values: object) -> dict[str, Any]:
+    logger = logging.getLogger("shop")
+    record = logger.makeRecord("shop", logging.INFO, "f.py", 1, message, (), None, extra=fields(**values))
+    parsed: dict[str, Any] = json.loads(JsonFormatter(lambda: held, thread).format(record))
+    return parsed
+
+
+def test_line_of_a_handler_carries_its_record() -> None:
+    told = line("half way", held=RECORD, thread=threading.get_ident())
+    assert {name: told[name] for name in ("message", "logger", "level", "topic", "partition", "offset", "attempt")} == {
+        "message": "half way",
+        "logger": "shop",
+        "level": "info",
+        "topic": "flights",
+        "partition": 3,
+        "offset": 42,
+        "attempt": 0,
+    }
+    assert "secret" not in json.dumps(told)
+
+
+def test_line_of_another_thread_does_not() -> None:
+    assert "offset" not in line("a request", held=RECORD, thread=threading.get_ident() + 1)
+
+
+def test_fields_are_part_of_the_object() -> None:
+    assert line("committed", held=None, thread=None, count=3)["count"] == 3
+
+
+def test_budget_lets_some_lines_through_and_counts_the_rest_once() -> None:
+    budget = LineBudget(lines=2, window_s=10)
+    assert [budget.spend(0.0) for _ in range(5)] == [(True, 0), (True, 0), (False, 0), (False, 0), (False, 0)]
+    assert [budget.spend(10.0), budget.spend(11.0)] == [(True, 3), (True, 0)]
+    assert budget.spend(30.0) == (True, 0)
