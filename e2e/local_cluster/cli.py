@@ -12,6 +12,7 @@ from e2e.local_cluster.cluster import LocalCluster
 from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.images import ensure_images
 from e2e.local_cluster.instance import Instance, select_instance
+from e2e.local_cluster.kafka_pod import INSIDE_BOOTSTRAP, SASL_BOOTSTRAP, ensure_kafka, host_bootstrap
 from e2e.local_cluster.namespace import enter_command
 from e2e.local_cluster.status import api_parts, cluster_parts
 
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     command("down", _down, "end the cluster and remove everything of it but the shared cache")
     command("status", _status, "show the cluster part by part; exits with 1 if a part is not well")
     command("images", _images, "build the operator's and the worker's image and load them")
+    command("kafka", _kafka, "run Kafka in the cluster and wait until it answers")
     load = command("load-image", _load_image, "import an image archive (docker or OCI format)")
     load.add_argument("file", type=Path)
     logs = command("logs", _logs, "print the log of a component, or without one the names of the logs")
@@ -123,6 +125,13 @@ def _status(options: argparse.Namespace) -> None:
 
 def _images(options: argparse.Namespace) -> None:
     ensure_images(_own(options))
+
+
+def _kafka(options: argparse.Namespace) -> None:
+    cluster = _own(options)
+    ensure_kafka(cluster)
+    print(f"from pods:     {INSIDE_BOOTSTRAP} (plain text), {SASL_BOOTSTRAP} (SASL, user alice)")
+    print(f"from the host: {host_bootstrap(cluster)}")
 
 
 def _load_image(options: argparse.Namespace) -> None:

@@ -1,0 +1,101 @@
+"""Kafka's image: its jars and a Java runtime cut down to what it uses, with the libraries that this runtime links to.
+
+The runtime comes from the JDK on this machine (``jlink``), so its libraries come from here too: in another
+distribution's root file system they might be older than it needs. There is no shell in it and nothing else.
+"""
+
+import hashlib
+import re
+import shutil
+from pathlib import Path
+
+from e2e.local_cluster import versions
+from e2e.local_cluster.archives import ImageSettings, write_image, write_layer
+from e2e.local_cluster.cache import cache_entry, fleet_home
+from e2e.local_cluster.commands import run
+from e2e.local_cluster.jars import ensure_kafka_jars
+from e2e.local_cluster.kafka_node import HEAP_MIB, find_java, java_command
+from e2e.local_cluster.packages import KAFKA_PROGRAMS, ensure_programs_installed
+from e2e.local_cluster.steps import step
+
+__all__ = ["KAFKA_IMAGE", "KAFKA_USER", "kafka_archive"]
+
+KAFKA_IMAGE = f"docker.io/local-cluster/kafka:{versions.KAFKA}"
+KAFKA_USER = 65532
+RUNTIME = "/opt/java"
+JARS = "/opt/kafka"
+# What the broker and its tools load, reflection and service loaders included; `jdeps` does not see those.
+JAVA_MODULES = (
+    "java.base",
+    "java.compiler",
+    "java.desktop",
+    "java.instrument",
+    "java.logging",
+    "java.management",
+    "java.naming",
+    "java.rmi",
+    "java.scripting",
+    "java.security.jgss",
+    "java.security.sasl",
+    "java.sql",
+    "java.xml",
+    "jdk.crypto.ec",
+    "jdk.jfr",
+    "jdk.management",
+    "jdk.naming.dns",
+    "jdk.net",
+    "jdk.unsupported",
+    "jdk.zipfs",
+)
+
+
+def kafka_archive() -> tuple[Path, str]:
+    """The image's archive and a fingerprint of what is in it.
+
+    Raises ClusterError (``MissingPrograms``, ``DownloadFailed``, ``BuildFailed``).
+    """
+    ensure_programs_installed(KAFKA_PROGRAMS)
+    jars = ensure_kafka_jars()
+    java = find_java().resolve()
+    # The runtime's release file names vendor and build; another JDK makes another image.
+    release = (java.parent.parent / "release").read_bytes()
+    digest = hashlib.sha256(release + repr((jars.name, JAVA_MODULES, _entrypoint())).encode()).hexdigest()[:8]
+    fingerprint = f"kafka-{versions.KAFKA}-{digest}"
+    folder = fleet_home() / "images" / fingerprint
+    return cache_entry(
+        folder, lambda into: _make(into, jars, java), purpose="making Kafka's image"
+    ) / "image.tar", fingerprint
+
+
+def _make(into: Path, jars: Path, java: Path) -> None:
+    with step("kafka image: Java runtime and jars") as current:
+        runtime = into / "runtime"
+        current.note = "jlink"
+        jlink = [str(java.parent / "jlink"), "--output", str(runtime), "--add-modules", ",".join(JAVA_MODULES)]
+        run([*jlink, "--strip-java-debug-attributes", "--no-header-files", "--no-man-pages"], reason="BuildFailed")
+        shutil.rmtree(runtime / "legal", ignore_errors=True)
+        current.note = "packing"
+        lower, upper = into / "runtime.tar", into / "jars.tar"
+        write_layer(lower, {RUNTIME: runtime, **_libraries(runtime)})
+        write_layer(upper, {JARS: jars})
+        settings = ImageSettings(entrypoint=_entrypoint(), user=f"{KAFKA_USER}:{KAFKA_USER}", working_dir="/tmp")
+        write_image(into / "image.tar", KAFKA_IMAGE, [lower, upper], settings)
+        for scaffold in (lower, upper):
+            scaffold.unlink()
+        shutil.rmtree(runtime)
+        current.note = f"{(into / 'image.tar').stat().st_size / 2**20:.0f} MiB"
+
+
+def _entrypoint() -> list[str]:
+    # Without a class to run: the pod says which of Kafka's.
+    return java_command(Path(RUNTIME, "bin", "java"), Path(JARS), "", options=[f"-Xmx{HEAP_MIB}m"])[:-1]
+
+
+def _libraries(runtime: Path) -> dict[str, Path]:
+    """The machine's shared libraries that the runtime links to, by the path under which the loader looks for them."""
+    programs = [runtime / "bin" / "java", *sorted(runtime.rglob("*.so"))]
+    # Codecs for compression are unpacked from the jars at run time; they need the C++ library, which nothing else may.
+    found = {"/lib64/ld-linux-x86-64.so.2"} if Path("/lib64/ld-linux-x86-64.so.2").exists() else set()
+    for program in programs:
+        found |= set(re.findall(r"(?:=>\s+)?(/\S+)\s+\(0x", run(["ldd", program], reason="BuildFailed")))
+    return {path: Path(path).resolve() for path in sorted(found) if str(runtime) not in path}

@@ -1,0 +1,124 @@
+"""Kafka inside the embedded cluster: one node as a pod, that pods reach by name and the host at the node's address."""
+
+import hashlib
+import json
+import os
+import textwrap
+
+from e2e.local_cluster.cluster import LocalCluster
+from e2e.local_cluster.errors import ClusterError
+from e2e.local_cluster.kafka_image import KAFKA_IMAGE, KAFKA_USER, kafka_archive
+from e2e.local_cluster.kafka_node import (
+    SASL_LISTENER,
+    format_properties,
+    node_properties,
+    sasl_properties,
+    scram_arguments,
+)
+from e2e.local_cluster.kafka_probe import brokers
+from e2e.local_cluster.node_state import NodeSettings
+from e2e.local_cluster.steps import step
+from e2e.local_cluster.waiting import wait_until
+
+__all__ = ["HOST_PORT", "INSIDE_BOOTSTRAP", "SASL_BOOTSTRAP", "SASL_USERS", "ensure_kafka", "host_bootstrap"]
+
+SERVICE = "kafka.kafka.svc.cluster.local"
+INSIDE_BOOTSTRAP = f"{SERVICE}:9092"
+SASL_BOOTSTRAP = f"{SERVICE}:9094"
+HOST_PORT = 30092
+# Not a secret: it exists so that a wrong password can be tried.
+SASL_USERS = {"alice": "alice-secret"}
+# Any will do; a fixed one makes formatting a second time harmless.
+CLUSTER_ID = "bG9jYWwtY2x1c3Rlci1rYQ"
+DATA = "/var/lib/kafka"
+START_TIMEOUT_S = 180.0
+
+
+def ensure_kafka(cluster: LocalCluster) -> None:
+    """Run Kafka and wait until it serves clients on the host. Its data outlive the pod and end with the cluster.
+
+    Raises ClusterError (``NotRunning``, ``TimedOut``, and those of making the image).
+    """
+    archive, fingerprint = kafka_archive()
+    with step("kafka: load image"):
+        cluster.load_image(archive, fingerprint=fingerprint)
+    with step("kafka: answers") as current:
+        data = cluster.instance.directory / "kafka"
+        data.mkdir(exist_ok=True)
+        os.chown(data, KAFKA_USER, KAFKA_USER)
+        properties = _properties()
+        cluster.access.apply(
+            "kafka.yaml",
+            {
+                "IMAGE": KAFKA_IMAGE,
+                "USER": str(KAFKA_USER),
+                "DATA": str(data),
+                "HOST_PORT": str(HOST_PORT),
+                "PROPERTIES": textwrap.indent(properties, "    ").rstrip(),
+                "SETTINGS_DIGEST": hashlib.sha256((properties + fingerprint).encode()).hexdigest()[:16],
+                "FORMAT_ARGUMENTS": json.dumps(_format_arguments()),
+                "RUN_ARGUMENTS": json.dumps(_run_arguments()),
+            },
+        )
+        # After a change of its settings an answer could come from the old pod.
+        _wait_for_rollout(cluster)
+        host, port = host_bootstrap(cluster).split(":")
+        wait_until(
+            lambda: brokers(host, int(port)) > 0,
+            what=f"Kafka at {host}:{port}",
+            timeout_s=START_TIMEOUT_S,
+            interval_s=0.1,
+            last_seen=lambda: _explain(cluster),
+        )
+        current.note = f"{host}:{port}"
+
+
+def host_bootstrap(cluster: LocalCluster) -> str:
+    """``host:port`` under which programs on the host reach Kafka. Raises ClusterError (``NotRunning``)."""
+    settings = NodeSettings.read(cluster.instance.settings_file)
+    if settings is None:
+        raise ClusterError("NotRunning", f"cluster {cluster.instance.name} does not run; start it with `up`")
+    return f"{settings.node_address}:{HOST_PORT}"
+
+
+def _listeners() -> dict[str, str]:
+    return {"PLAIN": ":9092", SASL_LISTENER: ":9094", "HOST": ":9095"}
+
+
+def _properties() -> str:
+    # What the host's clients are told to come back to is only known in the pod: see _run_arguments.
+    settings = node_properties(
+        data=f"{DATA}/data",
+        listeners=_listeners(),
+        advertised={"PLAIN": INSIDE_BOOTSTRAP, SASL_LISTENER: SASL_BOOTSTRAP, "HOST": f"localhost:{HOST_PORT}"},
+        controller="localhost:9093",
+        inter_broker="PLAIN",
+    )
+    return format_properties(settings | sasl_properties(SASL_USERS))
+
+
+def _format_arguments() -> list[str]:
+    tool = ["kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted", "--cluster-id", CLUSTER_ID]
+    return [*tool, "--config", "/etc/kafka/server.properties", *scram_arguments(SASL_USERS)]
+
+
+def _run_arguments() -> list[str]:
+    advertised = f"PLAIN://{INSIDE_BOOTSTRAP},{SASL_LISTENER}://{SASL_BOOTSTRAP},HOST://$(HOST_ADDRESS):{HOST_PORT}"
+    return ["kafka.Kafka", "/etc/kafka/server.properties", "--override", f"advertised.listeners={advertised}"]
+
+
+def _wait_for_rollout(cluster: LocalCluster) -> None:
+    wait = ["rollout", "status", "statefulset/kafka", "-n", "kafka", f"--timeout={START_TIMEOUT_S:.0f}s"]
+    try:
+        cluster.access.kubectl(*wait, timeout_s=START_TIMEOUT_S + 10)
+    except ClusterError as error:
+        raise ClusterError("TimedOut", f"Kafka's pod did not become ready; last seen: {_explain(cluster)}") from error
+
+
+def _explain(cluster: LocalCluster) -> str:
+    try:
+        pods = cluster.access.kubectl("get", "pods", "-n", "kafka", "-o", "wide")
+        logs = cluster.access.kubectl("logs", "-n", "kafka", "kafka-0", "--all-containers", "--tail=15")
+    except ClusterError as error:
+        return error.message
+    return f"\n{pods}{logs}"
