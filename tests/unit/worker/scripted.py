@@ -8,8 +8,9 @@ committed is read again after an assignment.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
+from fleet_consumer.consumer import Consumer
 from fleet_consumer.fetch.producer import ProduceFailed
 from fleet_consumer.fetch.records import Records, Run
 from fleet_consumer.group.membership import OffsetAndMetadata
@@ -196,7 +197,7 @@ class Bench:
             outbox=outbox, judge=self.judge, consumer=self.consumer, stats=self.stats, clock=self.clock
         )
         self.loop = ConsumeLoop(
-            consumer=self.consumer,
+            consumer=cast(Consumer, self.consumer),
             handle=handle,
             judge=self.judge,
             writing=self.writing,

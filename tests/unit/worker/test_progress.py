@@ -86,10 +86,10 @@ def test_committable_is_the_first_unfinished_record_in_any_order_of_acknowledgem
     while True:
         partition.settle()
         still_open = [offset for offset, write in writes if not write.done]
-        offset = partition.committable()
         if records:
-            assert offset is not None
-            assert offset.offset == min(still_open, default=len(records))
+            committable = partition.committable()
+            assert committable is not None
+            assert committable.offset == min(still_open, default=len(records))
         if not still_open:
             break
         next(write for _, write in writes if not write.done).done = True

