@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fleet_consumer.worker.config import SaslSource, SettingsInvalid, TlsFiles, load_config, parse_config
 from fleet_consumer.worker.settings import CredentialsUnreadable, connection_settings, consumer_settings, identify
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
+from fleet_operator.planning.worker_config import worker_config
 from tests.unit.worker.documents import changed, worker_document
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_contracts_example_is_read_whole() -> None:
@@ -122,3 +128,24 @@ def test_address_that_is_none_is_refused() -> None:
     document = changed(worker_document(), "connection.bootstrapServers", ["kafka:none"])
     with pytest.raises(SettingsInvalid, match=r"connection\.bootstrapServers"):
         connection_settings(parse_config(document), "c")
+
+
+def test_worker_reads_what_the_operator_renders() -> None:
+    """Both sides of the contract, from the example that users copy; whatever one side adds alone fails here."""
+    cluster, group = yaml.safe_load_all((ROOT / "examples/flights/fleet.yaml").read_text())
+    for resource in (cluster, group):
+        resource["metadata"] |= {"namespace": "default", "uid": "0d9c2f3e-7a51-4b7e-9d5e-1f6f6f4c0001", "generation": 1}
+    cluster["spec"] |= {
+        "tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}, "clientCertSecretRef": {"name": "client"}},
+        "sasl": {"mechanism": "SCRAM-SHA-512", "secretRef": {"name": "login"}},
+    }
+    group["spec"]["consumer"]["properties"] = {"fetch.min.bytes": "1"}
+    rendered = worker_config(
+        ConsumerGroup.model_validate(group), KafkaCluster.model_validate(cluster), revision="a1b2c3d4e5"
+    )
+    config = parse_config(json.loads(json.dumps(rendered)))
+    assert (config.name, config.group_id, config.topics) == ("flights", "flights", ("flights",))
+    assert config.handler.outputs == ("flights-done",)
+    assert config.sasl == SaslSource(mechanism="SCRAM-SHA-512", directory="/etc/consumer-fleet/credentials")
+    assert config.tls is not None
+    assert config.consumer.properties == {"fetch.min.bytes": "1"}
