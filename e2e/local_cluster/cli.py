@@ -12,7 +12,13 @@ from e2e.local_cluster.cluster import LocalCluster
 from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.images import ensure_images
 from e2e.local_cluster.instance import Instance, select_instance
-from e2e.local_cluster.kafka_pod import INSIDE_BOOTSTRAP, SASL_BOOTSTRAP, ensure_kafka, host_bootstrap
+from e2e.local_cluster.kafka_pod import (
+    INSIDE_BOOTSTRAP,
+    SASL_BOOTSTRAP,
+    ensure_foreign_kafka,
+    ensure_kafka,
+    host_bootstrap,
+)
 from e2e.local_cluster.namespace import enter_command
 from e2e.local_cluster.status import api_parts, cluster_parts
 
@@ -128,10 +134,14 @@ def _images(options: argparse.Namespace) -> None:
 
 
 def _kafka(options: argparse.Namespace) -> None:
-    cluster = _own(options)
-    ensure_kafka(cluster)
+    foreign = foreign_kubeconfig()
     print(f"from pods:     {INSIDE_BOOTSTRAP} (plain text), {SASL_BOOTSTRAP} (SASL, user alice)")
-    print(f"from the host: {host_bootstrap(cluster)}")
+    if foreign:
+        ensure_foreign_kafka(ClusterAccess(foreign))
+    else:
+        cluster = _own(options)
+        ensure_kafka(cluster)
+        print(f"from the host: {host_bootstrap(cluster)}")
 
 
 def _load_image(options: argparse.Namespace) -> None:

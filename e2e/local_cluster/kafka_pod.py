@@ -4,7 +4,9 @@ import hashlib
 import json
 import os
 import textwrap
+from collections.abc import Mapping
 
+from e2e.local_cluster.access import ClusterAccess
 from e2e.local_cluster.cluster import LocalCluster
 from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.kafka_image import KAFKA_IMAGE, KAFKA_USER, kafka_archive
@@ -20,7 +22,15 @@ from e2e.local_cluster.node_state import NodeSettings
 from e2e.local_cluster.steps import step
 from e2e.local_cluster.waiting import wait_until
 
-__all__ = ["HOST_PORT", "INSIDE_BOOTSTRAP", "SASL_BOOTSTRAP", "SASL_USERS", "ensure_kafka", "host_bootstrap"]
+__all__ = [
+    "HOST_PORT",
+    "INSIDE_BOOTSTRAP",
+    "SASL_BOOTSTRAP",
+    "SASL_USERS",
+    "ensure_foreign_kafka",
+    "ensure_kafka",
+    "host_bootstrap",
+]
 
 SERVICE = "kafka.kafka.svc.cluster.local"
 INSIDE_BOOTSTRAP = f"{SERVICE}:9092"
@@ -46,31 +56,32 @@ def ensure_kafka(cluster: LocalCluster) -> None:
         data = cluster.instance.directory / "kafka"
         data.mkdir(exist_ok=True)
         os.chown(data, KAFKA_USER, KAFKA_USER)
-        properties = _properties()
-        cluster.access.apply(
-            "kafka.yaml",
-            {
-                "IMAGE": KAFKA_IMAGE,
-                "USER": str(KAFKA_USER),
-                "DATA": str(data),
-                "HOST_PORT": str(HOST_PORT),
-                "PROPERTIES": textwrap.indent(properties, "    ").rstrip(),
-                "SETTINGS_DIGEST": hashlib.sha256((properties + fingerprint).encode()).hexdigest()[:16],
-                "FORMAT_ARGUMENTS": json.dumps(_format_arguments()),
-                "RUN_ARGUMENTS": json.dumps(_run_arguments()),
-            },
-        )
-        # After a change of its settings an answer could come from the old pod.
-        _wait_for_rollout(cluster)
+        _apply(cluster.access, KAFKA_IMAGE, {"hostPath": {"path": str(data), "type": "Directory"}})
         host, port = host_bootstrap(cluster).split(":")
         wait_until(
             lambda: brokers(host, int(port)) > 0,
             what=f"Kafka at {host}:{port}",
             timeout_s=START_TIMEOUT_S,
             interval_s=0.1,
-            last_seen=lambda: _explain(cluster),
+            last_seen=lambda: _explain(cluster.access),
         )
         current.note = f"{host}:{port}"
+
+
+def ensure_foreign_kafka(access: ClusterAccess) -> None:
+    """Run Kafka in a cluster that is not ours; its data end with its pod.
+
+    Its nodes must be able to get the image, by its own name or by that in ``FLEET_KAFKA_IMAGE``: to load it there is
+    the owner's business. Raises ClusterError (``TimedOut``) with the archive to load when it does not start.
+    """
+    image = os.environ.get("FLEET_KAFKA_IMAGE") or KAFKA_IMAGE
+    with step(f"kafka: {image} ready"):
+        try:
+            _apply(access, image, {"emptyDir": {}})
+        except ClusterError as error:
+            archive, _ = kafka_archive()
+            hint = f"if its nodes lack the image {image}: push {archive} to a registry and set FLEET_KAFKA_IMAGE"
+            raise ClusterError(error.reason, f"{error.message}\n{hint}") from error
 
 
 def host_bootstrap(cluster: LocalCluster) -> str:
@@ -107,18 +118,31 @@ def _run_arguments() -> list[str]:
     return ["kafka.Kafka", "/etc/kafka/server.properties", "--override", f"advertised.listeners={advertised}"]
 
 
-def _wait_for_rollout(cluster: LocalCluster) -> None:
+def _apply(access: ClusterAccess, image: str, volume: Mapping[str, object]) -> None:
+    """Apply the manifest and wait until a pod made from it, and not from an earlier one, is ready."""
+    properties = _properties()
+    variables = {
+        "IMAGE": image,
+        "USER": str(KAFKA_USER),
+        "HOST_PORT": str(HOST_PORT),
+        "PROPERTIES": textwrap.indent(properties, "    ").rstrip(),
+        "SETTINGS_DIGEST": hashlib.sha256(properties.encode()).hexdigest()[:16],
+        "FORMAT_ARGUMENTS": json.dumps(_format_arguments()),
+        "RUN_ARGUMENTS": json.dumps(_run_arguments()),
+        "VOLUME": json.dumps({"name": "data", **volume}),
+    }
+    access.apply("kafka.yaml", variables)
     wait = ["rollout", "status", "statefulset/kafka", "-n", "kafka", f"--timeout={START_TIMEOUT_S:.0f}s"]
     try:
-        cluster.access.kubectl(*wait, timeout_s=START_TIMEOUT_S + 10)
+        access.kubectl(*wait, timeout_s=START_TIMEOUT_S + 10)
     except ClusterError as error:
-        raise ClusterError("TimedOut", f"Kafka's pod did not become ready; last seen: {_explain(cluster)}") from error
+        raise ClusterError("TimedOut", f"Kafka's pod did not become ready; last seen: {_explain(access)}") from error
 
 
-def _explain(cluster: LocalCluster) -> str:
+def _explain(access: ClusterAccess) -> str:
     try:
-        pods = cluster.access.kubectl("get", "pods", "-n", "kafka", "-o", "wide")
-        logs = cluster.access.kubectl("logs", "-n", "kafka", "kafka-0", "--all-containers", "--tail=15")
+        pods = access.kubectl("get", "pods", "-n", "kafka", "-o", "wide")
+        logs = access.kubectl("logs", "-n", "kafka", "kafka-0", "--all-containers", "--tail=15")
     except ClusterError as error:
         return error.message
     return f"\n{pods}{logs}"

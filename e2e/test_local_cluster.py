@@ -1,0 +1,185 @@
+"""The embedded cluster keeps its promises: repeated, interrupted, side by side, and without a trace at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.local_cluster.cgroups import existing_cgroups
+from e2e.local_cluster.cluster import LocalCluster
+from e2e.local_cluster.commands import output
+from e2e.local_cluster.instance import CHECKOUT, Instance, select_instance
+from e2e.local_cluster.namespace import enter_command, find_first_process
+from e2e.local_cluster.network import link_exists
+from e2e.local_cluster.node_state import NodeState
+from e2e.local_cluster.status import cluster_parts
+from e2e.local_cluster.waiting import wait_until
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the embedded cluster needs root")
+
+KERNEL_SETTINGS = ("net.ipv4.ip_forward", "vm.overcommit_memory", "kernel.panic", "kernel.panic_on_oops")
+
+
+def make_cluster(suffix: str) -> LocalCluster:
+    """A cluster of this checkout's own, beside the one that a person may be working with."""
+    return LocalCluster(select_instance(f"{select_instance().name}-{suffix}"))
+
+
+@pytest.fixture(scope="module")
+def host_before() -> dict[str, object]:
+    return host_state()
+
+
+@pytest.fixture(scope="module")
+def cluster(host_before: dict[str, object]) -> Iterator[LocalCluster]:
+    made = make_cluster("first")
+    made.down()
+    made.up()
+    yield made
+    made.down()
+
+
+@pytest.fixture
+def second_cluster() -> Iterator[LocalCluster]:
+    made = make_cluster("second")
+    yield made
+    made.down()
+
+
+def host_state() -> dict[str, object]:
+    """What a cluster could leave behind or change on its host. Sorted text, so that a difference is easy to read."""
+    rules = [output([program]) for program in ("iptables-save", "ip6tables-save")]
+    return {
+        "firewall": [line for text in rules if text for line in text.splitlines() if not line.startswith("#")],
+        "kernel": [output(["sysctl", name]) for name in KERNEL_SETTINGS],
+    }
+
+
+def traces(instance: Instance) -> list[str]:
+    """Everything of an instance that exists on this machine, each with its kind."""
+    found = [f"process {pid}" for pid in processes_of(instance)]
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    found += [f"mount {line.split()[4]}" for line in mounts if instance.name in line]
+    found += [f"link {instance.link}"] if link_exists(instance) else []
+    found += [f"control group {group}" for group in existing_cgroups(instance.cgroup)]
+    found += [f"file {path}" for path in (instance.directory, instance.lock) if path.exists()]
+    return found
+
+
+def processes_of(instance: Instance) -> list[int]:
+    """Processes that name the instance's directory, or that live in its control groups."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and str(instance.directory).encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue  # It ended while we looked.
+    for group in existing_cgroups(instance.cgroup):
+        for procs in group.rglob("cgroup.procs"):
+            found += [int(pid) for pid in procs.read_text().split()]
+    return sorted(set(found))
+
+
+def first_process(cluster: LocalCluster) -> int:
+    pid = find_first_process(cluster.instance)
+    assert pid is not None, f"cluster {cluster.instance.name} does not run"
+    return pid
+
+
+def unhealthy(cluster: LocalCluster) -> list[str]:
+    return [f"{part.name}: {part.detail}" for part in cluster_parts(cluster.instance) if not part.healthy]
+
+
+def test_second_up_leaves_a_healthy_cluster_alone(cluster: LocalCluster) -> None:
+    before = first_process(cluster)
+    cluster.up()
+    assert first_process(cluster) == before
+    assert unhealthy(cluster) == []
+
+
+def test_first_process_killed_next_up_brings_back_what_was_stored(cluster: LocalCluster) -> None:
+    cluster.access.kubectl("create", "configmap", "kept", "--from-literal=word=here")
+    os.kill(first_process(cluster), signal.SIGKILL)
+    wait_until(lambda: processes_of(cluster.instance) == [], what="every process to end", timeout_s=20)
+
+    cluster.up()
+
+    assert unhealthy(cluster) == []
+    assert cluster.access.kubectl("get", "configmap", "kept", "-o", "jsonpath={.data.word}") == "here"
+
+
+def test_ended_component_is_reported_and_next_up_restarts_the_node(
+    cluster: LocalCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    state = NodeState.read(cluster.instance.state_file)
+    assert state is not None
+    kill = ["kill", "-KILL", str(state.components["kube-scheduler"].pid)]
+    subprocess.run(enter_command(cluster.instance, kill), check=True)
+    wait_until(lambda: unhealthy(cluster) != [], what="the status to tell of it", timeout_s=10)
+    assert [line for line in unhealthy(cluster) if line.startswith("kube-scheduler: ended with status -9")]
+
+    cluster.up()
+
+    assert "kube-scheduler ended" in capfd.readouterr().err
+    assert unhealthy(cluster) == []
+
+
+def namespaces_exist(instance: Instance) -> bool:
+    return find_first_process(instance) is not None
+
+
+def components_start(instance: Instance) -> bool:
+    state = NodeState.read(instance.state_file)
+    return state is not None and "kube-apiserver" in state.components
+
+
+@pytest.mark.parametrize("moment", [namespaces_exist, link_exists, components_start])
+def test_up_killed_midway_is_completed_by_the_next(
+    second_cluster: LocalCluster, moment: Callable[[Instance], bool]
+) -> None:
+    instance = second_cluster.instance
+    words = [sys.executable, "-m", "e2e.local_cluster", "up", "--name", instance.name]
+    with subprocess.Popen(words, cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as interrupted:
+        wait_until(lambda: moment(instance), what=moment.__name__, timeout_s=60, interval_s=0.002)
+        interrupted.kill()
+
+    second_cluster.up()
+
+    assert unhealthy(second_cluster) == []
+
+
+def test_two_clusters_run_side_by_side_and_one_leaves_without_a_trace(
+    cluster: LocalCluster, second_cluster: LocalCluster, host_before: dict[str, object]
+) -> None:
+    undisturbed = first_process(cluster)
+    second_cluster.up()
+    assert unhealthy(second_cluster) == []
+    assert unhealthy(cluster) == []
+    names = {
+        json.loads(each.access.kubectl("get", "namespace", "kube-system", "-o", "json"))["metadata"]["uid"]
+        for each in (cluster, second_cluster)
+    }
+    assert len(names) == 2, "both kubeconfigs lead to one cluster"
+
+    second_cluster.down()
+
+    assert traces(second_cluster.instance) == []
+    assert host_state() == host_before
+    assert first_process(cluster) == undisturbed
+    assert unhealthy(cluster) == []
+
+
+def test_down_is_repeatable_and_leaves_no_trace(cluster: LocalCluster, host_before: dict[str, object]) -> None:
+    assert traces(cluster.instance) != []
+    cluster.down()
+    cluster.down()
+    assert traces(cluster.instance) == []
+    assert host_state() == host_before
