@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 from fleet_consumer.clock import Clock
@@ -65,6 +65,8 @@ class Observatory:
         self._sites: dict[Key, _Site] = {}
         # Wishes for clusters that have no observer (yet): they outlive its restarts.
         self._wishes: dict[Key, dict[Key, GroupInterest]] = defaultdict(dict)
+        # Clusters that cannot be observed for a reason found in Kubernetes, such as a missing Secret.
+        self._refused: dict[Key, ClusterObservation] = {}
         self._ending: list[Observer] = []
 
     def ensure(self, cluster: Key, settings: ObserverSettings) -> None:
@@ -88,8 +90,22 @@ class Observatory:
         observer.start()
         log.info("observer started", extra={"cluster": "/".join(cluster)})
 
+    def refuse(self, cluster: Key, reason: str, message: str) -> None:
+        """Do not observe this cluster, and say why in the place of an observation; last known values are kept."""
+        refused = self._refused.get(cluster)
+        if refused is not None and (refused.reason, refused.message) == (reason, message):
+            return
+        known = self.latest(cluster) or ClusterObservation(observed_at=self._clock.wall(), reachable=False)
+        self.stop(cluster)
+        self._refused[cluster] = replace(
+            known, observed_at=self._clock.wall(), reachable=False, reason=reason, message=message
+        )
+        for group in self._wishes[cluster]:
+            self._listener.group_changed(group, urgent=True)
+
     def stop(self, cluster: Key) -> None:
         """Stop observing a cluster; its observation is forgotten."""
+        self._refused.pop(cluster, None)
         site = self._sites.pop(cluster, None)
         if site is not None:
             site.observer.stop()
@@ -125,7 +141,13 @@ class Observatory:
     def latest(self, cluster: Key) -> ClusterObservation | None:
         """The newest observation; None before the first, and for a cluster that is not observed."""
         site = self._sites.get(cluster)
-        return site.latest if site else None
+        return site.latest if site else self._refused.get(cluster)
+
+    def look(self, cluster: Key) -> None:
+        """Look at a cluster now rather than when its interval is over: something there was just changed by us."""
+        site = self._sites.get(cluster)
+        if site is not None:
+            site.observer.look()
 
     async def act(self, cluster: Key, run: Callable[[NetworkClient], T]) -> T:
         """Have something done on the cluster's thread. Raises what it raises, or ObserverStoppedError."""

@@ -126,8 +126,12 @@ class Observer:
         """Replace what is observed; the next look follows at once if anything is new."""
         if interests != self._interests:
             self._interests = interests
-            self._changed.set()
-            self._wake()
+            self.look()
+
+    def look(self) -> None:
+        """Have the next look follow at once."""
+        self._changed.set()
+        self._wake()
 
     def submit(self, run: Callable[[NetworkClient], T]) -> Future[T]:
         """Have something done on the thread, after the look that may be under way."""

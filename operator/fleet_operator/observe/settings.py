@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fleet_consumer.net import ConnectionSettings, SaslSettings, TlsSettings
+from fleet_consumer.net import ConnectionSettings, SaslSettings, TlsSettings, parse_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,11 @@ class ObserverSettings:
     tls: TlsMaterial | None = None
     sasl: SaslSettings | None = None
     client_id: str = "consumer-fleet-operator"
+
+    def check(self) -> None:
+        """Raises ValueError for addresses that are none, before a thread is started for them."""
+        for text in self.bootstrap_servers:
+            parse_address(text)
 
     def connection(self, directory: Path) -> ConnectionSettings:
         """Settings for `NetworkClient`; TLS material is written into `directory`, which only we can read."""

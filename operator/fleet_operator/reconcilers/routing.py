@@ -14,7 +14,7 @@ from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject, Kind
 from fleet_operator.planning.labels import GROUP_LABEL
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.runtime.cache import Change, Key, key_of
+from fleet_operator.runtime.cache import Change, Index, Key, group_index, key_of
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
 
@@ -33,6 +33,15 @@ WATCHED: Final = {
     CONFIG_MAP: HANDLER_SELECTOR,
 }
 """What is watched, with the label selector that the API server filters by."""
+
+INDEXES: Final[dict[Kind, Index]] = {
+    KAFKA_CLUSTER: lambda body: None,
+    CONSUMER_GROUP: lambda body: group_id_of(body),
+    STATEFUL_SET: group_index,
+    POD: group_index,
+    CONFIG_MAP: group_index,
+}
+"""By what the cached objects of each kind are found."""
 
 CALM_SECONDS: Final = 10.0
 """How long news that is only about offsets may wait, so that it is taken up together."""
@@ -116,8 +125,8 @@ class Router:
 
     def _rivals(self, key: Key, body: JsonObject) -> None:
         """Objects for the same Kafka group: when one comes or goes, the others' turn may have changed."""
-        for other in self._store.cache(CONSUMER_GROUP):
-            if key_of(other) != key and group_id_of(other) == group_id_of(body):
+        for other in self._store.cache(CONSUMER_GROUP).having(group_id_of(body)):
+            if key_of(other) != key:
                 self._queues.group(key_of(other))
 
 

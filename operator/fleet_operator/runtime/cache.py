@@ -12,7 +12,7 @@ Touched only on the event loop. Objects handed out must not be changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -60,26 +60,33 @@ def _essence(body: JsonObject) -> object:
     )
 
 
+Index = Callable[[JsonObject], Hashable]
+"""A property by which objects are found; None for objects without it. Must be the same for the same object."""
+
+
+def group_index(body: JsonObject) -> Hashable:
+    """The namespace and name of the ConsumerGroup that a child is labelled with."""
+    group = (body["metadata"].get("labels") or {}).get(GROUP_LABEL)
+    return None if group is None else (body["metadata"]["namespace"], group)
+
+
 @dataclass(slots=True)
 class ObjectCache:
-    """All objects of one kind that the watch selects, by namespace and name and by the group they belong to."""
+    """All objects of one kind that the watch selects, by namespace and name and by one index."""
 
     kind: Kind
+    index: Index = group_index
     _objects: dict[Key, JsonObject] = field(default_factory=dict)
-    _by_group: dict[Key, set[Key]] = field(default_factory=dict)
+    _indexed: dict[Hashable, set[Key]] = field(default_factory=dict)
     _gone: dict[str, None] = field(default_factory=dict)
 
     def get(self, namespace: str, name: str) -> JsonObject | None:
         """The object as last seen."""
         return self._objects.get((namespace, name))
 
-    def of_group(self, namespace: str, group: str) -> list[JsonObject]:
-        """The objects labelled as children of one ConsumerGroup, by name."""
-        return [self._objects[key] for key in sorted(self._by_group.get((namespace, group), ()))]
-
-    def keys(self) -> list[Key]:
-        """The keys of all objects."""
-        return list(self._objects)
+    def having(self, value: Hashable) -> list[JsonObject]:
+        """The objects whose index has this value, by name."""
+        return [self._objects[key] for key in sorted(self._indexed.get(value, ()))]
 
     def __iter__(self) -> Iterator[JsonObject]:
         return iter(list(self._objects.values()))
@@ -99,9 +106,9 @@ class ObjectCache:
         body["metadata"].pop("managedFields", None)  # half of an object's size, and nobody here reads it
         self._unlink(key)
         self._objects[key] = body
-        group = body["metadata"].get("labels", {}).get(GROUP_LABEL)
-        if group is not None:
-            self._by_group.setdefault((key[0], group), set()).add(key)
+        value = self.index(body)
+        if value is not None:
+            self._indexed.setdefault(value, set()).add(key)
         if known is None or known["metadata"]["uid"] != uid:
             return Change.NEW
         return Change.SPEC if _essence(known) != _essence(body) else Change.STATUS
@@ -118,8 +125,10 @@ class ObjectCache:
         del self._objects[key]
         return Change.GONE
 
-    def sweep(self, listed: list[JsonObject], listed_version: int) -> list[Key]:
+    def sweep(self, listed: list[JsonObject], listed_version: int, *, namespace: str | None = None) -> list[Key]:
         """Mend the cache by a list that was true at `listed_version`; returns the keys that were wrong.
+
+        `namespace` is what was listed; None stands for all.
 
         What the list lacks is dropped only if the cache's copy is no newer than the list: an object made after the
         list was taken is not missing from it.
@@ -128,7 +137,9 @@ class ObjectCache:
         mended = [
             key
             for key, body in list(self._objects.items())
-            if body["metadata"]["uid"] not in living and version_of(body) <= listed_version
+            if namespace in (None, key[0])
+            and body["metadata"]["uid"] not in living
+            and version_of(body) <= listed_version
         ]
         for key in mended:
             self.remove(key, self._objects[key]["metadata"]["uid"])
@@ -137,9 +148,9 @@ class ObjectCache:
 
     def _unlink(self, key: Key) -> None:
         known = self._objects.get(key)
-        group = known["metadata"].get("labels", {}).get(GROUP_LABEL) if known else None
-        if group is not None:
-            siblings = self._by_group[key[0], group]
-            siblings.discard(key)
-            if not siblings:
-                del self._by_group[key[0], group]
+        value = self.index(known) if known is not None else None
+        if value is not None:
+            alike = self._indexed[value]
+            alike.discard(key)
+            if not alike:
+                del self._indexed[value]

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeClient
-from fleet_operator.runtime.cache import Change, Key, ObjectCache, key_of
+from fleet_operator.runtime.cache import Change, Index, Key, ObjectCache, key_of
 
 UNWATCHED_APPLY_SECONDS: Final = 600.0
 """Kinds that are not watched are applied again this often, in case somebody changed them."""
@@ -36,37 +36,43 @@ def marker(body: JsonObject) -> str:
     return f"generation {generation}" if generation is not None else f"version {metadata['resourceVersion']}"
 
 
+def owner_of(body: JsonObject) -> str:
+    """The uid of an object's owner; empty when it has none."""
+    return next((str(owner["uid"]) for owner in body["metadata"].get("ownerReferences") or ()), "")
+
+
 @dataclass(frozen=True, slots=True)
 class _Applied:
-    """The last apply of an object: what was meant, who answered, when (monotonic seconds)."""
+    """The last apply of an object: what was meant, who answered, when (monotonic seconds), and whose child it is."""
 
     digest: str
     uid: str
     marker: str
     at: float
+    owner: str
 
 
 class Store:
     """Caches and writes of one operator. Used on the event loop only."""
 
-    def __init__(self, kube: KubeClient, clock: Clock, watched: Iterable[Kind]) -> None:
+    def __init__(self, kube: KubeClient, clock: Clock, watched: Mapping[Kind, Index]) -> None:
         self.kube = kube
         self._clock = clock
-        self._caches = {kind: ObjectCache(kind) for kind in watched}
+        self._caches = {kind: ObjectCache(kind, index) for kind, index in watched.items()}
         self._applied: dict[tuple[Kind, Key], _Applied] = {}
 
     def cache(self, kind: Kind) -> ObjectCache:
         """The cache of a watched kind."""
         return self._caches[kind]
 
-    @property
-    def caches(self) -> Iterable[ObjectCache]:
-        """All caches."""
-        return self._caches.values()
-
     def get(self, kind: Kind, key: Key) -> JsonObject | None:
         """An object of a watched kind as last seen; not to be changed."""
         return self._caches[kind].get(*key)
+
+    def has_applied(self, body: JsonObject) -> bool:
+        """Whether this process has applied the object before for the same owner, so that it is known to be ours."""
+        applied = self._applied.get((kind_of(body), key_of(body)))
+        return applied is not None and applied.owner == owner_of(body)
 
     async def apply(self, body: JsonObject) -> None:
         """Make an object of ours be as `body` says, unless it is known to be. Raises KubeError."""
@@ -75,7 +81,8 @@ class Store:
         if self._in_place(kind, key, meant):
             return
         stored = await self.kube.apply(body)
-        self._applied[kind, key] = _Applied(meant, stored["metadata"]["uid"], marker(stored), self._clock.monotonic())
+        uid, now = stored["metadata"]["uid"], self._clock.monotonic()
+        self._applied[kind, key] = _Applied(meant, uid, marker(stored), now, owner_of(body))
         self.learn(kind, stored)
 
     async def delete(self, kind: Kind, body: JsonObject) -> None:
@@ -89,12 +96,9 @@ class Store:
         cache = self._caches.get(kind)
         return cache.observe(body) if cache is not None else Change.NOTHING
 
-    def forget(self, namespace: str, names: Iterable[str]) -> None:
-        """Drop what is remembered of applies, for objects of a group that is gone."""
-        gone = frozenset(names)
-        for kind, key in list(self._applied):
-            if key[0] == namespace and key[1] in gone:
-                del self._applied[kind, key]
+    def forget(self, owner_uid: str) -> None:
+        """Drop what is remembered of applies for an owner that is gone."""
+        self._applied = {address: applied for address, applied in self._applied.items() if applied.owner != owner_uid}
 
     def _in_place(self, kind: Kind, key: Key, meant: str) -> bool:
         applied = self._applied.get((kind, key))

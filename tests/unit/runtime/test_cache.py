@@ -59,10 +59,10 @@ def test_children_are_found_by_group_and_leave_with_it() -> None:
     cache.observe(pod("b", 1, group="orders"))
     cache.observe(pod("a", 1, group="orders"))
     cache.observe(pod("c", 1, group="other"))
-    assert [body["metadata"]["name"] for body in cache.of_group("ns", "orders")] == ["a", "b"]
+    assert [body["metadata"]["name"] for body in cache.having(("ns", "orders"))] == ["a", "b"]
     cache.observe(pod("a", 2, group="other"))
     cache.remove(("ns", "b"), "uid-b")
-    assert cache.of_group("ns", "orders") == []
+    assert cache.having(("ns", "orders")) == []
 
 
 def test_sweep_drops_what_the_watch_missed() -> None:
@@ -70,7 +70,7 @@ def test_sweep_drops_what_the_watch_missed() -> None:
     cache.observe(pod("gone", 5))
     cache.observe(pod("kept", 6))
     assert cache.sweep([pod("kept", 6)], listed_version=10) == [("ns", "gone")]
-    assert cache.keys() == [("ns", "kept")]
+    assert [body["metadata"]["name"] for body in cache] == ["kept"]
 
 
 def test_sweep_keeps_what_was_made_after_the_list_was_taken() -> None:

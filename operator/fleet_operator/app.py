@@ -1,0 +1,201 @@
+"""The operator's process: wiring, the order of starting and stopping, and the command line.
+
+Start: health endpoints, Lease, caches filled by lists, watches, observers (by reconciles), workers. Stop: the reverse;
+what is in flight may finish within a bound, then the Lease is given up. Losing the Lease, and the death of a watch, end
+the process at once with a failure: a new one starts from the cluster's state, which is all there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from fleet_consumer.clock import Clock, SystemClock
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, Kind
+from fleet_operator.clients.kube import AioKubeClient, KubeClient
+from fleet_operator.clients.worker_status import WorkerStatusClient
+from fleet_operator.observe.observatory import Observatory
+from fleet_operator.reconcilers.consumergroup import ConsumerGroupReconciler
+from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler
+from fleet_operator.reconcilers.routing import INDEXES, WATCHED, Queues, Router
+from fleet_operator.reconcilers.worker_watch import WorkerWatch
+from fleet_operator.runtime import logs
+from fleet_operator.runtime.cache import Key, key_of
+from fleet_operator.runtime.events import EventRecorder
+from fleet_operator.runtime.health import HealthServer
+from fleet_operator.runtime.lease import Elector, LeaseLostError
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.settings import VERSION, Settings, parse
+from fleet_operator.runtime.status_writer import StatusWriter
+from fleet_operator.runtime.store import Store
+from fleet_operator.runtime.sweeper import Sweeper
+from fleet_operator.runtime.watchdog import LoopWatchdog
+from fleet_operator.runtime.workers import Result, Workers
+from fleet_operator.watch import Watcher
+
+log = logging.getLogger(__name__)
+
+EXIT_FAILED: Final = 1
+EXIT_LEASE_LOST: Final = 3
+
+
+class App:
+    """One operator. `run` once; `stop` from the event loop, or a signal, ends it in order."""
+
+    def __init__(self, settings: Settings, kube: KubeClient, clock: Clock) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self._kube = kube
+        self._clock = clock
+        self._stop = asyncio.Event()
+        self._not_ready: str | None = "starting"
+        self._watchdog = LoopWatchdog(self.metrics)
+        self.health = HealthServer(
+            metrics=self.metrics,
+            watchdog=self._watchdog,
+            ready=lambda: self._not_ready,
+            health_port=settings.health_port,
+            metrics_port=settings.metrics_port,
+        )
+        self._store = Store(kube, clock, INDEXES)
+        self._events = EventRecorder(kube, clock, self.metrics, instance=settings.identity)
+        self._worker_status = WorkerStatusClient()
+        self._sweeper = Sweeper(
+            self._store, WATCHED, settings.namespaces, self.metrics, interval=settings.sweep_seconds
+        )
+        self._workers: dict[Kind, Workers[Key]] = {
+            KAFKA_CLUSTER: self._make_workers(KAFKA_CLUSTER, lambda key: cluster_reconciler.reconcile(key)),
+            CONSUMER_GROUP: self._make_workers(CONSUMER_GROUP, lambda key: group_reconciler.reconcile(key)),
+        }
+        groups = self._workers[CONSUMER_GROUP]
+        self._router = Router(
+            self._store, Queues(self._workers[KAFKA_CLUSTER].add, groups.add, groups.add_after), self.metrics
+        )
+        self._observatory = Observatory(clock, self._router)
+        self._worker_watch = WorkerWatch(self._worker_status, clock, groups.add)
+        context = Context(
+            settings=settings,
+            clock=clock,
+            store=self._store,
+            statuses=StatusWriter(
+                self._store, clock, self.metrics, writes_per_second=settings.status_writes_per_second
+            ),
+            events=self._events,
+            metrics=self.metrics,
+            observatory=self._observatory,
+            workers=self._worker_watch,
+        )
+        cluster_reconciler = KafkaClusterReconciler(context)
+        group_reconciler = ConsumerGroupReconciler(context)
+
+    def _make_workers(self, kind: Kind, reconcile: Callable[[Key], Awaitable[Result]]) -> Workers[Key]:
+        return Workers(kind.kind, reconcile, count=self.settings.workers, metrics=self.metrics)
+
+    def stop(self) -> None:
+        """End `run` in order."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Work until `stop`. Raises LeaseLostError, or whatever ended a watch; the process must then end.
+
+        A standby is ready: it does its part by waiting.
+        """
+        self._watchdog.start()
+        await self.health.start()
+        stopping = asyncio.create_task(self._stop.wait(), name="stop")
+        if not self.settings.leader_elect:
+            await self._work(stopping)
+        else:
+            namespace = self.settings.lease_namespace
+            elector = Elector(self._kube, self._clock, identity=self.settings.identity, namespace=namespace)
+            self._not_ready = None
+            acquiring = asyncio.create_task(elector.acquire(), name="lease")
+            await first_of(stopping, acquiring)
+            acquiring.cancel()
+            if not self._stop.is_set():
+                self.metrics.leader.set(1)
+                holding = asyncio.create_task(elector.hold(), name="lease")
+                await self._work(stopping, holding)
+                holding.cancel()
+            await elector.release()
+        await self.health.stop()
+        await self._watchdog.stop()
+
+    async def _work(self, *ends: asyncio.Future[Any]) -> None:
+        """Be the operator until one of `ends` completes; what fails is raised without cleaning up after it."""
+        filling = asyncio.create_task(self._sweeper.fill(), name="fill")
+        await first_of(*ends, filling)
+        if not filling.done():
+            filling.cancel()
+            return
+        self._events.start()
+        await self._worker_status.open()
+        watcher = Watcher(self._router.observed, self.settings.namespaces)
+        watcher.start()
+        for kind, workers in self._workers.items():
+            for body in self._store.cache(kind):
+                workers.add(key_of(body))
+            workers.start()
+        sweeping = asyncio.create_task(self._sweeper.run(self._router.changed), name="sweep")
+        self._not_ready = None
+        log.info("working", extra={"version": VERSION, "namespaces": self.settings.namespaces or "all"})
+        await first_of(*ends, sweeping, watcher.ended)
+        self._not_ready = "stopping"
+        sweeping.cancel()
+        await watcher.stop()
+        await asyncio.gather(*(workers.stop() for workers in self._workers.values()))
+        await self._observatory.close()
+        await self._worker_watch.close()
+        await self._worker_status.close()
+        await self._events.stop()
+
+
+async def first_of(*futures: asyncio.Future[Any]) -> None:
+    """Wait for the first of several futures to complete; raises the error of one that failed."""
+    done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    for future in done:
+        future.result()
+
+
+async def serve(settings: Settings) -> None:
+    """Run an operator against the real API server until SIGTERM or SIGINT."""
+    kube = await AioKubeClient.connect()
+    app = App(settings, kube, SystemClock())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, app.stop)
+    await app.run()
+    await kube.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script `fleet-operator`."""
+    settings = parse(sys.argv[1:] if arguments is None else arguments)
+    logs.configure(settings.log_format, settings.log_level)
+    end(serve(settings))
+
+
+def end(serving: Coroutine[Any, Any, None]) -> None:
+    """Run to the end of the process.
+
+    After a failure the process ends without unwinding: a former leader must not finish what it was doing, and threads
+    that wait for a broker must not hold up the restart.
+    """
+
+    async def serve_or_die() -> None:
+        try:
+            await serving
+        except LeaseLostError as error:
+            log.critical("lease lost", extra={"error": str(error)})
+            os._exit(EXIT_LEASE_LOST)
+        except Exception as error:
+            log.critical("the operator failed", extra={"error": str(error)}, exc_info=True)
+            os._exit(EXIT_FAILED)
+
+    asyncio.run(serve_or_die())

@@ -1,0 +1,73 @@
+"""Reconciles ConsumerGroup: gather, decide, act, publish."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from fleet_operator.clients.kinds import CONSUMER_GROUP
+from fleet_operator.planning.status_consumergroup import invalid_spec_status, project_consumergroup_status
+from fleet_operator.planning.status_facts import ConsumerGroupFacts
+from fleet_operator.reconcilers.children import Children
+from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.deciding import Plan, make_plan
+from fleet_operator.reconcilers.gathering import Gathered, gather
+from fleet_operator.reconcilers.group_metrics import GroupMetrics
+from fleet_operator.reconcilers.kafka_side import KafkaSide
+from fleet_operator.reconcilers.publishing import publish
+from fleet_operator.runtime.cache import Key
+from fleet_operator.runtime.workers import Result
+
+
+class ConsumerGroupReconciler:
+    """Keeps each fleet and its status as its object says."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._kafka = KafkaSide(context)
+        self._gauges = GroupMetrics(context.metrics)
+        self._uids: dict[Key, str] = {}
+
+    async def reconcile(self, key: Key) -> Result:
+        """Bring one ConsumerGroup one step closer to what it should be; raises KubeError to be tried again."""
+        context = self._context
+        body = context.store.get(CONSUMER_GROUP, key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            self._forget(key)
+            return Result()
+        self._uids[key] = body["metadata"]["uid"]
+        now = context.clock.wall()
+        previous = body.get("status") or {}
+        try:
+            gathered = await gather(context, body)
+        except ValidationError as error:
+            status = invalid_spec_status(body["metadata"], str(error), previous, now)
+            return Result(await publish(context, body, status))
+        plan = make_plan(gathered, now, image=context.settings.consumer_image)
+        facts = await self._act(gathered, plan)
+        status = project_consumergroup_status(facts, previous, now)
+        self._gauges.set(key, facts, status)
+        again = await publish(context, body, status)
+        soon = plan.decision.requeue_after
+        return Result(again if soon is None or again is None else min(again, soon))
+
+    async def _act(self, gathered: Gathered, plan: Plan) -> ConsumerGroupFacts:
+        """Carry out the plan, except on an object that asks to be left alone."""
+        facts = plan.facts(gathered)
+        if gathered.group.paused:
+            return facts
+        refusal = await Children(self._context, gathered, plan).carry_out()
+        topic_problem = None
+        if gathered.older is None:
+            topic_problem = await self._kafka.ensure_failed_topic(gathered, facts)
+            await self._kafka.remove_departed(gathered, facts)
+        return plan.facts(gathered, refusal=refusal, topic_problem=topic_problem)
+
+    def _forget(self, key: Key) -> None:
+        """Owner references do the cleaning up in the cluster; this is ours in memory."""
+        context = self._context
+        context.observatory.forget(key)
+        context.workers.forget(key)
+        context.statuses.forget(CONSUMER_GROUP.kind, key)
+        context.store.forget(self._uids.pop(key, ""))
+        self._kafka.forget(key)
+        self._gauges.remove(key)

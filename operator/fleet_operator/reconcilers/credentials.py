@@ -1,0 +1,99 @@
+"""Secrets of a KafkaCluster: read by name, only when labelled for it, never listed and never shown.
+
+Without the label, whoever may create a KafkaCluster could have any Secret of the namespace sent to a broker of his own.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Final
+
+from fleet_consumer.net import SaslSettings
+from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
+from fleet_operator.api.v1alpha1.model import CREDENTIALS_LABEL
+from fleet_operator.clients.kinds import SECRET, JsonObject
+from fleet_operator.clients.kube import KubeClient
+from fleet_operator.observe.settings import ObserverSettings, TlsMaterial
+from fleet_operator.planning.problem import Problem
+
+USERNAME: Final = "username"
+PASSWORD: Final = "password"
+CERTIFICATE: Final = "tls.crt"
+KEY: Final = "tls.key"
+
+
+class UnusableSecretError(Exception):
+    """A Secret that a KafkaCluster refers to cannot be used; `problem` is for its condition."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class SecretReader:
+    """Reads the Secrets of one namespace."""
+
+    kube: KubeClient
+    namespace: str
+
+    async def observer_settings(self, cluster: KafkaCluster) -> ObserverSettings:
+        """How to reach a cluster, with its secrets. Raises UnusableSecretError, or KubeError."""
+        spec = cluster.spec
+        tls = None
+        if spec.tls is not None:
+            ca = certificate = key = None
+            if spec.tls.ca_secret_ref is not None:
+                ca = self._value(await self._read(spec.tls.ca_secret_ref.name), spec.tls.ca_secret_ref.key)
+            if spec.tls.client_cert_secret_ref is not None:
+                secret = await self._read(spec.tls.client_cert_secret_ref.name)
+                certificate, key = self._value(secret, CERTIFICATE), self._value(secret, KEY)
+            tls = TlsMaterial(ca=ca, certificate=certificate, key=key)
+        sasl = None
+        if spec.sasl is not None:
+            secret = await self._read(spec.sasl.secret_ref.name)
+            sasl = SaslSettings(
+                mechanism=spec.sasl.mechanism,
+                username=self._text(secret, USERNAME),
+                password=self._text(secret, PASSWORD),
+            )
+        return ObserverSettings(
+            bootstrap_servers=spec.bootstrap_servers,
+            interval_seconds=float(spec.observe_interval_seconds),
+            tls=tls,
+            sasl=sasl,
+        )
+
+    async def _read(self, name: str) -> JsonObject:
+        secret = await self.kube.get(SECRET, self.namespace, name)
+        if secret is None:
+            message = f"secret `{name}` does not exist in namespace `{self.namespace}`; create it"
+            raise UnusableSecretError(Problem(conditions.SECRET_NOT_FOUND, message))
+        if secret["metadata"].get("labels", {}).get(CREDENTIALS_LABEL) != "true":
+            message = (
+                f"secret `{name}` may not be used: label it for that with "
+                f"`kubectl -n {self.namespace} label secret {name} {CREDENTIALS_LABEL}=true`"
+            )
+            raise UnusableSecretError(Problem(conditions.SECRET_NOT_LABELLED, message))
+        return secret
+
+    def _value(self, secret: JsonObject, key: str) -> bytes:
+        name = secret["metadata"]["name"]
+        encoded = (secret.get("data") or {}).get(key)
+        if not encoded:
+            message = f"secret `{name}` has no key `{key}`, or an empty one; add it"
+            raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message))
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except binascii.Error as error:  # the API server does not let this through
+            message = f"key `{key}` of secret `{name}` is no base64"
+            raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message)) from error
+
+    def _text(self, secret: JsonObject, key: str) -> str:
+        try:
+            return self._value(secret, key).decode()
+        except UnicodeDecodeError as error:
+            message = f"key `{key}` of secret `{secret['metadata']['name']}` is no UTF-8 text"
+            raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message)) from error

@@ -1,0 +1,78 @@
+"""Reconciles KafkaCluster: its secrets decide how it is observed, its observation becomes its status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
+from fleet_operator.clients.kinds import KAFKA_CLUSTER, JsonObject
+from fleet_operator.planning import times
+from fleet_operator.planning.status_kafkacluster import KafkaClusterFacts, project_kafkacluster_status
+from fleet_operator.planning.support import kafka_cluster_support
+from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
+from fleet_operator.reconcilers.publishing import publish
+from fleet_operator.runtime.cache import Key
+from fleet_operator.runtime.workers import Result
+
+
+class KafkaClusterReconciler:
+    """Keeps each cluster's observer and status as its object says."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def reconcile(self, key: Key) -> Result:
+        """Bring one KafkaCluster up to date; secrets are read again each time, so a mended one is soon taken up."""
+        context = self._context
+        body = context.store.get(KAFKA_CLUSTER, key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            context.observatory.stop(key)
+            context.statuses.forget(KAFKA_CLUSTER.kind, key)
+            return Result()
+        previous = body.get("status") or {}
+        now = context.clock.wall()
+        try:
+            cluster = KafkaCluster.model_validate(body)
+        except ValidationError as error:
+            context.observatory.refuse(key, conditions.SPEC_INVALID, str(error))
+            status = _invalid(body["metadata"], str(error), previous, now)
+        else:
+            await self._observe(key, cluster)
+            facts = KafkaClusterFacts(cluster=cluster, observation=context.observatory.latest(key))
+            status = project_kafkacluster_status(facts, previous, now)
+        return Result(await publish(context, body, status))
+
+    async def _observe(self, key: Key, cluster: KafkaCluster) -> None:
+        """Have the cluster observed, or say why it is not."""
+        observatory = self._context.observatory
+        unusable = kafka_cluster_support(cluster.spec).blocking
+        if unusable:
+            message = f"this version cannot use spec.{'; spec.'.join(unusable)}"
+            observatory.refuse(key, conditions.NOT_YET_AVAILABLE, message)
+            return
+        try:
+            settings = await SecretReader(self._context.store.kube, key[0]).observer_settings(cluster)
+            settings.check()
+        except UnusableSecretError as error:
+            observatory.refuse(key, error.problem.reason, error.problem.message)
+        except ValueError as error:
+            observatory.refuse(key, conditions.SPEC_INVALID, str(error))
+        else:
+            observatory.ensure(key, settings)
+
+
+def _invalid(metadata: JsonObject, message: str, previous: Mapping[str, Any], now: float) -> JsonObject:
+    """The status of an object that the CRD should have refused: the last known one, and why it is not looked at."""
+    generation = metadata.get("generation", 0)
+    verdicts = [
+        conditions.Condition(kind, "False" if kind == conditions.READY else "Unknown", conditions.SPEC_INVALID, message)
+        for kind in conditions.KAFKA_CLUSTER_CONDITIONS
+    ]
+    merged = conditions.merge_conditions(
+        previous.get("conditions") or (), verdicts, times.to_text(now), observed_generation=generation
+    )
+    return {**previous, "observedGeneration": generation, "conditions": merged}
