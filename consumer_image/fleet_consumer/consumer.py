@@ -7,16 +7,42 @@ what the caller is told and when. Callbacks run on the caller's thread, inside `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from fleet_consumer.assignors import load
+from fleet_consumer.clock import Clock, SystemClock
+from fleet_consumer.coordinator.flows import Ticket
+from fleet_consumer.coordinator.offsets import ResetPolicy, Starts
+from fleet_consumer.coordinator.thread import CoordinatorThread
+from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer
+from fleet_consumer.fetch.librdkafka import check_properties, consumer_config
 from fleet_consumer.fetch.records import Records
+from fleet_consumer.fetch.thread import FetchThread
+from fleet_consumer.group import errors
 from fleet_consumer.group.membership import Membership, OffsetAndMetadata
+from fleet_consumer.group.messages import CallBack, CallBackKind, FinishCommit
+from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 RebalanceCallback = Callable[[Sequence[TopicPartition]], None]
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], Exception | None], None]
+
+LOOK_UP_S = 1.0
+"""The longest that a waiting `poll` sleeps: so often at least it tells that the user's thread is alive."""
+LOOKUP_RETRY_S = 5.0
+"""How long starting positions that could not be found are left alone, so that their error is not raised hotly."""
+READ_AHEAD_POLLS = 4
+"""How many full polls are read ahead."""
+ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
+LEAVE_WORDS = ("default", "leave", "remain")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +54,7 @@ class ConsumerSettings:
     partitions without a usable committed offset; partitions that appear after the first assignment start at the
     beginning whatever it says. `rebalance_timeout_ms` None means `max_poll_interval_ms`, as in Java.
     `properties` are further librdkafka settings, only those that `fetch.librdkafka.ALLOWED_PROPERTIES` lists.
+    Raises ValueError, naming the setting, for values that cannot work.
     """
 
     connection: ConnectionSettings
@@ -44,16 +71,63 @@ class ConsumerSettings:
     metadata_max_age_ms: int = 300_000
     properties: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not self.group_id:
+            raise ValueError("group_id is empty")
+        if not self.assignors:
+            raise ValueError("assignors names none; the default is ('range',)")
+        if self.auto_offset_reset not in [policy.value for policy in ResetPolicy]:
+            raise ValueError(f"auto_offset_reset is {self.auto_offset_reset!r}; use earliest, latest or none")
+        if self.isolation_level not in ISOLATION_LEVELS:
+            raise ValueError(f"isolation_level is {self.isolation_level!r}; use {' or '.join(ISOLATION_LEVELS)}")
+        for name in ("session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms", "max_poll_records"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ValueError(
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
+                f"({self.session_timeout_ms}), usually a third of it or less"
+            )
+        check_properties(self.properties)
+
 
 class Consumer:
     """A member of a consumer group. Making one starts nothing; `subscribe` does; `close` must be called.
 
     All methods belong to one thread, except `wakeup`, `membership` and `holds_session`, which any thread may call.
-    Callbacks may call `commit`, `commit_async`, `committed`, `position`, `seek`, `pause`, `resume` and `assignment`, never
-    `poll` or `close`. After a `FatalConsumerError` every call but `close` raises it again.
+    Callbacks may call `commit`, `commit_async`, `committed`, `position`, `seek`, `pause`, `resume` and `assignment`,
+    never `poll` or `close`. After a `FatalConsumerError` every call but `close` raises it again.
     """
 
-    def __init__(self, settings: ConsumerSettings) -> None: ...
+    def __init__(self, settings: ConsumerSettings, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._policy = ResetPolicy(settings.auto_offset_reset)
+        # A one-slot latch: whoever has news for the user's thread sets it.
+        self._signal = threading.Event()
+        self._woken = False
+        self._user = threading.Lock()
+        self._user_thread: int | None = None
+        self._closed = False
+        self._fatal: Exception | None = None
+        self._group = CoordinatorThread(
+            settings.connection,
+            _group_settings(settings),
+            tuple(load(name) for name in settings.assignors),
+            clock=self._clock,
+            on_news=self._signal.set,
+        )
+        self._fetch: FetchThread | None = None
+        self._callbacks: dict[CallBackKind, RebalanceCallback | None] = {}
+        self._commit_callbacks: dict[Ticket[None], CommitCallback] = {}
+        # What is owned, by the user's view: None until the starting position is known.
+        self._owned: dict[TopicPartition, PartitionBuffer | None] = {}
+        self._paused: set[TopicPartition] = set()
+        self._appeared: set[TopicPartition] = set()
+        # Lookups of starting positions under way, with the partitions they are for.
+        self._lookups: dict[Ticket[Starts], frozenset[TopicPartition]] = {}
+
+    # Membership.
 
     def subscribe(
         self,
@@ -69,66 +143,419 @@ class Consumer:
         `on_lost` gets partitions that may belong to others already; without it `on_revoked` is called instead.
         `on_assigned` gets the new partitions, before any record of theirs is handed out: seek there.
         """
+        with self._entered():
+            wanted = tuple(topics)
+            if not wanted or not all(wanted):
+                raise ValueError(f"topics must be non-empty names, got {wanted!r}")
+            self._callbacks = {
+                CallBackKind.ASSIGNED: on_assigned,
+                CallBackKind.REVOKED: on_revoked,
+                CallBackKind.LOST: on_lost or on_revoked,
+            }
+            if self._fetch is None:
+                self._start()
+            self._group.subscribe(wanted)
 
     def poll(self, timeout_s: float) -> Records:
         """Hand out at most `max_poll_records` records, as soon as any are there, after at most `timeout_s` seconds.
 
         Runs callbacks that are due. Moves positions past what it returns, commits nothing. Must be called again within
         `max_poll_interval_ms`. Returns empty-handed at once after `wakeup`. Raises what the background met:
-        FatalConsumerError, AssignorFailed, NoOffsetForPartition, and what callbacks raise.
+        FatalConsumerError, AssignorFailed, NoOffsetForPartition, OffsetLookupFailed, TopicAuthorizationFailed, and
+        what callbacks raise.
         """
-
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
-        """Commit and wait. Retries while that can help, at most `timeout_s` seconds.
-
-        Raises CommitFailed (no longer ours: do not repeat), RebalanceInProgress, RetriableCommitFailed (time is up;
-        unknown whether written), CommitRefused, FatalConsumerError.
-        """
-
-    def commit_async(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None = None
-    ) -> None:
-        """Commit without waiting or retrying; `callback(offsets, error or None)` runs in a later poll, commit or close."""
-
-    def committed(
-        self, partitions: Iterable[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets, None where there is none. Raises OffsetLookupFailed."""
-
-    def position(self, partition: TopicPartition) -> int | None:
-        """The next offset that poll would hand out; None while it is being looked up. Raises NotAssigned."""
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at `offset`; nothing that was read ahead before comes out. Raises NotAssigned."""
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until `resume`; reassignment ends a pause. Raises NotAssigned."""
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """End a pause. Raises NotAssigned."""
-
-    def paused(self) -> frozenset[TopicPartition]:
-        """What is paused now."""
-
-    def assignment(self) -> frozenset[TopicPartition]:
-        """What this member owns now, from the caller's view: what `on_assigned` gave and nothing has taken since."""
+        with self._entered():
+            fetch = self._started()
+            deadline = self._clock.monotonic() + timeout_s
+            while True:
+                self._group.polled_at = now = self._clock.monotonic()
+                # Cleared before looking: news that come while we look set it again and end the wait.
+                self._signal.clear()
+                self._take_news()
+                self._take_starts()
+                records = self._take_records(fetch)
+                woken, self._woken = self._woken, False
+                if records or woken or now >= deadline:
+                    return records
+                self._signal.wait(min(deadline - now, LOOK_UP_S))
 
     def membership(self) -> Membership:
         """The membership as of now. Any thread."""
+        picture, fetch = self._group.picture, self._fetch
+        if picture.error is None and fetch is not None and fetch.trouble is not None:
+            return dataclasses.replace(picture, error=fetch.trouble)
+        return picture
 
     def holds_session(self) -> bool:
         """Whether the last good heartbeat is younger than the session timeout; False: others may own our partitions.
 
         Cheap enough to ask before every record of a batch. Any thread.
         """
+        return self._clock.monotonic() < self._group.fence_deadline
 
     def wakeup(self) -> None:
         """Make a `poll` that waits, or the next one, return at once. Any thread, also signal handlers."""
+        self._woken = True
+        self._signal.set()
 
     def close(self, timeout_s: float = 30.0, leave: str = "default") -> None:
         """Revoke, then leave or remain, then stop all threads; at most about `timeout_s` seconds. Idempotent.
 
         `leave` (KIP-1092): `leave` tells the coordinator at once, also for a static member; `remain` lets the session
         time out; `default` is leave for dynamic and remain for static members. Commits nothing by itself: `on_revoked`
-        is called first, as in a rebalance.
+        is called first, as in a rebalance. What a callback raises is raised after everything has been closed.
         """
+        if leave not in LEAVE_WORDS:
+            raise ValueError(f"leave is {leave!r}; use one of {', '.join(LEAVE_WORDS)}")
+        with self._entered(closing=True):
+            if self._closed:
+                return
+            self._closed = True
+            deadline = self._clock.monotonic() + timeout_s
+            static = self._settings.group_instance_id is not None
+            try:
+                self._give_back_all()
+            finally:
+                leaves = leave == "leave" or (leave == "default" and not static)
+                ended = self._group.close(leave=leaves, timeout_s=max(0.0, deadline - self._clock.monotonic()))
+                if self._fetch is not None:
+                    ended = self._fetch.close(max(1.0, deadline - self._clock.monotonic())) and ended
+                if not ended:
+                    logger.warning("group %s: threads had not ended after %g s", self._settings.group_id, timeout_s)
+                self._take_commit_results()
+
+    # Offsets.
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
+        """Commit and wait. Retries while that can help, at most `timeout_s` seconds.
+
+        Raises CommitFailed (no longer ours: do not repeat), RebalanceInProgress, RetriableCommitFailed (time is up;
+        unknown whether written), CommitRefused, TopicAuthorizationFailed, FatalConsumerError.
+        """
+        with self._entered():
+            self._started()
+            if not offsets:
+                return
+            ticket = self._group.commit(offsets, self._clock.monotonic() + timeout_s)
+            # The thread ends the ticket at its deadline; the second on top is for a thread that is busy.
+            if not ticket.wait(timeout_s + 1.0):
+                raise errors.RetriableCommitFailed(f"group {self._settings.group_id!r}: commit not confirmed in time")
+            self._take_commit_results()
+            if ticket.error is not None:
+                raise ticket.error
+
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None = None
+    ) -> None:
+        """Commit without waiting or retrying.
+
+        `callback(offsets, error or None)` runs inside a later `poll`, `commit` or `close`.
+        """
+        with self._entered():
+            self._started()
+            if offsets:
+                ticket = self._group.commit(offsets, None)
+                if callback is not None:
+                    self._commit_callbacks[ticket] = callback
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets, None where there is none.
+
+        Raises OffsetLookupFailed (also when the time is up), TopicAuthorizationFailed, GroupAuthorizationFailed.
+        """
+        with self._entered():
+            self._started()
+            ticket = self._group.committed(partitions)
+            if not ticket.wait(timeout_s):
+                ticket.cancel()
+                raise errors.OffsetLookupFailed(
+                    f"group {self._settings.group_id!r}: no answer about committed offsets within {timeout_s:g} s"
+                )
+            if ticket.error is not None:
+                raise ticket.error
+            return ticket.result or {}
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The next offset that poll would hand out; None while it is being looked up. Raises NotAssigned."""
+        with self._entered():
+            self._check_owned((partition,))
+            buffer = self._owned[partition]
+            return None if buffer is None else buffer.position
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at `offset`; nothing that was read ahead before comes out. Raises NotAssigned."""
+        with self._entered():
+            if offset < 0:
+                raise ValueError(f"offset {offset} is negative")
+            self._check_owned((partition,))
+            self._move_to(self._started(), partition, offset)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until `resume`; reassignment ends a pause. Raises NotAssigned."""
+        with self._entered():
+            wanted = tuple(partitions)
+            self._check_owned(wanted)
+            self._paused.update(wanted)
+            for part in wanted:
+                buffer = self._owned[part]
+                if buffer is not None:
+                    buffer.paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """End a pause. Raises NotAssigned."""
+        with self._entered():
+            fetch = self._started()
+            wanted = tuple(partitions)
+            self._check_owned(wanted)
+            self._paused.difference_update(wanted)
+            for part in wanted:
+                buffer = self._owned[part]
+                if buffer is not None and buffer.paused:
+                    buffer.paused = False
+                    fetch.read_ahead.release(buffer)
+                    if buffer.on_hold:
+                        buffer.on_hold = False
+                        fetch.unhold(part)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """What is paused now."""
+        return frozenset(self._paused)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """What this member owns now, from the caller's view: what `on_assigned` gave and nothing has taken since."""
+        return frozenset(self._owned)
+
+    # What the other threads have for us.
+
+    def _take_news(self) -> None:
+        """Run what the coordinator thread has put in line, in its order; callbacks are serial by being here."""
+        while self._group.news:
+            news = self._group.news.popleft()
+            if isinstance(news, CallBack):
+                self._call_back(news)
+            elif isinstance(news, FinishCommit):
+                self._finish_commit(news)
+            else:
+                if isinstance(news.error, errors.FatalConsumerError):
+                    self._fatal = news.error
+                raise news.error
+
+    def _take_commit_results(self) -> None:
+        """As `_take_news`, but only commits: a callback that commits must not be called back into."""
+        kept = []
+        while self._group.news:
+            news = self._group.news.popleft()
+            if isinstance(news, FinishCommit):
+                self._finish_commit(news)
+            else:
+                kept.append(news)
+        self._group.news.extendleft(reversed(kept))
+
+    def _finish_commit(self, news: FinishCommit) -> None:
+        callback = self._commit_callbacks.pop(news.commit.ticket, None)
+        if callback is not None:
+            callback(news.commit.offsets, news.error)
+
+    def _call_back(self, callback: CallBack) -> None:
+        # Whatever the user's code raises, the rebalance goes on: the coordinator thread hears that this is done.
+        try:
+            if callback.kind is CallBackKind.ASSIGNED:
+                self._assigned(callback)
+            else:
+                self._taken_away(callback.kind, callback.partitions)
+        finally:
+            self._group.called_back(callback)
+
+    def _assigned(self, callback: CallBack) -> None:
+        if callback.assignor is not None and callback.assignment is not None:
+            callback.assignor.on_assignment(callback.assignment, callback.generation)
+        self._owned = dict.fromkeys(callback.partitions)
+        self._appeared.update(callback.appeared)
+        try:
+            self._run_user_callback(CallBackKind.ASSIGNED, callback.partitions)
+        finally:
+            unknown = tuple(part for part, buffer in self._owned.items() if buffer is None)
+            if unknown:
+                self._look_up(unknown)
+
+    def _taken_away(self, kind: CallBackKind, partitions: Sequence[TopicPartition]) -> None:
+        """Revoked or lost: nothing of these comes out any more, then the user hears of it.
+
+        The fetch thread stops reading them before the callback, for it may take long; what it still delivers carries
+        buffers that are void by now.
+        """
+        gone = frozenset(partitions)
+        for ticket in [ticket for ticket, parts in self._lookups.items() if parts & gone]:
+            ticket.cancel()
+            del self._lookups[ticket]
+        fetching = frozenset(part for part in gone if self._owned.get(part) is not None)
+        for part in fetching:
+            buffer = self._owned[part]
+            if buffer is not None:
+                buffer.current = False
+        if fetching and self._fetch is not None:
+            self._fetch.unassign(fetching)
+        try:
+            self._run_user_callback(kind, partitions)
+        finally:
+            self._paused -= gone
+            for part in gone:
+                self._owned.pop(part, None)
+
+    def _run_user_callback(self, kind: CallBackKind, partitions: Sequence[TopicPartition]) -> None:
+        callback = self._callbacks.get(kind)
+        if callback is not None:
+            callback(partitions)
+
+    def _give_back_all(self) -> None:
+        """Closing: tell the user that everything goes, as revoked while the session holds, else as lost."""
+        partitions = tuple(sorted(self._owned))
+        if partitions:
+            kind = CallBackKind.REVOKED if self.holds_session() else CallBackKind.LOST
+            self._taken_away(kind, partitions)
+
+    # Positions and records.
+
+    def _look_up(
+        self, partitions: tuple[TopicPartition, ...], *, use_committed: bool = True, delay_s: float = 0
+    ) -> None:
+        ticket = self._group.find_starts(
+            partitions,
+            appeared=frozenset(self._appeared),
+            policy=self._policy,
+            read_committed=self._settings.isolation_level == "read_committed",
+            use_committed=use_committed,
+            delay_s=delay_s,
+        )
+        self._lookups[ticket] = frozenset(partitions)
+
+    def _take_starts(self) -> None:
+        for ticket in [ticket for ticket in self._lookups if ticket.done]:
+            partitions = self._lookups.pop(ticket)
+            open_parts = tuple(part for part in sorted(partitions) if part in self._owned and self._owned[part] is None)
+            if ticket.error is not None:
+                self._look_up(open_parts, delay_s=LOOKUP_RETRY_S)
+                raise ticket.error
+            assert ticket.result is not None
+            self._begin(open_parts, ticket.result)
+
+    def _begin(self, partitions: Iterable[TopicPartition], starts: Starts) -> None:
+        buffers: dict[TopicPartition, tuple[PartitionBuffer, int]] = {}
+        for part in partitions:
+            start = starts.found.get(part)
+            if start is not None:
+                buffer = PartitionBuffer(part, start.offset, paused=part in self._paused)
+                self._owned[part] = buffer
+                buffers[part] = (buffer, start.leader_epoch)
+        if buffers:
+            self._started().assign(buffers)
+        without = [part for part in partitions if part in starts.without]
+        if without:
+            names = ", ".join(f"{part.topic}-{part.partition}" for part in without)
+            raise errors.NoOffsetForPartition(
+                f"group {self._settings.group_id!r}: no usable offset for {names} and auto_offset_reset is none; "
+                "seek these partitions or commit offsets for them",
+                without,
+            )
+
+    def _move_to(self, fetch: FetchThread, partition: TopicPartition, offset: int) -> None:
+        former = self._owned[partition]
+        buffer = PartitionBuffer(partition, offset, paused=partition in self._paused)
+        self._owned[partition] = buffer
+        if former is None:
+            fetch.assign({partition: (buffer, -1)})
+            return
+        former.current = False
+        if former.on_hold:
+            fetch.unhold(partition)
+        fetch.seek(buffer)
+
+    def _take_records(self, fetch: FetchThread) -> Records:
+        """What may be handed out. Nothing once the session is over: others may be handing out the same by now."""
+        if not self.holds_session():
+            return Records([])
+        out_of_range: list[tuple[PartitionBuffer, OutOfRange]] = []
+        records = fetch.read_ahead.take(
+            self._settings.max_poll_records, lambda buffer, what: out_of_range.append((buffer, what))
+        )
+        fetch.took()
+        for part in self._paused:
+            buffer = self._owned.get(part)
+            if buffer is not None and not buffer.on_hold and buffer.held_records >= self._settings.max_poll_records:
+                buffer.on_hold = True
+                fetch.hold(part)
+        for buffer, what in out_of_range:
+            self._reset(fetch, buffer, what)
+        return records
+
+    def _reset(self, fetch: FetchThread, buffer: PartitionBuffer, what: OutOfRange) -> None:
+        """The position does not exist: the broker deleted it, or was truncated. The policy decides, and it is told."""
+        part = buffer.topic_partition
+        logger.warning(
+            "partition %s-%d: offset %d is out of range (%s); reset policy: %s",
+            *(part.topic, part.partition, buffer.position, what.detail, self._policy.value),
+        )
+        buffer.current = False
+        self._owned[part] = None
+        fetch.unassign(frozenset((part,)))
+        self._look_up((part,), use_committed=False)
+
+    # Rules of use.
+
+    @contextmanager
+    def _entered(self, *, closing: bool = False) -> Iterator[None]:
+        """One thread at a time, calls from inside its callbacks excepted; nothing but close after the end."""
+        me = threading.get_ident()
+        nested = self._user_thread == me
+        if not nested and not self._user.acquire(blocking=False):
+            raise errors.ConcurrentUse("another thread is inside this consumer; only wakeup may be called meanwhile")
+        try:
+            self._user_thread = me
+            if not closing:
+                if self._closed and not nested:
+                    raise errors.ConsumerClosed("this consumer is closed")
+                if self._fatal is not None:
+                    raise self._fatal
+            yield
+        finally:
+            if not nested:
+                self._user_thread = None
+                self._user.release()
+
+    def _start(self) -> None:
+        settings = self._settings
+        config = consumer_config(settings.connection, settings.group_id, settings.isolation_level, settings.properties)
+        self._fetch = FetchThread(
+            config,
+            name=f"fetch-{settings.group_id}",
+            read_ahead_records=settings.max_poll_records * READ_AHEAD_POLLS,
+            on_data=self._signal.set,
+        )
+        self._fetch.start()
+        self._group.start()
+
+    def _started(self) -> FetchThread:
+        if self._fetch is None:
+            raise errors.NotSubscribed("subscribe first")
+        return self._fetch
+
+    def _check_owned(self, partitions: Iterable[TopicPartition]) -> None:
+        missing = [f"{part.topic}-{part.partition}" for part in partitions if part not in self._owned]
+        if missing:
+            raise errors.NotAssigned(f"{', '.join(missing)} not assigned to this consumer now")
+
+
+def _group_settings(settings: ConsumerSettings) -> GroupSettings:
+    rebalance_ms = settings.rebalance_timeout_ms
+    return GroupSettings(
+        group_id=settings.group_id,
+        instance_id=settings.group_instance_id,
+        session_timeout_s=settings.session_timeout_ms / 1000,
+        heartbeat_interval_s=settings.heartbeat_interval_ms / 1000,
+        max_poll_interval_s=settings.max_poll_interval_ms / 1000,
+        rebalance_timeout_s=(settings.max_poll_interval_ms if rebalance_ms is None else rebalance_ms) / 1000,
+        request_timeout_s=settings.connection.request_timeout_ms / 1000,
+        metadata_max_age_s=settings.metadata_max_age_ms / 1000,
+    )

@@ -27,6 +27,7 @@ from fleet_consumer.group.messages import (
     CalledBack,
     CloseRequested,
     CommitRequested,
+    CoordinatorDoubted,
     Event,
     FinishCommit,
     ForCommit,
@@ -92,6 +93,10 @@ class ClassicMembership(MemberCore):
         if event.callback.kind is not CallBackKind.ASSIGNED and self._state is State.REVOKING:
             self._owned = {}
             self._move(State.UNJOINED)
+
+    def _on_coordinator_doubted(self, event: CoordinatorDoubted, now: float) -> None:
+        if event.address == self._lookup.address:
+            self._lookup.lost(now)
 
     def _on_commit_requested(self, event: CommitRequested, now: float) -> None:
         event.commit.requested_at = now
@@ -417,6 +422,7 @@ class ClassicMembership(MemberCore):
 _HANDLERS: Mapping[type, Callable[[ClassicMembership, Any, float], None]] = {
     Tick: ClassicMembership._on_tick,
     Subscribed: ClassicMembership._on_subscribed,
+    CoordinatorDoubted: ClassicMembership._on_coordinator_doubted,
     CalledBack: ClassicMembership._on_called_back,
     CommitRequested: ClassicMembership._on_commit_requested,
     CloseRequested: ClassicMembership._on_close,

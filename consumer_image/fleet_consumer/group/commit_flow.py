@@ -34,6 +34,11 @@ class CommitFlow:
         """When a waiting commit is due."""
         return min((at for at, _ in self._waiting), default=None)
 
+    @property
+    def pending(self) -> bool:
+        """Whether a commit has not come to its end."""
+        return bool(self._waiting or self._in_flight)
+
     def advance(self, state: State, identity: Identity, coordinator: Address | None, now: float) -> list[Action]:
         """Send what is due, and end what can no longer succeed or has run out of time."""
         due = [commit for at, commit in self._waiting if now >= at]

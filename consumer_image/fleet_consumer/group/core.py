@@ -91,6 +91,11 @@ class MemberCore:
         return self._state is State.LEFT and not self._leaving
 
     @property
+    def commits_pending(self) -> bool:
+        """Whether a commit has not come to its end."""
+        return self._commits.pending
+
+    @property
     def fence_deadline(self) -> float:
         """Until when this member's partitions are surely its own."""
         return self._heartbeat.fence_deadline if self._identity.valid else NEVER

@@ -150,6 +150,12 @@ class NotAssigned(ConsumerError):
     reason = "NotAssigned"
 
 
+class NotSubscribed(ConsumerError):
+    """The call needs a subscription first."""
+
+    reason = "NotSubscribed"
+
+
 class ConsumerClosed(ConsumerError):
     """The consumer was closed."""
 
@@ -166,3 +172,9 @@ class DataPlaneFailed(ConsumerError):
     """librdkafka reported an error that concerns the records of a partition, or all of them."""
 
     reason = "DataPlaneFailed"
+
+
+class InternalFailure(FatalConsumerError):
+    """A bug of ours ended one of the consumer's threads; the log has the stack."""
+
+    reason = "InternalFailure"

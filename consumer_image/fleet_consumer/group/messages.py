@@ -181,6 +181,13 @@ class PlanFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorDoubted:
+    """Some other request found that the broker at `address` does not coordinate the group (now)."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
 class CalledBack:
     """The user's thread has finished a callback."""
 
@@ -201,7 +208,18 @@ class CloseRequested:
     leave: bool
 
 
-Event = Tick | Subscribed | Answered | Unanswered | Planned | PlanFailed | CalledBack | CommitRequested | CloseRequested
+Event = (
+    Tick
+    | Subscribed
+    | Answered
+    | Unanswered
+    | Planned
+    | PlanFailed
+    | CoordinatorDoubted
+    | CalledBack
+    | CommitRequested
+    | CloseRequested
+)
 
 
 # Actions.

@@ -1,0 +1,190 @@
+"""What was read ahead and not yet handed out.
+
+Two threads meet here without a lock: the fetch thread appends, the user's thread takes. Every field has one writer,
+and the queue between them is a deque, whose appends and pops are atomic. Runs go through whole; no record is touched
+before it is handed out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import repeat
+from operator import itemgetter
+from typing import Any
+
+from confluent_kafka import Message
+
+from fleet_consumer.fetch.records import Records, Run
+from fleet_consumer.record import Record, TopicPartition
+
+# Methods of a C type, called through `map`: a loop in C instead of one in Python.
+_offset: Callable[[Message], Any] = Message.offset
+_timestamp: Callable[[Message], tuple[int, int]] = Message.timestamp
+_key: Callable[[Message], Any] = Message.key
+_value: Callable[[Message], Any] = Message.value
+_headers: Callable[[Message], Any] = Message.headers
+_leader_epoch: Callable[[Message], Any] = Message.leader_epoch
+_milliseconds = itemgetter(1)
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """The broker no longer (or not yet) has the offset that was asked for; stands in line behind earlier records."""
+
+    detail: str
+
+
+class PartitionBuffer:
+    """One partition during one ownership or since one seek. A new one replaces it, and what it still holds is void.
+
+    Everything here belongs to the user's thread; the fetch thread only carries a reference, to say whose a run is.
+    """
+
+    __slots__ = ("current", "held", "leader_epoch", "on_hold", "paused", "position", "topic_partition")
+
+    def __init__(self, topic_partition: TopicPartition, position: int, *, paused: bool = False) -> None:
+        self.topic_partition = topic_partition
+        self.position = position
+        self.leader_epoch = -1
+        self.paused = paused
+        self.current = True
+        self.held: deque[list[Message] | OutOfRange] = deque()
+        # Whether librdkafka was told to stop fetching it, because too much is held.
+        self.on_hold = False
+
+    @property
+    def held_records(self) -> int:
+        """How many records are held back by a pause."""
+        return sum(len(run) for run in self.held if isinstance(run, list))
+
+
+class ReadAhead:
+    """The queue between fetch thread and user's thread, with the counts that make back-pressure.
+
+    `received…` are written by the fetch thread, `taken…` by the user's thread; their difference is what waits.
+    """
+
+    __slots__ = ("_queue", "received", "received_bytes", "taken", "taken_bytes")
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[PartitionBuffer, list[Message] | OutOfRange]] = deque()
+        self.received = self.received_bytes = 0
+        self.taken = self.taken_bytes = 0
+
+    @property
+    def waiting(self) -> int:
+        """Records that wait to be taken."""
+        return self.received - self.taken
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the values that wait to be taken."""
+        return self.received_bytes - self.taken_bytes
+
+    # The fetch thread's side.
+
+    def put(self, buffer: PartitionBuffer, run: list[Message]) -> None:
+        """Queue a run of one partition."""
+        # The counts go first: the other order could let the taker see fewer received than taken.
+        self.received += len(run)
+        self.received_bytes += sum(map(len, run))
+        self._queue.append((buffer, run))
+
+    def put_out_of_range(self, buffer: PartitionBuffer, detail: str) -> None:
+        """Queue the news that a partition's position is out of range."""
+        self._queue.append((buffer, OutOfRange(detail)))
+
+    # The user's side.
+
+    def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
+        """Hand out at most `limit` records, in the order in which they came, and move positions past them."""
+        runs: list[Run] = []
+        room = limit
+        while room and self._queue:
+            buffer, run = self._queue[0]
+            if not buffer.current or buffer.paused:
+                self._set_aside()
+                continue
+            if isinstance(run, OutOfRange):
+                if runs:
+                    break  # Records that came before it are handed out first.
+                self._queue.popleft()
+                on_out_of_range(buffer, run)
+                continue
+            if len(run) > room:
+                if runs:
+                    break  # The next poll takes it whole: cutting costs more than a smaller batch now.
+                self._cut(room)
+                continue
+            self._pop(run)
+            records = _records(buffer, run)
+            if records:
+                runs.append(Run(buffer.topic_partition, records))
+                room -= len(records)
+        return Records(runs)
+
+    def release(self, buffer: PartitionBuffer) -> None:
+        """Queue again, in front, what was held back while `buffer` was paused."""
+        while buffer.held:
+            run = buffer.held.pop()
+            if isinstance(run, list):
+                self.taken -= len(run)
+                self.taken_bytes -= sum(map(len, run))
+            self._queue.appendleft((buffer, run))
+
+    def _set_aside(self) -> None:
+        """The first in line is void, or of a paused partition: it makes room for others."""
+        buffer, run = self._queue[0]
+        if isinstance(run, list):
+            self._pop(run)
+        else:
+            self._queue.popleft()
+        if buffer.current:
+            buffer.held.append(run)
+
+    def _pop(self, run: list[Message]) -> None:
+        self._queue.popleft()
+        self.taken += len(run)
+        self.taken_bytes += sum(map(len, run))
+
+    def _cut(self, size: int) -> None:
+        buffer, run = self._queue.popleft()
+        assert isinstance(run, list)
+        self._queue.appendleft((buffer, run[size:]))
+        self._queue.appendleft((buffer, run[:size]))
+
+
+def _records(buffer: PartitionBuffer, run: list[Message]) -> list[Record]:
+    """Make records of a run and move the position; a run that begins before the position is trimmed to it.
+
+    (After a seek forward within what librdkafka had prefetched, nothing older may come out.)
+    """
+    offsets = list(map(_offset, run))
+    if offsets[0] < buffer.position:
+        keep = [index for index, offset in enumerate(offsets) if offset >= buffer.position]
+        if not keep:
+            return []
+        run, offsets = run[keep[0] :], offsets[keep[0] :]
+    headers: Any = list(map(_headers, run))
+    headers = [entry or () for entry in headers] if any(headers) else repeat(())
+    epochs: Any = list(map(_leader_epoch, run))
+    if None in epochs:
+        epochs = [-1 if epoch is None else epoch for epoch in epochs]
+    topic, partition = buffer.topic_partition
+    buffer.position = offsets[-1] + 1
+    buffer.leader_epoch = epochs[-1]
+    return list(
+        map(
+            Record,
+            repeat(topic),
+            repeat(partition),
+            offsets,
+            map(_milliseconds, map(_timestamp, run)),
+            map(_key, run),
+            map(_value, run),
+            headers,
+            epochs,
+        )
+    )

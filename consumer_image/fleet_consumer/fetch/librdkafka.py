@@ -1,0 +1,113 @@
+"""From our settings to librdkafka's properties, and which further ones a user may set.
+
+librdkafka does only data here: it never joins the group, never commits and never resets an offset by itself. What
+would let it do so is not on the list, nor is what our own coordinator client must know too (addresses, credentials).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fleet_consumer.net import ConnectionSettings
+
+logger = logging.getLogger(__name__)
+
+ALLOWED_PROPERTIES = frozenset(
+    {
+        "check.crcs",
+        "client.rack",
+        "connections.max.idle.ms",
+        "fetch.error.backoff.ms",
+        "fetch.max.bytes",
+        "fetch.message.max.bytes",
+        "fetch.min.bytes",
+        "fetch.queue.backoff.ms",
+        "fetch.wait.max.ms",
+        "max.partition.fetch.bytes",
+        "metadata.max.age.ms",
+        "queued.max.messages.kbytes",
+        "queued.min.messages",
+        "receive.message.max.bytes",
+        "socket.keepalive.enable",
+        "socket.nagle.disable",
+        "socket.receive.buffer.bytes",
+        "socket.timeout.ms",
+        "topic.metadata.refresh.interval.ms",
+    }
+)
+"""What `ConsumerSettings.properties` may name."""
+
+CONSUMER_DEFAULTS: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    # Surfaces as an error on the partition; the policy is ours, so that what is skipped is known and told.
+    "auto.offset.reset": "error",
+    "queued.min.messages": 10_000,
+    "queued.max.messages.kbytes": 65_536,
+    # The default of a second stalls a reader that has once filled the queue: measured a factor of 19.
+    "fetch.queue.backoff.ms": 10,
+    "allow.auto.create.topics": False,
+    "log.connection.close": False,
+}
+"""Our own defaults; users may change those that `ALLOWED_PROPERTIES` lists."""
+
+
+class PropertyNotAllowed(ValueError):
+    """A librdkafka property that users may not set here."""
+
+    reason = "PropertyNotAllowed"
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Raise PropertyNotAllowed, naming all offenders and what is allowed."""
+    refused = sorted(properties.keys() - ALLOWED_PROPERTIES)
+    if refused:
+        raise PropertyNotAllowed(
+            f"properties {', '.join(refused)} cannot be set; allowed are {', '.join(sorted(ALLOWED_PROPERTIES))}"
+        )
+
+
+def connection_config(connection: ConnectionSettings) -> dict[str, Any]:
+    """The part of librdkafka's configuration that says how to reach the cluster, for consumers and producers."""
+    config: dict[str, Any] = {
+        "bootstrap.servers": ",".join(connection.bootstrap_servers),
+        "client.id": connection.client_id,
+        "reconnect.backoff.ms": connection.reconnect_backoff_ms,
+        # A refused password is asked for again at this pace at most; a broker should not be hammered with it.
+        "reconnect.backoff.max.ms": max(connection.reconnect_backoff_max_ms, 10_000),
+        "socket.connection.setup.timeout.ms": max(connection.connect_timeout_ms, 1_000),
+    }
+    tls, sasl = connection.tls, connection.sasl
+    scheme = "SASL_" if sasl is not None else ""
+    config["security.protocol"] = scheme + ("SSL" if tls is not None else "PLAINTEXT")
+    if tls is not None:
+        files = {
+            "ssl.ca.location": tls.ca_file,
+            "ssl.certificate.location": tls.cert_file,
+            "ssl.key.location": tls.key_file,
+        }
+        config |= {name: path for name, path in files.items() if path is not None}
+    if sasl is not None:
+        config |= {
+            "sasl.mechanism": sasl.mechanism,
+            "sasl.username": sasl.username,
+            "sasl.password": sasl.password,
+        }
+    return config
+
+
+def consumer_config(
+    connection: ConnectionSettings, group_id: str, isolation_level: str, properties: Mapping[str, str]
+) -> dict[str, Any]:
+    """The whole configuration of the data plane. The group id is only sent in a FindCoordinator, never joined."""
+    check_properties(properties)
+    return {
+        **connection_config(connection),
+        **CONSUMER_DEFAULTS,
+        **properties,
+        "group.id": group_id,
+        "isolation.level": isolation_level,
+        "logger": logger,
+    }
