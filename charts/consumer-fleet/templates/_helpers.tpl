@@ -1,0 +1,68 @@
+{{- define "consumer-fleet.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 53 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* The release's name, without repeating the chart's in it. */}}
+{{- define "consumer-fleet.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 53 | trimSuffix "-" }}
+{{- else if contains (include "consumer-fleet.name" .) .Release.Name }}
+{{- .Release.Name | trunc 53 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "consumer-fleet.name" .) | trunc 53 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "consumer-fleet.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "consumer-fleet.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "consumer-fleet.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "consumer-fleet.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{- define "consumer-fleet.labels" -}}
+{{ include "consumer-fleet.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: consumer-fleet
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- /* What the operator may do where it serves ConsumerGroups. Secrets are read by name only, never listed. */}}
+{{- define "consumer-fleet.rules" -}}
+- apiGroups: [consumerfleet.io]
+  resources: [kafkaclusters, consumergroups]
+  verbs: [get, list, watch]
+- apiGroups: [consumerfleet.io]
+  resources: [kafkaclusters/status, consumergroups/status]
+  verbs: [get, patch]
+- apiGroups: [consumerfleet.io]
+  # For children that block the deletion of their owner, where the API server checks who may say so.
+  resources: [consumergroups/finalizers]
+  verbs: [update]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [configmaps, pods]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, create, patch, delete]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}

@@ -1,0 +1,61 @@
+"""Copies the CRDs of `crds/` into the chart as gated templates.
+
+Helm never upgrades what lies in a chart's own `crds` folder, hence templates: `crds.enabled` installs and upgrades them,
+`crds.keep` leaves them (and with them every ConsumerGroup) when the release is removed. A test fails when the copies
+differ from their originals; run `python -m charts.sync` then.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+CRDS: Final = ROOT / "crds"
+TEMPLATES: Final = ROOT / "charts" / "consumer-fleet" / "templates"
+
+HEAD: Final = """\
+{{- /* A copy of crds/NAME, made by `python -m charts.sync`. Change the original. */}}
+{{- if .Values.crds.enabled }}
+"""
+KEEP: Final = """\
+  {{- if .Values.crds.keep }}
+  annotations:
+    helm.sh/resource-policy: keep
+  {{- end }}
+"""
+TAIL: Final = "{{- end }}\n"
+METADATA: Final = "metadata:\n"
+
+
+def template_of(crd: Path) -> str:
+    """The chart template of one CRD. Raises ValueError where the text could mean something to Helm."""
+    text = crd.read_text(encoding="utf-8")
+    if "{{" in text or "}}" in text:
+        raise ValueError(f"{crd.name} contains braces that Helm would take for its own")
+    before, found, after = text.partition(METADATA)
+    if not found or "annotations:\n" in after.split("spec:\n", 1)[0]:
+        raise ValueError(f"{crd.name} must have metadata without annotations")
+    return HEAD.replace("NAME", crd.name) + before + METADATA + KEEP + after + TAIL
+
+
+def templates() -> dict[Path, str]:
+    """Every template that the chart must have, by its path."""
+    return {
+        TEMPLATES / f"crd-{crd.stem.partition('_')[2]}.yaml": template_of(crd) for crd in sorted(CRDS.glob("*.yaml"))
+    }
+
+
+def main() -> None:
+    """Write the templates, and remove those whose CRD is gone."""
+    wanted = templates()
+    for path in TEMPLATES.glob("crd-*.yaml"):
+        if path not in wanted:
+            path.unlink()
+    for path, text in wanted.items():
+        path.write_text(text, encoding="utf-8")
+        print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
