@@ -1,8 +1,8 @@
 """Copies the CRDs of `crds/` into the chart as gated templates.
 
-Helm never upgrades what lies in a chart's own `crds` folder, hence templates: `crds.enabled` installs and upgrades them,
-`crds.keep` leaves them (and with them every ConsumerGroup) when the release is removed. A test fails when the copies
-differ from their originals; run `python -m charts.sync` then.
+Helm never upgrades what lies in a chart's own `crds` folder, hence templates: `crds.enabled` installs and upgrades
+them, `crds.keep` leaves them (and with them every ConsumerGroup) when the release is removed. A test fails when the
+copies differ from their originals; run `python -m charts.sync` then.
 """
 
 from __future__ import annotations
