@@ -18,6 +18,17 @@ GOOD: Final[dict[str, str]] = {
 }
 """The conditions whose turning is worth an Event, with the status that is good news."""
 
+ON_THE_WAY: Final = frozenset(
+    {
+        conditions.CHECKING_REVISION,
+        conditions.WAITING_FOR_REPLICAS,
+        conditions.WAITING_FOR_GROUP,
+        conditions.TOPIC_NOT_CREATED,
+        conditions.SUSPENDED,
+    }
+)
+"""Reasons of conditions that are not good yet, or not meant to be: nothing to warn of."""
+
 
 class Turn(NamedTuple):
     """A condition that turned."""
@@ -43,9 +54,12 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
         if (old.get("status"), old.get("reason")) == (condition["status"], condition["reason"]):
             continue
         is_good = condition["status"] == good
+        if not is_good and not old and condition["reason"] in ON_THE_WAY:
+            continue  # the first visit of a new object
         was_bad = old.get("status") in {"True", "False"} - {good}
         if is_good and not was_bad and (condition["type"] != conditions.READY or old.get("status") == good):
             continue
         note = f"{condition['type']}: {condition['message']}"
-        found.append(Turn("Normal" if is_good else "Warning", condition["reason"], note))
+        calm = is_good or condition["reason"] in ON_THE_WAY
+        found.append(Turn("Normal" if calm else "Warning", condition["reason"], note))
     return found

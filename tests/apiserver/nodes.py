@@ -1,0 +1,177 @@
+"""A stand-in for kubelet and StatefulSet controller, which a bare API server lacks.
+
+It marks check pods as answered, makes and removes the pods of StatefulSets, and reports both as real ones would.
+Gaps: nothing runs in the pods, rollouts replace one pod at a time without waiting, there are no volumes, probes,
+restarts or grace periods, and owner references are not collected. The end-to-end suite has the real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleet_operator.clients.kinds import CONFIG_MAP, POD, STATEFUL_SET, JsonObject, Kind
+from fleet_operator.clients.kube import AioKubeClient, KubeConflictError, KubeNotFoundError
+from fleet_operator.planning.labels import COMPONENT_LABEL, GROUP_LABEL
+
+TICK_SECONDS = 0.2
+REVISION = "consumerfleet.io/revision"
+NOW = "2026-01-01T00:00:00Z"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a check ends: what `fleet-consumer check` would leave as its exit code and last line."""
+
+    exit_code: int = 0
+    reason: str = "CheckPassed"
+    message: str = "all is well"
+
+
+def by_handler(config: JsonObject) -> Answer:
+    """The usual rule: a handler named `missing` cannot be imported, everything else passes."""
+    if config["handler"]["python"]["callable"].endswith(":missing"):
+        return Answer(20, "HandlerNotCallable", "module `handler` has no `missing`")
+    return Answer()
+
+
+class NodesClient(AioKubeClient):
+    """The verbs of a kubelet: status of built-in kinds."""
+
+    async def patch_status(self, kind: Kind, body: JsonObject, status: JsonObject) -> None:
+        path = kind.path(body["metadata"]["namespace"], body["metadata"]["name"], "status")
+        await self._call("PATCH", path, body={"status": status}, content_type="application/merge-patch+json")
+
+
+@dataclass
+class Nodes:
+    """The stand-in, on a thread of its own; a context manager. `check` may be replaced while it runs."""
+
+    check: Callable[[JsonObject], Answer] = by_handler
+    unready_revisions: set[str] = field(default_factory=set)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    errors: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> Nodes:
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="nodes")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    async def _run(self) -> None:
+        kube = await NodesClient.connect()
+        assert isinstance(kube, NodesClient)
+        while not self._stop.is_set():
+            try:
+                await self._tick(kube)
+            except (KubeConflictError, KubeNotFoundError):
+                continue  # an object changed or went while it was being looked at
+            await asyncio.sleep(TICK_SECONDS)
+        await kube.close()
+
+    async def _tick(self, kube: NodesClient) -> None:
+        pods = (await kube.list(POD, None, label_selector=GROUP_LABEL)).items
+        for pod in pods:
+            labels = pod["metadata"]["labels"]
+            if labels[COMPONENT_LABEL] == "check" and pod["status"]["phase"] == "Pending":
+                await self._answer(kube, pod)
+        for fleet in (await kube.list(STATEFUL_SET, None, label_selector=GROUP_LABEL)).items:
+            mine = [pod for pod in pods if _owner(pod) == fleet["metadata"]["uid"]]
+            await self._run_fleet(kube, fleet, {pod["metadata"]["name"]: pod for pod in mine})
+
+    async def _answer(self, kube: NodesClient, pod: JsonObject) -> None:
+        metadata = pod["metadata"]
+        name = f"{metadata['labels'][GROUP_LABEL]}-{metadata['annotations'][REVISION]}"
+        config_map = await kube.get(CONFIG_MAP, metadata["namespace"], name)
+        if config_map is None:
+            return  # a real pod would wait for its volume
+        answer = self.check(json.loads(config_map["data"]["worker.json"]))
+        line = json.dumps({"ok": answer.exit_code == 0, "reason": answer.reason, "message": answer.message})
+        ended = {"exitCode": answer.exit_code, "message": line, "startedAt": NOW, "finishedAt": NOW}
+        status = {
+            "phase": "Failed" if answer.exit_code else "Succeeded",
+            "containerStatuses": [_container({"terminated": ended | {"reason": "Completed"}}, ready=False)],
+        }
+        await kube.patch_status(POD, pod, status)
+
+    async def _run_fleet(self, kube: NodesClient, fleet: JsonObject, pods: dict[str, JsonObject]) -> None:
+        metadata, spec = fleet["metadata"], fleet["spec"]
+        revision = metadata["annotations"][REVISION]
+        wanted = [f"{metadata['name']}-{ordinal}" for ordinal in range(spec["replicas"])]
+        for name, pod in pods.items():
+            stale = pod["metadata"]["annotations"][REVISION] != revision
+            if name not in wanted or stale:
+                await kube.delete(POD, metadata["namespace"], name, uid=pod["metadata"]["uid"])
+                if stale:
+                    break  # one at a time
+        for name in wanted:
+            if name not in pods:
+                await kube.create(_worker(fleet, name))
+            elif "conditions" not in pods[name]["status"]:
+                await kube.patch_status(POD, pods[name], self._worker_status(pods[name]))
+        await self._report(kube, fleet, wanted, pods)
+
+    async def _report(
+        self, kube: NodesClient, fleet: JsonObject, wanted: list[str], pods: dict[str, JsonObject]
+    ) -> None:
+        revision = fleet["metadata"]["annotations"][REVISION]
+        alive = [pods[name] for name in wanted if name in pods]
+        updated = [pod for pod in alive if pod["metadata"]["annotations"][REVISION] == revision]
+        ready = [pod for pod in alive if _is_ready(pod)]
+        status = {
+            "observedGeneration": fleet["metadata"]["generation"],
+            "replicas": len(pods),
+            "readyReplicas": len(ready),
+            "availableReplicas": len(ready),
+            "updatedReplicas": len(updated),
+            "currentReplicas": len(alive) if len(updated) == len(alive) else 0,
+            "updateRevision": revision,
+            "currentRevision": revision if len(updated) == len(alive) else "older",
+        }
+        known = fleet.get("status", {})
+        if any(known.get(key, 0) != value for key, value in status.items()):
+            await kube.patch_status(STATEFUL_SET, fleet, status)
+
+    def _worker_status(self, pod: JsonObject) -> JsonObject:
+        ready = pod["metadata"]["annotations"][REVISION] not in self.unready_revisions
+        condition = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": NOW}
+        running = {"running": {"startedAt": NOW}}
+        return {"phase": "Running", "conditions": [condition], "containerStatuses": [_container(running, ready=ready)]}
+
+
+def _owner(pod: JsonObject) -> str:
+    return str(pod["metadata"]["ownerReferences"][0]["uid"])
+
+
+def _is_ready(pod: JsonObject) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
+
+
+def _container(state: dict[str, Any], *, ready: bool) -> JsonObject:
+    return {"name": "worker", "image": "none", "imageID": "", "ready": ready, "restartCount": 0, "state": state}
+
+
+def _worker(fleet: JsonObject, name: str) -> JsonObject:
+    template = fleet["spec"]["template"]
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "name": fleet["metadata"]["name"],
+        "uid": fleet["metadata"]["uid"],
+        "controller": True,
+    }
+    metadata = {
+        "name": name,
+        "namespace": fleet["metadata"]["namespace"],
+        "labels": template["metadata"]["labels"],
+        "annotations": template["metadata"]["annotations"],
+        "ownerReferences": [owner],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}

@@ -1,0 +1,199 @@
+"""What the operator makes of a ConsumerGroup on a real API server and a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.apiserver import objects
+from tests.apiserver.conftest import TOPIC_TOOL, Operator, Site
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+MakeSite = Callable[..., Site]
+
+
+def start_fleet(site: Site, broker: KafkaBroker, **spec: Any) -> None:
+    site.apply(objects.handler_source(site.name), objects.cluster(site.name, broker.bootstrap))
+    site.apply(objects.group(site.name, **spec))
+
+
+def revision_of(site: Site) -> str:
+    return str(site.get("statefulset", "flights")["metadata"]["annotations"]["consumerfleet.io/revision"])
+
+
+def state_of(site: Site, revision: str) -> str:
+    annotations = site.get("configmap", f"flights-{revision}")["metadata"]["annotations"]
+    return str(annotations["consumerfleet.io/revision-state"])
+
+
+def test_fleet_has_every_child_and_each_belongs_to_it(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("children")
+    start_fleet(here, broker, replicas=2)
+    owner = here.wait_ready_replicas(2)
+    revision = revision_of(here)
+    eventually(lambda: state_of(here, revision) == "Good", timeout_s=10, what="the revision to be recorded as good")
+    assert here.names("statefulset") == ["flights"]
+    assert here.names("service") == ["flights"]
+    assert here.names("poddisruptionbudget") == ["flights"]
+    assert here.names("configmap") == [f"flights-{revision}", f"flights-{revision}-handler"]
+    eventually(lambda: here.names("pod") == ["flights-0", "flights-1"], timeout_s=10, what="the check pod to go")
+    for kind in ("statefulset", "service", "poddisruptionbudget", "configmap"):
+        for child in here.list(kind, "consumerfleet.io/group"):
+            (reference,) = child["metadata"]["ownerReferences"]
+            assert (reference["uid"], reference["controller"]) == (owner["metadata"]["uid"], True)
+            assert reference["blockOwnerDeletion"] is True
+
+
+def test_failed_topic_is_made_like_the_source(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("topic")
+    start_fleet(here, broker)
+    here.wait_condition("consumergroups", "flights", "TopicsReady", status="True", reason="TopicsExist")
+    described = broker.tool(
+        TOPIC_TOOL,
+        "--bootstrap-server",
+        broker.bootstrap,
+        "--describe",
+        "--topic",
+        f"_fleet.{here.name}.flights.failed",
+    )
+    assert "PartitionCount: 6" in described
+    assert "retention.ms=2592000000" in described
+
+
+def test_all_conditions_are_there_from_the_first_visit(site: MakeSite) -> None:
+    here = site("conditions")
+    here.apply(objects.group(here.name))
+    here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="ClusterNotFound")
+    found = here.get("consumergroups", "flights")["status"]["conditions"]
+    assert len(found) == 12
+    for condition in found:
+        assert condition["reason"], condition
+        assert condition["message"], condition
+        assert condition["observedGeneration"] == 1
+
+
+def test_scaling_changes_replicas_and_nothing_else(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("scale")
+    start_fleet(here, broker)
+    here.wait_ready_replicas(1)
+    revision = revision_of(here)
+    here.api.kubectl("-n", here.name, "scale", "kcg/flights", "--replicas=3")
+    here.wait_ready_replicas(3)
+    assert revision_of(here) == revision
+    assert here.names("pod", "app.kubernetes.io/component=check") == []
+    here.api.kubectl("-n", here.name, "scale", "kcg/flights", "--replicas=0")
+    here.wait_ready_replicas(0)
+
+
+def test_changed_handler_source_rolls_the_fleet_at_once(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("source")
+    start_fleet(here, broker)
+    here.wait_ready_replicas(1)
+    before = revision_of(here)
+    here.apply(objects.handler_source(here.name, source="def handle(record):\n    raise ValueError\n"))
+    eventually(lambda: revision_of(here) != before, timeout_s=15, what="a new revision")
+    after = revision_of(here)
+    eventually(lambda: state_of(here, after) == "Good", timeout_s=15, what="the new revision to be good")
+    assert state_of(here, before) == "Good", "the older good revision is kept to go back to"
+
+
+def test_bad_revision_leaves_the_running_fleet_alone(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("bad")
+    start_fleet(here, broker)
+    here.wait_ready_replicas(1)
+    good = here.get("statefulset", "flights")
+    pod = here.get("pod", "flights-0")["metadata"]["uid"]
+    here.apply(objects.group(here.name, callable_="handler:missing"))
+    degraded = here.wait_condition(
+        "consumergroups", "flights", "Degraded", status="True", reason="RevisionRejected", timeout_s=30
+    )
+    assert "has no `missing`" in degraded["message"]
+    now = here.get("statefulset", "flights")
+    assert now["spec"] == good["spec"]
+    assert now["metadata"]["generation"] == good["metadata"]["generation"]
+    assert here.get("pod", "flights-0")["metadata"]["uid"] == pod
+    here.apply(objects.group(here.name))
+    here.wait_condition("consumergroups", "flights", "Degraded", status="False", reason="AsWanted")
+
+
+def test_object_with_the_name_of_a_child_is_not_taken_over(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("foreign")
+    metadata = {"name": "flights", "namespace": here.name}
+    spec = {"ports": [{"port": 80}], "selector": {"app": "theirs"}}
+    here.apply({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
+    start_fleet(here, broker)
+    found = here.wait_condition(
+        "consumergroups", "flights", "Ready", status="False", reason="RefusedByApiServer", timeout_s=30
+    )
+    assert "Service `flights`" in found["message"]
+    assert here.get("service", "flights")["spec"]["selector"] == {"app": "theirs"}
+
+
+def test_paused_object_is_not_touched_until_it_is_resumed(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("paused")
+    here.apply(objects.handler_source(here.name), objects.cluster(here.name, broker.bootstrap))
+    body = objects.group(here.name)
+    body["metadata"]["annotations"] = {"consumerfleet.io/paused": "true"}
+    here.apply(body)
+    here.wait_condition("consumergroups", "flights", "Paused", status="True", reason="PausedByAnnotation")
+    assert here.names("configmap,pod,statefulset,service") == []
+    here.api.kubectl("-n", here.name, "annotate", "kcg/flights", "consumerfleet.io/paused-")
+    here.wait_ready_replicas(1)
+
+
+def test_child_that_somebody_changed_is_put_right(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("drift")
+    start_fleet(here, broker)
+    here.wait_ready_replicas(1)
+    here.api.kubectl("-n", here.name, "scale", "statefulset/flights", "--replicas=4")
+    eventually(
+        lambda: here.get("statefulset", "flights")["spec"]["replicas"] == 1, timeout_s=15, what="1 replica again"
+    )
+
+
+def test_younger_object_for_the_same_group_waits(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("rivals")
+    start_fleet(here, broker, group_id="shared-by-two")
+    here.wait_ready_replicas(1)
+    here.apply(objects.group(here.name, name="later", group_id="shared-by-two"))
+    found = here.wait_condition("consumergroups", "later", "Ready", status="False", reason="GroupIdTaken")
+    assert f"{here.name}/flights" in found["message"]
+    assert here.names("statefulset") == ["flights"]
+    here.api.kubectl("-n", here.name, "delete", "kcg/flights")
+    here.wait_ready_replicas(1, "later")
+
+
+def test_settled_fleet_is_not_written_to(site: MakeSite, broker: KafkaBroker) -> None:
+    """Own writes, resyncs and observations of a fleet that does not change must not lead to further writes."""
+    here = site("quiet")
+    start_fleet(here, broker)
+    here.wait_ready_replicas(1)
+    revision = revision_of(here)
+    eventually(lambda: state_of(here, revision) == "Good", timeout_s=10, what="the revision to be good")
+    watched = "kafkacluster,consumergroup,statefulset,configmap,service,poddisruptionbudget"
+
+    def versions() -> dict[str, str]:
+        return {
+            f"{body['kind']}/{body['metadata']['name']}": body["metadata"]["resourceVersion"]
+            for body in here.list(watched)
+        }
+
+    before = versions()
+    history = [before]
+
+    def quiet_looks() -> bool:
+        history.append(versions())
+        return len(history) > 30 and all(seen == history[-1] for seen in history[-30:])
+
+    eventually(quiet_looks, timeout_s=40, what="30 looks, half a second apart, without a write", poll_s=0.5)
+
+
+def test_operator_tells_of_itself(operator: Operator) -> None:
+    text = operator.log.read_text()
+    assert "working" in text
+    assert "Traceback" not in text
