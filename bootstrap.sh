@@ -9,22 +9,22 @@ if ! command -v "$python" >/dev/null || ! "$python" -c 'import sys; sys.exit(sys
   exit 1
 fi
 
-wanted=$(cat requirements/dev.txt pyproject.toml bootstrap.sh | sha256sum | cut -d' ' -f1)
+wanted=$( { cat requirements/dev.txt bootstrap.sh; sed -n "/^\[project.scripts\]/,/^$/p" pyproject.toml; } | sha256sum | cut -d" " -f1)
 if [ -x .venv/bin/python ] && [ "$(cat .venv/.lock-digest 2>/dev/null)" = "$wanted" ]; then
   exit 0
 fi
 
 if ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "bootstrap: installing python3-venv"
-    apt-get update -qq && apt-get install -y -qq python3-venv
+    echo "bootstrap: installing python3-venv" >&2
+    { apt-get update -qq && apt-get install -y -qq python3-venv; } >&2
   else
     echo "bootstrap: Python's venv module is missing (Debian and Ubuntu: apt-get install python3-venv)" >&2
     exit 1
   fi
 fi
 
-echo "bootstrap: virtual environment from requirements/dev.txt (about a minute the first time)"
+echo "bootstrap: virtual environment from requirements/dev.txt, about a minute the first time" >&2
 "$python" -m venv .venv
 .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
