@@ -364,7 +364,9 @@ class Consumer:
             if callback.kind is CallBackKind.ASSIGNED:
                 self._assigned(callback)
             else:
-                self._taken_away(callback.kind, callback.partitions)
+                # While the callback waited for this poll, the membership may have ended.
+                ours = self.holds_session() and self._group.picture.generation == callback.generation
+                self._taken_away(callback.kind if ours else CallBackKind.LOST, callback.partitions)
         finally:
             self._group.called_back(callback)
 

@@ -287,11 +287,12 @@ class ClassicMembership(MemberCore):
         )
 
     def _take_lead(self, attempt: RebalanceAttempt) -> None:
-        self._planned_counts = attempt.counts
-        if attempt.leader:
-            self._watch.lead(wanted_topics(attempt.subscriptions), attempt.counts or {})
-        else:
+        if not attempt.leader:
             self._watch.follow()
+        elif attempt.counts is not None:
+            self._watch.lead(wanted_topics(attempt.subscriptions), attempt.counts)
+        else:
+            self._watch.lead_old_plan(wanted_topics(attempt.subscriptions))
 
     def _heartbeat_answered(self, context: ForHeartbeat, response: Any, now: float) -> None:
         code = response.error_code
@@ -339,14 +340,9 @@ class ClassicMembership(MemberCore):
                 """The commit's own business."""
 
     def _watch_answered(self, _context: ForWatch, response: Any, now: float) -> None:
-        self._watch.answered(response, now)
-        if not self._leader or self._state is not State.STABLE:
-            return
-        counts = {topic: count for topic, count in self._watch.counts.items() if topic in self._watch.topics}
-        if self._planned_counts is None:
-            self._planned_counts = counts
-        elif counts != self._planned_counts:
-            self._request_rejoin(reasons.metadata_changed(self._planned_counts, counts))
+        change = self._watch.answered(response, now)
+        if change is not None and self._leader and self._state is State.STABLE:
+            self._request_rejoin(reasons.metadata_changed(*change))
 
     def _leave_answered(self, context: ForLeave, _response: Any, _now: float) -> None:
         # Best effort, as in Java: an error here means that the session will time out instead.

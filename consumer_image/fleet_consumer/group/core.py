@@ -72,7 +72,6 @@ class MemberCore:
         self._leaving = False
         self._fatal: errors.ConsumerError | None = None
         self._trouble: Exception | None = None
-        self._planned_counts: dict[str, int] | None = None
         self._lookup = CoordinatorLookup(backoff())
         self._heartbeat = HeartbeatTimer(settings.session_timeout_s, settings.heartbeat_interval_s, backoff())
         self._watch = MetadataWatch(settings.metadata_max_age_s, backoff())

@@ -25,13 +25,9 @@ def answered(api: str, error: str) -> str:
     return f"encountered {error} from {api} response"
 
 
-def metadata_changed(before: dict[str, int], after: dict[str, int]) -> str:
-    """The reason when partition counts differ; names the first topic that does."""
-    for topic in sorted({*before, *after}):
-        old, new = before.get(topic, 0), after.get(topic, 0)
-        if old != new:
-            return f"cached metadata has changed: topic {topic} went from {old} to {new} partitions"
-    return "cached metadata has changed"
+def metadata_changed(topic: str, before: int, after: int) -> str:
+    """The reason when a topic has another number of partitions than was planned for."""
+    return f"cached metadata has changed: topic {topic} went from {before} to {after} partitions"
 
 
 def shorten(reason: str) -> str:

@@ -49,6 +49,7 @@ class MetadataWatch:
         self._backoff = backoff
         self._own: frozenset[str] = frozenset()
         self._group: frozenset[str] = frozenset()
+        self._planned: dict[str, int] = {}
         self._first: dict[str, int] | None = None
         self._informed = False
         self.counts: dict[str, int] = {}
@@ -66,22 +67,35 @@ class MetadataWatch:
         self._own = frozenset(topics)
         self.next_at = NEVER
 
-    def lead(self, topics: Iterable[str], counts: dict[str, int]) -> None:
+    def lead(self, topics: frozenset[str], counts: dict[str, int]) -> None:
         """This member leads and has planned with these counts of the group's topics."""
-        self._group = frozenset(topics)
+        self._group = topics
         self.counts.update(counts)
         self._informed = self._informed or bool(counts)
+        self._planned = {topic: counts.get(topic, 0) for topic in topics}
+
+    def lead_old_plan(self, topics: frozenset[str]) -> None:
+        """This member leads, by a plan that it has not made (KIP-814); the counts of that plan are not known.
+
+        What this member saw when it subscribed stands in for them, and for other topics the next answer does.
+        """
+        self._group = topics
+        self._planned = {topic: self.counts.get(topic, 0) for topic in self._own} if self._informed else {}
 
     def follow(self) -> None:
         """Somebody else leads."""
         self._group = frozenset()
+        self._planned = {}
 
     def due(self, now: float) -> bool:
         """Whether to ask now."""
         return not self.in_flight and bool(self.topics) and now >= self.next_at
 
-    def answered(self, response: MetadataResponse, now: float) -> None:
-        """Take an answer to `topics_request(self.topics)`."""
+    def answered(self, response: MetadataResponse, now: float) -> tuple[str, int, int] | None:
+        """Take an answer to `topics_request(self.topics)`.
+
+        Returns a topic whose count is not the planned one any more, with both counts.
+        """
         self.in_flight = False
         self._informed = True
         self._backoff.reset()
@@ -90,6 +104,11 @@ class MetadataWatch:
         # Somebody who waits for a topic should not wait for the metadata to grow old.
         missing = self._own - self.counts.keys()
         self.next_at = now + (min(MISSING_TOPIC_RECHECK_S, self._max_age_s) if missing else self._max_age_s)
+        for topic in sorted(self._group):
+            planned, count = self._planned.setdefault(topic, self.counts.get(topic, 0)), self.counts.get(topic, 0)
+            if planned != count:
+                return topic, planned, count
+        return None
 
     def unanswered(self, now: float, wait_s: float = 0.0) -> None:
         """No answer came; the next try is after the backoff, or `wait_s` if that is longer."""

@@ -1,0 +1,25 @@
+"""A member as a process that can be killed: notes what it is given in a file, commits nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from fleet_consumer import Consumer
+from tests.broker.members import settings
+
+
+def main(bootstrap: str, group: str, topic: str, log: str) -> None:
+    consumer = Consumer(settings(bootstrap, group))
+    with Path(log).open("a", buffering=1) as out:
+        consumer.subscribe([topic], on_assigned=lambda parts: print("assigned", len(parts), file=out))
+        while True:
+            records = consumer.poll(1.0)
+            if records:
+                print("records", len(records), file=out)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
