@@ -18,7 +18,7 @@ from pydantic_core import PydanticUndefined
 from fleet_operator.api.v1alpha1 import ConsumerGroupSpec, KafkaClusterSpec
 
 CRDS: Final = Path(__file__).resolve().parents[3] / "crds"
-KINDS: Final = {"consumergroups": ConsumerGroupSpec, "kafkaclusters": KafkaClusterSpec}
+KINDS: Final[Mapping[str, type[BaseModel]]] = {"consumergroups": ConsumerGroupSpec, "kafkaclusters": KafkaClusterSpec}
 
 OPAQUE: Final = frozenset({"resources", "affinity", "env", "envFrom", "volumes", "volumeMounts", "tolerations"}) | {
     "topologySpreadConstraints",

@@ -1,0 +1,137 @@
+"""Objects for the planners' tests: a small valid default each, changed by what a test is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from fleet_consumer import naming
+from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
+from fleet_operator.planning.observation import (
+    BrokerInfo,
+    ClusterObservation,
+    GroupObservation,
+    MemberObservation,
+    OffsetsTopicInfo,
+    TopicObservation,
+)
+from fleet_operator.planning.rollout import FleetFacts, Phase, PodFacts, RolloutDecision
+from fleet_operator.planning.status_facts import ConsumerGroupFacts
+
+NOW: Final = 1_800_000_000.0
+UID: Final = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
+IMAGE: Final = "consumer-fleet-consumer:test"
+
+
+def consumer_group(
+    name: str = "orders", *, annotations: Mapping[str, str] | None = None, generation: int = 1, **spec: Any
+) -> ConsumerGroup:
+    """A ConsumerGroup on KafkaCluster `main` with topic `orders`; `spec` in camelCase."""
+    base: dict[str, Any] = {
+        "clusterRef": {"name": "main"},
+        "topics": ["orders"],
+        "handler": {"python": {"callable": "shop:handle"}},
+        "consumer": {"classic": {"assignors": ["range"]}},
+    }
+    metadata = {"name": name, "namespace": "shop", "uid": UID, "generation": generation}
+    body = {"metadata": metadata | {"annotations": dict(annotations or {})}, "spec": base | spec}
+    return ConsumerGroup.model_validate(body)
+
+
+def kafka_cluster(*, status: Mapping[str, Any] | None = None, **spec: Any) -> KafkaCluster:
+    """The KafkaCluster `main`."""
+    base: dict[str, Any] = {"bootstrapServers": ["kafka:9092"]}
+    metadata = {"name": "main", "namespace": "shop", "uid": "c1", "generation": 1}
+    return KafkaCluster.model_validate({"metadata": metadata, "spec": base | spec, "status": dict(status or {})})
+
+
+def member(ordinal: int, partitions: Mapping[str, tuple[int, ...]] | None = None) -> MemberObservation:
+    """A worker of ours as a member of the group."""
+    return MemberObservation(
+        member_id=f"m{ordinal}",
+        instance_id=naming.instance_id("shop", "orders", UID, ordinal),
+        client_id="worker",
+        host=f"/10.0.0.{ordinal}",
+        partitions=dict(partitions or {}),
+    )
+
+
+def observed_group(**changes: Any) -> GroupObservation:
+    """Group `orders`, Stable, two members, 4 partitions with 100 records each, all committed."""
+    keys = [("orders", number) for number in range(4)]
+    group = GroupObservation(
+        group_id="orders",
+        observed_at=NOW - 1,
+        state="Stable",
+        protocol_type="consumer",
+        assignor="range",
+        coordinator_id=1,
+        members=(member(0, {"orders": (0, 1)}), member(1, {"orders": (2, 3)})),
+        committed=dict.fromkeys(keys, 100),
+        end_offsets=dict.fromkeys(keys, 100),
+        log_starts=dict.fromkeys(keys, 0),
+    )
+    return replace(group, **changes)
+
+
+def observation(group: GroupObservation | None = None, **changes: Any) -> ClusterObservation:
+    """A reachable cluster with the topics of the group, and the group."""
+    group = group or observed_group()
+    seen = ClusterObservation(
+        observed_at=group.observed_at,
+        reachable=True,
+        cluster_id="cluster-a",
+        brokers=(BrokerInfo(1, "broker-1", 9092), BrokerInfo(2, "broker-2", 9092)),
+        offsets_topic=OffsetsTopicInfo(partitions=50, replication_factor=3, cleanup_policy="compact"),
+        groups={group.group_id: group},
+        topics={"orders": TopicObservation(partitions=4), "_fleet.orders.failed": TopicObservation(partitions=4)},
+        group_count=7,
+        groups_per_coordinator={1: 4, 2: 3},
+        last_good_at=group.observed_at,
+        reachable_since=NOW - 3600,
+    )
+    return replace(seen, **changes)
+
+
+def unreachable(reason: str = "BrokerUnreachable", message: str = "no broker answers") -> ClusterObservation:
+    """The same cluster when it does not answer; what was known is kept, as the observer keeps it."""
+    return observation(reachable=False, reason=reason, message=message)
+
+
+def settled(revision: str = "aaaaaaaaaa") -> RolloutDecision:
+    """A rollout with nothing left to do."""
+    return RolloutDecision(phase=Phase.SETTLED, target=revision)
+
+
+def ready_fleet(replicas: int = 2, *, ready: int | None = None, revision: str = "aaaaaaaaaa") -> FleetFacts:
+    """A StatefulSet with its pods there, and all or some of them ready."""
+    count = replicas if ready is None else ready
+    return FleetFacts(
+        revision=revision,
+        replicas=replicas,
+        observed=True,
+        current_replicas=replicas,
+        updated_replicas=replicas,
+        ready_replicas=count,
+        available_replicas=count,
+    )
+
+
+def pods(replicas: int = 2, *, revision: str = "aaaaaaaaaa") -> tuple[PodFacts, ...]:
+    """Ready worker pods."""
+    return tuple(PodFacts(name=f"orders-{n}", revision=revision, ordinal=n) for n in range(replicas))
+
+
+def facts(**changes: Any) -> ConsumerGroupFacts:
+    """A fleet of two that works; `changes` replace whole facts."""
+    base: dict[str, Any] = {
+        "group": consumer_group(replicas=2),
+        "cluster": kafka_cluster(),
+        "observation": observation(),
+        "rollout": settled(),
+        "wanted_replicas": 2,
+        "fleet": ready_fleet(),
+        "pods": pods(),
+    }
+    return ConsumerGroupFacts(**(base | changes))
