@@ -34,7 +34,7 @@ EXIT_REVISION: Final = 20
 EXIT_SURROUNDINGS: Final = 21
 """Brokers, credentials, topics or rights: the same revision may pass later."""
 
-BROKER_PATIENCE_S: Final = 20.0
+BROKER_PATIENCE_S: Final = 10.0
 """For all questions to the brokers together: enough for a cold cluster to make `__consumer_offsets`."""
 
 RETRY_INTERVAL_S: Final = 0.5

@@ -1,0 +1,114 @@
+"""The pre-flight check says what is wrong, and whether the revision or its surroundings must be mended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker.workers import COMMAND, Fleet, Kafka, free_port
+from tests.support.kafka import KafkaBroker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaBroker]:
+    with KafkaBroker(sasl_users={"alice": "alice-secret"}) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def fleet(broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    folder = tmp_path_factory.mktemp("check")
+    (folder / "username").write_text("alice")
+    (folder / "password").write_text("wrong-secret")
+    (folder / "later.py").write_text("async def handle(record): pass\n")
+    (folder / "broken.py").write_text("import nowhere_at_all\n")
+    return Fleet(Kafka(broker.bootstrap), folder, "checked")
+
+
+def check(fleet: Fleet, **changes: Any) -> tuple[int, dict[str, Any]]:
+    config = fleet.folder / "worker.json"
+    config.write_text(json.dumps(fleet.settings(**changes)))
+    done = subprocess.run(
+        [COMMAND, "check", "--config", str(config)], capture_output=True, text=True, check=False, timeout=60
+    )
+    return done.returncode, json.loads(done.stdout.splitlines()[-1])
+
+
+def test_revision_that_can_work_passes_without_joining_the_group(fleet: Fleet) -> None:
+    code, result = check(fleet)
+    assert (code, result["ok"], result["reason"]) == (0, True, "CheckPassed")
+    assert fleet.kafka.committed("checked", "checked") == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "told"),
+    [
+        ({"handler__python__callable": "missing:handle"}, "HandlerImportFailed", "missing"),
+        ({"handler__python__callable": "broken:handle"}, "HandlerImportFailed", "broken.py, line 1"),
+        ({"handler__python__callable": "handler:hanlde"}, "HandlerNotCallable", "handle"),
+        ({"handler__python__callable": "later:handle"}, "SettingsInvalid", "handler.python.callable"),
+        ({"handler__concurrency": 4}, "SettingsInvalid", "handler.concurrency"),
+        ({"consumer__assignors": ["fairest"]}, "SettingsInvalid", "fairest"),
+        ({"consumer__properties": {"plugin.library.paths": "x"}}, "SettingsInvalid", "plugin.library.paths"),
+        ({"consumer__properties": {"fetch.min.bytes": "many"}}, "SettingsInvalid", "fetch.min.bytes"),
+        ({"topics": ["no spaces allowed"]}, "SettingsInvalid", "no spaces allowed"),
+    ],
+)
+def test_what_a_new_revision_must_mend_exits_20(fleet: Fleet, changes: dict[str, Any], reason: str, told: str) -> None:
+    code, result = check(fleet, **changes)
+    assert (code, result["ok"], result["reason"]) == (20, False, reason)
+    assert told in result["message"]
+
+
+def test_missing_topics_are_told_and_exit_21(fleet: Fleet) -> None:
+    code, result = check(fleet, topics=["checked", "not-yet"])
+    assert (code, result["reason"]) == (21, "TopicNotFound")
+    assert "'not-yet'" in result["message"]
+    code, result = check(fleet, handler__outputs=["nor-this"])
+    assert (code, result["reason"]) == (21, "TopicNotFound")
+    assert "handler.outputs" in result["message"]
+    assert "nor-this" not in fleet.kafka.topics(), "asking for a topic must not create it"
+
+
+def test_broker_that_is_away_is_told_and_exits_21(fleet: Fleet) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    code, result = check(fleet, connection__bootstrapServers=[nobody])
+    assert (code, result["reason"]) == (21, "BrokerUnreachable")
+    assert nobody in result["message"]
+
+
+def test_wrong_password_is_told_without_the_password_and_exits_21(fleet: Fleet, broker: KafkaBroker) -> None:
+    changes = {
+        "connection__bootstrapServers": [broker.sasl_bootstrap],
+        "connection__sasl": {"mechanism": "SCRAM-SHA-512", "directory": str(fleet.folder)},
+    }
+    code, result = check(fleet, **changes)
+    assert (code, result["reason"]) == (21, "AuthenticationFailed")
+    assert "alice" in result["message"]
+    assert "wrong-secret" not in result["message"]
+    (fleet.folder / "password").write_text("alice-secret")
+    assert check(fleet, **changes)[0] == 0
+
+
+def test_missing_credentials_are_told_by_their_path(fleet: Fleet, tmp_path: Path) -> None:
+    code, result = check(fleet, connection__sasl={"mechanism": "PLAIN", "directory": str(tmp_path)})
+    assert (code, result["reason"]) == (21, "AuthenticationFailed")
+    assert str(tmp_path / "username") in result["message"]
+
+
+def test_settings_that_are_no_json_are_refused(tmp_path: Path) -> None:
+    broken = tmp_path / "worker.json"
+    broken.write_text("{")
+    done = subprocess.run(
+        [COMMAND, "check", "--config", str(broken)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, json.loads(done.stdout)["reason"]) == (20, "SettingsInvalid")
+    run = subprocess.run(
+        [COMMAND, "run", "--config", str(broken)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (run.returncode, json.loads(run.stdout)["reason"]) == (20, "SettingsInvalid")

@@ -1,0 +1,355 @@
+"""Workers as processes, and a look at Kafka that shares no code with them.
+
+A worker runs as it does in a pod: the installed command, a worker.json, a pod name. What it wrote is read back with
+librdkafka alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from fleet_consumer import naming
+from tests.support.waiting import eventually
+
+COMMAND = str(Path(sys.executable).parent / "fleet-consumer")
+READ_TIMEOUT_S = 30.0
+QUIET = {"log_level": 2}
+"""Brokers come and go in these tests; librdkafka need not say so on standard error."""
+
+HANDLER = '''
+"""Does what a record's value asks for."""
+import json
+import threading
+from pathlib import Path
+
+from fleet_consumer import Fatal, Produce, Skip
+
+pause = threading.Event().wait
+
+def handle(record):
+    wish = record.value["do"]
+    if wish == "fail":
+        raise ValueError(f"asked to fail: {record.value['n']}")
+    if wish == "fatal":
+        raise Fatal("asked to end")
+    if wish == "skip":
+        raise Skip("asked to skip")
+    if wish == "elsewhere":
+        return Produce("no-such-output", b"x")
+    if wish == "hang":
+        pause(3600)
+    if wish == "wait":
+        flag = Path(record.value["for"])
+        flag.with_suffix(".reached").touch()
+        while not flag.exists():
+            pause(0.01)
+    if wish == "slow":
+        pause(record.value["seconds"])
+    return Produce(OUTPUT, json.dumps(record.value), key=f"{record.partition}-{record.offset}")
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A message of a topic, as librdkafka reads it."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes | None] = field(default_factory=dict)
+
+
+class Kafka:
+    """The tests' own view of a broker."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+
+    def create(self, *topics: str, partitions: int = 4) -> None:
+        """Create topics and wait until they have leaders."""
+        for future in self._admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics]).values():
+            future.result(30)
+
+    def topics(self) -> set[str]:
+        """The names of all topics."""
+        return set(self._admin.list_topics(timeout=10).topics)
+
+    def produce(self, topic: str, values: Iterable[bytes], *, partition: int | None = None) -> int:
+        """Write values with keys; how many."""
+        producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        count = 0
+        where: dict[str, Any] = {} if partition is None else {"partition": partition}
+        for count, value in enumerate(values, 1):
+            producer.produce(topic, value, b"key-%d" % count, headers=[("trace", b"t-%d" % count)], **where)
+            if count % 1000 == 0:
+                producer.poll(0)
+        assert producer.flush(30) == 0
+        return count
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """The end offset of each partition."""
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": self.bootstrap, "group.id": "tests"})
+        try:
+            partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+            return {
+                number: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, number), timeout=10)[1]
+                for number in partitions
+            }
+        finally:
+            consumer.close()
+
+    def read(self, topic: str) -> list[Written]:
+        """Every message that a topic holds now."""
+        ends = {number: end for number, end in self.end_offsets(topic).items() if end}
+        settings = {"bootstrap.servers": self.bootstrap, "group.id": "tests", "enable.auto.commit": False}
+        consumer = confluent_kafka.Consumer(settings)
+        try:
+            consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in ends])
+            found: list[Written] = []
+            deadline = time.monotonic() + READ_TIMEOUT_S
+            while ends:
+                assert time.monotonic() < deadline, f"topic {topic} was not read to its end: {ends}"
+                for message in consumer.consume(1000, 0.2):
+                    assert message.error() is None, message.error()
+                    number, offset = message.partition(), message.offset()
+                    assert number is not None
+                    assert offset is not None
+                    headers: Any = message.headers() or []
+                    found.append(Written(number, offset, message.key(), message.value(), dict(headers)))
+                    if offset + 1 >= ends.get(number, sys.maxsize):
+                        del ends[number]
+            return found
+        finally:
+            consumer.close()
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """The group's committed offsets, read without joining it."""
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": self.bootstrap, "group.id": group, **QUIET})
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+
+        def probe() -> list[confluent_kafka.TopicPartition]:
+            # A fresh broker has just begun to make the offsets topic, and answers NOT_COORDINATOR meanwhile.
+            try:
+                return consumer.committed([confluent_kafka.TopicPartition(topic, n) for n in partitions], timeout=10)
+            except confluent_kafka.KafkaException as error:
+                raise AssertionError(f"no committed offsets: {error}") from error
+
+        try:
+            offsets = eventually(probe, timeout_s=READ_TIMEOUT_S, what=f"the coordinator of {group} to answer")
+            return {each.partition: each.offset for each in offsets if each.offset >= 0}
+        finally:
+            consumer.close()
+
+
+def free_port() -> int:
+    """A port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Worker:
+    """One `fleet-consumer run` process."""
+
+    def __init__(self, settings: Mapping[str, Any], folder: Path, ordinal: int = 0) -> None:
+        self.port = free_port()
+        self.log = folder / f"worker-{self.port}.log"
+        config = folder / f"worker-{self.port}.json"
+        config.write_text(json.dumps({**settings, "httpPort": self.port}))
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [COMMAND, "run", "--config", str(config)],
+                stderr=log,
+                stdout=log,
+                env={**os.environ, "POD_NAME": f"{settings['name']}-{ordinal}", "POD_NAMESPACE": "default"},
+            )
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            print(self.log.read_text())
+        self._process.kill()
+        self._process.wait()
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body of a page; OSError while nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def member(self) -> dict[str, Any]:
+        """The document behind /member."""
+        parsed: dict[str, Any] = json.loads(self.get("/member")[1])
+        return parsed
+
+    def wait_ready(self, timeout_s: float = 30) -> None:
+        """Wait until the worker has joined."""
+        eventually(lambda: self.get("/readyz")[0] == 200, timeout_s=timeout_s, what="the worker to be ready")
+
+    def wait_error(self, reason: str, timeout_s: float = 30) -> str:
+        """Wait until /member tells this reason; its message."""
+
+        def probe() -> str | None:
+            error = self.member()["error"] or {"reason": None}
+            assert error["reason"] == reason, error
+            return str(error["message"])
+
+        message = eventually(probe, timeout_s=timeout_s, what=f"/member to tell {reason}")
+        assert message is not None
+        return message
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def terminate(self, timeout_s: float = 30) -> int:
+        """SIGTERM, as a kubelet does; the exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout_s)
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the process to end by itself; the exit code."""
+        return self._process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL, as when a node dies."""
+        self._process.kill()
+        self._process.wait()
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The log so far."""
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+
+class Fleet:
+    """A group of its own: topics, settings, a handler."""
+
+    def __init__(self, kafka: Kafka, folder: Path, name: str, *, partitions: int = 4) -> None:
+        self.kafka = kafka
+        self.folder = folder
+        self.name = name
+        self.source, self.output, self.failed = name, f"{name}-done", naming.failed_topic(name)
+        kafka.create(self.source, self.output, self.failed, partitions=partitions)
+        (folder / "handler.py").write_text(HANDLER.replace("OUTPUT", repr(self.output)))
+
+    def settings(self, **changes: Any) -> dict[str, Any]:
+        """A worker.json; `changes` with dots in their names, written as double underscores, replace fields."""
+        settings: dict[str, Any] = {
+            "version": 1,
+            "namespace": "default",
+            "name": self.name,
+            "uid": "0d9c2f3e-7a51-4b7e-9d5e-1f6f6f4c0001",
+            "groupId": self.name,
+            "revision": "a1b2c3d4e5",
+            "topics": [self.source],
+            "topicPattern": None,
+            "connection": {"bootstrapServers": [self.kafka.bootstrap], "tls": None, "sasl": None},
+            "handler": {
+                "python": {"callable": "handler:handle", "path": str(self.folder)},
+                "http": None,
+                "timeoutSeconds": 60,
+                "decode": {"key": "Bytes", "value": "Json"},
+                "outputs": [self.output],
+                "concurrency": 1,
+            },
+            "consumer": {
+                "protocol": "Classic",
+                "assignors": ["range"],
+                "sessionTimeoutSeconds": 6,
+                "heartbeatIntervalSeconds": 1,
+                "staticMembership": True,
+                "maxPollIntervalSeconds": 300,
+                "maxPollRecords": 500,
+                "autoOffsetReset": "Earliest",
+                "isolationLevel": "ReadUncommitted",
+                "commitIntervalSeconds": 1,
+                "properties": {},
+            },
+            "failedTopic": self.failed,
+            "httpPort": 0,
+            "drainSeconds": 20,
+        }
+        for path, value in changes.items():
+            *parents, last = path.split("__")
+            target = settings
+            for parent in parents:
+                target = target[parent]
+            target[last] = value
+        return settings
+
+    def worker(self, ordinal: int = 0, **changes: Any) -> Worker:
+        """Start a worker."""
+        return Worker(self.settings(**changes), self.folder, ordinal)
+
+    def send(self, *wishes: Mapping[str, Any], partition: int | None = None) -> None:
+        """Write one record for each wish."""
+        self.kafka.produce(self.source, [json.dumps(wish).encode() for wish in wishes], partition=partition)
+
+    def send_many(self, count: int) -> None:
+        """Write so many records that ask for nothing special."""
+        self.kafka.produce(self.source, (json.dumps({"do": "ok", "n": n}).encode() for n in range(count)))
+
+    def wait_committed(self, timeout_s: float = 60) -> None:
+        """Wait until everything in the source topic is committed."""
+        ends = {number: end for number, end in self.kafka.end_offsets(self.source).items() if end}
+
+        def probe() -> bool:
+            committed = self.kafka.committed(self.name, self.source)
+            assert {number: committed.get(number, 0) for number in ends} == ends
+            return True
+
+        eventually(probe, timeout_s=timeout_s, what=f"group {self.name} to commit everything", poll_s=0.2)
+
+    def origins_done(self) -> list[tuple[int, int]]:
+        """Origin partition and offset of each output."""
+        return [_origin(each.key) for each in self.kafka.read(self.output)]
+
+    def origins_failed(self) -> list[tuple[int, int]]:
+        """Origin partition and offset of each failed record."""
+        return [
+            (int(each.headers["kr-origin-partition"] or b""), int(each.headers["kr-origin-offset"] or b""))
+            for each in self.kafka.read(self.failed)
+        ]
+
+    def origins_in(self) -> list[tuple[int, int]]:
+        """Partition and offset of each record in the source topic."""
+        ends = self.kafka.end_offsets(self.source)
+        return [(number, offset) for number, end in ends.items() for offset in range(end)]
+
+
+def _origin(key: bytes | None) -> tuple[int, int]:
+    partition, offset = (key or b"").decode().split("-")
+    return int(partition), int(offset)
+
+
+def counted(origins: Sequence[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    """How often each origin appears."""
+    counts: dict[tuple[int, int], int] = {}
+    for origin in origins:
+        counts[origin] = counts.get(origin, 0) + 1
+    return counts
