@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConsumerGroupTopicPartitions, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 pause = threading.Event().wait
 PROGRESS_EVERY = 100_000

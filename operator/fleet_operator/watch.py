@@ -14,7 +14,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import kopf
 
@@ -63,6 +63,8 @@ class Watcher:
                     registry=self._registry(),
                     settings=watch_settings(),
                     standalone=True,
+                    # Without it kopf asks for the user's name, which a container's bare uid does not have.
+                    identity=cast("Any", "consumer-fleet"),
                     stop_flag=self._stop,
                     **scope,
                 )
