@@ -75,8 +75,7 @@ def connection_config(connection: ConnectionSettings) -> dict[str, Any]:
         "bootstrap.servers": ",".join(connection.bootstrap_servers),
         "client.id": connection.client_id,
         "reconnect.backoff.ms": connection.reconnect_backoff_ms,
-        # A refused password is asked for again at this pace at most; a broker should not be hammered with it.
-        "reconnect.backoff.max.ms": max(connection.reconnect_backoff_max_ms, 10_000),
+        "reconnect.backoff.max.ms": connection.reconnect_backoff_max_ms,
         "socket.connection.setup.timeout.ms": max(connection.connect_timeout_ms, 1_000),
     }
     tls, sasl = connection.tls, connection.sasl
@@ -94,6 +93,8 @@ def connection_config(connection: ConnectionSettings) -> dict[str, Any]:
             "sasl.mechanism": sasl.mechanism,
             "sasl.username": sasl.username,
             "sasl.password": sasl.password,
+            # librdkafka cannot tell a refused password from a lost connection; brokers lock out who hammers them.
+            "reconnect.backoff.max.ms": max(connection.reconnect_backoff_max_ms, 10_000),
         }
     return config
 

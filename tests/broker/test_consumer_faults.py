@@ -1,0 +1,113 @@
+"""What goes wrong around a consumer: brokers away, wrong passwords, missing topics. It stays, tells, and recovers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fleet_consumer.net import ConnectionSettings, SaslSettings
+from tests.broker.conftest import SHORT_SESSIONS
+from tests.broker.members import Member, await_records, await_shares, create_topic, produce, settings, unique
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[KafkaBroker]:
+    """A broker that tests may stop and pause; it is left running."""
+    with KafkaBroker(properties=SHORT_SESSIONS, sasl_users={"alice": "alice-secret"}) as running:
+        yield running
+
+
+def reason(member: Member) -> str | None:
+    error = member.membership.error
+    return getattr(error, "reason", None)
+
+
+def test_missing_topic_is_told_and_picked_up_when_it_appears(broker: KafkaBroker) -> None:
+    topic = unique("later")
+    with Member(settings(broker.bootstrap, unique("group")), [topic]) as member:
+        eventually(lambda: reason(member) == "TopicMissing", timeout_s=15, what="the missing topic to be told")
+        assert topic in str(member.membership.error)
+        eventually(lambda: member.membership.state == "Stable", timeout_s=15, what="the member to join all the same")
+        create_topic(broker.bootstrap, 2, name=topic)
+        await_shares([member], topic, 2)
+        await_records([member], produce(broker.bootstrap, topic, 2, 10))
+        assert member.membership.error is None
+
+
+def test_broker_restart_costs_neither_members_nor_records(fragile: KafkaBroker) -> None:
+    topic, group = create_topic(fragile.bootstrap, 4), unique("group")
+    written = produce(fragile.bootstrap, topic, 4, 500)
+    long_session = settings(fragile.bootstrap, group, session_timeout_ms=20_000)
+    with Member(long_session, [topic]) as first, Member(long_session, [topic]) as second:
+        await_records([first, second], written)
+        await_shares([first, second], topic, 4)
+        fragile.stop()
+        eventually(lambda: reason(first) and reason(second), timeout_s=20, what="both to tell that the broker is away")
+        fragile.start()
+        written |= produce(fragile.bootstrap, topic, 4, 500, first=500)
+        await_records([first, second], written)
+        await_shares([first, second], topic, 4)
+        eventually(lambda: not reason(first) and not reason(second), timeout_s=20, what="the error to go away")
+    seen = first.seen + second.seen
+    assert sorted(set(seen)) == sorted(written)
+
+
+def test_consumer_that_starts_before_its_broker_waits_for_it(fragile: KafkaBroker) -> None:
+    topic = create_topic(fragile.bootstrap, 1)
+    written = produce(fragile.bootstrap, topic, 1, 10)
+    fragile.stop()
+    with Member(settings(fragile.bootstrap, unique("group")), [topic]) as member:
+        eventually(lambda: reason(member), timeout_s=15, what="the absence to be told")
+        assert reason(member) == "ConnectFailed"
+        fragile.start()
+        await_records([member], written)
+        assert member.membership.error is None
+
+
+def test_member_whose_broker_hangs_hands_out_nothing_after_its_session(fragile: KafkaBroker) -> None:
+    """Others may have the partitions by then, for all this member can know."""
+    topic, group = create_topic(fragile.bootstrap, 1), unique("group")
+    written = produce(fragile.bootstrap, topic, 1, 3_000)
+    with Member(settings(fragile.bootstrap, group, session_timeout_ms=1_500, max_poll_records=10), [topic]) as member:
+        eventually(lambda: member.seen, timeout_s=20, what="the first records")
+        member.hang()
+        fragile.pause()
+        try:
+            eventually(lambda: not member.consumer.holds_session(), timeout_s=10, what="the session to run out")
+            handed = len(member.seen)
+            member.wake()
+            # Plenty was read ahead, and still nothing comes out.
+            eventually(lambda: reason(member), timeout_s=15, what="the hanging broker to be told")
+            assert len(member.seen) <= handed + 10  # the batch that `hang` caught inside poll
+        finally:
+            fragile.resume()
+        await_records([member], written, timeout_s=40)
+
+
+def test_wrong_password_is_told_and_not_tried_hotly(fragile: KafkaBroker) -> None:
+    connection = ConnectionSettings(
+        bootstrap_servers=(fragile.sasl_bootstrap,),
+        client_id="test",
+        sasl=SaslSettings(mechanism="PLAIN", username="alice", password="wrong"),
+    )
+    with Member(settings(fragile.bootstrap, unique("group"), connection=connection), ["any"]) as member:
+        eventually(lambda: reason(member), timeout_s=15, what="the refusal to be told")
+        assert reason(member) == "AuthenticationFailed"
+        assert "alice" in str(member.membership.error)
+        assert "wrong" not in str(member.membership.error)
+        assert member.error is None
+
+
+def test_right_password_works_for_group_and_data(fragile: KafkaBroker) -> None:
+    topic = create_topic(fragile.bootstrap, 1)
+    written = produce(fragile.bootstrap, topic, 1, 10)
+    connection = ConnectionSettings(
+        bootstrap_servers=(fragile.sasl_bootstrap,),
+        client_id="test",
+        sasl=SaslSettings(mechanism="SCRAM-SHA-256", username="alice", password="alice-secret"),
+    )
+    with Member(settings(fragile.bootstrap, unique("group"), connection=connection), [topic]) as member:
+        await_records([member], written)

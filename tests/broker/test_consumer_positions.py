@@ -1,0 +1,201 @@
+"""Where a consumer reads, and what makes it read elsewhere: resets, seeks, pauses, deleted records."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+from confluent_kafka import TopicPartition as Part
+from confluent_kafka.admin import AdminClient
+
+from fleet_consumer import Consumer, TopicPartition
+from fleet_consumer.fetch.librdkafka import PropertyNotAllowed
+from fleet_consumer.group.errors import ConcurrentUse, ConsumerClosed, NoOffsetForPartition, NotAssigned, NotSubscribed
+from fleet_consumer.group.membership import OffsetAndMetadata
+from tests.broker.members import (
+    Member,
+    await_records,
+    await_shares,
+    create_topic,
+    grow_topic,
+    iterate,
+    produce,
+    settings,
+    unique,
+)
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+
+def test_latest_starts_at_the_end_but_partitions_that_appear_later_at_their_beginning(broker: KafkaBroker) -> None:
+    """What was written to a new partition before the group noticed it must not be skipped."""
+    topic, group = create_topic(broker.bootstrap, 1), unique("group")
+    produce(broker.bootstrap, topic, 1, 50)
+    with Member(settings(broker.bootstrap, group, auto_offset_reset="latest"), [topic], commits=False) as member:
+        await_shares([member], topic, 1)
+        eventually(lambda: member.consumer._owned.get(TopicPartition(topic, 0)), timeout_s=10, what="the end to be found")
+        grow_topic(broker.bootstrap, topic, 2)
+        produce(broker.bootstrap, topic, 2, 20)
+        await_records([member], {(0, offset) for offset in range(50, 70)} | {(1, offset) for offset in range(20)})
+        assert (0, 49) not in member.seen
+
+
+def test_policy_none_names_the_partition_and_a_seek_mends_it(broker: KafkaBroker) -> None:
+    topic = create_topic(broker.bootstrap, 1)
+    produce(broker.bootstrap, topic, 1, 10)
+    consumer = Consumer(settings(broker.bootstrap, unique("group"), auto_offset_reset="none"))
+    try:
+        consumer.subscribe([topic])
+        with pytest.raises(NoOffsetForPartition, match=f"{topic}-0") as told:
+            list(iterate(consumer, 1))
+        assert told.value.partitions == (TopicPartition(topic, 0),)
+        consumer.seek(TopicPartition(topic, 0), 4)
+        assert [record.offset for record in iterate(consumer, 6)] == [4, 5, 6, 7, 8, 9]
+    finally:
+        consumer.close()
+
+
+def test_deleted_records_are_skipped_to_the_first_that_is_left(
+    broker: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, group = create_topic(broker.bootstrap, 1), unique("group")
+    produce(broker.bootstrap, topic, 1, 100)
+    first = Consumer(settings(broker.bootstrap, group))
+    try:
+        first.subscribe([topic])
+        list(iterate(first, 1))
+        first.commit({TopicPartition(topic, 0): OffsetAndMetadata(10)}, 5)
+    finally:
+        first.close()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for done in admin.delete_records([Part(topic, 0, 60)]).values():
+        done.result()
+    second = Consumer(settings(broker.bootstrap, group))
+    try:
+        second.subscribe([topic])
+        assert next(iter(iterate(second, 1))).offset == 60
+    finally:
+        second.close()
+    assert "offset 10 is out of range" in caplog.text
+
+
+def test_m16_nothing_from_before_a_seek_or_during_a_pause_comes_out(broker: KafkaBroker) -> None:
+    """320,000 records of toggling are for the nightly; here are enough to have read-ahead at every toggle."""
+    topic = create_topic(broker.bootstrap, 2)
+    produce(broker.bootstrap, topic, 2, 20_000)
+    one, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    consumer = Consumer(settings(broker.bootstrap, unique("group")))
+    expected = {one: 0, other: 0}
+    handed = {one: 0, other: 0}
+    rounds = itertools.count()
+    try:
+        consumer.subscribe([topic])
+        while sum(expected.values()) < 40_000:
+            records = consumer.poll(5.0)
+            for run in records.runs:
+                assert run.topic_partition not in consumer.paused()
+                offsets = [record.offset for record in run.records]
+                assert offsets == list(range(expected[run.topic_partition], offsets[-1] + 1))
+                expected[run.topic_partition] = run.next_offset
+                handed[run.topic_partition] += len(offsets)
+                assert consumer.position(run.topic_partition) == run.next_offset
+            if not records:
+                consumer.resume([one, other])
+                continue
+            match next(rounds) % 5:
+                case 0:
+                    consumer.resume([other])
+                    consumer.pause([one])
+                case 1:
+                    consumer.resume([one])
+                case 2:
+                    consumer.seek(one, max(0, expected[one] - 100))
+                    expected[one] = max(0, expected[one] - 100)
+                case 3:
+                    consumer.pause([other])
+                case _:
+                    consumer.resume([one, other])
+                    consumer.seek(other, min(20_000, expected[other] + 50))
+                    expected[other] = min(20_000, expected[other] + 50)
+    finally:
+        consumer.close()
+    assert expected == {one: 20_000, other: 20_000}
+
+
+def test_long_pause_does_not_read_ahead_without_bound(broker: KafkaBroker) -> None:
+    topic = create_topic(broker.bootstrap, 2)
+    produce(broker.bootstrap, topic, 2, 20_000)
+    one, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    consumer = Consumer(settings(broker.bootstrap, unique("group")))
+    try:
+        consumer.subscribe([topic])
+        eventually(
+            lambda: (consumer.poll(0.1), consumer.assignment())[1], timeout_s=20, what="the partitions to be assigned"
+        )
+        consumer.pause([one])
+        got = [record for record in iterate(consumer, 20_000) if record.partition == 1]
+        assert len(got) == 20_000
+        buffer = consumer._owned[one]
+        assert buffer is not None
+        assert buffer.held_records <= 5_000
+        consumer.resume([one])
+        assert [record.offset for record in iterate(consumer, 20_000 - (consumer.position(one) or 0))][-1] == 19_999
+        assert consumer.position(one) == 20_000
+        assert consumer.position(other) == 20_000
+    finally:
+        consumer.close()
+
+
+def test_wakeup_ends_a_waiting_poll(broker: KafkaBroker) -> None:
+    consumer = Consumer(settings(broker.bootstrap, unique("group")))
+    try:
+        consumer.subscribe([create_topic(broker.bootstrap, 1)])
+        threading.Timer(0.2, consumer.wakeup).start()
+        assert not consumer.poll(60.0)
+        consumer.wakeup()
+        assert not consumer.poll(60.0)
+    finally:
+        consumer.close()
+
+
+def test_rules_of_use_are_told(broker: KafkaBroker) -> None:
+    consumer = Consumer(settings(broker.bootstrap, unique("group")))
+    with pytest.raises(NotSubscribed):
+        consumer.poll(0)
+    topic = create_topic(broker.bootstrap, 1)
+    consumer.subscribe([topic])
+    with pytest.raises(NotAssigned, match=f"{topic}-7"):
+        consumer.seek(TopicPartition(topic, 7), 0)
+    with pytest.raises(ValueError, match="leave"):
+        consumer.close(leave="perhaps")
+    inside = threading.Event()
+    errors: list[BaseException] = []
+
+    def use() -> None:
+        inside.wait(5)
+        try:
+            consumer.poll(0)
+        except ConcurrentUse as error:
+            errors.append(error)
+        consumer.wakeup()
+
+    other = threading.Thread(target=use)
+    other.start()
+    threading.Timer(0.2, inside.set).start()
+    consumer.poll(10.0)
+    other.join()
+    assert len(errors) == 1
+    consumer.close()
+    consumer.close()
+    with pytest.raises(ConsumerClosed):
+        consumer.poll(0)
+
+
+def test_settings_that_cannot_work_are_refused_by_name(broker: KafkaBroker) -> None:
+    with pytest.raises(PropertyNotAllowed, match=r"group\.id"):
+        settings(broker.bootstrap, "g", properties={"group.id": "other"})
+    with pytest.raises(ValueError, match="auto_offset_reset"):
+        settings(broker.bootstrap, "g", auto_offset_reset="newest")
+    with pytest.raises(ValueError, match="heartbeat_interval_ms"):
+        settings(broker.bootstrap, "g", heartbeat_interval_ms=3_000)
