@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from e2e.local_cluster.cache import cache_entry
 from e2e.local_cluster.cgroups import existing_cgroups
 from e2e.local_cluster.cluster import LocalCluster
 from e2e.local_cluster.commands import output
@@ -130,6 +132,40 @@ def test_ended_component_is_reported_and_next_up_restarts_the_node(
 
     assert "kube-scheduler ended" in capfd.readouterr().err
     assert unhealthy(cluster) == []
+
+
+def test_cache_entry_left_half_made_is_made_again(tmp_path: Path) -> None:
+    entry = tmp_path / "entry"
+
+    def die_midway(into: Path) -> None:
+        (into / "half").touch()
+        raise KeyboardInterrupt
+
+    def make(into: Path) -> None:
+        (into / "whole").touch()
+
+    with pytest.raises(KeyboardInterrupt):
+        cache_entry(entry, die_midway, purpose="dying")
+    (tmp_path / ".entry.partial-killed").mkdir()
+
+    assert cache_entry(entry, make, purpose="making") == entry
+
+    assert [each.name for each in entry.iterdir()] == ["whole"]
+    assert list(tmp_path.glob(".entry.partial-*")) == []
+
+
+def test_cache_entry_wanted_by_several_at_once_is_made_once(tmp_path: Path) -> None:
+    entry, made = tmp_path / "entry", []
+
+    def make(into: Path) -> None:
+        made.append(into)
+        (into / "file").touch()
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: cache_entry(entry, make, purpose="making"), range(4)))
+
+    assert found == [entry] * 4
+    assert len(made) == 1
 
 
 def namespaces_exist(instance: Instance) -> bool:

@@ -13,7 +13,7 @@ from e2e.local_cluster.waiting import wait_until
 __all__ = ["create_cgroup", "existing_cgroups", "remove_cgroup"]
 
 MOUNT = Path("/sys/fs/cgroup")
-NEEDED_CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
+NEEDED_CONTROLLERS = ("cpu", "cpuset", "hugetlb", "memory", "pids")
 
 
 def create_cgroup(name: str) -> None:

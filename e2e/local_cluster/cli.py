@@ -163,16 +163,21 @@ def _logs(options: argparse.Namespace) -> None:
 
 def _shell(options: argparse.Namespace) -> None:
     instance = _own(options).instance
-    command = options.command or [os.environ.get("SHELL", "/bin/sh")]
+    command = _verbatim(options.command) or [os.environ.get("SHELL", "/bin/sh")]
     words = enter_command(instance, ["env", f"KUBECONFIG={instance.kubeconfig}", *command])
     os.execvp(words[0], words)
 
 
 def _kubectl(options: argparse.Namespace) -> None:
-    words = [*_access(options).kubectl_command(), *options.arguments]
+    words = [*_access(options).kubectl_command(), *_verbatim(options.arguments)]
     os.execv(words[0], words)
 
 
 def _helm(options: argparse.Namespace) -> None:
-    words = [*_access(options).helm_command(), *options.arguments]
+    words = [*_access(options).helm_command(), *_verbatim(options.arguments)]
     os.execv(words[0], words)
+
+
+def _verbatim(arguments: list[str]) -> list[str]:
+    # argparse hands on the "--" that ends our own options.
+    return arguments[1:] if arguments[:1] == ["--"] else arguments

@@ -49,16 +49,12 @@ class LocalCluster:
 
         Raises ClusterError: ``NotRoot``, ``MissingPrograms``, ``StartFailed``, ``TimedOut``, and those of the builds.
         """
-        if os.geteuid() != 0:
-            raise ClusterError(
-                "NotRoot",
-                "the embedded cluster makes namespaces, control groups and a network link, and so needs root; run it "
-                "with sudo, or set FLEET_KUBECONFIG to use a cluster that exists",
-            )
+        _require_root()
         ensure_programs_installed(CLUSTER_PROGRAMS)
         # Building takes minutes and touches only the cache, so the cluster is not locked for it.
         for module in (gomodules.ETCD, gomodules.KUBERNETES):
             ensure_programs(module)
+        pause_archive()
         coredns_archive()
         with self._locked():
             self.instance.directory.mkdir(parents=True, exist_ok=True)
@@ -75,6 +71,7 @@ class LocalCluster:
 
     def down(self) -> None:
         """End the cluster and remove everything of it: processes, mounts, link, control groups, files."""
+        _require_root()
         with self._locked(), step(f"remove cluster {self.instance.name}"):
             end_namespace(self.instance)
             detach(self.instance)
@@ -193,6 +190,15 @@ class LocalCluster:
         words = [DNS_SERVICE_ADDRESS, "kubernetes.default.svc.cluster.local", str(DNS_TIMEOUT_S)]
         probe = ["env", f"PYTHONPATH={CHECKOUT}", sys.executable, "-m", "e2e.local_cluster.dns_probe", *words]
         run(enter_command(self.instance, probe), reason="NameServiceSilent", timeout_s=DNS_TIMEOUT_S + 10)
+
+
+def _require_root() -> None:
+    if os.geteuid() != 0:
+        raise ClusterError(
+            "NotRoot",
+            "the embedded cluster makes namespaces, control groups and a network link, and so needs root; run it "
+            "with sudo, or set FLEET_KUBECONFIG to use a cluster that exists",
+        )
 
 
 def _remove_tree(directory: Path) -> None:

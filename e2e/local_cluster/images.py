@@ -5,6 +5,7 @@ a storage of its own in the cache, on a base image made from Debian packages.
 """
 
 import hashlib
+import json
 import re
 import sys
 import tempfile
@@ -26,6 +27,8 @@ __all__ = ["CONSUMER", "OPERATOR", "ensure_images"]
 HOST_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 # What pip needs to know about how this machine reaches packages; the rest of its settings is about other things.
 PIP_SETTINGS = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "proxy", "timeout", "retries")
+BUILDS_REMEMBERED_MAX = 12
+BUILDS_KEPT = 3
 # The sources that both images install from, relative to the repository's root.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "operator/fleet_operator", "consumer_image/fleet_consumer")
 
@@ -96,10 +99,23 @@ def _build(image: OurImage, archive: Path) -> None:
                     reason="BuildFailed",
                 )
                 current.note = ""
+            _forget_old_builds(buildah, image)
         with step(f"pack {image.reference}") as current:
             target = f"docker-archive:{archive}:docker.io/library/{image.reference}"
             run([*buildah, "push", "--quiet", *trust, tag, target], reason="BuildFailed")
             current.note = f"{archive.stat().st_size / 2**20:.0f} MiB"
+
+
+def _forget_old_builds(buildah: list[str], image: OurImage) -> None:
+    """Bound the builder's storage: a build costs it some megabytes, and every change of the sources makes one."""
+    listed = json.loads(output([*buildah, "images", "--json"]) or "[]")
+    builds = [each for each in listed if any(f"/{image.name}:" in name for name in each.get("names") or ())]
+    builds.sort(key=lambda each: str(each["createdatraw"]))
+    if len(builds) > BUILDS_REMEMBERED_MAX:
+        for each in builds[:-BUILDS_KEPT]:
+            output([*buildah, "rmi", each["id"]])
+        # What no image stands on any more; this also forgets some steps that the next build repeats.
+        output([*buildah, "rmi", "--prune"])
 
 
 def _build_arguments(image: OurImage, tag: str, scratch: Path) -> list[str]:
