@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 pause = threading.Event().wait
@@ -188,18 +188,13 @@ def count(options: argparse.Namespace) -> dict[str, Any]:
 
 def lag(options: argparse.Namespace) -> dict[str, Any]:
     """Records of the topic that the group has not committed yet."""
-    admin = AdminClient({"bootstrap.servers": options.bootstrap})
-    consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": "demo-report"})
+    consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": options.group})
     try:
         marks = watermarks(consumer, options.topic)
+        asked = consumer.committed([TopicPartition(options.topic, number) for number in marks], timeout=30)
     finally:
         consumer.close()
-    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(options.group)])
-    committed = {
-        partition.partition: partition.offset
-        for partition in asked[options.group].result().topic_partitions
-        if partition.topic == options.topic and partition.offset >= 0
-    }
+    committed = {partition.partition: partition.offset for partition in asked}
     total = sum(end for _, end in marks.values())
     return {"end": total, "lag": sum(end - max(first, committed.get(n, 0)) for n, (first, end) in marks.items())}
 
