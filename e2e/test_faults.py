@@ -44,12 +44,10 @@ def owners(status: dict[str, Any]) -> dict[int, list[str]]:
     """Which members own each partition of the only topic, from the ranges that the status shows as text."""
     found: dict[int, list[str]] = defaultdict(list)
     for member in status["members"]:
-        for entry in member["partitions"]:
-            ranges = entry.split(":")[-1]
-            for part in ranges.split(","):
-                first, _, last = part.partition("-")
-                for partition in range(int(first), int(last or first) + 1):
-                    found[partition].append(member["id"])
+        for part in filter(None, member["partitions"].split(",")):
+            first, _, last = part.partition("-")
+            for partition in range(int(first), int(last or first) + 1):
+                found[partition].append(member["id"])
     return found
 
 
@@ -59,7 +57,7 @@ def resumed_positions(fleet: FlightFleet, logs: Sequence[str]) -> set[tuple[int,
     for text in logs:
         for line in text.splitlines():
             entry = json.loads(line) if line.startswith("{") else {}
-            if entry.get("event") == "PartitionStarted" and entry.get("topic") == fleet.source:
+            if entry.get("message") == "partition started" and entry.get("topic") == fleet.source:
                 positions.add((int(entry["partition"]), int(entry["offset"])))
     return positions
 

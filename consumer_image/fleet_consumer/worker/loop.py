@@ -149,6 +149,10 @@ class ConsumeLoop:
         """
         for run in runs:
             partition = self.progress.partitions[run.topic_partition]
+            if partition.position is None and run.topic_partition not in self._batch:
+                # Where reading begins is where the last commit ended: it explains every record that comes twice.
+                topic, number = run.topic_partition
+                LOG.info("partition started", extra=fields(topic=topic, partition=number, offset=run.records[0].offset))
             self._work.append((run, partition))
             self._batch[run.topic_partition] = partition
 
