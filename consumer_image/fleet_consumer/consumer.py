@@ -182,8 +182,9 @@ class Consumer:
     def membership(self) -> Membership:
         """The membership as of now. Any thread."""
         picture, fetch = self._group.picture, self._fetch
-        if picture.error is None and fetch is not None and fetch.trouble is not None:
-            return dataclasses.replace(picture, error=fetch.trouble)
+        trouble = fetch.trouble if fetch is not None else None
+        if picture.error is None and trouble is not None:
+            return dataclasses.replace(picture, error=trouble)
         return picture
 
     def holds_session(self) -> bool:
@@ -534,6 +535,7 @@ class Consumer:
             name=f"fetch-{settings.group_id}",
             read_ahead_records=settings.max_poll_records * READ_AHEAD_POLLS,
             on_data=self._signal.set,
+            clock=self._clock,
         )
         self._fetch.start()
         self._group.start()

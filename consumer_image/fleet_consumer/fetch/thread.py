@@ -9,6 +9,7 @@ partitions that are held back for long, and keep being sent, are paused there.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from fleet_consumer.clock import Clock
 from fleet_consumer.fetch.buffer import PartitionBuffer, ReadAhead
 from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.record import TopicPartition
@@ -29,6 +31,8 @@ READ_AHEAD_BYTES = 32 * 1024 * 1024
 """Read-ahead in bytes of values; one more batch may come on top, bounded by `queued.max.messages.kbytes`."""
 IDLE_POLL_S = 0.05
 """How long a read waits for data, and with it how late a command may be noticed: a read cannot be interrupted."""
+TROUBLE_TOLD_S = 15.0
+"""How long trouble counts after it was last told: librdkafka tries again, and tells again, every 10 s at the latest."""
 FULL_WAIT_S = 1.0
 """How often librdkafka is served while there is no room."""
 
@@ -47,10 +51,17 @@ class FetchThread:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], *, name: str, read_ahead_records: int, on_data: Callable[[], None]
+        self,
+        config: Mapping[str, Any],
+        *,
+        name: str,
+        read_ahead_records: int,
+        on_data: Callable[[], None],
+        clock: Clock,
     ) -> None:
         self.read_ahead = ReadAhead()
-        self.trouble: DataPlaneFailed | None = None
+        self._trouble: tuple[DataPlaneFailed, float] | None = None
+        self._clock = clock
         self._consumer = confluent_kafka.Consumer({**config, "error_cb": self._on_error})
         self._limit = read_ahead_records
         self._on_data = on_data
@@ -67,6 +78,16 @@ class FetchThread:
     def start(self) -> None:
         """Start reading."""
         self._thread.start()
+
+    @property
+    def trouble(self) -> DataPlaneFailed | None:
+        """What keeps records from coming, None when nothing does or nothing has been heard of it for a while.
+
+        librdkafka tells of a connection that fails, never of one that works again; on a quiet topic no record tells
+        either. It repeats itself while the trouble lasts, so trouble that is not told again is over. Any thread.
+        """
+        told = self._trouble
+        return told[0] if told is not None and self._clock.monotonic() < told[1] else None
 
     @property
     def alive(self) -> bool:
@@ -151,7 +172,7 @@ class FetchThread:
                     self._read(IDLE_POLL_S)
         except Exception as bug:
             logger.exception("the fetch thread ended")
-            self.trouble = DataPlaneFailed(f"the fetch thread ended by {type(bug).__name__}: {bug}")
+            self._trouble = DataPlaneFailed(f"the fetch thread ended by {type(bug).__name__}: {bug}"), math.inf
             self._on_data()
         finally:
             self._consumer.close()
@@ -163,7 +184,7 @@ class FetchThread:
                 command(self._consumer)
             except KafkaException as refused:
                 logger.exception("librdkafka refused a command")
-                self.trouble = DataPlaneFailed(f"librdkafka refused a command: {refused.args[0].str()}")
+                self._trouble = DataPlaneFailed(f"librdkafka refused a command: {refused.args[0].str()}"), math.inf
         topics = {topic for topic, _ in self._buffers}
         self._only_topic = next(iter(topics)) if len(topics) == 1 else None
 
@@ -213,7 +234,7 @@ class FetchThread:
         buffer = self._buffers.get(key)
         if buffer is not None:
             self.read_ahead.put(buffer, run)
-            self.trouble = None
+            self._trouble = None
 
     def _sift(self, batch: list[Message]) -> list[Message]:
         """Take the errors out of a batch. Rare, so it may be slow.
@@ -243,9 +264,10 @@ class FetchThread:
             self._on_error(error, f"partition {key[0]}-{key[1]}: " if buffer is not None else "")
 
     def _on_error(self, error: KafkaError, about: str = "") -> None:
-        """librdkafka goes on trying by itself; what it met is kept to be shown, until records flow again."""
-        self.trouble = DataPlaneFailed(f"{about}{error.name()}: {error.str()}")
-        logger.warning("data plane: %s", self.trouble)
+        """librdkafka goes on trying by itself; what it met is kept to be shown for a while, or until records flow."""
+        trouble = DataPlaneFailed(f"{about}{error.name()}: {error.str()}")
+        self._trouble = trouble, self._clock.monotonic() + TROUBLE_TOLD_S
+        logger.warning("data plane: %s", trouble)
 
 
 def _at(partition: tuple[str, int], offset: int | None = None, epoch: int = -1) -> confluent_kafka.TopicPartition:

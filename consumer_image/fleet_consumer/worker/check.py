@@ -105,7 +105,7 @@ def _librdkafka_takes_settings(config: WorkerConfig) -> None:
     connection = ConnectionSettings(bootstrap_servers=config.bootstrap_servers, client_id=config.name)
     try:
         settings = consumer_config(connection, config.group_id, "read_uncommitted", config.consumer.properties)
-        FetchThread(settings, name="check", read_ahead_records=1, on_data=lambda: None).close(1.0)
+        FetchThread(settings, name="check", read_ahead_records=1, on_data=lambda: None, clock=SystemClock()).close(1.0)
     except PropertyNotAllowed as error:
         raise SettingsInvalid("consumer.properties", str(error)) from error
     except Exception as error:  # librdkafka's own refusal: a value out of range, or of the wrong type

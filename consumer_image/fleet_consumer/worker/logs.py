@@ -18,9 +18,15 @@ from fleet_consumer.record import Record
 MESSAGE_CHARACTERS_MAX: Final = 8192
 """Longer texts are cut: log collectors split or drop what is larger than 16 KiB."""
 
-BUDGET_RECORDS: Final = 20
+BUDGET_LINES: Final = 20
 BUDGET_WINDOW_S: Final = 10.0
 """At most so many lines about single records in so many seconds; a poisoned topic must not fill a disk."""
+
+PARTS_BUDGET_LINES: Final = 10
+PARTS_BUDGET_WINDOW_S: Final = 60.0
+"""At most so many lines from one of our libraries: librdkafka tells of a broker that is away several times a second."""
+
+OWN_LOGGER: Final = "fleet_consumer.worker"
 
 
 def fields(**values: object) -> dict[str, Any]:
@@ -67,17 +73,10 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str, ensure_ascii=False)
 
 
-def configure(record_in_hand: Callable[[], Record | None], handler_thread: int | None) -> None:
-    """Send all logging of this process to standard error as JSON, from level INFO."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter(record_in_hand, handler_thread))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-
-
 class LineBudget:
-    """Lets so many lines through in each window, and counts the others. Pure: `now` is monotonic seconds."""
+    """Lets so many lines through in each window, and counts the others. Pure: `now` is any clock's seconds."""
 
-    def __init__(self, lines: int = BUDGET_RECORDS, window_s: float = BUDGET_WINDOW_S) -> None:
+    def __init__(self, lines: int = BUDGET_LINES, window_s: float = BUDGET_WINDOW_S) -> None:
         self._lines = lines
         self._window_s = window_s
         self._opened_at = float("-inf")
@@ -94,3 +93,29 @@ class LineBudget:
             self._opened_at, self._spent = now, 0
         self._spent += 1
         return self._spent <= self._lines, left_out
+
+
+class PartsBudget(logging.Filter):
+    """Bounds what our own libraries log, each for itself; the worker's lines and those of handlers all pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._budgets: dict[str, LineBudget] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line may pass; the first one after some that might not tells how many there were."""
+        if not record.name.startswith("fleet_consumer.") or record.name == OWN_LOGGER:
+            return True
+        budget = self._budgets.setdefault(record.name, LineBudget(PARTS_BUDGET_LINES, PARTS_BUDGET_WINDOW_S))
+        allowed, left_out = budget.spend(record.created)
+        if left_out:
+            record.fields = {**getattr(record, "fields", {}), "linesLeftOut": left_out}
+        return allowed
+
+
+def configure(record_in_hand: Callable[[], Record | None], handler_thread: int | None) -> None:
+    """Send all logging of this process to standard error as JSON, from level INFO."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(PartsBudget())
+    handler.setFormatter(JsonFormatter(record_in_hand, handler_thread))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 from fleet_consumer.record import Record
-from fleet_consumer.worker.logs import JsonFormatter, LineBudget, fields
+from fleet_consumer.worker.logs import JsonFormatter, LineBudget, PartsBudget, fields
 
 RECORD = Record("flights", 3, 42, 0, None, b"secret")
 
@@ -47,3 +47,21 @@ def test_budget_lets_some_lines_through_and_counts_the_rest_once() -> None:
     assert [budget.spend(0.0) for _ in range(5)] == [(True, 0), (True, 0), (False, 0), (False, 0), (False, 0)]
     assert [budget.spend(10.0), budget.spend(11.0)] == [(True, 3), (True, 0)]
     assert budget.spend(30.0) == (True, 0)
+
+
+def told_by(name: str, times: int, *, at: float) -> list[logging.LogRecord]:
+    """What passes of so many equal lines of one logger."""
+    lines = [logging.makeLogRecord({"name": name, "msg": "broker away", "created": at}) for _ in range(times)]
+    return [line for line in lines if BUDGET.filter(line)]
+
+
+BUDGET = PartsBudget()
+
+
+def test_libraries_are_bounded_each_for_itself_and_handlers_are_not() -> None:
+    """A broker that is away for a night must not fill the disk with the same line."""
+    assert len(told_by("fleet_consumer.fetch.thread", 100, at=0.0)) == 10
+    assert len(told_by("fleet_consumer.net.client", 5, at=1.0)) == 5
+    assert len(told_by("shop.orders", 100, at=2.0)) == 100
+    (first,) = told_by("fleet_consumer.fetch.thread", 1, at=60.0)
+    assert first.fields == {"linesLeftOut": 90}  # type: ignore[attr-defined]
