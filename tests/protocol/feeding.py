@@ -1,0 +1,24 @@
+"""One way of feeding bytes to a decoder, for all codec tests: whole, cut anywhere, and with more behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fleet_consumer.wire.failures import MalformedMessage
+
+CUTS_MAX = 60
+"""Long inputs are cut at so many evenly spread places."""
+
+
+def feed(decode: Callable[[bytes | bytearray | memoryview], object], data: bytes, expected: object) -> None:
+    """Assert that `decode` reads `data` as `expected`, from any kind of buffer, and refuses less and more than it."""
+    assert decode(data) == expected
+    assert decode(bytearray(data)) == expected
+    assert decode(memoryview(data)) == expected
+    for cut in range(0, len(data), max(1, len(data) // CUTS_MAX)):
+        with pytest.raises(MalformedMessage):
+            decode(data[:cut])
+    with pytest.raises(MalformedMessage, match="too many"):
+        decode(data + b"\0")
