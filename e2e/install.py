@@ -18,6 +18,7 @@ from typing import Final
 from e2e.cluster import ROOT, Cluster
 from e2e.local_cluster.access import foreign_kubeconfig
 from e2e.local_cluster.gomodules import HELM, KUBERNETES, ensure_programs
+from e2e.local_cluster.images import OPERATOR
 from e2e.local_cluster.instance import Instance, select_instance
 from e2e.local_cluster.namespace import enter_command
 from e2e.local_cluster.steps import step
@@ -64,6 +65,8 @@ class Installation:
         values = {
             "operator.image": self.operator_image,
             "consumer.image": self.consumer_image,
+            # The tag stays the same while the sources change: without this an upgrade would leave the old pods running.
+            "podAnnotations.consumerfleet\\.io/sources": OPERATOR.digest(),
         }
         settings = [word for key, value in values.items() for word in ("--set-string", f"{key}={value}")]
         target = ["--namespace", OPERATOR_NAMESPACE, "--create-namespace", "--wait", "--timeout", "2m"]
