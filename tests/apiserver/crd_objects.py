@@ -1,0 +1,176 @@
+"""Objects for the tests of the CRDs: a small good one of each kind, one with every field, and ways to change them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from e2e.local_cluster.errors import ClusterError
+from tests.support.apiserver import ApiServer
+
+JsonObject = dict[str, Any]
+
+REMOVED = object()
+"""As a change: take the field out."""
+
+
+def kafka_cluster(changes: Mapping[str, Any] | None = None) -> JsonObject:
+    """A good KafkaCluster, changed; see `changed`."""
+    body = {
+        "apiVersion": "consumerfleet.io/v1alpha1",
+        "kind": "KafkaCluster",
+        "metadata": {"name": "main"},
+        "spec": {"bootstrapServers": ["kafka:9092"]},
+    }
+    return changed(body, changes or {})
+
+
+def consumer_group(changes: Mapping[str, Any] | None = None) -> JsonObject:
+    """A good ConsumerGroup, changed; see `changed`."""
+    body = {
+        "apiVersion": "consumerfleet.io/v1alpha1",
+        "kind": "ConsumerGroup",
+        "metadata": {"name": "orders"},
+        "spec": {
+            "clusterRef": {"name": "main"},
+            "topics": ["orders"],
+            "handler": {"python": {"callable": "shop.orders:handle"}},
+        },
+    }
+    return changed(body, changes or {})
+
+
+def changed(body: JsonObject, changes: Mapping[str, Any]) -> JsonObject:
+    """A copy with changes such as `{"spec.suspend": True}`; parents are made, `REMOVED` takes a field out."""
+    copied = copy.deepcopy(body)
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        place = copied
+        for name in parents:
+            place = place.setdefault(name, {})
+        if value is REMOVED:
+            place.pop(last, None)
+        else:
+            place[last] = value
+    return copied
+
+
+def full_kafka_cluster() -> JsonObject:
+    """Every field of a KafkaCluster set to something else than its default."""
+    return kafka_cluster(
+        {
+            "spec.bootstrapServers": ["kafka-0:9092", "[::1]:9093"],
+            "spec.tls": {"caSecretRef": {"name": "ca", "key": "root.pem"}, "clientCertSecretRef": {"name": "client"}},
+            "spec.sasl": {
+                "mechanism": "OAUTHBEARER",
+                "secretRef": {"name": "login"},
+                "oauth": {"tokenEndpoint": "https://login.example/token", "scope": "kafka"},
+                "allowWithoutTls": True,
+            },
+            "spec.observeIntervalSeconds": 10,
+            "spec.offsetsTopic": {
+                "partitions": 10,
+                "replicationFactor": 1,
+                "segmentBytes": 1048576,
+                "manage": "Provision",
+            },
+        }
+    )
+
+
+def full_consumer_group() -> JsonObject:
+    """Every field of a ConsumerGroup set (of exclusive ones the first) to something else than its default."""
+    return consumer_group(
+        {
+            "spec.groupId": "shop.orders_v2",
+            "spec.image": "registry.example/shop:1",
+            "spec.replicas": 3,
+            "spec.suspend": True,
+            "spec.handler": {
+                "python": {"callable": "shop:Orders.handle", "configMapRef": {"name": "source"}},
+                "timeoutSeconds": 5,
+                "decode": {"key": "String", "value": "Json"},
+                "outputs": ["orders-done"],
+                "concurrency": 4,
+            },
+            "spec.consumer": {
+                "protocol": "Consumer",
+                "classic": {
+                    "assignors": ["sticky", "shop.assign:Mine"],
+                    "sessionTimeoutSeconds": 30,
+                    "heartbeatIntervalSeconds": 10,
+                },
+                "kip848": {"serverAssignor": "range"},
+                "staticMembership": False,
+                "maxPollIntervalSeconds": 60,
+                "maxPollRecords": 100,
+                "autoOffsetReset": "None",
+                "isolationLevel": "ReadCommitted",
+                "commitIntervalSeconds": 1,
+                "properties": {"fetch.min.bytes": "65536"},
+            },
+            "spec.retry": {
+                "policyRef": {"name": "standard"},
+                "topics": {
+                    "partitions": 3,
+                    "replicationFactor": 3,
+                    "retentionSeconds": 86400,
+                    "failedRetentionSeconds": 604800,
+                },
+                "worker": {"minReplicas": 1, "maxReplicas": 2, "resources": {"limits": {"memory": "1Gi", "cpu": 1}}},
+            },
+            "spec.scaling": {
+                "minReplicas": 0,
+                "maxReplicas": 9,
+                "catchUpSeconds": 60,
+                "maxLagSeconds": 30,
+                "scaleDownStabilizationSeconds": 0,
+                "maxRebalancesPerHour": 6,
+                "dryRun": True,
+            },
+            "spec.deletion": {"group": "Delete", "retryTopics": "Drain", "timeoutSeconds": 60},
+            "spec.template": full_template(),
+        }
+    )
+
+
+def full_template() -> JsonObject:
+    """Every part of the pod template, with something of Kubernetes' own types in each."""
+    secret_key = {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}
+    probe = {"httpGet": {"path": "/", "port": 80}}
+    return {
+        "labels": {"team": "shop"},
+        "annotations": {"note": "a"},
+        "resources": {"requests": {"cpu": "50m"}, "limits": {"memory": "512Mi"}},
+        "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": secret_key}],
+        "envFrom": [{"configMapRef": {"name": "c"}, "prefix": "P_"}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "c", "readOnly": True}}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True, "subPath": "x"}],
+        "imagePullSecrets": [{"name": "pull"}],
+        "nodeSelector": {"disk": "fast"},
+        "tolerations": [{"key": "k", "operator": "Equal", "value": "v", "effect": "NoExecute", "tolerationSeconds": 5}],
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+        "priorityClassName": "high",
+        "serviceAccountName": "shop",
+        "initContainers": [{"name": "first", "image": "i", "restartPolicy": "Always"}],
+        "containers": [{"name": "side", "image": "i", "readinessProbe": probe}],
+    }
+
+
+def accepted(api: ApiServer, namespace: str, body: JsonObject) -> JsonObject:
+    """What the API server would store; nothing is stored."""
+    command = ("-n", namespace, "create", "--dry-run=server", "-o", "json", "--validate=strict", "-f", "-")
+    stored: JsonObject = json.loads(api.kubectl(*command, input=json.dumps(body)))
+    return stored
+
+
+def refusal(api: ApiServer, namespace: str, body: JsonObject, *, verb: str = "create") -> str:
+    """The API server's words when it refuses an object, on one line; fails when it accepts it."""
+    try:
+        api.kubectl("-n", namespace, verb, "--dry-run=server", "-f", "-", input=json.dumps(body))
+    except ClusterError as error:
+        return " ".join(str(error).split())
+    raise AssertionError(f"accepted: {json.dumps(body)}")

@@ -1,0 +1,271 @@
+"""What the API server accepts and refuses, and in which words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
+from tests.apiserver.conftest import Site
+from tests.apiserver.crd_objects import (
+    REMOVED,
+    JsonObject,
+    accepted,
+    consumer_group,
+    full_consumer_group,
+    full_kafka_cluster,
+    kafka_cluster,
+    refusal,
+)
+from tests.support.apiserver import ApiServer
+
+ROOT = Path(__file__).parents[2]
+T = "spec.template."
+CONSUMER = "spec.consumer."
+SASL = {"mechanism": "PLAIN", "secretRef": {"name": "s"}}
+
+REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
+    (
+        "PLAIN without TLS",
+        kafka_cluster({"spec.sasl": SASL}),
+        "spec.sasl.mechanism PLAIN and OAUTHBEARER send the secret readable on the wire: set spec.tls",
+    ),
+    (
+        "OAUTHBEARER without a token endpoint",
+        kafka_cluster({"spec.tls": {}, "spec.sasl": SASL | {"mechanism": "OAUTHBEARER"}}),
+        "spec.sasl.oauth belongs to spec.sasl.mechanism OAUTHBEARER: set both or neither",
+    ),
+    ("a long name", consumer_group({"metadata.name": "a" * 41}), "metadata.name must be a DNS label of at most 40"),
+    ("a name with dots", consumer_group({"metadata.name": "a.b"}), "metadata.name must be a DNS label of at most 40"),
+    ("a name with a digit first", consumer_group({"metadata.name": "1a"}), "metadata.name must be a DNS label"),
+    (
+        "topics and a pattern",
+        consumer_group({"spec.topicPattern": "^a"}),
+        "spec needs exactly one of topics and topicPattern",
+    ),
+    ("no topics", consumer_group({"spec.topics": REMOVED}), "spec needs exactly one of topics and topicPattern"),
+    (
+        "a managed topic as source",
+        consumer_group({"spec.topics": ["_fleet.orders.failed"]}),
+        "spec.topics must not name topics that begin with _fleet.",
+    ),
+    (
+        "a managed topic as output",
+        consumer_group({"spec.handler.outputs": ["_fleet.orders.failed"]}),
+        "spec.handler.outputs must not name topics that begin with _fleet.",
+    ),
+    (
+        "two handlers",
+        consumer_group({"spec.handler.http": {}}),
+        "spec.handler needs exactly one of python and http",
+    ),
+    (
+        "no handler",
+        consumer_group({"spec.handler": {}}),
+        "spec.handler needs exactly one of python and http",
+    ),
+    (
+        "KIP-848 settings under the classic protocol",
+        consumer_group({CONSUMER + "kip848": {}}),
+        "spec.consumer.kip848 has no meaning under the classic protocol",
+    ),
+    (
+        "heartbeats as rare as the session is long",
+        consumer_group({CONSUMER + "classic": {"sessionTimeoutSeconds": 10, "heartbeatIntervalSeconds": 10}}),
+        "spec.consumer.classic.heartbeatIntervalSeconds must be less than sessionTimeoutSeconds",
+    ),
+    (
+        "an assignor named twice",
+        consumer_group({CONSUMER + "classic": {"assignors": ["range", "sticky", "range"]}}),
+        "spec.consumer.classic.assignors must name each assignor once",
+    ),
+    (
+        "a librdkafka setting that touches the group",
+        consumer_group({CONSUMER + "properties": {"enable.auto.commit": "true"}}),
+        "spec.consumer.properties may name only settings of librdkafka's fetching",
+    ),
+    (
+        "a librdkafka plugin",
+        consumer_group({CONSUMER + "properties": {"plugin.library.paths": "/tmp/x"}}),
+        "spec.consumer.properties may name only settings of librdkafka's fetching",
+    ),
+    (
+        "scaling bounds the wrong way round",
+        consumer_group({"spec.scaling": {"minReplicas": 3, "maxReplicas": 2}}),
+        "spec.scaling.maxReplicas must not be less than minReplicas",
+    ),
+    (
+        "retry workers' bounds the wrong way round",
+        consumer_group({"spec.retry": {"policyRef": {"name": "p"}, "worker": {"minReplicas": 3, "maxReplicas": 2}}}),
+        "spec.retry.worker.maxReplicas must not be less than minReplicas",
+    ),
+    (
+        "the node's file system",
+        consumer_group({T + "volumes": [{"name": "v", "hostPath": {"path": "/"}}]}),
+        "spec.template.volumes must not use hostPath",
+    ),
+    (
+        "a volume with the operator's prefix",
+        consumer_group({T + "volumes": [{"name": "consumer-fleet-x", "emptyDir": {}}]}),
+        "spec.template.volumes must not have names that begin with consumer-fleet-",
+    ),
+    (
+        "a mount over the settings",
+        consumer_group({T + "volumeMounts": [{"name": "v", "mountPath": "/etc/consumer-fleet/handler"}]}),
+        "spec.template.volumeMounts must not mount below /etc/consumer-fleet",
+    ),
+    (
+        "the operator's environment",
+        consumer_group({T + "env": [{"name": "POD_NAME", "value": "x"}]}),
+        "spec.template.env must not set POD_NAME or POD_NAMESPACE",
+    ),
+    (
+        "a second worker container",
+        consumer_group({T + "containers": [{"name": "worker", "image": "i"}]}),
+        "spec.template.containers must not contain one named worker",
+    ),
+    (
+        "the operator's labels",
+        consumer_group({"spec.template": {"labels": {"consumerfleet.io/group": "x"}}}),
+        "spec.template.labels must not set consumerfleet.io/ labels",
+    ),
+    (
+        "the operator's annotations",
+        consumer_group({"spec.template": {"annotations": {"consumerfleet.io/revision": "x"}}}),
+        "spec.template.annotations must not set consumerfleet.io/ annotations",
+    ),
+]
+
+REFUSED_BY_SCHEMA: list[tuple[str, JsonObject, str]] = [
+    ("no broker", kafka_cluster({"spec.bootstrapServers": []}), "spec.bootstrapServers"),
+    ("a broker without a port", kafka_cluster({"spec.bootstrapServers": ["kafka"]}), "spec.bootstrapServers[0]"),
+    ("an unknown mechanism", kafka_cluster({"spec.sasl": SASL | {"mechanism": "GSSAPI"}}), "spec.sasl.mechanism"),
+    ("no cluster", consumer_group({"spec.clusterRef": REMOVED}), "spec.clusterRef"),
+    ("a group id with a slash", consumer_group({"spec.groupId": "a/b"}), "spec.groupId"),
+    ("a topic with a blank", consumer_group({"spec.topics": ["a b"]}), "spec.topics[0]"),
+    ("the same topic twice", consumer_group({"spec.topics": ["a", "a"]}), "spec.topics[1]"),
+    ("negative replicas", consumer_group({"spec.replicas": -1}), "spec.replicas"),
+    ("a fraction of a replica", consumer_group({"spec.replicas": 1.5}), "spec.replicas"),
+    ("a callable without a module", consumer_group({"spec.handler.python.callable": "handle"}), "callable"),
+    ("an unknown assignor", consumer_group({CONSUMER + "classic.assignors": ["best"]}), "assignors[0]"),
+    ("no session timeout", consumer_group({CONSUMER + "classic.sessionTimeoutSeconds": 0}), "sessionTimeoutSeconds"),
+    ("an unknown reset", consumer_group({CONSUMER + "autoOffsetReset": "earliest"}), "autoOffsetReset"),
+    ("an unknown decoder", consumer_group({"spec.handler.decode": {"value": "Avro"}}), "decode.value"),
+    ("a retry without a policy", consumer_group({"spec.retry": {}}), "spec.retry.policyRef"),
+]
+
+IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str]] = [
+    ("another cluster", {}, {"spec.clusterRef": {"name": "other"}}, "spec.clusterRef is immutable"),
+    ("a group id added", {}, {"spec.groupId": "orders"}, "spec.groupId is immutable"),
+    ("a group id changed", {"spec.groupId": "a"}, {"spec.groupId": "b"}, "spec.groupId is immutable"),
+    ("a group id removed", {"spec.groupId": "a"}, {"spec.groupId": REMOVED}, "spec.groupId is immutable"),
+]
+
+ACCEPTED: list[tuple[str, JsonObject]] = [
+    ("SCRAM without TLS", kafka_cluster({"spec.sasl": SASL | {"mechanism": "SCRAM-SHA-512"}})),
+    ("PLAIN with TLS", kafka_cluster({"spec.sasl": SASL, "spec.tls": {}})),
+    ("PLAIN without TLS, accepted", kafka_cluster({"spec.sasl": SASL | {"allowWithoutTls": True}})),
+    ("the longest name", consumer_group({"metadata.name": "a" * 40})),
+    ("a pattern", consumer_group({"spec.topics": REMOVED, "spec.topicPattern": "^orders\\..*"})),
+    ("an HTTP handler", consumer_group({"spec.handler": {"http": {"port": 8000}}})),
+    ("a fleet that may sleep", consumer_group({"spec.replicas": 0, "spec.scaling": {"minReplicas": 0}})),
+    ("a custom assignor", consumer_group({CONSUMER + "classic.assignors": ["a.b:C", "range"]})),
+]
+
+
+def named(table: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The rows of a table for `parametrize`, each called by its first column."""
+    return [pytest.param(*row[1:], id=row[0]) for row in table]
+
+
+@pytest.fixture(scope="module")
+def namespace(site: Callable[..., Site]) -> str:
+    return site("crd-rules").name
+
+
+def documents(path: Path) -> list[JsonObject]:
+    return [body for body in yaml.safe_load_all(path.read_text()) if body]
+
+
+def rules(schema: Any) -> Iterator[str]:
+    """The message of every CEL rule in a schema."""
+    if isinstance(schema, dict):
+        yield from (rule["message"] for rule in schema.get("x-kubernetes-validations", ()))
+        for inner in schema.values():
+            yield from rules(inner)
+    if isinstance(schema, list):
+        for inner in schema:
+            yield from rules(inner)
+
+
+@pytest.mark.parametrize(("body", "words"), named(REFUSED_BY_RULE))
+def test_rule_refuses_with_its_message(api: ApiServer, namespace: str, body: JsonObject, words: str) -> None:
+    """The message names the field and the fix."""
+    assert words in refusal(api, namespace, body)
+
+
+@pytest.mark.parametrize(("body", "field"), named(REFUSED_BY_SCHEMA))
+def test_schema_refuses_and_names_the_field(api: ApiServer, namespace: str, body: JsonObject, field: str) -> None:
+    assert field in refusal(api, namespace, body)
+
+
+def test_every_rule_has_a_refused_example() -> None:
+    """A rule that nothing can break is a rule that nobody has tried."""
+    messages = [message for path in sorted((ROOT / "crds").glob("*.yaml")) for message in rules(documents(path)[0])]
+    tried = [words for _, _, words in REFUSED_BY_RULE] + [words for _, _, _, words in IMMUTABLE]
+    assert len(messages) > 15
+    assert [message for message in messages if not any(message.startswith(words) for words in tried)] == []
+
+
+@pytest.mark.parametrize(("first", "second", "words"), named(IMMUTABLE))
+def test_immutable_fields_stay(
+    api: ApiServer, namespace: str, first: Mapping[str, Any], second: Mapping[str, Any], words: str
+) -> None:
+    """The rules stand on the parent: adding and removing an optional field is a change, too."""
+    made = consumer_group(first)
+    api.kubectl("-n", namespace, "create", "-f", "-", input=json.dumps(made))
+    try:
+        assert words in refusal(api, namespace, consumer_group({**first, **second}), verb="replace")
+        mutable = consumer_group({**first, "spec.topics": ["returns"], "spec.replicas": 5})
+        api.kubectl("-n", namespace, "replace", "--dry-run=server", "-f", "-", input=json.dumps(mutable))
+    finally:
+        api.kubectl("-n", namespace, "delete", "-f", "-", input=json.dumps(made))
+
+
+@pytest.mark.parametrize("body", [full_kafka_cluster(), full_consumer_group()], ids=lambda body: str(body["kind"]))
+def test_object_with_every_field_is_stored_as_given(api: ApiServer, namespace: str, body: JsonObject) -> None:
+    """Nothing is pruned or defaulted over; also not within Kubernetes' own types in the pod template."""
+    assert accepted(api, namespace, body)["spec"] == body["spec"]
+
+
+@pytest.mark.parametrize("body", named(ACCEPTED))
+def test_good_objects_are_accepted(api: ApiServer, namespace: str, body: JsonObject) -> None:
+    assert accepted(api, namespace, body)["metadata"]["name"] == body["metadata"]["name"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.parent.name)
+def test_examples_are_accepted(api: ApiServer, namespace: str, path: Path) -> None:
+    for body in documents(path):
+        assert accepted(api, namespace, body)["kind"] == body["kind"]
+
+
+def test_server_and_models_default_alike(api: ApiServer, namespace: str) -> None:
+    """What the server stores for a small object is what the models make of it without a server."""
+    bare, served = consumer_group(), accepted(api, namespace, consumer_group())
+    assert ConsumerGroup.model_validate(served).spec == ConsumerGroup.model_validate(bare).spec
+    assert served["spec"]["replicas"] == 1
+    bare, served = kafka_cluster(), accepted(api, namespace, kafka_cluster())
+    assert KafkaCluster.model_validate(served).spec == KafkaCluster.model_validate(bare).spec
+    assert served["spec"]["offsetsTopic"]["partitions"] == 50
+
+
+def test_unknown_fields_are_told_by_strict_validation(api: ApiServer, namespace: str) -> None:
+    """kubectl validates strictly by default: a mistyped field is an error, not silence."""
+    assert 'unknown field "spec.replica"' in refusal(api, namespace, consumer_group({"spec.replica": 3}))
+    host = consumer_group({"spec.template": {"hostNetwork": True}})
+    assert 'unknown field "spec.template.hostNetwork"' in refusal(api, namespace, host)
