@@ -1,0 +1,131 @@
+"""The chart's parts agree with each other and with the rest of the repository. What Helm makes of it is tested on a
+server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from charts import sync
+from fleet_operator.clients.kinds import KINDS
+
+CHART = Path(__file__).resolve().parents[3] / "charts" / "consumer-fleet"
+
+
+def values() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    return loaded
+
+
+def schema() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+    return loaded
+
+
+def templates() -> str:
+    return "\n".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
+
+
+def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Paths of the values that stand for themselves; resources and labels are one value each."""
+    for name, value in tree.items():
+        here = f"{path}.{name}" if path else name
+        if isinstance(value, dict) and value and name not in ("resources",):
+            yield from leaves(value, here)
+        else:
+            yield here
+
+
+def declared(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for name, inner in tree.get("properties", {}).items():
+        here = f"{path}.{name}" if path else name
+        if inner.get("properties"):
+            yield from declared(inner, here)
+        else:
+            yield here
+
+
+def test_crds_in_the_chart_are_those_of_the_repository() -> None:
+    """Run `python -m charts.sync` after changing a CRD."""
+    found = {path: path.read_text() for path in (CHART / "templates").glob("crd-*.yaml")}
+    assert found == sync.templates()
+
+
+def test_crd_that_helm_would_misread_is_refused(tmp_path: Path) -> None:
+    crd = tmp_path / "x_y.yaml"
+    crd.write_text("metadata:\n  name: '{{ x }}'\n")
+    with pytest.raises(ValueError, match="braces"):
+        sync.template_of(crd)
+
+
+def test_every_value_is_used_and_declared() -> None:
+    """A value that no template reads is a promise that nobody keeps."""
+    known = set(leaves(values()))
+    used = set(re.findall(r"\.Values\.([A-Za-z.]+)", templates()))
+    assert {name for name in known if name not in used} == set()
+    assert {name for name in used if name not in known} == set()
+    assert known == set(declared(schema())) - {"global"}
+
+
+def test_every_value_is_explained() -> None:
+    """The comment above a value is its documentation, and the schema has it for tools."""
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    bare = []
+    for above, line in zip(["", *lines], lines, strict=False):
+        key = re.match(r"( *)([A-Za-z]+):", line)
+        top_level = key and not key[1]
+        group = key and re.fullmatch(r" *[A-Za-z]+:", line)
+        if key and not group and not above.strip().startswith("#") and not (top_level and re.match("[a-z]", above)):
+            bare.append(line)
+    assert [line for line in bare if not line.strip().startswith(("cpu:", "memory:"))] == []
+
+    def silent(tree: Mapping[str, Any], path: str) -> Iterator[str]:
+        for name, inner in tree.get("properties", {}).items():
+            if "properties" in inner and "description" not in inner:
+                yield from silent(inner, f"{path}.{name}")
+            elif not inner.get("description"):
+                yield f"{path}.{name}"
+
+    assert list(silent(schema(), "values")) == []
+
+
+def rules() -> list[dict[str, Any]]:
+    text = (CHART / "templates" / "_helpers.tpl").read_text()
+    body = text.split('{{- define "consumer-fleet.rules" -}}')[1].split("{{- end }}")[0]
+    loaded: list[dict[str, Any]] = yaml.safe_load(body)
+    return loaded
+
+
+def test_rights_cover_exactly_the_kinds_that_the_operator_touches() -> None:
+    """The closed list of kinds is what rights are written against; the Lease has a Role of its own."""
+    granted = {
+        (group, resource.partition("/")[0])
+        for rule in rules()
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    touched = {(kind.group, kind.plural) for kind in KINDS}
+    assert granted == touched - {("coordination.k8s.io", "leases")}
+
+
+def test_secrets_can_only_be_read_by_name() -> None:
+    verbs = [rule["verbs"] for rule in rules() if "secrets" in rule["resources"]]
+    assert verbs == [["get"]]
+
+
+def test_no_rule_has_a_wildcard() -> None:
+    assert [rule for rule in rules() if "*" in str(rule)] == []
+
+
+def test_specs_of_users_are_never_written() -> None:
+    """Nothing may write a ConsumerGroup or a KafkaCluster but their status and finalizers."""
+    own = [rule for rule in rules() if rule["apiGroups"] == ["consumerfleet.io"]]
+    for rule in own:
+        whole = [resource for resource in rule["resources"] if "/" not in resource]
+        assert not whole or set(rule["verbs"]) == {"get", "list", "watch"}
