@@ -1,0 +1,490 @@
+"""The life of a member, in virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleet_consumer.group import errors
+from fleet_consumer.group.messages import (
+    CallBack,
+    CloseRequested,
+    CoordinatorDoubted,
+    ForHeartbeat,
+    ForJoin,
+    ForLeave,
+    ForLookup,
+    ForPlan,
+    ForSync,
+    ForWatch,
+    Lane,
+    PlanFailed,
+    Report,
+    RunAssignor,
+    Send,
+    Subscribed,
+)
+from fleet_consumer.group.states import MOVES, IllegalMove, State, check_move
+from fleet_consumer.group.timing import SLOW_RETRY_S
+from fleet_consumer.record import TopicPartition
+from fleet_consumer.wire.consumer_protocol import decode_assignment
+from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.heartbeat import HeartbeatResponse
+from fleet_consumer.wire.leave_group import LeaveGroupResponse
+from fleet_consumer.wire.sync_group import SyncGroupResponse
+from tests.unit.group.lab import (
+    COORDINATOR,
+    ME,
+    OTHER,
+    ForCommit,
+    Lab,
+    commit_answer,
+    join_answer,
+    lookup_answer,
+    metadata_answer,
+    sync_answer,
+)
+
+
+def test_member_finds_its_coordinator_joins_syncs_and_is_assigned() -> None:
+    lab = Lab().subscribed()
+    assert lab.asked(ForLookup).address is None
+    assert lab.request(ForLookup).coordinator_keys == ("g",)
+    lab.answer(ForLookup, lookup_answer())
+    join = lab.asked(ForJoin)
+    assert (join.address, join.lane, join.timeout_s) == (COORDINATOR, Lane.JOIN, 305.0)
+    first = lab.request(ForJoin)
+    assert (first.member_id, first.session_timeout_ms, first.reason) == ("", 45_000, "first subscription")
+    lab.answer(ForJoin, join_answer(ErrorCode.MEMBER_ID_REQUIRED))
+    assert lab.request(ForJoin).member_id == ME
+    lab.answer(ForJoin, join_answer())
+    assert lab.asked(ForSync).lane is Lane.JOIN
+    assert (lab.request(ForSync).generation_id, lab.request(ForSync).assignments) == (1, ())
+    lab.answer(ForSync, sync_answer())
+    assert lab.callbacks() == ["assigned"]
+    assert lab.of(CallBack)[0].partitions == (TopicPartition("t", 0), TopicPartition("t", 1))
+    picture = lab.machine.picture()
+    assert (picture.state, picture.assignment, picture.error) == ("Stable", {"t": (0, 1)}, None)
+
+
+def test_leader_asks_for_counts_plans_for_everybody_and_hands_it_out() -> None:
+    lab = Lab().planning()
+    assert [topic.name for topic in lab.request(ForPlan).topics] == ["t"]
+    lab.answer(ForPlan, metadata_answer({"t": 3}))
+    assert lab.of(RunAssignor)[-1].cluster.partitions == {"t": 3}
+    lab.planned()
+    plans = {
+        entry.member_id: [part.partitions for part in decode_assignment(entry.assignment).assigned_partitions]
+        for entry in lab.request(ForSync).assignments
+    }
+    assert plans == {ME: [(0, 1)], OTHER: [(2,)]}
+
+
+def test_heartbeats_go_on_while_the_leader_plans() -> None:
+    lab = Lab().planning()
+    lab.answer(ForPlan, metadata_answer({"t": 3}))
+    lab.beat()
+    lab.beat()
+    assert lab.is_in(State.PLANNING)
+
+
+def test_leader_asks_again_when_metadata_does_not_come() -> None:
+    lab = Lab().planning()
+    lab.fail(ForPlan)
+    assert lab.machine.picture().error is not None
+    lab.run_for(0.2)
+    assert lab.count(ForPlan) == 2
+    assert lab.is_in(State.PLANNING)
+
+
+def test_assignor_that_fails_is_told_and_the_rebalance_is_tried_again() -> None:
+    lab = Lab().planning()
+    lab.answer(ForPlan, metadata_answer({"t": 3}))
+    lab.feed(PlanFailed(lab.of(RunAssignor)[-1].attempt, errors.AssignorFailed("no")))
+    assert [type(report.error) for report in lab.of(Report)] == [errors.AssignorFailed]
+    assert lab.is_in(State.UNJOINED)
+    lab.run_for(1.1)
+    assert lab.is_in(State.JOINING)
+    assert "rebalance failed due to no" in lab.request(ForJoin).reason
+
+
+def test_returning_static_leader_skips_the_plan_and_still_watches() -> None:
+    """KIP-814."""
+    lab = Lab(instance_id="a", metadata_max_age_s=10.0).joining()
+    lab.answer(ForJoin, join_answer(leader=ME, skip_assignment=True))
+    assert lab.is_in(State.SYNCING)
+    assert lab.request(ForSync).assignments == ()
+    lab.answer(ForSync, sync_answer())
+    assert lab.machine.picture().leader
+    lab.run_for(10.0)
+    lab.answer(ForWatch, metadata_answer({"t": 3}))
+    assert lab.is_in(State.REVOKING)
+
+
+def test_rebalance_waits_until_the_user_has_given_its_partitions_back() -> None:
+    lab = Lab().revoking()
+    assert lab.callbacks() == ["assigned", "revoked"]
+    lab.beat()  # heartbeats go on, and their news of the rebalance is old by now
+    lab.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert (lab.state, lab.count(ForJoin)) == (State.REVOKING, 1)
+    commit = lab.commit()
+    lab.answer(ForCommit, commit_answer())
+    assert lab.committed() == [None]
+    assert commit.sent_as is not None
+    lab.called_back()
+    assert (lab.state, lab.count(ForJoin)) == (State.JOINING, 2)
+    assert lab.request(ForJoin).reason == "group is already rebalancing"
+
+
+def test_partitions_of_a_lost_identity_are_lost_not_revoked() -> None:
+    lab = Lab().beating()
+    lab.answer(ForHeartbeat, HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+    assert lab.callbacks() == ["assigned", "lost"]
+    assert lab.machine.fence_deadline < lab.now
+    lab.called_back()
+    assert lab.request(ForJoin).member_id == ""
+
+
+def test_member_that_owns_nothing_rejoins_without_asking_the_user() -> None:
+    lab = Lab().syncing()
+    lab.answer(ForSync, sync_answer(topics={}))
+    lab.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert lab.is_in(State.JOINING)
+    assert lab.callbacks() == ["assigned"]
+
+
+def test_answer_of_an_older_attempt_touches_nothing() -> None:
+    lab = Lab().joining()
+    old = lab.asked(ForJoin)
+    lab.fail(ForJoin)
+    lab.run_for(0.3)
+    lab.answer(ForLookup, lookup_answer())
+    assert lab.count(ForJoin) == 2
+    lab.feed_answer(old, join_answer(generation_id=9))
+    assert (lab.state, lab.machine.picture().generation) == (State.JOINING, -1)
+
+
+def test_assignment_of_other_topics_is_refused_by_joining_again() -> None:
+    lab = Lab().syncing()
+    lab.answer(ForSync, sync_answer(topics={"elsewhere": (0,)}))
+    assert lab.callbacks() == []
+    lab.run_for(0.2)
+    assert lab.request(ForJoin).reason == "received assignment does not match the current subscription"
+
+
+def test_assignment_too_short_to_be_one_is_fatal() -> None:
+    lab = Lab().syncing()
+    lab.answer(ForSync, SyncGroupResponse(error_code=0, assignment=b"\0"))
+    assert [type(report.error) for report in lab.of(Report)] == [errors.UnexpectedAnswer]
+
+
+@pytest.mark.parametrize("changes", [{"protocol_name": "sticky"}, {"protocol_type": "connect"}])
+def test_protocol_that_was_not_offered_is_fatal(changes: dict[str, Any]) -> None:
+    lab = Lab().joining()
+    lab.answer(ForJoin, join_answer(**changes))
+    assert [type(report.error) for report in lab.of(Report)] == [errors.InconsistentProtocol]
+
+
+def test_changed_subscription_gives_everything_back_and_joins_with_the_new_topics() -> None:
+    lab = Lab().stable()
+    lab.feed(Subscribed(("t", "u")))
+    lab.called_back()
+    join = lab.request(ForJoin)
+    assert join.reason == "the subscription has changed"
+    assert b"u" in join.protocols[0].metadata
+
+
+# Heartbeats and sessions.
+
+
+def test_heartbeats_keep_their_interval_one_at_a_time() -> None:
+    lab = Lab().stable()
+    lab.run_for(3.0)
+    assert lab.count(ForHeartbeat) == 1
+    lab.run_for(30.0)
+    assert lab.count(ForHeartbeat) == 1
+    lab.answer(ForHeartbeat, HeartbeatResponse(error_code=0))
+    assert lab.count(ForHeartbeat) == 2
+
+
+def test_fence_falls_one_session_after_the_last_good_heartbeat_was_sent() -> None:
+    """Not after it was answered: the broker's timer may have started when it was sent."""
+    lab = Lab().stable()
+    lab.run_for(3.0)
+    sent_at = lab.now
+    lab.run_for(20.0)
+    lab.answer(ForHeartbeat, HeartbeatResponse(error_code=0))
+    assert lab.machine.fence_deadline == sent_at + 45.0
+
+
+def test_session_without_an_answer_costs_the_coordinator_and_a_new_one_gets_a_whole_session() -> None:
+    lab = Lab().stable()
+    lab.run_for(45.0)
+    assert lab.machine.coordinator is None
+    assert (lab.state, lab.machine.picture().generation) == (State.STABLE, 1)
+    lab.run_for(0.2)
+    lab.answer(ForLookup, lookup_answer(address=("other", 1)))
+    assert lab.asked(ForHeartbeat).address == ("other", 1)
+    lab.run_for(44.0)
+    assert lab.machine.coordinator == ("other", 1)
+
+
+def test_time_out_of_a_heartbeat_to_the_old_coordinator_does_not_cost_the_new_one() -> None:
+    lab = Lab().stable()
+    lab.run_for(45.0)
+    old = lab.asked(ForHeartbeat)
+    lab.run_for(0.2)
+    lab.answer(ForLookup, lookup_answer(address=("other", 1)))
+    lab.feed_failure(old)
+    assert lab.machine.coordinator == ("other", 1)
+
+
+def test_slow_sync_is_followed_by_a_heartbeat_at_once() -> None:
+    """The fence counts from when the sync was sent; a heartbeat renews it."""
+    lab = Lab().syncing()
+    lab.run_for(2.0)
+    lab.now += 40.0
+    lab.answer(ForSync, sync_answer())
+    assert lab.new[-1] == lab.asked(ForHeartbeat)
+
+
+def test_another_request_that_finds_no_coordinator_makes_it_unknown() -> None:
+    lab = Lab().stable()
+    lab.feed(CoordinatorDoubted(("elsewhere", 1)))
+    assert lab.machine.coordinator == COORDINATOR
+    lab.feed(CoordinatorDoubted(COORDINATOR))
+    assert lab.machine.coordinator is None
+
+
+def test_stable_member_keeps_its_partitions_while_no_coordinator_is_known() -> None:
+    lab = Lab().stable()
+    lab.feed(CoordinatorDoubted(COORDINATOR))
+    lab.feed(Subscribed(("t", "u")))
+    assert lab.is_in(State.STABLE)
+
+
+# The poll timer (M1).
+
+
+@pytest.mark.parametrize("instance_id", [None, "a"])
+def test_m1_member_that_does_not_poll_gives_up_and_rejoins_once_it_polls(instance_id: str | None) -> None:
+    lab = Lab(instance_id=instance_id, max_poll_interval_s=60.0).stable()
+    lab.polls = False
+    for _ in range(19):
+        lab.beat()
+    assert lab.is_in(State.STABLE)  # longer than a session: heartbeats keep it
+    lab.run_for(10.0)
+    assert lab.is_in(State.UNJOINED)
+    assert lab.count(ForLeave) == (1 if instance_id is None else 0)
+    assert getattr(lab.machine.picture().error, "reason", None) == "PollTimedOut"
+    beats = lab.count(ForHeartbeat)
+    lab.run_for(100.0)
+    assert (lab.count(ForHeartbeat), lab.count(ForJoin)) == (beats, 1)
+    lab.polls = True
+    lab.tick()
+    assert lab.callbacks() == ["assigned", "lost"]
+    lab.called_back()
+    assert lab.is_in(State.JOINING)
+    assert lab.request(ForJoin).reason == "consumer poll timeout has expired"
+
+
+# Topics.
+
+
+def test_leader_rejoins_when_a_topic_gains_partitions_and_others_do_not() -> None:
+    leader, follower = Lab(metadata_max_age_s=10.0).leading(), Lab(metadata_max_age_s=10.0).stable()
+    for lab in (leader, follower):
+        lab.run_for(10.0)
+        assert lab.count(ForWatch) == 2
+        lab.answer(ForWatch, metadata_answer({"t": 4}))
+    assert leader.is_in(State.REVOKING)
+    assert follower.is_in(State.STABLE)
+    leader.called_back()
+    assert leader.request(ForJoin).reason == "cached metadata has changed: topic t went from 2 to 4 partitions"
+
+
+def test_partitions_that_appear_later_are_marked() -> None:
+    lab = Lab().stable()
+    assert lab.of(CallBack)[0].appeared == frozenset()
+    lab.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    lab.called_back()
+    lab.answer(ForJoin, join_answer(generation_id=2))
+    lab.answer(ForSync, sync_answer(topics={"t": (1, 2)}))
+    assert lab.of(CallBack)[-1].appeared == {TopicPartition("t", 2)}
+
+
+def test_missing_topic_is_told_and_looked_for_again_soon() -> None:
+    lab = Lab().subscribed()
+    lab.answer(ForWatch, metadata_answer({}, {"t": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+    error = lab.machine.picture().error
+    assert isinstance(error, errors.TopicMissing)
+    assert "t (UNKNOWN_TOPIC_OR_PARTITION" in str(error)
+    lab.run_for(2.1)
+    lab.answer(ForWatch, metadata_answer({"t": 1}))
+    assert lab.machine.picture().error is None
+
+
+def test_forbidden_topic_is_told_as_such() -> None:
+    lab = Lab().subscribed()
+    lab.answer(ForWatch, metadata_answer({}, {"t": ErrorCode.TOPIC_AUTHORIZATION_FAILED}))
+    assert isinstance(lab.machine.picture().error, errors.TopicAuthorizationFailed)
+
+
+# Trouble.
+
+
+def test_brokers_away_are_asked_ever_more_slowly() -> None:
+    lab = Lab().subscribed()
+    waits = []
+    for _ in range(6):
+        before = lab.now
+        lab.fail(ForLookup)
+        asked = lab.count(ForLookup)
+        while lab.count(ForLookup) == asked:
+            lab.tick(lab.machine.next_deadline(lab.now) - lab.now)
+        waits.append(round(lab.now - before, 3))
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert lab.machine.picture().error is not None
+
+
+def test_wrong_password_is_not_tried_hotly() -> None:
+    lab = Lab().subscribed()
+    lab.fail(ForLookup, slow=True)
+    lab.run_for(SLOW_RETRY_S - 0.1)
+    assert lab.count(ForLookup) == 1
+    lab.run_for(0.2)
+    assert lab.count(ForLookup) == 2
+
+
+def test_rejoining_at_once_has_a_limit() -> None:
+    """A broker that answers every join with "again" must not be hammered."""
+    lab = Lab().joining()
+    for _ in range(5):
+        lab.answer(ForJoin, join_answer(ErrorCode.UNKNOWN_MEMBER_ID))
+        assert lab.is_in(State.JOINING)
+    lab.answer(ForJoin, join_answer(ErrorCode.UNKNOWN_MEMBER_ID))
+    assert lab.is_in(State.UNJOINED)
+    lab.run_for(0.2)
+    assert lab.is_in(State.JOINING)
+
+
+def test_failed_member_does_nothing_any_more_but_close() -> None:
+    lab = Lab(instance_id="a").beating()
+    lab.answer(ForHeartbeat, HeartbeatResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
+    sent = len(lab.of(Send))
+    lab.run_for(1_000.0)
+    lab.commit()
+    assert len(lab.of(Send)) == sent
+    assert [type(error) for error in lab.committed()] == [errors.FencedInstance]
+    assert isinstance(lab.machine.picture().error, errors.FencedInstance)
+    lab.feed(CloseRequested(leave=True))
+    assert lab.machine.closed
+    assert lab.count(ForLeave) == 0
+
+
+# Commits.
+
+
+def test_commit_carries_generation_member_and_epoch() -> None:
+    lab = Lab(instance_id="a").committing()
+    request = lab.request(ForCommit)
+    assert (request.generation_id_or_member_epoch, request.member_id, request.group_instance_id) == (1, ME, "a")
+    part = request.topics[0].partitions[0]
+    assert (request.topics[0].name, part.partition_index, part.committed_offset) == ("t", 0, 7)
+
+
+def test_waiting_commit_is_sent_again_to_the_new_coordinator() -> None:
+    lab = Lab().committing()
+    lab.fail(ForCommit)
+    lab.run_for(0.2)
+    lab.answer(ForLookup, lookup_answer(address=("other", 1)))
+    lab.run_for(0.5)
+    assert lab.asked(ForCommit).address == ("other", 1)
+    lab.answer(ForCommit, commit_answer())
+    assert lab.committed() == [None]
+
+
+def test_waiting_commit_ends_unknown_when_its_time_is_up() -> None:
+    lab = Lab().committing()
+    lab.fail(ForCommit)
+    lab.run_for(11.0)
+    assert [type(error) for error in lab.committed()] == [errors.RetriableCommitFailed]
+
+
+def test_commit_for_a_topic_that_stays_unknown_is_refused_after_a_while() -> None:
+    """Java would retry until the caller's own timer ends."""
+    lab = Lab().committing()
+    for _ in range(100):
+        if lab.committed():
+            break
+        lab.answer(ForCommit, commit_answer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        lab.run_for(1.0)
+    assert [type(error) for error in lab.committed()] == [errors.CommitRefused]
+    assert lab.now < 110.0
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [
+        ("subscribed", errors.CommitFailed),
+        ("joining", errors.RebalanceInProgress),
+        ("planning", errors.RebalanceInProgress),
+        ("syncing", errors.RebalanceInProgress),
+    ],
+)
+def test_commit_outside_a_generation_is_refused_here(state: str, error: type[Exception]) -> None:
+    lab: Lab = getattr(Lab(), state)()
+    lab.commit()
+    assert [type(told) for told in lab.committed()] == [error]
+    assert lab.count(ForCommit) == 0
+
+
+# Closing.
+
+
+@pytest.mark.parametrize("instance_id", [None, "a"])
+def test_closing_says_leave_with_a_reason_and_waits_for_the_answer(instance_id: str | None) -> None:
+    lab = Lab(instance_id=instance_id).stable()
+    lab.feed(CloseRequested(leave=True))
+    member = lab.request(ForLeave).members[0]
+    assert (member.member_id, member.group_instance_id, member.reason) == (
+        ME,
+        instance_id,
+        "the consumer is being closed",
+    )
+    assert not lab.machine.closed
+    lab.answer(ForLeave, LeaveGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+    assert lab.machine.closed
+
+
+@pytest.mark.parametrize("state", ["subscribed", "joining", "planning", "syncing", "stable", "revoking"])
+def test_closing_to_remain_says_nothing(state: str) -> None:
+    lab: Lab = getattr(Lab(), state)()
+    lab.feed(CloseRequested(leave=False))
+    assert lab.machine.closed
+    assert lab.count(ForLeave) == 0
+    sent = len(lab.of(Send))
+    lab.run_for(1_000.0)
+    assert len(lab.of(Send)) == sent
+
+
+def test_closing_without_an_answer_ends_when_the_leave_fails() -> None:
+    lab = Lab().stable()
+    lab.feed(CloseRequested(leave=True))
+    lab.fail(ForLeave)
+    assert lab.machine.closed
+
+
+# The table of moves.
+
+
+def test_every_state_can_be_reached_and_left_but_the_last() -> None:
+    reached = {target for targets in MOVES.values() for target in targets}
+    assert reached == set(State) - {State.IDLE}
+    assert {state for state, targets in MOVES.items() if not targets} == {State.LEFT}
+
+
+def test_illegal_move_raises_and_names_both_states() -> None:
+    with pytest.raises(IllegalMove, match="STABLE -> SYNCING"):
+        check_move(State.STABLE, State.SYNCING)
