@@ -1,4 +1,7 @@
-"""The pre-flight check says what is wrong, and whether the revision or its surroundings must be mended."""
+"""What is wrong around a worker is told, by the pre-flight check and by a running worker, and outlived.
+
+The check also says whether the revision or its surroundings must be mended.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import pytest
 
 from tests.broker.workers import COMMAND, Fleet, Kafka, free_port
 from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +116,46 @@ def test_settings_that_are_no_json_are_refused(tmp_path: Path) -> None:
         [COMMAND, "run", "--config", str(broken)], capture_output=True, text=True, check=False, timeout=60
     )
     assert (run.returncode, json.loads(run.stdout)["reason"]) == (20, "SettingsInvalid")
+
+
+def test_wrong_password_is_told_and_the_right_one_taken_after_it(broker: KafkaBroker, tmp_path: Path) -> None:
+    fleet = Fleet(Kafka(broker.bootstrap), tmp_path, "secret")
+    (tmp_path / "username").write_text("alice")
+    (tmp_path / "password").write_text("wrong-secret")
+    connection = {
+        "bootstrapServers": [broker.sasl_bootstrap],
+        "tls": None,
+        "sasl": {"mechanism": "PLAIN", "directory": str(tmp_path)},
+    }
+    with fleet.worker(connection=connection) as worker:
+        message = worker.wait_error("AuthenticationFailed")
+        assert "alice" in message
+        assert "wrong-secret" not in message + worker.log.read_text()
+        assert worker.get("/readyz")[0] == 503
+        assert worker.terminate() == 0
+    (tmp_path / "password").write_text("alice-secret")
+    with fleet.worker(connection=connection) as worker:
+        fleet.send_many(100)
+        fleet.wait_committed()
+        assert "alice-secret" not in worker.log.read_text()
+
+
+def test_worker_waits_for_a_broker_that_is_away_and_starts_when_it_comes(broker: KafkaBroker, tmp_path: Path) -> None:
+    fleet = Fleet(Kafka(broker.bootstrap), tmp_path, "early")
+    broker.stop()
+    with fleet.worker() as worker:
+        eventually(lambda: worker.member()["error"], timeout_s=30, what="the broker's absence to be told")
+        assert worker.get("/readyz")[0] == 503
+        assert worker.get("/healthz")[0] == 200
+        broker.start()
+        worker.wait_ready(60)
+        fleet.send_many(100)
+        fleet.wait_committed()
+        broker.stop()
+        eventually(lambda: worker.member()["error"], timeout_s=60, what="the broker's absence to be told again")
+        broker.start()
+        worker.wait_ready(60)
+        fleet.send_many(100)
+        fleet.wait_committed()
+        assert worker.terminate() == 0
+    assert set(fleet.origins_done()) == set(fleet.origins_in())
