@@ -34,7 +34,8 @@ def test_latest_starts_at_the_end_but_partitions_that_appear_later_at_their_begi
     produce(broker.bootstrap, topic, 1, 50)
     with Member(settings(broker.bootstrap, group, auto_offset_reset="latest"), [topic], commits=False) as member:
         await_shares([member], topic, 1)
-        eventually(lambda: member.consumer._owned.get(TopicPartition(topic, 0)), timeout_s=10, what="the end to be found")
+        only = TopicPartition(topic, 0)
+        eventually(lambda: member.consumer._owned.get(only), timeout_s=10, what="the end to be found")
         grow_topic(broker.bootstrap, topic, 2)
         produce(broker.bootstrap, topic, 2, 20)
         await_records([member], {(0, offset) for offset in range(50, 70)} | {(1, offset) for offset in range(20)})

@@ -69,7 +69,8 @@ class ReadAhead:
     __slots__ = ("_queue", "received", "received_bytes", "taken", "taken_bytes")
 
     def __init__(self) -> None:
-        self._queue: deque[tuple[PartitionBuffer, list[Message] | OutOfRange]] = deque()
+        # Whose it is, what it is, and how many bytes its values have.
+        self._queue: deque[tuple[PartitionBuffer, list[Message] | OutOfRange, int]] = deque()
         self.received = self.received_bytes = 0
         self.taken = self.taken_bytes = 0
 
@@ -88,13 +89,14 @@ class ReadAhead:
     def put(self, buffer: PartitionBuffer, run: list[Message]) -> None:
         """Queue a run of one partition."""
         # The counts go first: the other order could let the taker see fewer received than taken.
+        size = sum(map(len, run))
         self.received += len(run)
-        self.received_bytes += sum(map(len, run))
-        self._queue.append((buffer, run))
+        self.received_bytes += size
+        self._queue.append((buffer, run, size))
 
     def put_out_of_range(self, buffer: PartitionBuffer, detail: str) -> None:
         """Queue the news that a partition's position is out of range."""
-        self._queue.append((buffer, OutOfRange(detail)))
+        self._queue.append((buffer, OutOfRange(detail), 0))
 
     # The user's side.
 
@@ -103,7 +105,7 @@ class ReadAhead:
         runs: list[Run] = []
         room = limit
         while room and self._queue:
-            buffer, run = self._queue[0]
+            buffer, run, size = self._queue[0]
             if not buffer.current or buffer.paused:
                 self._set_aside()
                 continue
@@ -118,7 +120,7 @@ class ReadAhead:
                     break  # The next poll takes it whole: cutting costs more than a smaller batch now.
                 self._cut(room)
                 continue
-            self._pop(run)
+            self._pop(run, size)
             records = _records(buffer, run)
             if records:
                 runs.append(Run(buffer.topic_partition, records))
@@ -129,31 +131,35 @@ class ReadAhead:
         """Queue again, in front, what was held back while `buffer` was paused."""
         while buffer.held:
             run = buffer.held.pop()
+            size = 0
             if isinstance(run, list):
+                size = sum(map(len, run))
                 self.taken -= len(run)
-                self.taken_bytes -= sum(map(len, run))
-            self._queue.appendleft((buffer, run))
+                self.taken_bytes -= size
+            self._queue.appendleft((buffer, run, size))
 
     def _set_aside(self) -> None:
         """The first in line is void, or of a paused partition: it makes room for others."""
-        buffer, run = self._queue[0]
+        buffer, run, size = self._queue[0]
         if isinstance(run, list):
-            self._pop(run)
+            self._pop(run, size)
         else:
             self._queue.popleft()
         if buffer.current:
             buffer.held.append(run)
 
-    def _pop(self, run: list[Message]) -> None:
+    def _pop(self, run: list[Message], size: int) -> None:
         self._queue.popleft()
         self.taken += len(run)
-        self.taken_bytes += sum(map(len, run))
+        self.taken_bytes += size
 
-    def _cut(self, size: int) -> None:
-        buffer, run = self._queue.popleft()
+    def _cut(self, count: int) -> None:
+        """Cut the first run in line in two; the sizes of the parts add up to the whole, that is all that counts."""
+        buffer, run, size = self._queue.popleft()
         assert isinstance(run, list)
-        self._queue.appendleft((buffer, run[size:]))
-        self._queue.appendleft((buffer, run[:size]))
+        head = sum(map(len, run[:count]))
+        self._queue.appendleft((buffer, run[count:], size - head))
+        self._queue.appendleft((buffer, run[:count], head))
 
 
 def _records(buffer: PartitionBuffer, run: list[Message]) -> list[Record]:
