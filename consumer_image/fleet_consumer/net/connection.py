@@ -116,17 +116,16 @@ class Connection:
         self.session.submit(call)
         self._last_used_at = now
 
-    def on_events(self, mask: int, now: float) -> list[Call[Any]]:
-        """Do what the selector has seen to be possible; returns the calls that ended."""
+    def on_events(self, mask: int, now: float) -> None:
+        """Do what the selector has seen to be possible."""
         if self.phase is Phase.CONNECTING:
             self._finish_connect(now)
         if self.phase is Phase.SECURING:
             self._secure()
         if self.phase not in (Phase.NEGOTIATING, Phase.OPEN) or self._transport is None:
-            return []
+            return
         if mask & selectors.EVENT_READ or self._transport.wants_write:
-            return self._read(now)
-        return []
+            self._read(now)
 
     def flush(self) -> None:
         """Send what can be sent now, and ask the selector for what is still to come."""
@@ -225,23 +224,22 @@ class Connection:
             self.phase = Phase.NEGOTIATING
             self.session.begin()
 
-    def _read(self, now: float) -> list[Call[Any]]:
+    def _read(self, now: float) -> None:
         assert self._transport is not None
         try:
             data = self._transport.receive()
         except OSError as error:
             raise self._broken(error) from error
         if data is None:
-            return []
+            return
         if not data:
             raise self._broken(None)
-        ended = self.session.receive(data, now)
+        self.session.receive(data, now)
         if self.session.ready and self.phase is Phase.NEGOTIATING:
             self.phase = Phase.OPEN
             self.opened = True
             self._setup_deadline = None
         self._last_used_at = now
-        return ended
 
     def _broken(self, error: OSError | None) -> NetError:
         """What a failed or ended socket means in this phase."""

@@ -119,16 +119,17 @@ class Lane:
 
     def on_events(self, mask: int, now: float) -> int:
         """Pass on what the selector has seen; returns how many calls ended."""
-        if self._connection is None:
+        connection = self._connection
+        if connection is None:
             return 0
-        was_open = self._connection.opened
+        was_open, ended_before = connection.opened, connection.session.calls_ended
         try:
-            ended = len(self._connection.on_events(mask, now))
+            connection.on_events(mask, now)
         except NetError as error:
-            return self._lose(error, now)
-        if self._connection.opened and not was_open:
+            return connection.session.calls_ended - ended_before + self._lose(error, now)
+        if connection.opened and not was_open:
             self._pace.succeeded()
-        return ended
+        return connection.session.calls_ended - ended_before
 
     def expire(self, call: Call[Any], now: float) -> int:
         """End a call whose time is over; returns how many calls ended.

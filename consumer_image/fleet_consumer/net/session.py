@@ -42,6 +42,8 @@ class Session:
         """Until then the broker's quota forbids to send (KIP-219)."""
         self.renew_at: float | None = None
         self.answers = 0
+        """How many answers have come, those of the negotiation included."""
+        self.calls_ended = 0
         self._address = address
         self._client_id = client_id
         self._sasl = sasl
@@ -83,21 +85,20 @@ class Session:
         """Put a call's request into the outbox. Raises UnsupportedByBroker or UnencodableMessage; the session lives."""
         self._write(call.request, pick_version(call.request, self._versions, self._address), call)
 
-    def receive(self, data: bytes, now: float) -> list[Call[Any]]:
-        """Take received bytes; returns the calls they ended.
+    def receive(self, data: bytes, now: float) -> None:
+        """Take received bytes, and end the calls that they answer; `calls_ended` counts them.
 
-        Raises MalformedResponse or, out of the negotiation, AuthenticationFailed or UnsupportedByBroker.
+        Raises MalformedResponse or, out of the negotiation, AuthenticationFailed or UnsupportedByBroker; answers that
+        came before the offence have been given to their calls by then.
         """
         self._frames.feed(data)
-        ended: list[Call[Any]] = []
         try:
             while (message := self._frames.next_frame()) is not None:
-                self._take(message, now, ended)
+                self._take(message, now)
         except (FrameTooLong, MalformedMessage) as error:
             raise MalformedResponse(
                 f"broker {self._address} sent what is no answer: {error}", address=self._address
             ) from error
-        return ended
 
     def _open(self) -> Generator[Step, Response, float | None]:
         self._versions = yield from learn_versions(self._address)
@@ -117,7 +118,7 @@ class Session:
         self._correlation_id = correlation_id + 1 & 0x7FFF_FFFF
         self._outstanding.append(_Outstanding(correlation_id, version, request, call))
 
-    def _take(self, message: bytes, now: float, ended: list[Call[Any]]) -> None:
+    def _take(self, message: bytes, now: float) -> None:
         if not self._outstanding:
             raise MalformedMessage("an answer that nothing was asked for")
         correlation_id, version, request, call = self._outstanding.popleft()
@@ -138,7 +139,7 @@ class Session:
             self._go_on(response, now)
         else:
             call.succeed(response)
-            ended.append(call)
+            self.calls_ended += 1
 
     def _go_on(self, response: Response, now: float) -> None:
         assert self._setup is not None

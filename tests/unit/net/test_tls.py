@@ -1,0 +1,155 @@
+"""TLS: trusted, not trusted, wrong host, wrong listener, files that cannot be used."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fleet_consumer.net import AllBrokersUnreachable, ConnectFailed, NetError, TlsFailed, TlsSettings
+from fleet_consumer.wire.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from tests.unit.net.clients import LIST_GROUPS, NO_GROUPS, PATIENCE_S, connected
+from tests.unit.net.scripted_broker import ScriptedBroker
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    cert: str
+    key: str
+
+
+def self_signed(folder: Path, name: str, subject_names: str) -> KeyPair:
+    pair = KeyPair(str(folder / f"{name}.crt"), str(folder / f"{name}.key"))
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+            "-subj", f"/CN={name}", "-addext", f"subjectAltName={subject_names}",
+            "-keyout", pair.key, "-out", pair.cert,
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return pair
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KeyPair]:
+    folder = tmp_path_factory.mktemp("pki")
+    names = {"broker": "IP:127.0.0.1", "elsewhere": "DNS:elsewhere.example", "client": "DNS:client"}
+    return {name: self_signed(folder, name, subject_names) for name, subject_names in names.items()}
+
+
+def serving(pair: KeyPair, *, client_ca: str | None = None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.cert, pair.key)
+    if client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(client_ca)
+    return context
+
+
+def test_trusted_broker_is_talked_to_also_in_large_messages(pairs: dict[str, KeyPair]) -> None:
+    """Large ones span many TLS records in both directions."""
+    groups = tuple(ListedGroup(group_id=f"group-{number:05}", protocol_type="consumer") for number in range(50_000))
+    asked = ListGroupsRequest(states_filter=tuple(f"state-{number}" for number in range(50_000)), types_filter=())
+    with (
+        ScriptedBroker(serving(pairs["broker"])) as broker,
+        connected(broker.address, tls=TlsSettings(ca_file=pairs["broker"].cert)) as client,
+    ):
+        broker.on(ListGroupsRequest, lambda _: ListGroupsResponse(error_code=0, groups=groups))
+        assert client.call(broker.address, asked, timeout_s=PATIENCE_S).groups == groups
+        assert broker.asked[0].request == asked
+
+
+def test_client_certificate_is_shown_where_the_broker_wants_one(pairs: dict[str, KeyPair]) -> None:
+    ca, own = pairs["broker"].cert, pairs["client"]
+    with ScriptedBroker(serving(pairs["broker"], client_ca=own.cert)) as broker:
+        broker.on(ListGroupsRequest, lambda _: NO_GROUPS)
+        with connected(broker.address, tls=TlsSettings(ca_file=ca, cert_file=own.cert, key_file=own.key)) as client:
+            assert client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S) == NO_GROUPS
+        with connected(broker.address, tls=TlsSettings(ca_file=ca)) as client:
+            with pytest.raises(NetError) as caught:
+                client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S)
+            assert isinstance(caught.value, TlsFailed) or "TLS" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("serves", "trusts", "complaint"),
+    [("broker", "elsewhere", "not trusted: .*self-signed"), ("elsewhere", "elsewhere", "not trusted: .*mismatch")],
+    ids=["unknown authority", "other host name"],
+)
+def test_broker_that_cannot_be_trusted_is_not_talked_to(
+    pairs: dict[str, KeyPair], serves: str, trusts: str, complaint: str
+) -> None:
+    with (
+        ScriptedBroker(serving(pairs[serves])) as broker,
+        connected(broker.address, tls=TlsSettings(ca_file=pairs[trusts].cert)) as client,
+    ):
+        with pytest.raises(TlsFailed, match=complaint) as caught:
+            client.metadata(timeout_s=PATIENCE_S)
+        assert caught.value.reason == "CertificateNotTrusted"
+        assert broker.negotiated == []
+
+
+def test_listener_without_tls_is_recognized(pairs: dict[str, KeyPair]) -> None:
+    """A broker takes the TLS greeting for the size of a huge message and hangs up."""
+
+    class RefusingHugeMessages(ScriptedBroker):
+        def _serve(self, connected: object, number: int) -> None:
+            connected.recv(5)  # type: ignore[attr-defined]
+            connected.close()  # type: ignore[attr-defined]
+
+    tls = TlsSettings(ca_file=pairs["broker"].cert)
+    with (
+        RefusingHugeMessages() as broker,
+        connected(broker.address, tls=tls) as client,
+        pytest.raises(ConnectFailed, match="does this listener speak TLS"),
+    ):
+        client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S)
+
+
+def test_listener_with_tls_is_recognized_by_a_client_without(pairs: dict[str, KeyPair]) -> None:
+    with (
+        ScriptedBroker(serving(pairs["broker"])) as broker,
+        connected(broker.address) as client,
+        pytest.raises(NetError, match="TLS"),
+    ):
+        client.metadata(timeout_s=0.5)
+
+
+def test_files_that_cannot_be_used_are_named(pairs: dict[str, KeyPair], tmp_path: Path) -> None:
+    own, other = pairs["client"], pairs["broker"]
+    encrypted = tmp_path / "encrypted.key"
+    subprocess.run(
+        ["openssl", "ec", "-in", own.key, "-aes256", "-passout", "pass:secret", "-out", str(encrypted)],
+        check=True,
+        capture_output=True,
+    )
+    unusable = [
+        TlsSettings(ca_file=str(tmp_path / "missing.crt")),
+        TlsSettings(ca_file=own.key),
+        TlsSettings(ca_file=own.cert, cert_file=own.cert, key_file=other.key),
+        TlsSettings(ca_file=own.cert, cert_file=own.cert, key_file=str(encrypted)),
+    ]
+    with ScriptedBroker(serving(pairs["broker"])) as broker:
+        for tls in unusable:
+            with connected(broker.address, tls=tls) as client:
+                with pytest.raises(TlsFailed) as caught:
+                    client.metadata(timeout_s=PATIENCE_S)
+                assert caught.value.reason == "TlsFilesInvalid"
+                assert str(tls.key_file or tls.ca_file) in str(caught.value)
+
+
+def test_renewed_ca_file_is_used_by_the_next_connection(pairs: dict[str, KeyPair], tmp_path: Path) -> None:
+    ca = tmp_path / "ca.crt"
+    ca.write_text(Path(pairs["elsewhere"].cert).read_text())
+    tls = TlsSettings(ca_file=str(ca))
+    with ScriptedBroker(serving(pairs["broker"])) as broker, connected(broker.address, tls=tls) as client:
+        broker.on(ListGroupsRequest, lambda _: NO_GROUPS)
+        with pytest.raises((TlsFailed, AllBrokersUnreachable)):
+            client.metadata(timeout_s=0.5)
+        ca.write_text(Path(pairs["broker"].cert).read_text())
+        assert client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S) == NO_GROUPS

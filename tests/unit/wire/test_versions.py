@@ -1,0 +1,92 @@
+"""What a version cannot carry is refused aloud; what it may leave out is left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleet_consumer.wire.api_versions import ApiVersionsRequest, ApiVersionsResponse, ApiVersionsResponseKey
+from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.failures import MalformedMessage, UnencodableMessage
+from fleet_consumer.wire.find_coordinator import FindCoordinatorRequest
+from fleet_consumer.wire.headers import decode_request_header, decode_response_header, encode_request, encode_response
+from fleet_consumer.wire.heartbeat import HeartbeatRequest, HeartbeatResponse
+from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupResponse
+from fleet_consumer.wire.offset_commit import OffsetCommitRequest
+
+
+def join_request(**changes: Any) -> JoinGroupRequest:
+    values: dict[str, Any] = {
+        "group_id": "g", "session_timeout_ms": 1, "member_id": "", "protocol_type": "consumer", "protocols": (),
+    }  # fmt: skip
+    return JoinGroupRequest(**(values | changes))
+
+
+def test_static_member_cannot_join_in_a_version_without_instance_ids() -> None:
+    """Leaving the id out would make it a dynamic member without anybody noticing."""
+    with pytest.raises(UnencodableMessage, match=r"JoinGroupRequest version 4: group_instance_id .* from 5"):
+        join_request(group_instance_id="i").encode(4)
+
+
+def test_reason_is_left_out_where_the_version_lacks_it() -> None:
+    assert join_request(reason="rolled out").encode(7) == join_request().encode(7)
+
+
+def test_batch_of_groups_cannot_be_looked_up_in_a_version_without_batches() -> None:
+    with pytest.raises(UnencodableMessage, match="coordinator_keys"):
+        FindCoordinatorRequest(coordinator_keys=("a",)).encode(3)
+
+
+@pytest.mark.parametrize("version", [-1, 1, 10])
+def test_version_that_we_do_not_speak_is_refused_both_ways(version: int) -> None:
+    with pytest.raises(UnencodableMessage, match="versions 2 to 9"):
+        OffsetCommitRequest(group_id="g", member_id="", topics=()).encode(version)
+    with pytest.raises(MalformedMessage, match="versions 2 to 9"):
+        OffsetCommitRequest.decode(version, b"")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"session_timeout_ms": 2**31}, "<= number <="),
+        ({"group_id": None}, "cannot leave out"),
+        ({"group_id": "g" * 40_000}, "string of 40000 bytes"),
+        ({"group_id": "\ud800"}, "surrogates"),
+        ({"protocols": (1,)}, "name"),
+    ],
+    ids=["number too big", "missing text", "text too long", "text that is no Unicode", "wrong class"],
+)
+def test_value_that_fits_no_version_is_refused_with_its_message_named(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UnencodableMessage, match=r"JoinGroupRequest version 5: .*" + complaint):
+        join_request(**changes).encode(5)
+
+
+def test_null_is_refused_where_the_version_does_not_know_it() -> None:
+    answer = JoinGroupResponse(error_code=0, protocol_name=None, leader="", member_id="", members=())
+    assert JoinGroupResponse.decode(7, answer.encode(7)).protocol_name is None
+    with pytest.raises(UnencodableMessage, match="protocol_name"):
+        answer.encode(6)
+
+
+def test_refused_version_of_api_versions_is_read_as_version_0() -> None:
+    """KIP-511: the broker cannot know which newer versions we could read."""
+    offer = ApiVersionsResponseKey(api_key=18, min_version=0, max_version=2)
+    refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=(offer,))
+    assert ApiVersionsRequest.decode_response(4, refusal.encode(0)) == refusal
+
+
+@pytest.mark.parametrize("version", [3, 4], ids=["old", "flexible"])
+def test_headers_survive_the_way_through_both_encodings(version: int) -> None:
+    request = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    header, start = decode_request_header(data := encode_request(request, version, 77, "é"), HeartbeatRequest)
+    assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (12, version, 77, "é")
+    assert HeartbeatRequest.decode(version, data[start:]) == request
+    response = HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+    answer = encode_response(response, version, 77)
+    assert decode_response_header(answer, HeartbeatResponse, version) == (77, 5 if version == 4 else 4)
+
+
+def test_header_of_an_api_versions_answer_is_always_the_old_one() -> None:
+    answer = encode_response(ApiVersionsResponse(error_code=0, api_keys=()), 4, 1)
+    assert decode_response_header(answer, ApiVersionsResponse, 4) == (1, 4)
