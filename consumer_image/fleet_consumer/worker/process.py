@@ -20,14 +20,15 @@ from typing import Final, NoReturn
 
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.handlers import HandlerContext, PythonHandler, load_handler
+from fleet_consumer.net import AuthenticationFailed
 from fleet_consumer.worker import logs
 from fleet_consumer.worker.config import SettingsInvalid, WorkerConfig
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
 from fleet_consumer.worker.logs import about, fields
-from fleet_consumer.worker.member import WorkerState, alive, member_document, ready, reason_of
+from fleet_consumer.worker.member import WorkerState, alive, current_error, member_document, ready, reason_of
 from fleet_consumer.worker.metrics import CONTENT_TYPE, metrics_page
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, Backoff, Session, open_session
-from fleet_consumer.worker.settings import Identity, identify
+from fleet_consumer.worker.settings import Identity, connection_settings, identify
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Hang, HangDetector, Watch, Watchdog
 
@@ -39,6 +40,9 @@ EXIT_HUNG: Final = 75
 
 SETUP_BACKOFF_FIRST_S: Final = 1.0
 SETUP_BACKOFF_MAX_S: Final = 60.0
+
+CREDENTIALS_LOOK_S: Final = 5.0
+"""How often a worker whose credentials are refused looks whether they have been renewed."""
 
 LEAVE_GRACE_S: Final = 2.0
 """How long past the poll interval a hung worker lives on: its coordinator thread leaves the group in that time."""
@@ -183,13 +187,29 @@ class WorkerProcess:
         try:
             session.loop.start()
             self._state.session, self._state.error = session, None
+            look_at = self._clock.monotonic() + CREDENTIALS_LOOK_S
             while not self._stop.is_set():
                 session.loop.step()
+                if self._clock.monotonic() >= look_at:
+                    look_at = self._clock.monotonic() + CREDENTIALS_LOOK_S
+                    if self._has_better_credentials(session):
+                        LOG.info("the credentials have changed; a new session begins")
+                        return
         finally:
             # An error on the way out must not hide the one that led here, nor keep the pod from ending.
             self._state.session = None
             self._watch.record = None
             _close(session)
+
+    def _has_better_credentials(self, session: Session) -> bool:
+        """Whether the brokers refuse what this session was opened with, and the mounted files hold something else now.
+
+        The kubelet renews mounted secrets in running pods; a member that works goes on with what it has.
+        """
+        error = current_error(self._state)
+        if error is None or reason_of(error) != AuthenticationFailed.reason:
+            return False
+        return connection_settings(self._config, self._identity.worker) != session.connection
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         # Runs between two bytecodes of the main thread, which may hold any lock: it only leaves a note.

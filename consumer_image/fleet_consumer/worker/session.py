@@ -16,6 +16,7 @@ from fleet_consumer.consumer import Consumer
 from fleet_consumer.fetch.librdkafka import connection_config
 from fleet_consumer.fetch.producer import RecordProducer
 from fleet_consumer.handlers import Outputs, PythonHandler, decoder
+from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.config import WorkerConfig
 from fleet_consumer.worker.judge import Judge
 from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
@@ -42,6 +43,8 @@ class Session:
 
     consumer: Consumer
     loop: ConsumeLoop
+    connection: ConnectionSettings
+    """What it was opened with, credentials included."""
 
 
 def open_session(
@@ -84,7 +87,7 @@ def open_session(
         clock=clock,
         pause=pause,
     )
-    return Session(consumer, loop)
+    return Session(consumer, loop, connection)
 
 
 class Backoff:

@@ -12,6 +12,7 @@ import pytest
 
 from fleet_consumer.group.errors import FencedInstance, TopicMissing
 from fleet_consumer.group.membership import Membership
+from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
 from fleet_consumer.worker.member import WorkerState, alive, member_document, ready
@@ -39,7 +40,9 @@ class Lived:
         self.bench = Bench(handle, {P0: [b"a", b"b"], P1: [b"c"]})
         self.bench.consumer.membership = lambda: membership
         self.state = WorkerState("a1b2c3d4e5", 300.0, membership.instance_id)
-        self.state.session = Session(self.bench.consumer, self.bench.loop)
+        self.state.session = Session(
+            self.bench.consumer, self.bench.loop, ConnectionSettings(bootstrap_servers=("b:1",), client_id="c")
+        )
 
 
 def test_member_tells_membership_and_offsets() -> None:
