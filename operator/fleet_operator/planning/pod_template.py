@@ -37,6 +37,9 @@ USER_ID: Final = 65532
 GRACE_S: Final = DRAIN_S + 15
 """Termination grace: the drain, then the last commit, leaving the group, and closing."""
 
+KEPT_CONTEXT: Final = ("runAsUser", "runAsGroup", "readOnlyRootFilesystem")
+"""What a user's container may say about its own security; 0 and false are what the pod forbids or the default."""
+
 RESTRICTED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -160,14 +163,14 @@ def _placement(group: ConsumerGroup) -> dict[str, Any]:
 
 
 def _restricted(container: Mapping[str, Any]) -> dict[str, Any]:
-    """A user's container, held to the restricted level whatever its own security context says."""
+    """A user's container, held to the restricted level whatever it asks for: no privilege, no root, no port of the
+    node."""
     allowed = copy.deepcopy(dict(container))
-    own = {
-        key: value
-        for key, value in (allowed.get("securityContext") or {}).items()
-        if key in ("runAsUser", "runAsGroup", "readOnlyRootFilesystem")
-    }
-    allowed["securityContext"] = {**own, **copy.deepcopy(RESTRICTED)}
+    own = allowed.get("securityContext") or {}
+    kept = {key: own[key] for key in KEPT_CONTEXT if own.get(key)}
+    allowed["securityContext"] = {**kept, **copy.deepcopy(RESTRICTED)}
+    for port in allowed.get("ports") or ():
+        port.pop("hostPort", None)
     return allowed
 
 

@@ -25,7 +25,7 @@ def project_conditions(
     """All conditions in their fixed order. `lag` is None when it could not be asked, `stuck` when no worker
     answered."""
     observed = facts.observed_group
-    roster = sort_members(facts.group, observed.members, facts.workers) if observed else None
+    roster = sort_members(facts.group, observed.members, facts.workers, facts.pods) if observed else None
     problems = list(find_problems(facts))
     found = (
         _ready(facts, previous, roster, problems),

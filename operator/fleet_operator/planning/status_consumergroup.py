@@ -120,7 +120,7 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any], lag: Group
     observed = facts.observed_group
     if observed is None:
         return kept
-    entries = member_entries(facts.group, observed, facts.workers, previous.get("members") or ())
+    entries = member_entries(facts.group, observed, facts.workers, facts.pods, previous.get("members") or ())
     generation = _generation(facts, observed, previous)
     seen: dict[str, Any] = {
         "assignor": observed.assignor or kept["assignor"],

@@ -5,7 +5,7 @@ DescribeGroups tells assignments only while the group is Stable; between, each m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -19,6 +19,7 @@ from fleet_operator.planning.observation import (
     MemberObservation,
     WorkerObservation,
 )
+from fleet_operator.planning.rollout import PodFacts
 
 MEMBERS_MAX: Final = 100
 TRANSITIONS_MAX: Final = 10
@@ -38,18 +39,24 @@ class Roster:
 
 
 def sort_members(
-    group: ConsumerGroup, members: Iterable[MemberObservation], workers: Sequence[WorkerObservation]
+    group: ConsumerGroup,
+    members: Iterable[MemberObservation],
+    workers: Sequence[WorkerObservation],
+    pods: Sequence[PodFacts],
 ) -> Roster:
-    """Ours are members with an instance id (or, for dynamic members, a client id) of this very object, or whose
-    member id a worker of ours claims."""
+    """Ours are static members with an instance id of this very object, and dynamic ones that a worker of ours claims or
+    that call themselves after a pod of ours."""
     metadata = group.metadata
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
     claimed = {worker.member_id for worker in workers if worker.member_id}
+    named = {pod.name for pod in pods}
     ours: list[MemberObservation] = []
     foreign: list[MemberObservation] = []
     for member in members:
-        known_by = member.instance_id or member.client_id
-        mine = member.member_id in claimed or naming.instance_ordinal(prefix, known_by) is not None
+        if member.instance_id is not None:
+            mine = naming.instance_ordinal(prefix, member.instance_id) is not None
+        else:
+            mine = member.member_id in claimed or member.client_id in named
         (ours if mine else foreign).append(member)
     return Roster(tuple(ours), tuple(foreign))
 
@@ -58,21 +65,24 @@ def member_entries(
     group: ConsumerGroup,
     observed: GroupObservation,
     workers: Sequence[WorkerObservation],
+    pods: Sequence[PodFacts],
     previous: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """`status.members`, ours first by ordinal; at most `MEMBERS_MAX` (memberCount counts all)."""
-    pods = {worker.member_id: worker.pod for worker in workers if worker.member_id}
+    """`status.members`, ours first by pod; at most `MEMBERS_MAX` (memberCount counts all)."""
+    claims = {worker.member_id: worker.pod for worker in workers if worker.member_id}
+    names = {pod.name for pod in pods}
     last = {entry.get("instanceId") or entry.get("id"): entry.get("partitions", "") for entry in previous}
-    roster = sort_members(group, observed.members, workers)
+    roster = sort_members(group, observed.members, workers, pods)
     stable = observed.state == STABLE
-    ours = sorted(roster.ours, key=lambda m: (_ordinal(group, m), m.member_id))
+    mine = [(claims.get(member.member_id) or _pod(group, member, names), member) for member in roster.ours]
+    mine.sort(key=lambda pair: (len(pair[0]), pair[0], pair[1].member_id))
     entries = []
-    for member in (*ours, *roster.foreign):
+    for pod, member in (*mine, *(("", member) for member in roster.foreign)):
         assigned = ranges_text(member.partitions) if stable else last.get(member.instance_id or member.member_id, "")
         entry = {
             "id": member.member_id,
             "instanceId": member.instance_id or "",
-            "pod": pods.get(member.member_id) or _pod(group, member),
+            "pod": pod,
             "host": member.host,
             "partitions": assigned,
             "state": ("Active" if assigned else "Idle") if stable else "Rebalancing",
@@ -152,13 +162,11 @@ def _ranges(numbers: Iterable[int]) -> str:
     return ",".join(parts)
 
 
-def _ordinal(group: ConsumerGroup, member: MemberObservation) -> int:
+def _pod(group: ConsumerGroup, member: MemberObservation, names: Collection[str]) -> str:
+    """The pod of a member of ours: by the ordinal in its instance id, or by what it calls itself."""
     metadata = group.metadata
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
-    ordinal = naming.instance_ordinal(prefix, member.instance_id or member.client_id)
-    return -1 if ordinal is None else ordinal
-
-
-def _pod(group: ConsumerGroup, member: MemberObservation) -> str:
-    ordinal = _ordinal(group, member)
-    return f"{naming.stateful_set(group.metadata.name)}-{ordinal}" if ordinal >= 0 else ""
+    ordinal = naming.instance_ordinal(prefix, member.instance_id or "")
+    if ordinal is not None:
+        return f"{naming.stateful_set(metadata.name)}-{ordinal}"
+    return member.client_id if member.client_id in names else ""

@@ -144,6 +144,15 @@ def test_every_container_is_held_to_the_restricted_level(template: dict[str, Any
             assert "privileged" not in context
 
 
+def test_containers_of_users_get_neither_root_nor_ports_of_the_node() -> None:
+    side: dict[str, Any] = {"name": "side", "image": "i", "securityContext": {"runAsUser": 0}}
+    side["ports"] = [{"containerPort": 80, "hostPort": 80}]
+    revision = revision_of(consumer_group(template={"containers": [side]}))
+    (tamed,) = (c for c in revision.pod_template["spec"]["containers"] if c["name"] == "side")
+    assert "runAsUser" not in tamed["securityContext"]
+    assert tamed["ports"] == [{"containerPort": 80}]
+
+
 def test_every_child_is_owned_and_labelled() -> None:
     group = consumer_group()
     for body in children(group, revision_of(group, files=FILES)):

@@ -371,6 +371,14 @@ def test_dynamic_members_are_known_by_what_workers_claim() -> None:
     assert status["members"][0]["pod"] == "orders-0"
 
 
+def test_dynamic_members_are_known_by_their_pods_names_when_no_worker_can_be_asked() -> None:
+    """Workers call themselves after their pods, and an operator outside the pod network cannot ask them."""
+    dynamic = replace(member(0), instance_id=None, member_id="x-1", client_id="orders-1")
+    status = project(facts(observation=observation(observed_group(members=(dynamic, foreign())))))
+    assert [entry["pod"] for entry in status["members"]] == ["orders-1", ""]
+    assert condition(status, "GroupShared") == ("True", "ForeignMembers")
+
+
 def test_members_keep_their_partitions_while_the_group_rebalances() -> None:
     """Kafka tells assignments only while Stable."""
     before = project(facts())

@@ -1,0 +1,82 @@
+"""The children that the planners make are what the API server takes: strictly validated, at the restricted level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
+from fleet_operator.planning import manifests
+from fleet_operator.planning.revision import plan_revision
+from fleet_operator.planning.rollout import RevisionMark
+from tests.apiserver.conftest import Site
+from tests.apiserver.crd_objects import (
+    JsonObject,
+    accepted,
+    changed,
+    consumer_group,
+    full_consumer_group,
+    full_kafka_cluster,
+    kafka_cluster,
+)
+from tests.support.apiserver import ApiServer
+
+UID = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
+FILES = {"shop.py": "def handle(record): ..."}
+
+
+@pytest.fixture(scope="module")
+def strict(site: Callable[..., Site]) -> Site:
+    """A namespace that takes only pods of the restricted level."""
+    made = site("crd-children")
+    made.api.kubectl("label", "namespace", made.name, "pod-security.kubernetes.io/enforce=restricted")
+    for account in ("default", "shop"):
+        body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": made.name}}
+        made.apply(body)
+    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1}
+    made.apply(priority)
+    return made
+
+
+def children(group_body: JsonObject, cluster_body: JsonObject, namespace: str) -> list[dict[str, Any]]:
+    group = ConsumerGroup.model_validate(changed(group_body, {"metadata.uid": UID, "metadata.namespace": namespace}))
+    cluster = KafkaCluster.model_validate(cluster_body)
+    revision = plan_revision(group, cluster, handler_files=FILES, image="worker:1")
+    template = revision.pod_template
+    handler = manifests.handler_config_map(group, revision)
+    assert handler is not None
+    return [
+        handler,
+        manifests.revision_config_map(group, revision, RevisionMark(hash=revision.hash, checked=True)),
+        manifests.headless_service(group),
+        manifests.disruption_budget(group),
+        manifests.stateful_set(group, revision=revision.hash, pod_template=template, replicas=2),
+        manifests.preflight_pod(group, revision=revision.hash, pod_template=template),
+        # What the StatefulSet's controller would make of the template: pod security judges pods, not templates.
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "worker-0", "namespace": namespace}}
+        | {"spec": dict(template["spec"])},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("group", "cluster"),
+    [(consumer_group(), kafka_cluster()), (full_consumer_group(), full_kafka_cluster())],
+    ids=["small", "every-field"],
+)
+def test_children_are_accepted(api: ApiServer, strict: Site, group: JsonObject, cluster: JsonObject) -> None:
+    """No field that Kubernetes does not know, no value that it would refuse, no pod beyond the restricted level."""
+    for body in children(group, cluster, strict.name):
+        assert accepted(api, strict.name, body)["kind"] == body["kind"]
+
+
+def test_privileged_sidecar_is_tamed(api: ApiServer, strict: Site) -> None:
+    """What a user asks for beyond the restricted level is dropped, instead of failing when pods are made."""
+    side = {"name": "side", "image": "i", "securityContext": {"privileged": True, "runAsUser": 1000}}
+    group = consumer_group({"spec.template": {"containers": [side], "initContainers": [side | {"name": "first"}]}})
+    worker = children(group, kafka_cluster(), strict.name)[-1]
+    spec = accepted(api, strict.name, worker)["spec"]
+    contexts = [container["securityContext"] for container in (*spec["containers"], *spec["initContainers"])]
+    assert all("privileged" not in context for context in contexts)
+    assert contexts[1]["runAsUser"] == 1000
