@@ -1,0 +1,265 @@
+"""Flows: driven without blocking, parked while their target is unknown, cancelled when nobody waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fleet_consumer.coordinator.flows import Ask, AskAll, DoubtCoordinator, Flow, FlowRunner, Pause, Ticket, Where
+from fleet_consumer.coordinator.offsets import ResetPolicy, Start, fetch_committed, find_starts, list_offsets
+from fleet_consumer.group import errors
+from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.net import Disconnected
+from fleet_consumer.record import TopicPartition
+from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.list_offsets import (
+    EARLIEST,
+    LATEST,
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from fleet_consumer.wire.offset_fetch import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+
+ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Lab:
+    """A runner whose brokers are the test. `known` says which targets can be reached."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.sent: list[tuple[Ask, Callable[[Any], None]]] = []
+        self.known: set[object] = {Where.ANY, Where.COORDINATOR, 1, 2}
+        self.doubts = 0
+        self.ended = 0
+        self.runner = FlowRunner(self._send, self._doubt)
+
+    def _send(self, ask: Ask, on_answer: Callable[[Any], None]) -> bool:
+        if ask.where not in self.known:
+            return False
+        self.sent.append((ask, on_answer))
+        return True
+
+    def _doubt(self) -> None:
+        self.doubts += 1
+
+    def _count(self) -> None:
+        self.ended += 1
+
+    def start(self, flow: Flow[Any]) -> Ticket[Any]:
+        ticket: Ticket[Any] = Ticket()
+        self.runner.start(flow, ticket, self._count, self.now)
+        return ticket
+
+    def answer(self, *answers: Any) -> None:
+        """Answer all that was sent, in order, and go on."""
+        assert len(answers) == len(self.sent)
+        sent, self.sent = self.sent, []
+        for (_, on_answer), answer in zip(sent, answers, strict=True):
+            on_answer(answer)
+        self.advance(0.0)
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        self.runner.advance(self.now)
+
+
+def committed_answer(offsets: dict[int, int], code: int = 0, group_code: int = 0) -> OffsetFetchResponse:
+    parts = tuple(
+        OffsetFetchResponsePartitions(
+            partition_index=number, committed_offset=offset, committed_leader_epoch=3, metadata="m", error_code=code
+        )
+        for number, offset in offsets.items()
+    )
+    group = OffsetFetchResponseGroup(
+        group_id="g", topics=(OffsetFetchResponseTopics(name="t", partitions=parts),), error_code=group_code
+    )
+    return OffsetFetchResponse(groups=(group,))
+
+
+def metadata_answer(leaders: dict[int, int], code: int = 0) -> MetadataResponse:
+    parts = tuple(
+        MetadataResponsePartition(
+            error_code=0, partition_index=number, leader_id=leader, replica_nodes=(), isr_nodes=()
+        )
+        for number, leader in leaders.items()
+    )
+    return MetadataResponse(brokers=(), topics=(MetadataResponseTopic(error_code=code, name="t", partitions=parts),))
+
+
+def offsets_answer(found: dict[int, int], code: int = 0) -> ListOffsetsResponse:
+    parts = tuple(
+        ListOffsetsPartitionResponse(partition_index=number, error_code=code, offset=offset, leader_epoch=5)
+        for number, offset in found.items()
+    )
+    return ListOffsetsResponse(topics=(ListOffsetsTopicResponse(name="t", partitions=parts),))
+
+
+def requests(lab: Lab) -> list[Any]:
+    return [ask.request for ask, _ in lab.sent]
+
+
+def asked_times(lab: Lab) -> dict[int, int]:
+    return {
+        part.partition_index: part.timestamp
+        for request in requests(lab)
+        for topic in request.topics
+        for part in topic.partitions
+    }
+
+
+def test_committed_offsets_come_with_epoch_and_none_where_there_is_none() -> None:
+    lab = Lab()
+    ticket = lab.start(fetch_committed("g", [ONE, OTHER]))
+    assert lab.sent[0][0].where is Where.COORDINATOR
+    assert requests(lab)[0].require_stable
+    lab.answer(committed_answer({0: 42, 1: -1}))
+    assert ticket.result == {ONE: OffsetAndMetadata(42, 3, "m"), OTHER: None}
+    assert lab.ended == 1
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+def test_coordinator_that_is_none_is_doubted_and_the_question_repeated(code: int) -> None:
+    lab = Lab()
+    ticket = lab.start(fetch_committed("g", [ONE]))
+    lab.answer(committed_answer({}, group_code=code))
+    assert (lab.doubts, lab.sent) == (1, [])
+    lab.advance(0.3)
+    lab.answer(committed_answer({0: 1}))
+    assert ticket.done
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
+def test_what_heals_is_waited_for(code: int) -> None:
+    lab = Lab()
+    ticket = lab.start(fetch_committed("g", [ONE]))
+    lab.answer(committed_answer({0: -1}, code=code))
+    assert lab.doubts == 0
+    lab.advance(0.3)
+    lab.answer(Disconnected("gone"))
+    assert lab.doubts == 1
+    lab.advance(0.3)
+    lab.answer(committed_answer({0: 1}))
+    assert ticket.error is None
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, errors.GroupAuthorizationFailed),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, errors.TopicAuthorizationFailed),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, errors.OffsetLookupFailed),
+        (9_999, errors.OffsetLookupFailed),
+    ],
+)
+def test_what_does_not_heal_is_raised(code: int, error: type[Exception]) -> None:
+    lab = Lab()
+    ticket = lab.start(fetch_committed("g", [ONE]))
+    lab.answer(committed_answer({0: -1}, code=code))
+    assert isinstance(ticket.error, error)
+
+
+def test_question_to_an_unknown_coordinator_waits_until_it_is_known() -> None:
+    lab = Lab()
+    lab.known.remove(Where.COORDINATOR)
+    ticket = lab.start(fetch_committed("g", [ONE]))
+    lab.advance(5.0)
+    assert lab.sent == []
+    lab.known.add(Where.COORDINATOR)
+    lab.advance(0.0)
+    lab.answer(committed_answer({0: 1}))
+    assert ticket.done
+
+
+def test_offsets_are_asked_from_each_leader_and_again_where_it_moved() -> None:
+    lab = Lab()
+    ticket = lab.start(list_offsets({ONE: EARLIEST, OTHER: LATEST}, read_committed=False))
+    lab.answer(metadata_answer({0: 1, 1: 2}))
+    assert [ask.where for ask, _ in lab.sent] == [1, 2]
+    assert asked_times(lab) == {0: EARLIEST, 1: LATEST}
+    lab.answer(offsets_answer({0: 7}), offsets_answer({1: -1}, code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    lab.advance(0.3)
+    lab.answer(metadata_answer({1: 1}))
+    lab.answer(offsets_answer({1: 9}))
+    assert ticket.result == {ONE: Start(7, 5), OTHER: Start(9, 5)}
+
+
+def test_partition_without_a_leader_is_waited_for() -> None:
+    lab = Lab()
+    ticket = lab.start(list_offsets({ONE: EARLIEST}, read_committed=False))
+    lab.answer(metadata_answer({0: -1}))
+    assert not ticket.done
+    assert lab.sent == []
+    lab.advance(0.0)
+    lab.advance(0.3)
+    lab.answer(metadata_answer({0: 1}))
+    lab.answer(offsets_answer({0: 7}))
+    assert ticket.done
+
+
+def test_start_is_the_commit_else_the_policy_and_the_beginning_for_what_appeared() -> None:
+    lab = Lab()
+    third = TopicPartition("t", 2)
+    flow = find_starts(
+        "g", (ONE, OTHER, third), appeared=frozenset({third}), policy=ResetPolicy.LATEST, read_committed=True
+    )
+    ticket = lab.start(flow)
+    lab.answer(committed_answer({0: 42, 1: -1, 2: -1}))
+    lab.answer(metadata_answer({0: 1, 1: 1, 2: 1}))
+    assert asked_times(lab) == {1: LATEST, 2: EARLIEST}
+    assert requests(lab)[0].isolation_level == 1
+    lab.answer(offsets_answer({1: 100, 2: 0}))
+    assert ticket.result is not None
+    assert {part: start.offset for part, start in ticket.result.found.items()} == {ONE: 42, OTHER: 100, third: 0}
+
+
+def test_policy_none_names_what_has_no_commit() -> None:
+    lab = Lab()
+    flow = find_starts("g", (ONE, OTHER), appeared=frozenset(), policy=ResetPolicy.NONE, read_committed=False)
+    ticket = lab.start(flow)
+    lab.answer(committed_answer({0: 42, 1: -1}))
+    assert ticket.result is not None
+    assert (set(ticket.result.found), ticket.result.without) == ({ONE}, (OTHER,))
+
+
+def test_cancelled_ticket_stops_its_flow() -> None:
+    lab = Lab()
+    ticket = lab.start(fetch_committed("g", [ONE]))
+    ticket.cancel()
+    lab.advance(0.0)
+    assert (ticket.done, ticket.result, lab.ended) == (True, None, 1)
+    lab.answer(committed_answer({0: 1}))  # the late answer finds nobody
+    assert ticket.result is None
+
+
+def test_abandoned_flows_end_with_the_error_given() -> None:
+    lab = Lab()
+    ticket = lab.start(fetch_committed("g", [ONE]))
+    lab.runner.abandon(errors.ConsumerClosed("closed"))
+    assert isinstance(ticket.error, errors.ConsumerClosed)
+
+
+def test_pause_and_doubt_cost_what_they_say() -> None:
+    def flow() -> Flow[str]:
+        yield Pause(2.0)
+        yield DoubtCoordinator()
+        yield AskAll(())
+        return "done"
+
+    lab = Lab()
+    ticket = lab.start(flow())
+    assert lab.runner.next_deadline(lab.now) == 2.0
+    lab.advance(1.9)
+    assert lab.doubts == 0
+    lab.advance(0.1)
+    lab.advance(0.0)
+    assert (ticket.result, lab.doubts) == ("done", 1)
