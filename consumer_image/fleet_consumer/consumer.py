@@ -156,8 +156,11 @@ class Consumer:
                 self._start()
             self._group.subscribe(wanted)
 
-    def poll(self, timeout_s: float) -> Records:
-        """Hand out at most `max_poll_records` records, as soon as any are there, after at most `timeout_s` seconds.
+    def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
+        """Hand out at most `max_records` records, as soon as any are there, after at most `timeout_s` seconds.
+
+        `max_records` is `max_poll_records` by default. 0 hands out nothing and costs no read-ahead, as pausing would:
+        it is for whoever is still busy with the last records and wants to keep the membership.
 
         Runs callbacks that are due. Moves positions past what it returns, commits nothing. Must be called again within
         `max_poll_interval_ms`. Returns empty-handed at once after `wakeup`. Raises what the background met:
@@ -166,6 +169,7 @@ class Consumer:
         """
         with self._entered():
             fetch = self._started()
+            limit = self._settings.max_poll_records if max_records is None else max_records
             deadline = self._clock.monotonic() + timeout_s
             while True:
                 self._group.polled_at = now = self._clock.monotonic()
@@ -173,7 +177,7 @@ class Consumer:
                 self._signal.clear()
                 self._take_news()
                 self._take_starts()
-                records = self._take_records(fetch)
+                records = self._take_records(fetch, limit)
                 woken, self._woken = self._woken, False
                 if records or woken or now >= deadline:
                     return records
@@ -475,14 +479,12 @@ class Consumer:
             fetch.unhold(partition)
         fetch.seek(buffer)
 
-    def _take_records(self, fetch: FetchThread) -> Records:
+    def _take_records(self, fetch: FetchThread, limit: int) -> Records:
         """What may be handed out. Nothing once the session is over: others may be handing out the same by now."""
         if not self.holds_session():
             return Records([])
         out_of_range: list[tuple[PartitionBuffer, OutOfRange]] = []
-        records = fetch.read_ahead.take(
-            self._settings.max_poll_records, lambda buffer, what: out_of_range.append((buffer, what))
-        )
+        records = fetch.read_ahead.take(limit, lambda buffer, what: out_of_range.append((buffer, what)))
         fetch.took()
         for part in self._paused:
             buffer = self._owned.get(part)

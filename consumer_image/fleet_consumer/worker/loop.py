@@ -86,7 +86,6 @@ class ConsumeLoop:
         self.beat_at = clock.monotonic()
         self._work: deque[tuple[Run, PartitionProgress[Outgoing]]] = deque()
         self._batch: dict[TopicPartition, PartitionProgress[Outgoing]] = {}
-        self._keeping_alive = False
         self._commit_at = clock.monotonic() + settings.commit_interval_s
         self._commit_in_flight = False
         self._stop_at: float | None = None
@@ -126,9 +125,9 @@ class ConsumeLoop:
         """
         self._consumer.close(timeout_s)
 
-    def _poll(self, timeout_s: float) -> list[Run]:
+    def _poll(self, timeout_s: float, *, max_records: int | None = None) -> list[Run]:
         try:
-            runs = self._consumer.poll(timeout_s).runs
+            runs = self._consumer.poll(timeout_s, max_records=max_records).runs
         except FatalConsumerError:
             raise
         except ConsumerError as error:
@@ -220,15 +219,7 @@ class ConsumeLoop:
 
     def _keep_alive(self, timeout_s: float) -> None:
         """A poll for the membership's sake: callbacks run, the poll interval starts again, no record comes out."""
-        self._keeping_alive = True
-        try:
-            self._consumer.pause(self._consumer.assignment())
-            late = self._poll(timeout_s)
-        finally:
-            self._keeping_alive = False
-        held = self._writing.held
-        self._consumer.resume([each for each in self._consumer.assignment() if each not in held])
-        self._take(late)
+        self._poll(timeout_s, max_records=0)
 
     def _commit_if_due(self) -> None:
         now = self._clock.monotonic()
@@ -257,8 +248,6 @@ class ConsumeLoop:
         self._stats.rebalances += 1
         for topic_partition in partitions:
             self.progress.partitions[topic_partition] = PartitionProgress()
-        if self._keeping_alive and partitions:
-            self._consumer.pause(partitions)
         LOG.info("partitions assigned", extra=fields(partitions=_names(partitions)))
 
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:

@@ -80,11 +80,11 @@ class ScriptedConsumer:
         for each in partitions:
             del self._positions[each]
 
-    def poll(self, timeout_s: float) -> Records:
+    def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
         self.polls += 1
         if self.script:
             self.script.pop(0)()
-        runs, left = [], self._per_poll
+        runs, left = [], self._per_poll if max_records is None else max_records
         for each, position in self._positions.items():
             values = self.logs[each][position : position + left] if each not in self._paused and self.session else []
             if values:
