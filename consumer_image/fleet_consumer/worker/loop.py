@@ -12,7 +12,6 @@ shown. The other partitions go on.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -84,7 +83,6 @@ class ConsumeLoop:
         self.progress: Progress[Outgoing] = Progress()
         self.error: Exception | None = None
         self.beat_at = clock.monotonic()
-        self._work: deque[tuple[Run, PartitionProgress[Outgoing]]] = deque()
         self._batch: dict[TopicPartition, PartitionProgress[Outgoing]] = {}
         self._commit_at = clock.monotonic() + settings.commit_interval_s
         self._commit_in_flight = False
@@ -139,30 +137,27 @@ class ConsumeLoop:
         self.error = None
         return runs
 
-    def _take(self, runs: Sequence[Run]) -> None:
-        """Put runs into the batch in hand, each bound to its partition's progress of now.
+    def _begin(self, run: Run) -> PartitionProgress[Outgoing]:
+        """Put a run into the batch in hand, bound to its partition's progress of now.
 
         Should the partition be taken away and come back while the run waits its turn, it comes back with other
         progress: reading starts again at the committed offset, and handling the old run as well would move the new
         progress past records that nobody has handled.
         """
-        for run in runs:
-            partition = self.progress.partitions[run.topic_partition]
-            if partition.position is None and run.topic_partition not in self._batch:
-                # Where reading begins is where the last commit ended: it explains every record that comes twice.
-                topic, number = run.topic_partition
-                LOG.info("partition started", extra=fields(topic=topic, partition=number, offset=run.records[0].offset))
-            self._work.append((run, partition))
-            self._batch[run.topic_partition] = partition
+        partition = self.progress.partitions[run.topic_partition]
+        if partition.position is None and run.topic_partition not in self._batch:
+            # Where reading begins is where the last commit ended: it explains every record that comes twice.
+            topic, number = run.topic_partition
+            LOG.info("partition started", extra=fields(topic=topic, partition=number, offset=run.records[0].offset))
+        self._batch[run.topic_partition] = partition
+        return partition
 
     def _handle_batch(self, runs: Sequence[Run]) -> None:
-        self._take(runs)
+        work = [(run, self._begin(run)) for run in runs]
         before = self._clock.monotonic()
-        while self._work:
-            run, partition = self._work.popleft()
+        for run, partition in work:
             if self._owns(run.topic_partition, partition) and not self._handle_run(run, partition):
                 break
-        self._work.clear()
         self._watch.record = None
         batch, self._batch = self._batch, {}
         after = self._clock.monotonic()

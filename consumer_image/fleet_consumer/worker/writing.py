@@ -66,11 +66,6 @@ class Writing:
         self._clock = clock
         self._held: dict[TopicPartition, _Held] = {}
 
-    @property
-    def held(self) -> frozenset[TopicPartition]:
-        """The partitions that stand still."""
-        return frozenset(self._held)
-
     def wait_for_batch(self, batch: Partitions) -> None:
         """Wait for the acknowledgements of a batch, a few seconds at most; hold the partitions that miss some."""
         waiting = {each: partition for each, partition in batch.items() if partition.unfinished}
