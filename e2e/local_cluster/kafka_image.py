@@ -5,12 +5,16 @@ distribution's root file system they might be older than it needs. There is no s
 """
 
 import hashlib
+import platform
 import re
 import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from e2e.local_cluster import versions
-from e2e.local_cluster.archives import ImageSettings, write_image, write_layer
+from e2e.local_cluster.archives import ImageSettings, architecture, write_image, write_layer
 from e2e.local_cluster.cache import cache_entry, fleet_home
 from e2e.local_cluster.commands import run
 from e2e.local_cluster.jars import ensure_kafka_jars
@@ -27,14 +31,11 @@ JARS = "/opt/kafka"
 # What the broker and its tools load, reflection and service loaders included; `jdeps` does not see those.
 JAVA_MODULES = (
     "java.base",
-    "java.compiler",
     "java.desktop",
     "java.instrument",
     "java.logging",
     "java.management",
     "java.naming",
-    "java.rmi",
-    "java.scripting",
     "java.security.jgss",
     "java.security.sasl",
     "java.sql",
@@ -48,6 +49,18 @@ JAVA_MODULES = (
     "jdk.zipfs",
 )
 
+# Logging needs one package of java.desktop (java.beans). The rest of it would bring in the libraries of a desktop.
+SCREEN_LIBRARIES = (
+    "libawt*",
+    "libfontmanager*",
+    "libjawt*",
+    "libjavajpeg*",
+    "libjsound*",
+    "liblcms*",
+    "libmlib*",
+    "libsplash*",
+)
+
 
 def kafka_archive() -> tuple[Path, str]:
     """The image's archive and a fingerprint of what is in it.
@@ -59,7 +72,9 @@ def kafka_archive() -> tuple[Path, str]:
     java = find_java().resolve()
     # The runtime's release file names vendor and build; another JDK makes another image.
     release = (java.parent.parent / "release").read_bytes()
-    digest = hashlib.sha256(release + repr((jars.name, JAVA_MODULES, _entrypoint())).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(
+        release + repr((jars.name, JAVA_MODULES, SCREEN_LIBRARIES, _entrypoint())).encode()
+    ).hexdigest()[:8]
     fingerprint = f"kafka-{versions.KAFKA}-{digest}"
     folder = fleet_home() / "images" / fingerprint
     return cache_entry(
@@ -74,9 +89,12 @@ def _make(into: Path, jars: Path, java: Path) -> None:
         jlink = [str(java.parent / "jlink"), "--output", str(runtime), "--add-modules", ",".join(JAVA_MODULES)]
         run([*jlink, "--strip-java-debug-attributes", "--no-header-files", "--no-man-pages"], reason="BuildFailed")
         shutil.rmtree(runtime / "legal", ignore_errors=True)
+        for pattern in SCREEN_LIBRARIES:
+            for library in (runtime / "lib").glob(pattern):
+                library.unlink()
         current.note = "packing"
         lower, upper = into / "runtime.tar", into / "jars.tar"
-        write_layer(lower, {RUNTIME: runtime, **_libraries(runtime)})
+        write_layer(lower, {RUNTIME: runtime, **_libraries(runtime, jars)})
         write_layer(upper, {JARS: jars})
         settings = ImageSettings(entrypoint=_entrypoint(), user=f"{KAFKA_USER}:{KAFKA_USER}", working_dir="/tmp")
         write_image(into / "image.tar", KAFKA_IMAGE, [lower, upper], settings)
@@ -91,11 +109,23 @@ def _entrypoint() -> list[str]:
     return java_command(Path(RUNTIME, "bin", "java"), Path(JARS), "", options=[f"-Xmx{HEAP_MIB}m"])[:-1]
 
 
-def _libraries(runtime: Path) -> dict[str, Path]:
+def _libraries(runtime: Path, jars: Path) -> dict[str, Path]:
     """The machine's shared libraries that the runtime links to, by the path under which the loader looks for them."""
-    programs = [runtime / "bin" / "java", *sorted(runtime.rglob("*.so"))]
-    # Codecs for compression are unpacked from the jars at run time; they need the C++ library, which nothing else may.
-    found = {"/lib64/ld-linux-x86-64.so.2"} if Path("/lib64/ld-linux-x86-64.so.2").exists() else set()
-    for program in programs:
-        found |= set(re.findall(r"(?:=>\s+)?(/\S+)\s+\(0x", run(["ldd", program], reason="BuildFailed")))
+    found: set[str] = set()
+    with tempfile.TemporaryDirectory() as scratch:
+        # What the jars bring for compression is unpacked by the broker, when a client first uses it: link errors in
+        # there would show only then.
+        programs = [runtime / "bin" / "java", *runtime.rglob("*.so"), *_codecs(jars, Path(scratch))]
+        for program in programs:
+            found |= set(re.findall(r"(/\S+) \(0x", run(["ldd", program], reason="BuildFailed")))
     return {path: Path(path).resolve() for path in sorted(found) if str(runtime) not in path}
+
+
+def _codecs(jars: Path, into: Path) -> Iterator[Path]:
+    machine = platform.machine()
+    folder = re.compile(rf"(^|/)linux/({machine}|{architecture()})/[^/]+\.so$", re.IGNORECASE)
+    for jar in jars.glob("*.jar"):
+        with zipfile.ZipFile(jar) as archive:
+            for entry in archive.namelist():
+                if folder.search(entry):
+                    yield Path(archive.extract(entry, into))

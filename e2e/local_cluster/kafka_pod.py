@@ -56,7 +56,8 @@ def ensure_kafka(cluster: LocalCluster) -> None:
         data = cluster.instance.directory / "kafka"
         data.mkdir(exist_ok=True)
         os.chown(data, KAFKA_USER, KAFKA_USER)
-        _apply(cluster.access, KAFKA_IMAGE, {"hostPath": {"path": str(data), "type": "Directory"}})
+        volume = {"hostPath": {"path": str(data), "type": "Directory"}}
+        _apply(cluster.access, KAFKA_IMAGE, volume, revision=fingerprint)
         host, port = host_bootstrap(cluster).split(":")
         wait_until(
             lambda: brokers(host, int(port)) > 0,
@@ -77,7 +78,7 @@ def ensure_foreign_kafka(access: ClusterAccess) -> None:
     image = os.environ.get("FLEET_KAFKA_IMAGE") or KAFKA_IMAGE
     with step(f"kafka: {image} ready"):
         try:
-            _apply(access, image, {"emptyDir": {}})
+            _apply(access, image, {"emptyDir": {}}, revision=image)
         except ClusterError as error:
             archive, _ = kafka_archive()
             hint = f"if its nodes lack the image {image}: push {archive} to a registry and set FLEET_KAFKA_IMAGE"
@@ -118,15 +119,18 @@ def _run_arguments() -> list[str]:
     return ["kafka.Kafka", "/etc/kafka/server.properties", "--override", f"advertised.listeners={advertised}"]
 
 
-def _apply(access: ClusterAccess, image: str, volume: Mapping[str, object]) -> None:
-    """Apply the manifest and wait until a pod made from it, and not from an earlier one, is ready."""
+def _apply(access: ClusterAccess, image: str, volume: Mapping[str, object], *, revision: str) -> None:
+    """Apply the manifest and wait until a pod made from it, and not from an earlier one, is ready.
+
+    ``revision`` stands for the image's content, which its name does not tell.
+    """
     properties = _properties()
     variables = {
         "IMAGE": image,
         "USER": str(KAFKA_USER),
         "HOST_PORT": str(HOST_PORT),
         "PROPERTIES": textwrap.indent(properties, "    ").rstrip(),
-        "SETTINGS_DIGEST": hashlib.sha256(properties.encode()).hexdigest()[:16],
+        "SETTINGS_DIGEST": hashlib.sha256((properties + revision).encode()).hexdigest()[:16],
         "FORMAT_ARGUMENTS": json.dumps(_format_arguments()),
         "RUN_ARGUMENTS": json.dumps(_run_arguments()),
         "VOLUME": json.dumps({"name": "data", **volume}),
