@@ -7,18 +7,14 @@ from its mapping), never zero. All times are epoch seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
+
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.planning import times
 
 UNKNOWN_STATE: Final = "Unknown"
 """The state of a group that could not be asked: a state of its own, never Kafka's `Dead` or `Empty`."""
-
-
-class PartitionKey(NamedTuple):
-    """A partition as a mapping key; equal to the plain pair `(topic, partition)`."""
-
-    topic: str
-    partition: int
 
 
 class OffsetSample(NamedTuple):
@@ -117,6 +113,24 @@ class ClusterObservation:
     groups_per_coordinator: Mapping[int, int] = field(default_factory=dict)
     last_good_at: float | None = None
     reachable_since: float | None = None
+
+
+STALE_LOOKS: Final = 6
+STALE_LEAST_S: Final = 60.0
+"""A look that failed says so itself; one that is this many intervals late, and at least a minute, never ended."""
+
+
+def as_of(observation: ClusterObservation | None, *, interval_s: float, now: float) -> ClusterObservation | None:
+    """The observation, or the same as unreachable once it is so old that its observer must be hanging.
+
+    The message tells the time of the last look and not its age, so that it stays the same while nothing happens.
+    """
+    if observation is None or not observation.reachable:
+        return observation
+    if now - observation.observed_at <= max(STALE_LEAST_S, STALE_LOOKS * interval_s):
+        return observation
+    message = f"the last look at the cluster was at {times.to_text(observation.observed_at)}; see the operator's log"
+    return replace(observation, reachable=False, reason=conditions.OBSERVATION_STALE, message=message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,6 +163,9 @@ def _scaling_active(facts: ConsumerGroupFacts) -> Condition:
 def _scaling_limited(facts: ConsumerGroupFacts) -> Condition:
     counts = facts.partition_counts
     if counts is None:
+        problem = topics_problem(facts)
+        if problem is not None:
+            return Condition(c.SCALING_LIMITED, "Unknown", problem.reason, problem.message)
         return _not_observed(facts, c.SCALING_LIMITED)
     useful = useful_replicas(counts, _assignor(facts))
     idle = facts.wanted_replicas - useful

@@ -8,6 +8,7 @@ say why.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from fleet_consumer import naming
@@ -24,7 +25,7 @@ from fleet_operator.planning.lag import (
     lag_bucket,
     lag_text,
 )
-from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation
+from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation, as_of
 from fleet_operator.planning.status_conditions import project_conditions
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
 from fleet_operator.planning.status_members import extend_transitions, member_entries
@@ -50,6 +51,7 @@ MIRRORED: Final = (
 
 def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
     """The whole status. `previous` is the status as stored; `now` (epoch seconds) is used for what changes now."""
+    facts = _with_fresh_observation(facts, now)
     observed = facts.observed_group
     lag = _lag(facts)
     stuck = _stuck_partitions(facts, previous)
@@ -88,6 +90,11 @@ def invalid_spec_status(
         previous.get("conditions") or (), [*verdict, *unknown], times.to_text(now), observed_generation=generation
     )
     return {"state": UNKNOWN_STATE, **previous, "observedGeneration": generation, "conditions": merged}
+
+
+def _with_fresh_observation(facts: ConsumerGroupFacts, now: float) -> ConsumerGroupFacts:
+    interval_s = facts.cluster.spec.observe_interval_seconds if facts.cluster else 0
+    return replace(facts, observation=as_of(facts.observation, interval_s=interval_s, now=now))
 
 
 def _state(observed: GroupObservation | None, previous: Mapping[str, Any], now: float) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fleet_operator.api.v1alpha1 import conditions as c
@@ -11,7 +11,7 @@ from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import times
 from fleet_operator.planning.blocking import changed_id_message, cluster_id_changed
-from fleet_operator.planning.observation import ClusterObservation
+from fleet_operator.planning.observation import ClusterObservation, as_of
 from fleet_operator.planning.offsets_topic import offsets_topic_problem
 from fleet_operator.planning.support import kafka_cluster_support
 
@@ -28,6 +28,8 @@ class KafkaClusterFacts:
 
 def project_kafkacluster_status(facts: KafkaClusterFacts, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
     """The whole status; facts that could not be asked keep their last values."""
+    interval_s = facts.cluster.spec.observe_interval_seconds
+    facts = replace(facts, observation=as_of(facts.observation, interval_s=interval_s, now=now))
     generation = facts.cluster.metadata.generation
     kept = {
         key: previous[key] for key in ("clusterId", "brokerCount", "metadataVersion", "groupCount") if key in previous

@@ -129,10 +129,21 @@ def test_first_visit_has_all_conditions_and_guesses_nothing() -> None:
 
 
 @pytest.mark.parametrize("given", [facts(), brand_new(), facts(observation=unreachable()), facts(fleet=None, pods=())])
-def test_same_facts_give_the_same_status_however_often_and_late(given: ConsumerGroupFacts) -> None:
+def test_same_facts_give_the_same_status_however_often(given: ConsumerGroupFacts) -> None:
     """Calm: no ages, no clock. A quiet hour writes nothing."""
     once = project(given)
-    assert project(given, once, NOW + 3600) == once
+    assert project(given, once, NOW + 30) == once
+
+
+def test_observer_that_hangs_is_found_out() -> None:
+    """Its last look stays good for a while; then what it saw counts as unknown, once and without an age."""
+    before = project(facts())
+    status = project(facts(), before, NOW + 90)
+    assert condition(status, "ClusterReachable") == ("False", "ObservationStale")
+    assert condition(status, "LagKnown") == ("False", "ObservationStale")
+    assert "2027-01-15T07:59:59Z" in message(status, "ClusterReachable")
+    assert (status["state"], status["lag"]) == ("Unknown", before["lag"])
+    assert project(facts(), status, NOW + 9000) == status
 
 
 def test_later_look_at_the_same_group_changes_nothing() -> None:
@@ -165,7 +176,7 @@ def test_unreachable_cluster_keeps_what_was_known() -> None:
 def test_group_that_alone_could_not_be_asked_keeps_its_values_too() -> None:
     before = project(facts())
     broken = observation(observed_group(error="CoordinatorNotAvailable", committed={}))
-    status = project(facts(observation=broken), before, NOW + 60)
+    status = project(facts(observation=broken), before, NOW + 30)
     assert (status["lag"], status["state"]) == (0, "Unknown")
     assert condition(status, "LagKnown") == ("False", "CoordinatorNotAvailable")
     assert condition(status, "ClusterReachable") == ("True", "Reached")
