@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 
 from tests.apiserver import objects
 from tests.apiserver.nodes import Nodes
+from tests.apiserver.reader import Reader
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
@@ -29,13 +30,22 @@ PARTITIONS = 6
 
 @pytest.fixture(scope="session")
 def api() -> Iterator[ApiServer]:
-    """An API server with our CRDs; KUBECONFIG points to it for as long as it runs."""
-    with ApiServer() as server, pytest.MonkeyPatch.context() as patch:
-        server.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
-        for crd in ("kafkaclusters", "consumergroups"):
-            server.kubectl("wait", "--for=condition=Established", f"crd/{crd}.consumerfleet.io", "--timeout=30s")
-        patch.setenv("KUBECONFIG", str(server.kubeconfig))
+    """An API server with our CRDs, on which one operator serves all namespaces."""
+    with ApiServer() as server:
+        install_crds(server)
         yield server
+
+
+def apply(server: ApiServer, bodies: Iterable[dict[str, Any]]) -> None:
+    """Apply objects as a user would, all with one call."""
+    listing = {"apiVersion": "v1", "kind": "List", "items": list(bodies)}
+    server.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(listing))
+
+
+def install_crds(server: ApiServer) -> None:
+    server.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
+    for crd in ("kafkaclusters", "consumergroups"):
+        server.kubectl("wait", "--for=condition=Established", f"crd/{crd}.consumerfleet.io", "--timeout=30s")
 
 
 @pytest.fixture(scope="session")
@@ -55,20 +65,22 @@ def make_topic(kafka: KafkaBroker, name: str) -> None:
 
 @pytest.fixture(scope="session")
 def nodes(api: ApiServer) -> Iterator[Nodes]:
-    with Nodes() as running:
+    with Nodes(str(api.kubeconfig)) as running:
         yield running
 
 
 class Operator:
     """`fleet-operator run` as a process of its own."""
 
-    def __init__(self, *arguments: str, identity: str = "operator") -> None:
+    def __init__(self, api: ApiServer, *arguments: str, identity: str = "operator") -> None:
         self.log = Path(tempfile.mkstemp(prefix="fleet-operator-", suffix=".log")[1])
         command = [str(Path(sys.executable).parent / "fleet-operator"), "run", "--log-format", "text"]
         ports = ["--health-port", "0", "--metrics-port", "0"]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*command, *ports, *arguments], stderr=log, env={**os.environ, "POD_NAME": identity}
+                [*command, *ports, *arguments],
+                stderr=log,
+                env={**os.environ, "POD_NAME": identity, "KUBECONFIG": str(api.kubeconfig)},
             )
 
     def stop(self) -> int:
@@ -93,34 +105,31 @@ class Operator:
 @pytest.fixture(scope="session")
 def operator(api: ApiServer, nodes: Nodes) -> Iterator[Operator]:
     """The operator of most tests, with its default settings, for all namespaces but those labelled otherwise."""
-    with Operator() as running:
+    with Operator(api) as running:
         yield running
         assert running.process.poll() is None, "the operator died"
         assert running.stop() == 0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Site:
-    """One namespace of one test."""
+    """One namespace of one test. Kinds are named by their plural."""
 
     api: ApiServer
+    reader: Reader
     name: str
 
     def apply(self, *bodies: dict[str, Any]) -> None:
-        documents = "\n---\n".join(json.dumps(body) for body in bodies)
-        self.api.kubectl("apply", "--server-side", "-f", "-", input=documents)
+        apply(self.api, bodies)
 
-    def get(self, kind: str, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.api.kubectl("-n", self.name, "get", kind, name, "-o", "json"))
-        return found
+    def get(self, plural: str, name: str) -> dict[str, Any]:
+        return self.reader.get(plural, self.name, name)
 
-    def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
-        answer = self.api.kubectl("-n", self.name, "get", kind, "-l", selector, "-o", "json")
-        found: list[dict[str, Any]] = json.loads(answer)["items"]
-        return found
+    def every(self, plural: str, selector: str = "consumerfleet.io/group") -> list[dict[str, Any]]:
+        return self.reader.list(plural, self.name, selector)
 
-    def names(self, kind: str, selector: str = "consumerfleet.io/group") -> list[str]:
-        return sorted(body["metadata"]["name"] for body in self.list(kind, selector))
+    def names(self, plural: str, selector: str = "consumerfleet.io/group") -> list[str]:
+        return sorted(body["metadata"]["name"] for body in self.every(plural, selector))
 
     def condition(self, kind: str, name: str, condition: str) -> dict[str, Any]:
         for found in self.get(kind, name).get("status", {}).get("conditions", ()):
@@ -154,12 +163,17 @@ class Site:
 
 
 @pytest.fixture(scope="session")
-def site(api: ApiServer) -> Callable[..., Site]:
+def reader(api: ApiServer) -> Reader:
+    return Reader(api.kubeconfig)
+
+
+@pytest.fixture(scope="session")
+def site(api: ApiServer, reader: Reader) -> Callable[..., Site]:
     """Makes a fresh namespace."""
     numbers = itertools.count(1)
 
     def make(name: str = "test") -> Site:
-        made = Site(api, f"{name}-{next(numbers)}")
+        made = Site(api, reader, f"{name}-{next(numbers)}")
         made.apply(objects.namespace(made.name))
         return made
 

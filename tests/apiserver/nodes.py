@@ -51,10 +51,10 @@ class NodesClient(AioKubeClient):
 class Nodes:
     """The stand-in, on a thread of its own; a context manager. `check` may be replaced while it runs."""
 
+    kubeconfig: str
     check: Callable[[JsonObject], Answer] = by_handler
     unready_revisions: set[str] = field(default_factory=set)
     _stop: threading.Event = field(default_factory=threading.Event)
-    errors: list[str] = field(default_factory=list)
 
     def __enter__(self) -> Nodes:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="nodes")
@@ -66,8 +66,7 @@ class Nodes:
         self._thread.join()
 
     async def _run(self) -> None:
-        kube = await NodesClient.connect()
-        assert isinstance(kube, NodesClient)
+        kube = await NodesClient.connect({"KUBECONFIG": self.kubeconfig})
         while not self._stop.is_set():
             try:
                 await self._tick(kube)

@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 import aiohttp
 from kubernetes.aio import config as kube_config
@@ -162,17 +162,17 @@ class AioKubeClient:
         self._slots = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
 
     @classmethod
-    async def connect(cls) -> AioKubeClient:
+    async def connect(cls, environ: Mapping[str, str] = os.environ) -> Self:
         """Configure from the pod's service account, else from KUBECONFIG or ~/.kube/config. Makes no request yet.
 
         Raises KubeForbiddenError when neither exists.
         """
         configuration = Configuration()
         try:
-            if os.environ.get("KUBERNETES_SERVICE_HOST"):
+            if environ.get("KUBERNETES_SERVICE_HOST"):
                 kube_config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
             else:
-                path = os.environ.get("KUBECONFIG") or "~/.kube/config"  # the library expands the tilde
+                path = environ.get("KUBECONFIG") or "~/.kube/config"  # the library expands the tilde
                 loading = kube_config.load_kube_config(  # type: ignore[no-untyped-call]
                     config_file=path, client_configuration=configuration
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -17,6 +17,18 @@ from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretE
 from fleet_operator.reconcilers.publishing import publish
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.workers import Result
+
+SECRET_SECONDS: Final = 10.0
+"""How often Secrets are read again while they are what keeps us from the cluster; no watch tells of them."""
+MENDED_BY_SECRETS: Final = frozenset(
+    {
+        conditions.SECRET_NOT_FOUND,
+        conditions.SECRET_NOT_LABELLED,
+        conditions.SECRET_INCOMPLETE,
+        conditions.AUTHENTICATION_FAILED,
+        "TlsFailed",
+    }
+)
 
 
 class KafkaClusterReconciler:
@@ -44,7 +56,10 @@ class KafkaClusterReconciler:
             await self._observe(key, cluster)
             facts = KafkaClusterFacts(cluster=cluster, observation=context.observatory.latest(key))
             status = project_kafkacluster_status(facts, previous, now)
-        return Result(await publish(context, body, status))
+        again = await publish(context, body, status)
+        seen = context.observatory.latest(key)
+        waits_for_secret = seen is not None and seen.reason in MENDED_BY_SECRETS
+        return Result(again if again is None or not waits_for_secret else min(again, SECRET_SECONDS))
 
     async def _observe(self, key: Key, cluster: KafkaCluster) -> None:
         """Have the cluster observed, or say why it is not."""
