@@ -1,0 +1,152 @@
+"""What is wrong is told within half a minute, by a condition with its reason, and then left in peace."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.apiserver import objects
+from tests.apiserver.conftest import Site
+from tests.support.apiserver import ApiServer
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+TOLD_WITHIN_S = 30.0
+CALM_S = 62
+"""A little more than a minute, in which each object may be written at most once."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing that is wrong, in a namespace of its own; the group's `Ready` must say `reason` and name `hint`."""
+
+    name: str
+    reason: str
+    hint: str
+    bodies: Callable[[str], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A broker that hangs: connections are accepted by the kernel, and nothing ever answers."""
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=64)) as listening:
+        yield listening.getsockname()[1]
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A broker that is away: nobody listens."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        return int(listening.getsockname()[1])
+
+
+def cases(broker: KafkaBroker, silent_port: int, closed_port: int) -> list[Case]:
+    def with_cluster(bootstrap: str, **spec: Any) -> Callable[[str], list[dict[str, Any]]]:
+        return lambda n: [objects.handler_source(n), objects.cluster(n, bootstrap, **spec), objects.group(n)]
+
+    def with_secret(*, password: str, labelled: bool) -> Callable[[str], list[dict[str, Any]]]:
+        make = with_cluster(broker.sasl_bootstrap, sasl=objects.sasl("alice"))
+        return lambda n: [objects.secret(n, "alice", password=password, labelled=labelled), *make(n)]
+
+    def with_group(**spec: Any) -> Callable[[str], list[dict[str, Any]]]:
+        return lambda n: [
+            objects.handler_source(n),
+            objects.cluster(n, broker.bootstrap),
+            objects.group(n, **spec),
+        ]
+
+    missing_secret = with_cluster(broker.sasl_bootstrap, sasl=objects.sasl("nobody"))
+    return [
+        Case("cluster", "ClusterNotFound", "main", lambda n: [objects.handler_source(n), objects.group(n)]),
+        Case("topic", "TopicNotFound", "no-such-topic", with_group(topics=["no-such-topic"])),
+        Case("output", "TopicNotFound", "no-output", with_group(handler={"outputs": ["no-output"]})),
+        Case("password", "AuthenticationFailed", "alice", with_secret(password="wrong", labelled=True)),
+        Case(
+            "label", "SecretNotLabelled", "consumerfleet.io/credentials=true", with_secret(password="x", labelled=False)
+        ),
+        Case("secret", "SecretNotFound", "nobody", missing_secret),
+        Case("away", "BrokerUnreachable", str(closed_port), with_cluster(f"127.0.0.1:{closed_port}")),
+        Case("hung", "BrokerUnreachable", str(silent_port), with_cluster(f"127.0.0.1:{silent_port}")),
+        Case("handler", "HandlerNotCallable", "no `missing`", with_group(callable_="handler:missing")),
+        Case("source", "HandlerSourceNotFound", "handler", lambda n: with_group()(n)[1:]),
+    ]
+
+
+class WriteCounter:
+    """Counts what is written to the objects of one kind, by namespace, as a watch of the API server tells it."""
+
+    def __init__(self, api: ApiServer, plural: str) -> None:
+        path = f"/apis/consumerfleet.io/v1alpha1/{plural}"
+        version = json.loads(api.kubectl("get", "--raw", path))["metadata"]["resourceVersion"]
+        watch = f"{path}?watch=1&resourceVersion={version}&timeoutSeconds={CALM_S}"
+        command = [str(api._kubectl), "--kubeconfig", str(api.kubeconfig), "get", "--raw", watch]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def finish(self) -> Counter[str]:
+        """Wait for the watch to end; returns the writes of each namespace."""
+        output, _ = self._process.communicate(timeout=CALM_S + 30)
+        events = [json.loads(line) for line in output.splitlines()]
+        return Counter(event["object"]["metadata"]["namespace"] for event in events if event["type"] == "MODIFIED")
+
+
+def test_every_failure_is_told_in_time_and_then_left_in_peace(
+    site: Callable[..., Site], api: ApiServer, broker: KafkaBroker, silent_port: int, closed_port: int
+) -> None:
+    """All cases side by side, with a healthy fleet among them; then a minute in which nobody may write twice."""
+    sites = {}
+    for case in cases(broker, silent_port, closed_port):
+        here = sites[case] = site(f"failing-{case.name}")
+        here.apply(*case.bodies(here.name))
+    healthy = site("healthy")
+    healthy.apply(objects.handler_source(healthy.name), objects.cluster(healthy.name, broker.bootstrap))
+    healthy.apply(objects.group(healthy.name))
+    for case, here in sites.items():
+        told = here.wait_condition(
+            "consumergroups", "flights", "Ready", status="False", reason=case.reason, timeout_s=TOLD_WITHIN_S
+        )
+        assert case.hint in told["message"], told
+    healthy.wait_ready_replicas(1)
+    revision = healthy.get("statefulsets", "flights")["metadata"]["annotations"]["consumerfleet.io/revision"]
+
+    def recorded() -> bool:
+        annotations = healthy.get("configmaps", f"flights-{revision}")["metadata"]["annotations"]
+        return bool(annotations["consumerfleet.io/revision-state"] == "Good")
+
+    eventually(recorded, timeout_s=15, what="the healthy fleet to settle")
+    counters = {plural: WriteCounter(api, plural) for plural in ("consumergroups", "kafkaclusters")}
+    for plural, counter in counters.items():
+        writes = counter.finish()
+        names = {here.name for here in (*sites.values(), healthy)}
+        busy = {name: count for name, count in writes.items() if name in names and count > 1}
+        assert busy == {}, f"{plural} were written more than once in {CALM_S} s"
+        assert writes[healthy.name] == 0, f"the healthy fleet's {plural} were written"
+
+
+def test_mended_secret_is_taken_up(site: Callable[..., Site], broker: KafkaBroker) -> None:
+    here = site("mended")
+    here.apply(objects.secret(here.name, "alice", password="wrong"))
+    here.apply(objects.cluster(here.name, broker.sasl_bootstrap, sasl=objects.sasl("alice")))
+    here.wait_condition("kafkaclusters", "main", "Ready", status="False", reason="AuthenticationFailed")
+    assert "wrong" not in json.dumps(here.get("kafkaclusters", "main")["status"]).replace("wrong password", "")
+    here.apply(objects.secret(here.name, "alice", password="alice-secret"))
+    here.wait_condition("kafkaclusters", "main", "Ready", status="True", reason="Reached")
+
+
+def test_missing_parts_are_taken_up_when_they_come(site: Callable[..., Site], broker: KafkaBroker) -> None:
+    here = site("late")
+    here.apply(objects.group(here.name))
+    here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="ClusterNotFound")
+    here.apply(objects.cluster(here.name, broker.bootstrap))
+    here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="HandlerSourceNotFound")
+    here.apply(objects.handler_source(here.name))
+    here.wait_ready_replicas(1)
