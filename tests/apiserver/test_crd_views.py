@@ -66,8 +66,8 @@ def table(site: Site, *arguments: str) -> tuple[str, str]:
 
 def test_status_is_stored_as_projected(shown: Site) -> None:
     """Nothing that the operator writes is unknown to the schema, and so pruned."""
-    assert shown.get("consumergroup", "orders")["status"] == busy_status()
-    assert shown.get("kafkacluster", "main")["status"] == cluster_status()
+    assert shown.get("consumergroups", "orders")["status"] == busy_status()
+    assert shown.get("kafkaclusters", "main")["status"] == cluster_status()
 
 
 def test_columns_of_consumer_groups(shown: Site) -> None:
@@ -103,7 +103,7 @@ def test_scale_subresource_reads_and_writes(shown: Site) -> None:
         {"replicas": 2, "selector": "app.kubernetes.io/component=worker,consumerfleet.io/group=orders"},
     )
     shown.api.kubectl("-n", shown.name, "scale", "kcg/orders", "--replicas=3")
-    assert shown.get("kcg", "orders")["spec"]["replicas"] == 3
+    assert shown.get("consumergroups", "orders")["spec"]["replicas"] == 3
     shown.api.kubectl("-n", shown.name, "scale", "kcg/orders", "--replicas=2")
 
 
@@ -111,7 +111,7 @@ def test_status_is_written_by_its_subresource_only(shown: Site) -> None:
     """A person who edits the object cannot change what was observed, and the operator cannot change a spec."""
     path = ("-n", shown.name, "patch", "kcg", "orders", "--type=merge", "-p")
     shown.api.kubectl(*path, json.dumps({"status": {"state": "Dead"}}))
-    assert shown.get("kcg", "orders")["status"]["state"] == "Stable"
+    assert shown.get("consumergroups", "orders")["status"]["state"] == "Stable"
 
 
 def undescribed(schema: Mapping[str, Any], path: str) -> Iterator[str]:
