@@ -177,6 +177,9 @@ class Consumer:
                 self._signal.clear()
                 self._take_news()
                 self._take_starts()
+                if fetch.failure is not None:
+                    self._fatal = fetch.failure
+                    raise fetch.failure
                 records = self._take_records(fetch, limit)
                 woken, self._woken = self._woken, False
                 if records or woken or now >= deadline:

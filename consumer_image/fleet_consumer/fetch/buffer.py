@@ -10,23 +10,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import repeat
-from operator import itemgetter
 from typing import Any
 
 from confluent_kafka import Message
 
+from fleet_consumer.fetch.fetched import fetched_records
 from fleet_consumer.fetch.records import Records, Run
 from fleet_consumer.record import Record, TopicPartition
 
-# Methods of a C type, called through `map`: a loop in C instead of one in Python.
 _offset: Callable[[Message], Any] = Message.offset
-_timestamp: Callable[[Message], tuple[int, int]] = Message.timestamp
-_key: Callable[[Message], Any] = Message.key
-_value: Callable[[Message], Any] = Message.value
-_headers: Callable[[Message], Any] = Message.headers
-_leader_epoch: Callable[[Message], Any] = Message.leader_epoch
-_milliseconds = itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,30 +159,11 @@ def _records(buffer: PartitionBuffer, run: list[Message]) -> list[Record]:
 
     (After a seek forward within what librdkafka had prefetched, nothing older may come out.)
     """
-    offsets = list(map(_offset, run))
-    if offsets[0] < buffer.position:
-        keep = [index for index, offset in enumerate(offsets) if offset >= buffer.position]
-        if not keep:
+    if _offset(run[0]) < buffer.position:
+        run = [message for message in run if _offset(message) >= buffer.position]
+        if not run:
             return []
-        run, offsets = run[keep[0] :], offsets[keep[0] :]
-    headers: Any = list(map(_headers, run))
-    headers = [entry or () for entry in headers] if any(headers) else repeat(())
-    epochs: Any = list(map(_leader_epoch, run))
-    if None in epochs:
-        epochs = [-1 if epoch is None else epoch for epoch in epochs]
-    topic, partition = buffer.topic_partition
-    buffer.position = offsets[-1] + 1
-    buffer.leader_epoch = epochs[-1]
-    return list(
-        map(
-            Record,
-            repeat(topic),
-            repeat(partition),
-            offsets,
-            map(_milliseconds, map(_timestamp, run)),
-            map(_key, run),
-            map(_value, run),
-            headers,
-            epochs,
-        )
-    )
+    buffer.position = _offset(run[-1]) + 1
+    epoch = run[-1].leader_epoch()
+    buffer.leader_epoch = -1 if epoch is None else epoch
+    return fetched_records(run)

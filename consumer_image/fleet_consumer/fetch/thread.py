@@ -9,18 +9,17 @@ partitions that are held back for long, and keep being sent, are paused there.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, Message
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.fetch.buffer import PartitionBuffer, ReadAhead
-from fleet_consumer.group.errors import DataPlaneFailed
+from fleet_consumer.group.errors import DataPlaneFailed, InternalFailure
 from fleet_consumer.record import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -60,6 +59,8 @@ class FetchThread:
         clock: Clock,
     ) -> None:
         self.read_ahead = ReadAhead()
+        # Written by the fetch thread, read by any: why it ended, if it did by itself; and what it met last.
+        self.failure: InternalFailure | None = None
         self._trouble: tuple[DataPlaneFailed, float] | None = None
         self._clock = clock
         self._consumer = confluent_kafka.Consumer({**config, "error_cb": self._on_error})
@@ -171,20 +172,16 @@ class FetchThread:
                 else:
                     self._read(IDLE_POLL_S)
         except Exception as bug:
+            # Also what librdkafka refuses: a partition that was not assigned or not moved must not go unread silently.
             logger.exception("the fetch thread ended")
-            self._trouble = DataPlaneFailed(f"the fetch thread ended by {type(bug).__name__}: {bug}"), math.inf
+            self.failure = InternalFailure(f"the fetch thread ended by {type(bug).__name__}: {bug}")
             self._on_data()
         finally:
             self._consumer.close()
 
     def _obey(self) -> None:
         while self._commands:
-            command = self._commands.popleft()
-            try:
-                command(self._consumer)
-            except KafkaException as refused:
-                logger.exception("librdkafka refused a command")
-                self._trouble = DataPlaneFailed(f"librdkafka refused a command: {refused.args[0].str()}"), math.inf
+            self._commands.popleft()(self._consumer)
         topics = {topic for topic, _ in self._buffers}
         self._only_topic = next(iter(topics)) if len(topics) == 1 else None
 
