@@ -199,6 +199,23 @@ def lag(options: argparse.Namespace) -> dict[str, Any]:
     return {"end": total, "lag": sum(end - max(first, committed.get(n, 0)) for n, (first, end) in marks.items())}
 
 
+def write(options: argparse.Namespace) -> dict[str, Any]:
+    """Write each line of standard input as one record without a key."""
+    producer = Producer({"bootstrap.servers": options.bootstrap, "enable.idempotence": True})
+    lines = sys.stdin.buffer.read().splitlines()
+    for line in lines:
+        producer.produce(options.topic, value=line)
+    left = producer.flush(30)
+    if left:
+        raise SystemExit(f"{left} records unacknowledged")
+    return {"written": len(lines)}
+
+
+def read(options: argparse.Namespace) -> dict[str, Any]:
+    """The values that a topic holds now, as text."""
+    return {"values": [(message.value() or b"").decode() for message in read_all(options.bootstrap, options.topic)]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bootstrap", required=True)
@@ -211,7 +228,7 @@ def main() -> None:
     command = commands.add_parser("delete-group")
     command.add_argument("groups", nargs="+")
     command.set_defaults(run=delete_group)
-    for name, function in (("produce", produce), ("count", count), ("lag", lag)):
+    for name, function in (("produce", produce), ("count", count), ("lag", lag), ("write", write), ("read", read)):
         command = commands.add_parser(name)
         command.add_argument("--topic", required=True)
         command.add_argument("--output", default="")
