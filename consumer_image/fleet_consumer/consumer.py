@@ -39,8 +39,9 @@ LOOK_UP_S = 1.0
 """The longest that a waiting `poll` sleeps: so often at least it tells that the user's thread is alive."""
 LOOKUP_RETRY_S = 5.0
 """How long starting positions that could not be found are left alone, so that their error is not raised hotly."""
-READ_AHEAD_POLLS = 4
-"""How many full polls are read ahead."""
+READ_AHEAD_POLLS = 2
+"""How many full polls are read ahead: one to hand out while the next is read. Measured with values of 1 KiB, 4 took 5 %
+more CPU time: records grow cold in the processor's cache while they wait. librdkafka holds far more before it."""
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 LEAVE_WORDS = ("default", "leave", "remain")
 
