@@ -12,7 +12,8 @@ from fleet_operator.planning import manifests
 from fleet_operator.planning.revision import plan_revision
 from fleet_operator.planning.rollout import RevisionMark
 from tests.apiserver.conftest import Site
-from tests.apiserver.crd_objects import (
+from tests.support.apiserver import ApiServer
+from tests.unit.api.crd_objects import (
     JsonObject,
     accepted,
     changed,
@@ -21,7 +22,6 @@ from tests.apiserver.crd_objects import (
     full_kafka_cluster,
     kafka_cluster,
 )
-from tests.support.apiserver import ApiServer
 
 UID = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
 FILES = {"shop.py": "def handle(record): ..."}

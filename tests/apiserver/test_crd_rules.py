@@ -12,7 +12,8 @@ import yaml
 
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from tests.apiserver.conftest import Site
-from tests.apiserver.crd_objects import (
+from tests.support.apiserver import ApiServer
+from tests.unit.api.crd_objects import (
     REMOVED,
     JsonObject,
     accepted,
@@ -22,7 +23,6 @@ from tests.apiserver.crd_objects import (
     kafka_cluster,
     refusal,
 )
-from tests.support.apiserver import ApiServer
 
 ROOT = Path(__file__).parents[2]
 T = "spec.template."

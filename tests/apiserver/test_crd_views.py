@@ -12,8 +12,8 @@ from fleet_operator.planning.observation import OffsetSample, StuckPartition, Wo
 from fleet_operator.planning.status_consumergroup import project_consumergroup_status
 from fleet_operator.planning.status_kafkacluster import KafkaClusterFacts, project_kafkacluster_status
 from tests.apiserver.conftest import Site
-from tests.apiserver.crd_objects import consumer_group, kafka_cluster
 from tests.support.apiserver import ApiServer
+from tests.unit.api.crd_objects import consumer_group, kafka_cluster
 from tests.unit.planning import builders
 
 COLUMNS = "NAME STATE REPLICAS TARGET PARTS LAG BEHIND LIMIT READY AGE"
@@ -46,6 +46,12 @@ def write_status(site: Site, kind: str, name: str, status: Mapping[str, Any]) ->
     site.api.kubectl("-n", site.name, "patch", kind, name, "--subresource=status", "--type=merge", "-p", patch)
 
 
+def stored(site: Site, kind: str, name: str) -> dict[str, Any]:
+    """An object as kubectl shows it."""
+    found: dict[str, Any] = json.loads(site.api.kubectl("-n", site.name, "get", kind, name, "-o", "json"))
+    return found
+
+
 @pytest.fixture(scope="module")
 def shown(site: Callable[..., Site]) -> Iterator[Site]:
     """A namespace with one object of each kind, both with a status; gone before an operator could look at them."""
@@ -66,8 +72,8 @@ def table(site: Site, *arguments: str) -> tuple[str, str]:
 
 def test_status_is_stored_as_projected(shown: Site) -> None:
     """Nothing that the operator writes is unknown to the schema, and so pruned."""
-    assert shown.get("consumergroups", "orders")["status"] == busy_status()
-    assert shown.get("kafkaclusters", "main")["status"] == cluster_status()
+    assert stored(shown, "consumergroups", "orders")["status"] == busy_status()
+    assert stored(shown, "kafkaclusters", "main")["status"] == cluster_status()
 
 
 def test_columns_of_consumer_groups(shown: Site) -> None:
@@ -103,7 +109,7 @@ def test_scale_subresource_reads_and_writes(shown: Site) -> None:
         {"replicas": 2, "selector": "app.kubernetes.io/component=worker,consumerfleet.io/group=orders"},
     )
     shown.api.kubectl("-n", shown.name, "scale", "kcg/orders", "--replicas=3")
-    assert shown.get("consumergroups", "orders")["spec"]["replicas"] == 3
+    assert stored(shown, "consumergroups", "orders")["spec"]["replicas"] == 3
     shown.api.kubectl("-n", shown.name, "scale", "kcg/orders", "--replicas=2")
 
 
@@ -111,7 +117,7 @@ def test_status_is_written_by_its_subresource_only(shown: Site) -> None:
     """A person who edits the object cannot change what was observed, and the operator cannot change a spec."""
     path = ("-n", shown.name, "patch", "kcg", "orders", "--type=merge", "-p")
     shown.api.kubectl(*path, json.dumps({"status": {"state": "Dead"}}))
-    assert shown.get("consumergroups", "orders")["status"]["state"] == "Stable"
+    assert stored(shown, "consumergroups", "orders")["status"]["state"] == "Stable"
 
 
 def undescribed(schema: Mapping[str, Any], path: str) -> Iterator[str]:
