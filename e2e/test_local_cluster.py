@@ -12,12 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from e2e.local_cluster.cache import cache_entry
 from e2e.local_cluster.cgroups import existing_cgroups
 from e2e.local_cluster.cluster import LocalCluster
 from e2e.local_cluster.commands import output
 from e2e.local_cluster.instance import CHECKOUT, Instance, select_instance
+from e2e.local_cluster.kafka_pod import ensure_kafka, host_bootstrap
 from e2e.local_cluster.namespace import enter_command, find_first_process
 from e2e.local_cluster.network import link_exists
 from e2e.local_cluster.node_state import NodeState
@@ -26,6 +30,8 @@ from e2e.local_cluster.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the embedded cluster needs root")
 
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+RECORDS = 20
 KERNEL_SETTINGS = ("net.ipv4.ip_forward", "vm.overcommit_memory", "kernel.panic", "kernel.panic_on_oops")
 
 
@@ -190,6 +196,33 @@ def test_up_killed_midway_is_completed_by_the_next(
     second_cluster.up()
 
     assert unhealthy(second_cluster) == []
+
+
+def deliver(bootstrap: str, codec: str) -> list[KafkaError | None]:
+    """Produce records and return what became of each: None for one that the broker has stored."""
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 100})
+    outcomes: list[KafkaError | None] = []
+    for _ in range(RECORDS):
+        producer.produce("codecs", b"flight " * 40, on_delivery=lambda error, _: outcomes.append(error))
+    producer.flush(30)
+    return outcomes
+
+
+def test_kafka_takes_every_codec_and_keeps_records_when_its_pod_is_deleted(cluster: LocalCluster) -> None:
+    """The broker loads a codec's native library when a client first uses it, from an image that holds just enough."""
+    ensure_kafka(cluster)
+    bootstrap = host_bootstrap(cluster)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic("codecs", 1, 1)])["codecs"].result()
+    for codec in CODECS:
+        assert deliver(bootstrap, codec) == [None] * RECORDS, codec
+
+    cluster.access.kubectl("delete", "pod", "kafka-0", "--namespace", "kafka")
+    ensure_kafka(cluster)
+
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "codecs"})
+    assert reader.get_watermark_offsets(TopicPartition("codecs", 0), timeout=30) == (0, RECORDS * len(CODECS))
+    reader.close()
 
 
 def test_two_clusters_run_side_by_side_and_one_leaves_without_a_trace(
