@@ -38,6 +38,9 @@ POLL_TIMEOUT_S: Final = 0.5
 ERROR_PAUSE_S: Final = 1.0
 """Pause after a poll that raised: a cause that stays must not become a hot loop."""
 
+ERROR_TOLD_S: Final = 15.0
+"""How long an error of a poll is told: what stays wrong is raised every few seconds only; no flicker."""
+
 REVOKE_WAIT_S: Final = 10.0
 """How long a rebalance waits for acknowledgements and for the commit: longer saves duplicates, yet delays all."""
 
@@ -54,8 +57,8 @@ class LoopSettings:
 class ConsumeLoop:
     """One member's work, from subscribing to closing. Making one starts nothing.
 
-    `pause(seconds)` waits, and returns early when the worker is to stop. `error` is what the last poll met, None once
-    a poll succeeded. All methods belong to one thread, except `stop`.
+    `pause(seconds)` waits, and returns early when the worker is to stop. All methods belong to one thread, except
+    `stop` and `error`.
     """
 
     def __init__(
@@ -81,11 +84,12 @@ class ConsumeLoop:
         self._clock = clock
         self._pause = pause
         self.progress: Progress[Outgoing] = Progress()
-        self.error: Exception | None = None
+        self._error: tuple[ConsumerError, float] | None = None
         self.beat_at = clock.monotonic()
         self._batch: dict[TopicPartition, PartitionProgress[Outgoing]] = {}
         self._commit_at = clock.monotonic() + settings.commit_interval_s
         self._commit_in_flight = False
+        self._revoke_wait_s = REVOKE_WAIT_S
         self._stop_at: float | None = None
 
     def start(self) -> None:
@@ -104,6 +108,12 @@ class ConsumeLoop:
     def stopping(self) -> bool:
         return self._stop_at is not None
 
+    @property
+    def error(self) -> ConsumerError | None:
+        """What polls met lately, None once records flow or nothing has been met for a while. Any thread."""
+        met = self._error
+        return met[0] if met is not None and self._clock.monotonic() < met[1] else None
+
     def step(self) -> None:
         """Poll once and see to everything that came of it. Raises FatalConsumerError; the loop is finished then."""
         before = self._clock.monotonic()
@@ -119,8 +129,10 @@ class ConsumeLoop:
     def close(self, timeout_s: float) -> None:
         """Write out, commit, leave (dynamic) or remain (static), stop all threads; about `timeout_s` seconds at most.
 
-        The consumer's close revokes everything first, and `_revoked` waits for acknowledgements and commits.
+        The consumer's close revokes everything first, and `_revoked` waits for acknowledgements and commits, each at
+        most a third of the time.
         """
+        self._revoke_wait_s = min(REVOKE_WAIT_S, timeout_s / 3)
         self._consumer.close(timeout_s)
 
     def _poll(self, timeout_s: float, *, max_records: int | None = None) -> list[Run]:
@@ -131,10 +143,11 @@ class ConsumeLoop:
         except ConsumerError as error:
             if str(error) != str(self.error):
                 LOG.warning("poll failed", extra=fields(reason=error.reason, error=str(error)))
-            self.error = error
+            self._error = error, self._clock.monotonic() + ERROR_TOLD_S
             self._pause(ERROR_PAUSE_S)
             return []
-        self.error = None
+        if runs:
+            self._error = None
         return runs
 
     def _begin(self, run: Run) -> PartitionProgress[Outgoing]:
@@ -248,11 +261,11 @@ class ConsumeLoop:
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Partitions are about to go: what is finished by now is committed, so that nobody repeats it."""
         going = {each: self.progress.partitions[each] for each in partitions if each in self.progress.partitions}
-        self._writing.finish(going, REVOKE_WAIT_S)
+        self._writing.finish(going, self._revoke_wait_s)
         offsets = {each: offset for each, partition in going.items() if (offset := partition.committable())}
         if offsets:
             try:
-                self._consumer.commit(offsets, REVOKE_WAIT_S)
+                self._consumer.commit(offsets, self._revoke_wait_s)
             except ConsumerError as error:
                 self._note_commit(offsets, error)
             else:

@@ -144,7 +144,7 @@ class WorkerProcess:
         while not self._stop.is_set():
             try:
                 self._handler.setup(context)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 delay = backoff.after(0.0)
                 self._state.error = SetupFailed(f"setup of handler {self._handler.spec!r}: {error!r}")
                 LOG.exception("the handler's setup failed", extra=fields(again_in_s=delay))
@@ -157,7 +157,7 @@ class WorkerProcess:
     def _tear_down(self, context: HandlerContext) -> None:
         try:
             self._handler.teardown(context)
-        except Exception:
+        except (Exception, SystemExit):
             LOG.exception("the handler's teardown failed")
 
     def _live_sessions(self) -> None:

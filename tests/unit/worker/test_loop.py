@@ -22,6 +22,11 @@ def values(count: int) -> list[bytes]:
     return [f"{number}".encode() for number in range(count)]
 
 
+def shown(bench: Bench) -> str:
+    """The reason of the error that /member would tell."""
+    return bench.loop.error.reason if bench.loop.error is not None else ""
+
+
 def test_records_are_handled_in_order_and_committed_after_the_interval() -> None:
     seen: list[bytes] = []
     bench = Bench(lambda record: seen.append(record.value), {P0: values(3)})
@@ -393,7 +398,22 @@ def test_error_of_a_poll_is_shown_and_does_not_become_a_hot_loop() -> None:
     assert isinstance(bench.loop.error, NoOffsetForPartition)
     assert bench.clock.now - before >= 2.0
     bench.steps(1)
+    assert isinstance(bench.loop.error, NoOffsetForPartition), "an error that comes every few seconds must not flicker"
+    bench.steps(32)
     assert bench.loop.error is None
+
+
+def test_error_is_over_once_records_flow() -> None:
+    bench = Bench(lambda record: None, {P0: values(1)})
+
+    def fail() -> None:
+        raise NoOffsetForPartition("partition t-0 has no offset", [P0])
+
+    bench.consumer.script.insert(0, fail)
+    bench.steps(1)
+    assert shown(bench) == "NoOffsetForPartition"
+    bench.steps(1)
+    assert (shown(bench), bench.stats.done) == ("", 1)
 
 
 def test_fatal_error_leaves_the_loop() -> None:
