@@ -37,7 +37,7 @@ def to_kafka_python(ours: Any, target: Any, version: int) -> Any:
             value = list(value)
         elif value == ZERO_UUID:
             value = None
-        elif name.endswith("authorized_operations"):
+        elif name.endswith("authorized_operations") and not isinstance(value, bool):
             value = _bits(value)
         values[name] = value
     return target(version=version, **values)

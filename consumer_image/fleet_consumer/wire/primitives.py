@@ -68,6 +68,9 @@ def read_length_int32(data: bytes, pos: int) -> tuple[int, int]:
 
 def read_length_compact(data: bytes, pos: int) -> tuple[int, int]:
     """A length in the flexible encoding, which writes length + 1 and 0 for null; returned as -1 for null."""
+    byte = data[pos]
+    if byte < 0x80:  # nearly always
+        return byte - 1, pos + 1
     value, pos = read_uvarint(data, pos)
     return value - 1, pos
 
