@@ -19,7 +19,13 @@ class Metrics:
     """Every metric of one operator process; made anew for each test, hence no global registry."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
+        self._register_reconciles(self.registry)
+        self._register_caches(self.registry)
+        self._register_observations(self.registry)
+        self._register_groups(self.registry)
+
+    def _register_reconciles(self, registry: CollectorRegistry) -> None:
         self.reconciles = Counter(
             f"{PREFIX}_reconciles",
             "Reconciles by kind and outcome (done, error, bug).",
@@ -54,6 +60,8 @@ class Metrics:
             ["outcome"],
             registry=registry,
         )
+
+    def _register_caches(self, registry: CollectorRegistry) -> None:
         self.watch_events = Counter(
             f"{PREFIX}_watch_events", "Events that the watches delivered.", ["kind"], registry=registry
         )
@@ -68,6 +76,8 @@ class Metrics:
         self.loop_lag = Gauge(
             f"{PREFIX}_loop_lag_seconds", "How late the event loop ran its last tick.", registry=registry
         )
+
+    def _register_observations(self, registry: CollectorRegistry) -> None:
         self.observation_seconds = Histogram(
             f"{PREFIX}_observation_seconds",
             "How long one look at a Kafka cluster takes.",
@@ -87,6 +97,8 @@ class Metrics:
             ["cluster"],
             registry=registry,
         )
+
+    def _register_groups(self, registry: CollectorRegistry) -> None:
         self.group_lag = Gauge(
             "consumer_fleet_group_lag_records",
             "Records between committed and end offsets; absent while unknown.",
