@@ -152,7 +152,8 @@ class LocalCluster:
         alive = find_first_process(self.instance) is not None
         state = NodeState.read(self.instance.state_file)
         if state and state.error:
-            raise ClusterError("StartFailed", state.error)
+            hint = "if it fails again, `down` and then `up` begin from nothing"
+            raise ClusterError("StartFailed", f"{state.error}\n{hint}")
         if not alive:
             log = self.instance.logs / "inside.log"
             tail = "\n".join(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-15:])
