@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from fleet_consumer.assignors import load
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.coordinator.flows import Ticket
-from fleet_consumer.coordinator.offsets import ResetPolicy, Starts
+from fleet_consumer.coordinator.offsets import ResetPolicy
 from fleet_consumer.coordinator.thread import CoordinatorThread
-from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer
 from fleet_consumer.fetch.librdkafka import check_properties, consumer_config
 from fleet_consumer.fetch.records import Records
 from fleet_consumer.fetch.thread import FetchThread
@@ -28,6 +27,7 @@ from fleet_consumer.group.membership import Membership, OffsetAndMetadata
 from fleet_consumer.group.messages import CallBack, CallBackKind, FinishCommit
 from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.net import ConnectionSettings
+from fleet_consumer.positions import Positions
 from fleet_consumer.record import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -37,8 +37,6 @@ CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], Exception
 
 LOOK_UP_S = 1.0
 """The longest that a waiting `poll` sleeps: so often at least it tells that the user's thread is alive."""
-LOOKUP_RETRY_S = 5.0
-"""How long starting positions that could not be found are left alone, so that their error is not raised hotly."""
 READ_AHEAD_POLLS = 2
 """How many full polls are read ahead: one to hand out while the next is read. Measured with values of 1 KiB, 4 took 5 %
 more CPU time: records grow cold in the processor's cache while they wait. librdkafka holds far more before it."""
@@ -103,7 +101,6 @@ class Consumer:
     def __init__(self, settings: ConsumerSettings, clock: Clock | None = None) -> None:
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._policy = ResetPolicy(settings.auto_offset_reset)
         # A one-slot latch: whoever has news for the user's thread sets it.
         self._signal = threading.Event()
         self._woken = False
@@ -118,15 +115,11 @@ class Consumer:
             clock=self._clock,
             on_news=self._signal.set,
         )
+        # Both from the first subscription on.
         self._fetch: FetchThread | None = None
+        self._positions: Positions | None = None
         self._callbacks: dict[CallBackKind, RebalanceCallback | None] = {}
         self._commit_callbacks: dict[Ticket[None], CommitCallback] = {}
-        # What is owned, by the user's view: None until the starting position is known.
-        self._owned: dict[TopicPartition, PartitionBuffer | None] = {}
-        self._paused: set[TopicPartition] = set()
-        self._appeared: set[TopicPartition] = set()
-        # Lookups of starting positions under way, with the partitions they are for.
-        self._lookups: dict[Ticket[Starts], frozenset[TopicPartition]] = {}
 
     # Membership.
 
@@ -168,8 +161,8 @@ class Consumer:
         FatalConsumerError, AssignorFailed, NoOffsetForPartition, OffsetLookupFailed, TopicAuthorizationFailed, and
         what callbacks raise.
         """
-        with self._entered():
-            fetch = self._started()
+        with self._entered(nested=False):
+            positions = self._started()
             limit = self._settings.max_poll_records if max_records is None else max_records
             deadline = self._clock.monotonic() + timeout_s
             while True:
@@ -177,12 +170,13 @@ class Consumer:
                 # Cleared before looking: news that come while we look set it again and end the wait.
                 self._signal.clear()
                 self._take_news()
-                self._take_starts()
-                if fetch.failure is not None:
-                    self._fatal = fetch.failure
-                    raise fetch.failure
-                records = self._take_records(fetch, limit)
-                woken, self._woken = self._woken, False
+                self._check_fetch()
+                positions.take_starts()
+                # Once the session is over, others may be handing out the same.
+                records = positions.take_records(limit) if self.holds_session() else Records([])
+                woken = self._woken
+                if woken:
+                    self._woken = False
                 if records or woken or now >= deadline:
                     return records
                 self._signal.wait(min(deadline - now, LOOK_UP_S))
@@ -216,7 +210,7 @@ class Consumer:
         """
         if leave not in LEAVE_WORDS:
             raise ValueError(f"leave is {leave!r}; use one of {', '.join(LEAVE_WORDS)}")
-        with self._entered(closing=True):
+        with self._entered(closing=True, nested=False):
             if self._closed:
                 return
             self._closed = True
@@ -287,54 +281,38 @@ class Consumer:
             return ticket.result or {}
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The next offset that poll would hand out; None while it is being looked up. Raises NotAssigned."""
+        """The next offset that poll would hand out; None while it is being looked up. Raises NotAssigned.
+
+        Worth a commit even where nothing was handed out yet: under `latest`, whoever owns the partition next would
+        otherwise start at what is the end by then.
+        """
         with self._entered():
-            self._check_owned((partition,))
-            buffer = self._owned[partition]
-            return None if buffer is None else buffer.position
+            return self._started().position(partition)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at `offset`; nothing that was read ahead before comes out. Raises NotAssigned."""
         with self._entered():
             if offset < 0:
                 raise ValueError(f"offset {offset} is negative")
-            self._check_owned((partition,))
-            self._move_to(self._started(), partition, offset)
+            self._started().seek(partition, offset)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions until `resume`; reassignment ends a pause. Raises NotAssigned."""
         with self._entered():
-            wanted = tuple(partitions)
-            self._check_owned(wanted)
-            self._paused.update(wanted)
-            for part in wanted:
-                buffer = self._owned[part]
-                if buffer is not None:
-                    buffer.paused = True
+            self._started().pause(tuple(partitions))
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """End a pause. Raises NotAssigned."""
         with self._entered():
-            fetch = self._started()
-            wanted = tuple(partitions)
-            self._check_owned(wanted)
-            self._paused.difference_update(wanted)
-            for part in wanted:
-                buffer = self._owned[part]
-                if buffer is not None and buffer.paused:
-                    buffer.paused = False
-                    fetch.read_ahead.release(buffer)
-                    if buffer.on_hold:
-                        buffer.on_hold = False
-                        fetch.unhold(part)
+            self._started().resume(tuple(partitions))
 
     def paused(self) -> frozenset[TopicPartition]:
         """What is paused now."""
-        return frozenset(self._paused)
+        return frozenset() if self._positions is None else self._positions.paused
 
     def assignment(self) -> frozenset[TopicPartition]:
         """What this member owns now, from the caller's view: what `on_assigned` gave and nothing has taken since."""
-        return frozenset(self._owned)
+        return frozenset() if self._positions is None else self._positions.owned
 
     # What the other threads have for us.
 
@@ -382,38 +360,21 @@ class Consumer:
     def _assigned(self, callback: CallBack) -> None:
         if callback.assignor is not None and callback.assignment is not None:
             callback.assignor.on_assignment(callback.assignment, callback.generation)
-        self._owned = dict.fromkeys(callback.partitions)
-        self._appeared.update(callback.appeared)
+        positions = self._started()
+        positions.assign(callback.partitions, callback.appeared)
         try:
             self._run_user_callback(CallBackKind.ASSIGNED, callback.partitions)
         finally:
-            unknown = tuple(part for part, buffer in self._owned.items() if buffer is None)
-            if unknown:
-                self._look_up(unknown)
+            positions.look_up_unknown()
 
     def _taken_away(self, kind: CallBackKind, partitions: Sequence[TopicPartition]) -> None:
-        """Revoked or lost: nothing of these comes out any more, then the user hears of it.
-
-        The fetch thread stops reading them before the callback, for it may take long; what it still delivers carries
-        buffers that are void by now.
-        """
-        gone = frozenset(partitions)
-        for ticket in [ticket for ticket, parts in self._lookups.items() if parts & gone]:
-            ticket.cancel()
-            del self._lookups[ticket]
-        fetching = frozenset(part for part in gone if self._owned.get(part) is not None)
-        for part in fetching:
-            buffer = self._owned[part]
-            if buffer is not None:
-                buffer.current = False
-        if fetching and self._fetch is not None:
-            self._fetch.unassign(fetching)
+        """Revoked or lost: nothing of these comes out any more, then the user hears of it, then they are gone."""
+        positions = self._started()
+        positions.void(partitions)
         try:
             self._run_user_callback(kind, partitions)
         finally:
-            self._paused -= gone
-            for part in gone:
-                self._owned.pop(part, None)
+            positions.forget(partitions)
 
     def _run_user_callback(self, kind: CallBackKind, partitions: Sequence[TopicPartition]) -> None:
         callback = self._callbacks.get(kind)
@@ -422,114 +383,31 @@ class Consumer:
 
     def _give_back_all(self) -> None:
         """Closing: tell the user that everything goes, as revoked while the session holds, else as lost."""
-        partitions = tuple(sorted(self._owned))
+        partitions = tuple(sorted(self.assignment()))
         if partitions:
-            kind = CallBackKind.REVOKED if self.holds_session() else CallBackKind.LOST
-            self._taken_away(kind, partitions)
-
-    # Positions and records.
-
-    def _look_up(
-        self, partitions: tuple[TopicPartition, ...], *, use_committed: bool = True, delay_s: float = 0
-    ) -> None:
-        ticket = self._group.find_starts(
-            partitions,
-            appeared=frozenset(self._appeared),
-            policy=self._policy,
-            read_committed=self._settings.isolation_level == "read_committed",
-            use_committed=use_committed,
-            delay_s=delay_s,
-        )
-        self._lookups[ticket] = frozenset(partitions)
-
-    def _take_starts(self) -> None:
-        for ticket in [ticket for ticket in self._lookups if ticket.done]:
-            partitions = self._lookups.pop(ticket)
-            open_parts = tuple(part for part in sorted(partitions) if part in self._owned and self._owned[part] is None)
-            if ticket.error is not None:
-                self._look_up(open_parts, delay_s=LOOKUP_RETRY_S)
-                raise ticket.error
-            assert ticket.result is not None
-            self._begin(open_parts, ticket.result)
-
-    def _begin(self, partitions: Iterable[TopicPartition], starts: Starts) -> None:
-        buffers: dict[TopicPartition, tuple[PartitionBuffer, int]] = {}
-        for part in partitions:
-            start = starts.found.get(part)
-            if start is not None:
-                buffer = PartitionBuffer(part, start.offset, paused=part in self._paused)
-                self._owned[part] = buffer
-                buffers[part] = (buffer, start.leader_epoch)
-        if buffers:
-            self._started().assign(buffers)
-        without = [part for part in partitions if part in starts.without]
-        if without:
-            names = ", ".join(f"{part.topic}-{part.partition}" for part in without)
-            raise errors.NoOffsetForPartition(
-                f"group {self._settings.group_id!r}: no usable offset for {names} and auto_offset_reset is none; "
-                "seek these partitions or commit offsets for them",
-                without,
-            )
-
-    def _move_to(self, fetch: FetchThread, partition: TopicPartition, offset: int) -> None:
-        former = self._owned[partition]
-        buffer = PartitionBuffer(partition, offset, paused=partition in self._paused)
-        self._owned[partition] = buffer
-        if former is None:
-            fetch.assign({partition: (buffer, -1)})
-            return
-        former.current = False
-        if former.on_hold:
-            fetch.unhold(partition)
-        fetch.seek(buffer)
-
-    def _take_records(self, fetch: FetchThread, limit: int) -> Records:
-        """What may be handed out. Nothing once the session is over: others may be handing out the same by now."""
-        if not self.holds_session():
-            return Records([])
-        out_of_range: list[tuple[PartitionBuffer, OutOfRange]] = []
-        records = fetch.read_ahead.take(limit, lambda buffer, what: out_of_range.append((buffer, what)))
-        fetch.took()
-        for part in self._paused:
-            buffer = self._owned.get(part)
-            if buffer is not None and not buffer.on_hold and buffer.held_records >= self._settings.max_poll_records:
-                buffer.on_hold = True
-                fetch.hold(part)
-        for buffer, what in out_of_range:
-            self._reset(fetch, buffer, what)
-        return records
-
-    def _reset(self, fetch: FetchThread, buffer: PartitionBuffer, what: OutOfRange) -> None:
-        """The position does not exist: the broker deleted it, or was truncated. The policy decides, and it is told."""
-        part = buffer.topic_partition
-        logger.warning(
-            "partition %s-%d: offset %d is out of range (%s); reset policy: %s",
-            *(part.topic, part.partition, buffer.position, what.detail, self._policy.value),
-        )
-        buffer.current = False
-        self._owned[part] = None
-        fetch.unassign(frozenset((part,)))
-        self._look_up((part,), use_committed=False)
+            self._taken_away(CallBackKind.REVOKED if self.holds_session() else CallBackKind.LOST, partitions)
 
     # Rules of use.
 
     @contextmanager
-    def _entered(self, *, closing: bool = False) -> Iterator[None]:
-        """One thread at a time, calls from inside its callbacks excepted; nothing but close after the end."""
+    def _entered(self, *, closing: bool = False, nested: bool = True) -> Iterator[None]:
+        """One thread at a time; calls from inside its callbacks where `nested` allows; after the end only close."""
         me = threading.get_ident()
-        nested = self._user_thread == me
-        if not nested and not self._user.acquire(blocking=False):
+        inside = self._user_thread == me
+        if inside and not nested:
+            raise errors.ConcurrentUse("callbacks may call neither poll nor close")
+        if not inside and not self._user.acquire(blocking=False):
             raise errors.ConcurrentUse("another thread is inside this consumer; only wakeup may be called meanwhile")
         try:
             self._user_thread = me
             if not closing:
-                if self._closed and not nested:
+                if self._closed and not inside:
                     raise errors.ConsumerClosed("this consumer is closed")
                 if self._fatal is not None:
                     raise self._fatal
             yield
         finally:
-            if not nested:
+            if not inside:
                 self._user_thread = None
                 self._user.release()
 
@@ -543,18 +421,26 @@ class Consumer:
             on_data=self._signal.set,
             clock=self._clock,
         )
+        self._positions = Positions(
+            self._group,
+            self._fetch,
+            group_id=settings.group_id,
+            policy=ResetPolicy(settings.auto_offset_reset),
+            read_committed=settings.isolation_level == "read_committed",
+            held_records_max=settings.max_poll_records,
+        )
         self._fetch.start()
         self._group.start()
 
-    def _started(self) -> FetchThread:
-        if self._fetch is None:
+    def _started(self) -> Positions:
+        if self._positions is None:
             raise errors.NotSubscribed("subscribe first")
-        return self._fetch
+        return self._positions
 
-    def _check_owned(self, partitions: Iterable[TopicPartition]) -> None:
-        missing = [f"{part.topic}-{part.partition}" for part in partitions if part not in self._owned]
-        if missing:
-            raise errors.NotAssigned(f"{', '.join(missing)} not assigned to this consumer now")
+    def _check_fetch(self) -> None:
+        if self._fetch is not None and self._fetch.failure is not None:
+            self._fatal = self._fetch.failure
+            raise self._fetch.failure
 
 
 def _group_settings(settings: ConsumerSettings) -> GroupSettings:

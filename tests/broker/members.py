@@ -91,6 +91,7 @@ class Member:
         self.handed: list[Handed] = []
         self.calls: list[tuple[str, tuple[TopicPartition, ...]]] = []
         self.error: BaseException | None = None
+        self.positions: dict[TopicPartition, int | None] = {}
         self._commits = commits
         self._topics = topics
         self._done: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -170,13 +171,18 @@ class Member:
             first, last = run.records[0].offset, run.records[-1].offset
             self.handed.append(Handed(generation, run.topic_partition.partition, first, last))
             self._done[run.topic_partition] = OffsetAndMetadata(run.next_offset, run.records[-1].leader_epoch)
+        self.positions = {part: self.consumer.position(part) for part in self.consumer.assignment()}
         if records and self._commits:
             self.consumer.commit_async(self._done)
 
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Commit positions, also of partitions that gave nothing yet: under `latest` what comes meanwhile would be
+        skipped by the next owner."""
         self._note("revoked", partitions)
-        if self._commits and self._done:
-            self.consumer.commit(self._done, 5)
+        positions = {part: self.consumer.position(part) for part in partitions}
+        known = {part: OffsetAndMetadata(offset) for part, offset in positions.items() if offset is not None}
+        if self._commits:
+            self.consumer.commit({**known, **self._done}, 5)
         self._done = {}
 
     def _note(self, what: str, partitions: Sequence[TopicPartition]) -> None:
