@@ -150,7 +150,8 @@ class KafkaBroker:
 
     def _format(self) -> None:
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        arguments = ["format", "--standalone", "--cluster-id", cluster_id, "--config", str(self._properties)]
+        # One word with its value: an id may begin with a dash, which would make it look like an option.
+        arguments = ["format", "--standalone", f"--cluster-id={cluster_id}", "--config", str(self._properties)]
         self.tool("kafka.tools.StorageTool", *arguments, *scram_arguments(self._users))
 
     def _started(self) -> bool:
