@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import Membership
 from fleet_consumer.worker.logs import now_text
 from fleet_consumer.worker.loop import ConsumeLoop
@@ -47,10 +48,14 @@ def alive(state: WorkerState, *, handling: bool, now: float) -> bool:
 
 
 def ready(state: WorkerState) -> tuple[bool, str]:
-    """Whether this worker is a member that can do its work, and if not, why; a rebalance alone changes nothing."""
+    """Whether this worker is a member that can do its work, and if not, why; a rebalance alone changes nothing.
+
+    Trouble with a partition's leader is told by /member only: the other partitions go on, and librdkafka says when it
+    begins but not when it is over.
+    """
     session = state.session
     error = current_error(state)
-    if error is not None:
+    if error is not None and not isinstance(error, DataPlaneFailed):
         return False, f"{reason_of(error)}: {error}"
     if session is None:
         return False, "Starting: the group is not joined yet"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.group.errors import FencedInstance, TopicMissing
+from fleet_consumer.group.errors import DataPlaneFailed, FencedInstance, TopicMissing
 from fleet_consumer.group.membership import Membership
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Produce, Record
@@ -102,8 +102,9 @@ def test_worker_between_sessions_tells_why() -> None:
         (Membership(group_id="g", member_id="m", generation=-1, state="PreparingRebalance"), False),
         (Membership(group_id="g", generation=3, state="Failed"), False),
         (Membership(group_id="g", generation=3, state="Stable", error=TopicMissing("no topic 't'")), False),
+        (Membership(group_id="g", generation=3, state="Stable", error=DataPlaneFailed("t-1: leader away")), True),
     ],
-    ids=["stable", "a rebalance alone", "first join", "failed", "topic missing"],
+    ids=["stable", "a rebalance alone", "first join", "failed", "topic missing", "a leader away"],
 )
 def test_ready_means_a_member_that_can_work(membership: Membership, expected: bool) -> None:
     assert ready(Lived(membership).state)[0] is expected
