@@ -136,6 +136,7 @@ class Consumer:
         `on_revoked` gets partitions that still belong to this member until it returns: commit there.
         `on_lost` gets partitions that may belong to others already; without it `on_revoked` is called instead.
         `on_assigned` gets the new partitions, before any record of theirs is handed out: seek there.
+        Raises ValueError for topics without a name, SettingsRefused (a ValueError) for what librdkafka does not take.
         """
         with self._entered():
             wanted = tuple(topics)

@@ -83,7 +83,7 @@ def test_deleted_records_are_skipped_to_the_first_that_is_left(
 def test_m16_nothing_from_before_a_seek_or_during_a_pause_comes_out(broker: KafkaBroker) -> None:
     """320,000 records of toggling are for the nightly; here are enough to have read-ahead at every toggle."""
     topic = create_topic(broker.bootstrap, 2)
-    produce(broker.bootstrap, topic, 2, 20_000)
+    produce(broker.bootstrap, topic, 2, 10_000)
     one, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
     consumer = Consumer(settings(broker.bootstrap, unique("group")))
     expected = {one: 0, other: 0}
@@ -91,7 +91,7 @@ def test_m16_nothing_from_before_a_seek_or_during_a_pause_comes_out(broker: Kafk
     rounds = itertools.count()
     try:
         consumer.subscribe([topic])
-        while sum(expected.values()) < 40_000:
+        while sum(expected.values()) < 20_000:
             records = consumer.poll(5.0)
             for run in records.runs:
                 assert run.topic_partition not in consumer.paused()
@@ -116,11 +116,11 @@ def test_m16_nothing_from_before_a_seek_or_during_a_pause_comes_out(broker: Kafk
                     consumer.pause([other])
                 case _:
                     consumer.resume([one, other])
-                    consumer.seek(other, min(20_000, expected[other] + 50))
-                    expected[other] = min(20_000, expected[other] + 50)
+                    consumer.seek(other, min(10_000, expected[other] + 50))
+                    expected[other] = min(10_000, expected[other] + 50)
     finally:
         consumer.close()
-    assert expected == {one: 20_000, other: 20_000}
+    assert expected == {one: 10_000, other: 10_000}
 
 
 def test_long_pause_does_not_read_ahead_without_bound(broker: KafkaBroker) -> None:

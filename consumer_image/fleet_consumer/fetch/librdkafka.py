@@ -60,6 +60,12 @@ class PropertyNotAllowed(ValueError):
     reason = "PropertyNotAllowed"
 
 
+class SettingsRefused(ValueError):
+    """librdkafka does not take a value: a number out of its range, a certificate that it cannot read."""
+
+    reason = "SettingsRefused"
+
+
 def check_properties(properties: Mapping[str, str]) -> None:
     """Raise PropertyNotAllowed, naming all offenders and what is allowed."""
     refused = sorted(properties.keys() - ALLOWED_PROPERTIES)

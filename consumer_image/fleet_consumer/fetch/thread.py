@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.fetch.buffer import PartitionBuffer, ReadAhead
+from fleet_consumer.fetch.librdkafka import SettingsRefused
 from fleet_consumer.group.errors import DataPlaneFailed, InternalFailure
 from fleet_consumer.record import TopicPartition
 
@@ -45,7 +46,7 @@ _partition: Callable[[Message], Any] = Message.partition
 class FetchThread:
     """Reads the assigned partitions ahead into a `ReadAhead`. `on_data` is called, on this thread, when there is news.
 
-    Constructing opens librdkafka's consumer, which raises KafkaException for settings that it does not take; `start`
+    Constructing opens librdkafka's consumer, and raises SettingsRefused for values that it does not take; `start`
     starts the thread, `close` ends both. All other methods belong to one thread, the user's.
     """
 
@@ -63,7 +64,10 @@ class FetchThread:
         self.failure: InternalFailure | None = None
         self._trouble: tuple[DataPlaneFailed, float] | None = None
         self._clock = clock
-        self._consumer = confluent_kafka.Consumer({**config, "error_cb": self._on_error})
+        try:
+            self._consumer = confluent_kafka.Consumer({**config, "error_cb": self._on_error})
+        except KafkaException as refused:
+            raise SettingsRefused(f"the data plane's settings: {refused.args[0].str()}") from refused
         self._limit = read_ahead_records
         self._on_data = on_data
         self._commands: deque[Command] = deque()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.fetch.buffer import PartitionBuffer
+from fleet_consumer.fetch.librdkafka import SettingsRefused
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.group.errors import InternalFailure
 from fleet_consumer.record import TopicPartition
@@ -16,6 +19,17 @@ CONFIG = {"group.id": "g", "auto.offset.reset": "error", "log_level": 0}
 
 def fetch_thread(told: threading.Event) -> FetchThread:
     return FetchThread(CONFIG, name="fetch-test", read_ahead_records=10, on_data=told.set, clock=SystemClock())
+
+
+def test_value_that_librdkafka_does_not_take_is_refused_by_name() -> None:
+    with pytest.raises(SettingsRefused, match=r"queued\.min\.messages"):
+        FetchThread(
+            {**CONFIG, "queued.min.messages": "many"},
+            name="fetch-test",
+            read_ahead_records=10,
+            on_data=threading.Event().set,
+            clock=SystemClock(),
+        )
 
 
 def test_thread_that_was_never_started_closes() -> None:
