@@ -108,6 +108,8 @@ class App:
         """
         self._watchdog.start()
         await self.health.start()
+        health_port, metrics_port = self.health.ports
+        log.info("serving", extra={"health_port": health_port, "metrics_port": metrics_port})
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         if not self.settings.leader_elect:
             await self._work(stopping)

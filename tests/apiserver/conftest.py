@@ -163,8 +163,9 @@ class Site:
 
 
 @pytest.fixture(scope="session")
-def reader(api: ApiServer) -> Reader:
-    return Reader(api.kubeconfig)
+def reader(api: ApiServer) -> Iterator[Reader]:
+    with Reader(api.kubeconfig) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

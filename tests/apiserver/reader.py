@@ -7,7 +7,6 @@ import http.client
 import json
 import ssl
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -24,7 +23,7 @@ class NotFoundError(AssertionError):
 
 
 class Reader:
-    """GET requests as administrator; safe to use from several threads."""
+    """GET requests as administrator, over one connection, from one thread; a context manager."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text())
@@ -37,7 +36,7 @@ class Reader:
             pem.write(base64.b64decode(user["client-key-data"]))
             pem.flush()
             self._context.load_cert_chain(pem.name)
-        self._threads = threading.local()
+        self._connection: http.client.HTTPSConnection | None = None
 
     def get(self, plural: str, namespace: str, name: str) -> dict[str, Any]:
         """One object; NotFoundError when it does not exist."""
@@ -49,29 +48,34 @@ class Reader:
         items: list[dict[str, Any]] = self._read(f"{kind.path(namespace)}?labelSelector={quote(selector)}")["items"]
         return [{**item, "kind": kind.kind} for item in items]
 
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _read(self, path: str) -> dict[str, Any]:
-        for attempt in (1, 2):
-            connection = self._connection()
-            try:
-                connection.request("GET", path)
-                answer = connection.getresponse()
-                text = answer.read()
-                break
-            except (http.client.HTTPException, OSError):
-                del self._threads.connection  # the server closes connections that were idle for long
-                if attempt == 2:
-                    raise
-        if answer.status == 404:
+        try:
+            status, text = self._request(path)
+        except (http.client.HTTPException, OSError):
+            self.close()  # the server closes connections that were idle for long
+            status, text = self._request(path)
+        if status == 404:
             raise NotFoundError(f"{path} does not exist")
-        assert answer.status == 200, (path, answer.status, text)
+        assert status == 200, (path, status, text)
         parsed: dict[str, Any] = json.loads(text)
         return parsed
 
-    def _connection(self) -> http.client.HTTPSConnection:
-        known: http.client.HTTPSConnection | None = getattr(self._threads, "connection", None)
-        if known is None:
+    def _request(self, path: str) -> tuple[int, bytes]:
+        if self._connection is None:
             host, port = self._address.hostname, self._address.port
             assert host
-            known = http.client.HTTPSConnection(host, port, context=self._context, timeout=20)
-            self._threads.connection = known
-        return known
+            self._connection = http.client.HTTPSConnection(host, port, context=self._context, timeout=20)
+        self._connection.request("GET", path)
+        answer = self._connection.getresponse()
+        return answer.status, answer.read()

@@ -76,7 +76,7 @@ class Observatory:
         another cluster.
         """
         site = self._sites.get(cluster)
-        if site is not None and site.observer.settings == settings:
+        if site is not None and site.observer.settings == settings and site.observer.alive:
             return
         self.stop(cluster)
         observer: Observer

@@ -117,6 +117,11 @@ class Observer:
         self._stopping.set()
         self._wake()
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs; one that died of a bug is replaced at the next reconcile of its cluster."""
+        return self._thread.is_alive()
+
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end; False when it has not. Blocks."""
         self._thread.join(timeout_s)

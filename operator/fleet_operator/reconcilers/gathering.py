@@ -16,7 +16,7 @@ from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject
 from fleet_operator.observe.settings import GroupInterest
 from fleet_operator.planning.duplicates import Claim, older_owner
-from fleet_operator.planning.observation import ClusterObservation, WorkerObservation
+from fleet_operator.planning.observation import ClusterObservation, WorkerObservation, as_of
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.routing import cluster_of, group_id_of
 from fleet_operator.runtime.cache import Key, key_of
@@ -71,7 +71,7 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
         body=body,
         group=group,
         cluster=cluster,
-        observation=context.observatory.latest(cluster_of(body)) if cluster is not None else None,
+        observation=_observation(context, cluster, cluster_of(body)),
         handler_files=await _handler_files(context, group),
         older=_older(context, body),
         stateful_set=fleet,
@@ -90,6 +90,14 @@ def _cluster(body: JsonObject | None) -> KafkaCluster | None:
     except ValidationError as error:  # its own reconcile says so in a condition
         log.warning("KafkaCluster cannot be parsed", extra={"key": "/".join(key_of(body)), "error": str(error)})
         return None
+
+
+def _observation(context: Context, cluster: KafkaCluster | None, key: Key) -> ClusterObservation | None:
+    """The newest observation, or as unreachable if it is so old that its observer must be hanging."""
+    if cluster is None:
+        return None
+    interval = float(cluster.spec.observe_interval_seconds)
+    return as_of(context.observatory.latest(key), interval_s=interval, now=context.clock.wall())
 
 
 def _interest(group: ConsumerGroup) -> GroupInterest:

@@ -1,0 +1,78 @@
+"""Static members of removed workers, and members that are not ours, on a real broker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer
+
+from fleet_consumer import naming
+from tests.apiserver import objects
+from tests.apiserver.conftest import Site
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+SESSION_MS = 120_000
+"""Longer than the test: what leaves the group sooner was taken out."""
+
+
+@contextmanager
+def member(broker: KafkaBroker, group_id: str, instance_id: str) -> Iterator[None]:
+    """A static member of another client library; leaving the context stops it without leaving the group."""
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "group.id": group_id,
+        "group.instance.id": instance_id,
+        "partition.assignment.strategy": "range",
+        "session.timeout.ms": SESSION_MS,
+    }
+    stop = threading.Event()
+    consumer = Consumer(settings)
+    consumer.subscribe(["flights"])
+
+    def poll() -> None:
+        while not stop.is_set():
+            consumer.poll(0.1)
+        consumer.close()
+
+    thread = threading.Thread(target=poll, name=instance_id)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def instance_ids(here: Site) -> list[str]:
+    members = here.get("consumergroups", "flights")["status"].get("members", ())
+    return sorted(member["instanceId"] for member in members)
+
+
+def test_members_of_removed_workers_leave_and_others_stay(site: Callable[..., Site], broker: KafkaBroker) -> None:
+    """Scaled from two to one: ordinal 1 is taken out at once; a member that is not ours is only told of."""
+    here = site("members")
+    here.apply(objects.handler_source(here.name), objects.cluster(here.name, broker.bootstrap))
+    here.apply(objects.group(here.name, replicas=2))
+    uid = here.get("consumergroups", "flights")["metadata"]["uid"]
+    group_id = f"{here.name}.flights"
+    ours = [naming.instance_id(here.name, "flights", uid, ordinal) for ordinal in (0, 1)]
+    here.wait_ready_replicas(2)
+    with member(broker, group_id, ours[0]):
+        with member(broker, group_id, ours[1]):
+            ready = here.wait_condition("consumergroups", "flights", "Ready", status="True", reason="FleetReady")
+            assert ready["message"] == "2 of 2 workers are ready"
+            status = here.get("consumergroups", "flights")["status"]
+            assert (status["state"], status["memberCount"], status["assignor"]) == ("Stable", 2, "range")
+            assert sorted(entry["partitions"] for entry in status["members"]) == ["0-2", "3-5"]
+            with member(broker, group_id, "somebody-else"):
+                here.wait_condition("consumergroups", "flights", "GroupShared", status="True", reason="ForeignMembers")
+        here.api.kubectl("-n", here.name, "scale", "kcg/flights", "--replicas=1")
+        left = sorted([ours[0], "somebody-else"])
+        eventually(lambda: instance_ids(here) == left, timeout_s=30, what="only ordinal 1 to be taken out")
+        assert here.condition("consumergroups", "flights", "Ready")["status"] == "True"

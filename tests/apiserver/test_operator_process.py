@@ -1,0 +1,92 @@
+"""The operator as a process: election, probes, metrics, a clean end."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Callable
+
+import pytest
+
+from tests.apiserver import objects
+from tests.apiserver.conftest import Operator, Site, apply, install_crds
+from tests.apiserver.reader import Reader
+from tests.support.apiserver import ApiServer
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+LEASE = "consumer-fleet-operator"
+
+
+def elected(here: Site, identity: str) -> Operator:
+    """An operator that competes for a Lease in, and serves, one namespace without any of our objects."""
+    return Operator(
+        here.api, "--leader-elect", "--lease-namespace", here.name, "--namespace", here.name, identity=identity
+    )
+
+
+def holder(here: Site) -> str:
+    return str(here.get("leases", LEASE)["spec"].get("holderIdentity", "")).split("_")[0]
+
+
+def test_standby_takes_over_from_a_stopped_and_from_a_killed_leader(site: Callable[..., Site]) -> None:
+    here = site("election")
+    with elected(here, "first") as first:
+        eventually(lambda: holder(here) == "first", timeout_s=20, what="the first to lead")
+        with elected(here, "second") as second:
+            eventually(lambda: "serving" in second.log.read_text(), timeout_s=20, what="the second to stand by")
+            assert holder(here) == "first"
+            assert first.stop() == 0
+            eventually(lambda: holder(here) == "second", timeout_s=10, what="the second to lead at once")
+            second.kill()
+            with elected(here, "third"):
+                eventually(lambda: holder(here) == "third", timeout_s=30, what="the third to lead after expiry")
+
+
+def test_leader_that_loses_its_lease_ends_itself(site: Callable[..., Site]) -> None:
+    here = site("robbed")
+    with elected(here, "robbed") as operator:
+        eventually(lambda: holder(here) == "robbed", timeout_s=20, what="the operator to lead")
+        stolen = json.dumps({"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 600}})
+        here.api.kubectl("-n", here.name, "patch", "lease", LEASE, "--type=merge", "-p", stolen)
+        assert operator.process.wait(20) == 3
+    assert holder(here) == "thief"
+
+
+def test_probes_and_metrics_answer(operator: Operator) -> None:
+    (line,) = re.findall(r"serving .*", operator.log.read_text())
+    health, metrics = (int(port) for port in re.findall(r"_port=(\d+)", line))
+
+    def get(port: int, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    assert get(health, "/healthz") == "ok\n"
+    eventually(lambda: get(health, "/readyz") == "ok\n", timeout_s=20, what="the operator to be ready")
+    text = get(metrics, "/metrics")
+    for name in (
+        "reconciles_total",
+        "queue_depth",
+        "queue_wait_seconds_bucket",
+        "loop_lag_seconds",
+        "watch_events_total",
+    ):
+        assert f"consumer_fleet_operator_{name}" in text
+
+
+def test_operator_waits_for_crds_and_says_so() -> None:
+    """Started before its CRDs (a chart installs them side by side), it waits, and works once they are there."""
+    with ApiServer() as bare, Reader(bare.kubeconfig) as reader, Operator(bare) as running:
+        log = running.log
+        eventually(
+            lambda: "cannot list yet" in log.read_text(), timeout_s=20, what="the operator to say what it misses"
+        )
+        assert "kafkaclusters" in log.read_text()
+        install_crds(bare)
+        eventually(lambda: "working" in log.read_text(), timeout_s=20, what="the operator to work")
+        apply(bare, [objects.group("default")])
+        here = Site(bare, reader, "default")
+        here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="ClusterNotFound")
+        assert running.stop() == 0
