@@ -1,0 +1,86 @@
+"""An operator that dies at a chosen one of its own calls to the API server.
+
+Everything is the product's but the client, which is wrapped: it counts the calls and, at the chosen one, kills the
+process (SIGKILL) either before the call is made or after the server has answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from multiprocessing.sharedctypes import Synchronized
+from typing import Literal, ParamSpec, TypeVar
+
+from fleet_consumer.clock import SystemClock
+from fleet_operator.app import App, end
+from fleet_operator.clients.kinds import JsonObject, Kind
+from fleet_operator.clients.kube import AioKubeClient, Listing
+from fleet_operator.runtime import logs
+from fleet_operator.runtime.settings import Settings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Moment = Literal["before", "after"]
+
+
+class KillingClient:
+    """`KubeClient` that dies at the `fatal`-th call; 0 means never."""
+
+    def __init__(self, kube: AioKubeClient, calls: Synchronized[int], fatal: int, moment: Moment) -> None:
+        self._kube = kube
+        self._calls = calls
+        self._fatal = fatal
+        self._moment = moment
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> JsonObject | None:
+        return await self._counted(self._kube.get)(kind, namespace, name)
+
+    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "") -> Listing:
+        return await self._counted(self._kube.list)(kind, namespace, label_selector=label_selector)
+
+    async def apply(self, body: JsonObject) -> JsonObject:
+        return await self._counted(self._kube.apply)(body)
+
+    async def apply_status(self, body: JsonObject) -> JsonObject:
+        return await self._counted(self._kube.apply_status)(body)
+
+    async def create(self, body: JsonObject) -> JsonObject:
+        return await self._counted(self._kube.create)(body)
+
+    async def replace(self, body: JsonObject) -> JsonObject:
+        return await self._counted(self._kube.replace)(body)
+
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> bool:
+        return await self._counted(self._kube.delete)(kind, namespace, name, uid=uid)
+
+    def _counted(self, call: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        async def counted(*args: P.args, **kwargs: P.kwargs) -> T:
+            with self._calls.get_lock():
+                self._calls.value += 1
+                number = self._calls.value
+            if number == self._fatal and self._moment == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            answer = await call(*args, **kwargs)
+            if number == self._fatal and self._moment == "after":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return answer
+
+        return counted
+
+
+def run(kubeconfig: str, namespace: str, calls: Synchronized[int], fatal: int, moment: Moment) -> None:
+    """The process: an operator for one namespace, until SIGTERM or its death."""
+    os.environ["KUBECONFIG"] = kubeconfig
+    logs.configure("text", "error")
+    settings = Settings(namespaces=(namespace,), metrics_port=0, health_port=0)
+
+    async def serve() -> None:
+        kube = await AioKubeClient.connect()
+        app = App(settings, KillingClient(kube, calls, fatal, moment), SystemClock())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.stop)
+        await app.run()
+        await kube.close()
+
+    end(serve())

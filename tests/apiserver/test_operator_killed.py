@@ -1,0 +1,264 @@
+"""The operator killed with SIGKILL at each index of its calls to the API server, before and after the call.
+
+Each index has a namespace of its own: an operator for that namespace alone works until it dies at its call. Then one
+operator that nobody kills serves all namespaces, and each must end like the one whose operator was never killed.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import re
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from typing import Any
+
+import pytest
+
+from tests.apiserver import killed_operator, objects
+from tests.apiserver.conftest import Operator, apply, install_crds
+from tests.apiserver.killed_operator import Moment
+from tests.apiserver.nodes import Nodes
+from tests.apiserver.reader import Reader
+from tests.support.apiserver import ApiServer
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+UNDISTURBED = "never-killed"
+AT_ONCE = 6
+SILENT_S = 7.0
+"""A rollout in motion is looked at every 5 s; an operator that makes no call for longer is done."""
+CHILDREN = ("statefulsets", "configmaps", "services", "poddisruptionbudgets", "pods")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+VOLATILE = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "generation")
+"""`generation` counts steps: a scaling and a new revision may be taken up together or one after the other."""
+UNCOMPARED = ("coordinator", "transitions", "lag", "lagText")
+"""Depends on the group's name, on how often somebody looked, and on nothing that the operator did."""
+
+
+@pytest.fixture(scope="module")
+def own_api() -> Iterator[ApiServer]:
+    """An API server on which no other test's operator works."""
+    with ApiServer() as server:
+        install_crds(server)
+        with Nodes(str(server.kubeconfig)):
+            yield server
+
+
+@pytest.fixture(scope="module")
+def reader_of_own(own_api: ApiServer) -> Iterator[Reader]:
+    with Reader(own_api.kubeconfig) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def forks() -> ForkServerContext:
+    """Processes that start with the operator imported, so that a hundred of them cost seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([killed_operator.__name__])
+    return context
+
+
+def first_act(name: str, broker: KafkaBroker) -> list[dict[str, Any]]:
+    """A new fleet."""
+    return [
+        objects.handler_source(name),
+        objects.cluster(name, broker.bootstrap),
+        objects.group(name, replicas=2),
+    ]
+
+
+def second_act(name: str) -> list[dict[str, Any]]:
+    """A new revision of one worker less."""
+    source = "def handle(record):\n    raise ValueError('no')\n"
+    return [objects.handler_source(name, source=source), objects.group(name, replicas=1)]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything on the API server at about one moment, by namespace."""
+
+    groups: dict[str, dict[str, Any]]
+    children: dict[str, list[dict[str, Any]]]
+
+    @classmethod
+    def take(cls, reader: Reader) -> Snapshot:
+        children = defaultdict(list)
+        for plural in CHILDREN:
+            for body in reader.list(plural, None, "consumerfleet.io/group"):
+                children[body["metadata"]["namespace"]].append(body)
+        groups = {body["metadata"]["namespace"]: body for body in reader.list("consumergroups")}
+        return cls(groups, children)
+
+    def settled(self, namespace: str, replicas: int) -> Any:
+        """The namespace's picture once the newest revision is good and all workers run it; fails before."""
+        body = self.groups[namespace]
+        status = body.get("status", {})
+        assert status.get("observedGeneration") == body["metadata"]["generation"], status
+        assert (status["readyReplicas"], status["replicas"], status["targetReplicas"]) == (replicas,) * 3, status
+        seen = picture(body, self.children[namespace])
+        states = {
+            name: child["metadata"]["annotations"]["consumerfleet.io/revision-state"]
+            for name, child in seen["children"].items()
+            if name.startswith("ConfigMap/") and not name.endswith("-handler")
+        }
+        assert states["ConfigMap/flights-NEWEST"] == "Good", states
+        assert set(states.values()) == {"Good"}, states
+        assert not [name for name in seen["children"] if "-check-" in name], list(seen["children"])
+        return seen
+
+
+def picture(owner: dict[str, Any], children: list[dict[str, Any]]) -> Any:
+    """Children and status of a namespace, without what no two namespaces share: names, uids, hashes, times."""
+    (fleet,) = (child for child in children if child["kind"] == "StatefulSet")
+    newest = revision_of(fleet)
+    texts = {
+        f"{child['kind']}/{child['metadata']['name']}": {
+            **{key: value for key, value in child.items() if key not in ("metadata", "spec", "status")},
+            "metadata": {k: v for k, v in child["metadata"].items() if k not in VOLATILE},
+            # The server adds addresses to Services, and defaults to Pods.
+            "spec": child["spec"] if child["kind"] in ("StatefulSet", "PodDisruptionBudget") else None,
+            "phase": child.get("status", {}).get("phase"),
+        }
+        for child in children
+    }
+    status = {key: value for key, value in owner["status"].items() if key not in UNCOMPARED}
+    text = json.dumps({"children": texts, "status": status}, sort_keys=True)
+    records = [child for child in children if child["metadata"]["labels"]["app.kubernetes.io/component"] == "revision"]
+    for older in {revision_of(record) for record in records} - {newest}:
+        text = text.replace(older, "OLDER")
+    text = text.replace(newest, "NEWEST").replace(owner["metadata"]["namespace"], "NAMESPACE")
+    text = text.replace(owner["metadata"]["uid"], "UID").replace(fleet["metadata"]["uid"], "FLEET")
+    return json.loads(TIME.sub("TIME", text))
+
+
+def differences(seen: Any, expected: Any, path: str = "") -> Iterator[str]:
+    """Where two pictures differ."""
+    if isinstance(seen, dict) and isinstance(expected, dict):
+        for key in sorted(seen.keys() | expected.keys()):
+            yield from differences(seen.get(key), expected.get(key), f"{path}.{key}")
+    elif isinstance(seen, list) and isinstance(expected, list) and len(seen) == len(expected):
+        for index, pair in enumerate(zip(seen, expected, strict=True)):
+            yield from differences(*pair, f"{path}[{index}]")
+    elif seen != expected:
+        yield f"{path}: {seen!r} instead of {expected!r}"
+
+
+def revision_of(body: dict[str, Any]) -> str:
+    return str(body["metadata"]["annotations"]["consumerfleet.io/revision"])
+
+
+@dataclass
+class Run:
+    """One operator that is going to die, and when it last made a call."""
+
+    process: ForkServerProcess
+    calls: Any
+    since: float
+    made: int = 0
+
+    def is_busy(self, now: float) -> bool:
+        if self.calls.value != self.made:
+            self.made, self.since = self.calls.value, now
+        return now - self.since < SILENT_S
+
+
+@dataclass(frozen=True)
+class Mortal:
+    """Operators of one namespace each, as processes that may die."""
+
+    forks: ForkServerContext
+    kubeconfig: str
+
+    def die_all(self, deaths: Mapping[str, tuple[int, Moment]]) -> set[str]:
+        """Run an operator in each namespace until its fatal call; returns where one died.
+
+        The others came to rest with fewer calls than that. One thread does it all: multiprocessing's bookkeeping of
+        children loses exit codes when several threads share it.
+        """
+        waiting, running, died = list(deaths.items()), dict[str, Run](), set[str]()
+        while waiting or running:
+            while waiting and len(running) < AT_ONCE:
+                name, (fatal, moment) = waiting.pop(0)
+                running[name] = Run(*self._start(name, fatal, moment), since=time.monotonic())
+            wait([run.process.sentinel for run in running.values()], timeout=0.2)
+            for name, run in list(running.items()):
+                if run.process.exitcode is not None:
+                    assert run.process.exitcode == -signal.SIGKILL, f"{name}: {run.process.exitcode}"
+                    died.add(name)
+                elif run.is_busy(time.monotonic()):
+                    continue
+                else:
+                    self._stop(run.process)
+                del running[name]
+        return died
+
+    def count_calls(self, namespace: str, settled: Callable[[], Any]) -> tuple[int, Any]:
+        """How many calls an undisturbed operator makes until its fleet is settled, and the picture then."""
+        process, calls = self._start(namespace, 0, "before")
+        eventually(settled, timeout_s=60, what="the undisturbed fleet to settle")
+        needed: int = calls.value
+
+        def at_rest() -> Any:
+            made, seen = calls.value, settled()
+            process.join(SILENT_S)
+            assert calls.value == made, "calls are still being made"
+            return seen
+
+        seen = eventually(at_rest, timeout_s=60, what="the undisturbed operator to come to rest")
+        self._stop(process)
+        return needed, seen
+
+    def _start(self, namespace: str, fatal: int, moment: Moment) -> tuple[ForkServerProcess, Any]:
+        calls = self.forks.Value("i", 0)
+        arguments = (self.kubeconfig, namespace, calls, fatal, moment)
+        process = self.forks.Process(target=killed_operator.run, args=arguments, daemon=True)
+        process.start()
+        return process, calls
+
+    def _stop(self, process: ForkServerProcess) -> None:
+        process.terminate()
+        process.join(30)
+        assert process.exitcode == 0
+
+
+@pytest.mark.timeout(480)
+def test_operator_killed_at_any_call_converges_after_a_restart(
+    own_api: ApiServer, reader_of_own: Reader, broker: KafkaBroker, forks: ForkServerContext
+) -> None:
+    """Two acts: a fleet is made; then it gets a new revision and one worker less."""
+    mortal = Mortal(forks, str(own_api.kubeconfig))
+
+    def settled(namespace: str, replicas: int) -> Any:
+        return Snapshot.take(reader_of_own).settled(namespace, replicas)
+
+    apply(own_api, [objects.namespace(UNDISTURBED), *first_act(UNDISTURBED, broker)])
+    first, expected_first = mortal.count_calls(UNDISTURBED, partial(settled, UNDISTURBED, 2))
+    apply(own_api, second_act(UNDISTURBED))
+    second, expected_second = mortal.count_calls(UNDISTURBED, partial(settled, UNDISTURBED, 1))
+
+    moments: tuple[Moment, ...] = ("before", "after")
+    deaths = {f"{moment}-{k}": (k, moment) for k in range(1, max(first, second) + 1) for moment in moments}
+    apply(own_api, [objects.namespace(name) for name in deaths])
+    apply(own_api, [body for name in deaths for body in first_act(name, broker)])
+    for replicas, expected in ((2, expected_first), (1, expected_second)):
+        if replicas == 1:
+            apply(own_api, [body for name in deaths for body in second_act(name)])
+        died = mortal.die_all(deaths)
+        print(f"{len(died)} of {len(deaths)} operators died at their call, of {first} and {second} calls")
+        assert len(died) > len(deaths) * 0.8
+
+        def all_alike(replicas: int = replicas, expected: Any = expected) -> bool:
+            snapshot = Snapshot.take(reader_of_own)
+            for name in deaths:
+                assert list(differences(snapshot.settled(name, replicas), expected)) == [], name
+            return True
+
+        with Operator(own_api):
+            eventually(all_alike, timeout_s=90, what="every fleet to be like the undisturbed one", poll_s=1.0)
