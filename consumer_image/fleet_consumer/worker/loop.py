@@ -12,7 +12,7 @@ shown. The other partitions go on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -120,6 +120,8 @@ class ConsumeLoop:
         runs = self._poll(POLL_TIMEOUT_S)
         now = self._clock.monotonic()
         self._stats.poll_wait_seconds += now - before
+        for run in runs:
+            self._note_run(run)
         if runs and not self.stopping:
             self._handle_batch(runs)
         self._writing.look_after(self._batch)
@@ -158,10 +160,6 @@ class ConsumeLoop:
         progress past records that nobody has handled.
         """
         partition = self.progress.partitions[run.topic_partition]
-        if partition.position is None and run.topic_partition not in self._batch:
-            # Where reading begins is where the last commit ended: it explains every record that comes twice.
-            topic, number = run.topic_partition
-            LOG.info("partition started", extra=fields(topic=topic, partition=number, offset=run.records[0].offset))
         self._batch[run.topic_partition] = partition
         return partition
 
@@ -229,10 +227,31 @@ class ConsumeLoop:
         """A poll for the membership's sake: callbacks run, the poll interval starts again, no record comes out."""
         self._poll(timeout_s, max_records=0)
 
+    def _note_run(self, run: Run) -> None:
+        """The first run of a partition tells its start, also when it is not going to be handled any more: the
+        consumer's position is past it by now, and committing that would skip it."""
+        partition = self.progress.partitions[run.topic_partition]
+        if partition.start is None:
+            _note_start(run.topic_partition, partition, run.records[0].offset)
+
+    def _note_starts(self, partitions: Iterable[TopicPartition]) -> None:
+        """Ask where partitions begin that have handed out nothing yet; one that has is past its start already."""
+        for topic_partition in partitions:
+            partition = self.progress.partitions.get(topic_partition)
+            if partition is None or partition.start is not None:
+                continue
+            try:
+                start = self._consumer.position(topic_partition)
+            except ConsumerError:
+                continue  # it is just being lost; whoever owns it next notes its start
+            if start is not None:
+                _note_start(topic_partition, partition, start)
+
     def _commit_if_due(self) -> None:
         now = self._clock.monotonic()
         if now < self._commit_at or self._commit_in_flight:
             return
+        self._note_starts(self.progress.partitions)
         self._commit_at = now + self._settings.commit_interval_s
         offsets = self.progress.committable()
         if offsets:
@@ -260,6 +279,7 @@ class ConsumeLoop:
 
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Partitions are about to go: what is finished by now is committed, so that nobody repeats it."""
+        self._note_starts(partitions)
         going = {each: self.progress.partitions[each] for each in partitions if each in self.progress.partitions}
         self._writing.finish(going, self._revoke_wait_s)
         offsets = {each: offset for each, partition in going.items() if (offset := partition.committable())}
@@ -284,6 +304,12 @@ class ConsumeLoop:
             self.progress.partitions.pop(topic_partition, None)
             self._batch.pop(topic_partition, None)
         self._writing.forget(partitions)
+
+
+def _note_start(topic_partition: TopicPartition, partition: PartitionProgress[Outgoing], offset: int) -> None:
+    """Reading begins where the last commit ended: these lines explain every record that comes twice."""
+    partition.start = offset
+    LOG.info("partition started", extra=fields(**topic_partition._asdict(), offset=offset))
 
 
 def _names(partitions: Sequence[TopicPartition]) -> list[str]:

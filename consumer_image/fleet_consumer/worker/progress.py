@@ -65,11 +65,13 @@ class Hold:
 
 
 class PartitionProgress(Generic[W]):
-    """One assigned partition. `position` is the next offset to handle, None before the first record."""
+    """One assigned partition. `start` is where its reading began, None while that is not known; `position` is the next
+    offset to handle, None before the first record."""
 
-    __slots__ = ("_epoch", "committed", "hold", "position", "unfinished")
+    __slots__ = ("_epoch", "committed", "hold", "position", "start", "unfinished")
 
     def __init__(self) -> None:
+        self.start: int | None = None
         self.position: int | None = None
         self.committed: int | None = None
         self.hold: Hold | None = None
@@ -96,6 +98,9 @@ class PartitionProgress(Generic[W]):
             offset, epoch = first.offset, first.leader_epoch
         elif self.position is not None:
             offset, epoch = self.position, self._epoch
+        elif self.start is not None:
+            # Worth a commit: under `latest` the next owner would begin at a later end, and skip what came between.
+            offset, epoch = self.start, -1
         else:
             return None
         return None if offset == self.committed else OffsetAndMetadata(offset, epoch)

@@ -118,6 +118,9 @@ class ScriptedConsumer:
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         self._paused -= set(partitions)
 
+    def position(self, partition: TopicPartition) -> int | None:
+        return self._positions[partition]
+
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self._positions)
 

@@ -38,6 +38,20 @@ def test_records_are_handled_in_order_and_committed_after_the_interval() -> None
     assert (bench.stats.done, bench.stats.commits) == (3, 1)
 
 
+def test_start_of_a_partition_without_records_is_committed() -> None:
+    """Under `latest` the next owner would else begin at the end of its own time, and skip what came between."""
+    bench = Bench(lambda record: None, {P0: [], P1: values(2)})
+    bench.steps(12)
+    assert bench.consumer.offsets == {P0: 0, P1: 2}
+
+
+def test_start_of_a_partition_without_records_is_committed_when_it_is_revoked() -> None:
+    bench = Bench(lambda record: None, {P0: []})
+    bench.steps(1)
+    bench.consumer.revoke(P0)
+    assert bench.consumer.offsets == {P0: 0}
+
+
 def test_outputs_are_written_before_the_offset_is_committable() -> None:
     bench = Bench(lambda record: Produce("out", record.value, key="k", headers=[("h", b"1")]), {P0: values(2)})
     bench.steps(1)
@@ -352,7 +366,7 @@ def test_stop_gives_up_a_batch_that_outlasts_the_drain_time_and_commits_what_was
     bench.steps(1)
     bench.loop.close(1)
     assert seen == [0, 1, 2]
-    assert bench.consumer.offsets == {P0: 3}
+    assert bench.consumer.offsets == {P0: 3, P1: 0}
     assert bench.stats.done == 3
 
 
@@ -362,7 +376,7 @@ def test_nothing_new_is_begun_while_stopping() -> None:
     bench.loop.stop()
     bench.steps(2)
     bench.loop.close(1)
-    assert (seen, bench.consumer.offsets) == ([], {})
+    assert (seen, bench.consumer.offsets) == ([], {P0: 0})
 
 
 @pytest.mark.parametrize("error", [RebalanceInProgress("rebalancing"), CommitFailed("generation 3 is over")])
