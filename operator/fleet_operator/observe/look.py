@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, Final, TypeVar
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.net import Call, Coordinator, NetError, NetworkClient
+from fleet_consumer.net import AllBrokersUnreachable, Call, Coordinator, NetError, NetworkClient
 from fleet_consumer.wire.describe_configs import DescribeConfigsResponse
 from fleet_consumer.wire.describe_groups import DescribeGroupsResponse
 from fleet_consumer.wire.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -246,12 +246,15 @@ def _take_offsets(facts: GroupFacts, interest: GroupInterest, starts: Offsets, e
 def failure(error: NetError, last: ClusterObservation | None, now: float) -> ClusterObservation:
     """What is to be told when a look failed altogether: the last good values, not reachable, and why."""
     base = last or ClusterObservation(observed_at=now, reachable=False)
+    message = str(error)
+    if isinstance(error, AllBrokersUnreachable):  # in the same order each time, whichever was asked first
+        message = f"no broker answers: {'; '.join(sorted(str(failed) for failed in error.failures))}"
     reason = error.reason if error.reason in ("AuthenticationFailed", "TlsFailed") else "BrokerUnreachable"
     return ClusterObservation(
         observed_at=now,
         reachable=False,
         reason=reason,
-        message=str(error),
+        message=message,
         cluster_id=base.cluster_id,
         brokers=base.brokers,
         offsets_topic=base.offsets_topic,

@@ -26,8 +26,9 @@ T = TypeVar("T")
 Key = tuple[str, str]
 """Namespace and name of an object."""
 
-STOP_SECONDS: Final = 12.0
-"""How long a stop waits for the threads; a look that hangs ends with its calls' own time-outs."""
+STOP_SECONDS: Final = 3.0
+"""How long a stop waits for the threads, all together. One that waits for a broker ends with its calls' own time-outs,
+or with the process."""
 
 
 class Listener(Protocol):

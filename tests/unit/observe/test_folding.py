@@ -1,0 +1,122 @@
+"""From answers to observations: unknown stays unknown, history reaches back, news is told from noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet_consumer.wire.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolTopicPartitions,
+    encode_assignment,
+)
+from fleet_consumer.wire.describe_groups import DescribedGroup, DescribedGroupMember
+from fleet_consumer.wire.errors import ErrorCode
+from fleet_operator.observe import folding
+from fleet_operator.observe.folding import GroupFacts, fold_group
+from fleet_operator.planning.observation import GroupObservation, OffsetSample
+
+KEY = ("flights", 0)
+
+
+def described(state: str = "Stable", *, error: int = 0, assignment: bytes = b"") -> DescribedGroup:
+    member = DescribedGroupMember(
+        member_id="m-1",
+        group_instance_id="ns.flights.abc-0",
+        client_id="c",
+        client_host="/10.0.0.1",
+        member_metadata=b"",
+        member_assignment=assignment,
+    )
+    return DescribedGroup(
+        error_code=error,
+        group_id="g",
+        group_state=state,
+        protocol_type="consumer",
+        protocol_data="range",
+        members=(member,) if not error else (),
+    )
+
+
+def owned(*partitions: int) -> bytes:
+    topics = (ConsumerProtocolTopicPartitions(topic="flights", partitions=partitions),)
+    return encode_assignment(ConsumerProtocolAssignment(assigned_partitions=topics), 3)
+
+
+def test_group_that_answers_is_mirrored() -> None:
+    facts = GroupFacts("g", 1, described(assignment=owned(2, 0, 1)), {KEY: 7}, {KEY: 9}, {KEY: 0}, 3)
+    seen = fold_group(facts, None, 100.0)
+    assert (seen.state, seen.assignor, seen.coordinator_id, seen.failed_records) == ("Stable", "range", 1, 3)
+    assert seen.members[0].partitions == {"flights": (0, 1, 2)}
+    assert seen.error is None
+
+
+def test_assignment_is_not_believed_outside_stable() -> None:
+    facts = GroupFacts("g", 1, described("PreparingRebalance", assignment=owned(0)), {})
+    assert fold_group(facts, None, 1.0).members[0].partitions == {}
+
+
+def test_assignment_of_another_library_is_no_error() -> None:
+    facts = GroupFacts("g", 1, described(assignment=b"\x00"), {})
+    seen = fold_group(facts, None, 1.0)
+    assert seen.error is None
+    assert seen.members[0].partitions == {}
+
+
+def test_group_that_does_not_exist_yet_is_dead() -> None:
+    facts = GroupFacts("g", 1, described("", error=ErrorCode.GROUP_ID_NOT_FOUND), {})
+    assert fold_group(facts, None, 1.0).state == "Dead"
+
+
+def test_group_that_cannot_be_asked_keeps_its_last_values_and_says_why() -> None:
+    last = GroupObservation(group_id="g", observed_at=50.0, state="Stable", committed={KEY: 7})
+    seen = fold_group(GroupFacts("g", error="CoordinatorLoadInProgress"), last, 100.0)
+    assert seen == replace(last, error="CoordinatorLoadInProgress")
+
+
+def test_group_that_was_never_seen_is_unknown_not_empty() -> None:
+    seen = fold_group(GroupFacts("g", 1, described(error=ErrorCode.GROUP_AUTHORIZATION_FAILED), {}), None, 1.0)
+    assert (seen.state, seen.error) == ("Unknown", "AuthorizationFailed")
+
+
+def test_code_of_a_newer_broker_still_has_a_reason() -> None:
+    assert folding.reason_of(9999) == "Error9999"
+    assert folding.reason_of(ErrorCode.COORDINATOR_NOT_AVAILABLE) == "CoordinatorNotAvailable"
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=300))
+def test_history_stays_small_in_order_and_keeps_the_newest(steps: list[int]) -> None:
+    """Invariants: bounded, times and offsets never go back, the newest sample is there, the oldest is kept."""
+    history: dict[tuple[str, int], tuple[OffsetSample, ...]] = {}
+    end = 0
+    for second, step in enumerate(steps):
+        end += step
+        history = folding.extend_history(history, {KEY: end}, float(second))
+    samples = history[KEY]
+    assert len(samples) <= folding.HISTORY_SAMPLES_MAX
+    assert list(samples) == sorted(samples)
+    assert samples[-1] == (len(steps) - 1, end)
+    assert samples[0] == (0, steps[0])
+
+
+def test_idle_hour_is_two_samples() -> None:
+    history: dict[tuple[str, int], tuple[OffsetSample, ...]] = {}
+    for second in range(3600):
+        history = folding.extend_history(history, {KEY: 5}, float(second))
+    assert history[KEY] == ((0.0, 5), (3599.0, 5))
+
+
+def test_recreated_topic_starts_its_history_afresh() -> None:
+    history = folding.extend_history({KEY: (OffsetSample(1.0, 500),)}, {KEY: 3}, 2.0)
+    assert history[KEY] == ((2.0, 3),)
+
+
+def test_moving_offsets_are_no_urgent_news() -> None:
+    before = GroupObservation(group_id="g", observed_at=1.0, state="Stable", committed={KEY: 1}, end_offsets={KEY: 2})
+    after = replace(before, observed_at=6.0, committed={KEY: 2})
+    assert not folding.differs(before, after)
+    assert folding.moved(before, after)
+    assert not folding.moved(before, replace(before, observed_at=6.0))
+    assert folding.differs(before, replace(before, state="PreparingRebalance"))

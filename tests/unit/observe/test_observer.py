@@ -1,0 +1,194 @@
+"""The observer's pace, its thread, and what the event loop hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.net import NetworkClient
+from fleet_operator.observe.observatory import Observatory
+from fleet_operator.observe.observer import HURRY_MAX_SECONDS, ObserverStoppedError, Pace
+from fleet_operator.observe.settings import GroupInterest, ObserverSettings
+from fleet_operator.planning.observation import ClusterObservation, GroupObservation
+from tests.support.waiting import eventually_async
+
+CLUSTER, GROUP = ("ns", "main"), ("ns", "flights")
+
+
+def seen(state: str, error: str | None = None) -> ClusterObservation:
+    group = GroupObservation(group_id="g", observed_at=0.0, state=state, error=error)
+    return ClusterObservation(observed_at=0.0, reachable=True, groups={"g": group})
+
+
+def interests(*, expects_members: bool = True) -> dict[str, GroupInterest]:
+    return {"g": GroupInterest(group_id="g", topics=("t",), expects_members=expects_members)}
+
+
+@pytest.mark.parametrize(
+    ("state", "expects_members", "pause"),
+    [
+        ("Stable", True, 5.0),
+        ("PreparingRebalance", True, 1.0),
+        ("Empty", True, 1.0),
+        ("Empty", False, 5.0),
+        ("Dead", False, 5.0),
+        ("Stable", False, 1.0),
+    ],
+)
+def test_groups_on_the_move_are_looked_at_more_often(state: str, expects_members: bool, pause: float) -> None:
+    assert Pace(5.0).seconds(seen(state), interests(expects_members=expects_members), 0.0) == pause
+
+
+def test_group_that_never_becomes_stable_does_not_keep_the_pace_up_for_ever() -> None:
+    pace = Pace(5.0)
+    assert pace.seconds(seen("Empty"), interests(), 0.0) == 1.0
+    assert pace.seconds(seen("Empty"), interests(), HURRY_MAX_SECONDS + 1) == 5.0
+    assert pace.seconds(seen("Stable"), interests(), HURRY_MAX_SECONDS + 2) == 5.0
+    assert pace.seconds(seen("PreparingRebalance"), interests(), HURRY_MAX_SECONDS + 3) == 1.0
+
+
+def test_refused_credentials_are_not_repeated_quickly() -> None:
+    def refused(reason: str) -> ClusterObservation:
+        return ClusterObservation(observed_at=0.0, reachable=False, reason=reason)
+
+    assert Pace(5.0).seconds(refused("AuthenticationFailed"), {}, 0.0) == 30.0
+    assert Pace(5.0).seconds(refused("BrokerUnreachable"), {}, 0.0) == 5.0
+
+
+class Ear:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.clusters: list[tuple[str, str]] = []
+        self.groups: list[tuple[tuple[str, str], bool]] = []
+
+    def cluster_changed(self, cluster: tuple[str, str]) -> None:
+        self.clusters.append(cluster)
+
+    def group_changed(self, group: tuple[str, str], *, urgent: bool) -> None:
+        self.groups.append((group, urgent))
+
+    def looked(self, cluster: tuple[str, str], observation: ClusterObservation, seconds: float) -> None:
+        assert seconds >= 0.0
+
+
+@pytest.fixture
+def nobody() -> Iterator[ObserverSettings]:
+    """Settings for something that is no broker: it answers every connection with nonsense, at once."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection:
+                connection.sendall(b"\xff" * 64)
+
+    thread = threading.Thread(target=answer, name="nobody")
+    thread.start()
+    yield ObserverSettings(bootstrap_servers=(f"127.0.0.1:{listening.getsockname()[1]}",), interval_seconds=0.2)
+    listening.shutdown(socket.SHUT_RDWR)
+    listening.close()
+    thread.join()
+
+
+def observers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("observer-")]
+
+
+async def test_broker_that_is_away_is_news_once(nobody: ObserverSettings) -> None:
+    ear = Ear()
+    observatory = Observatory(SystemClock(), ear)
+    observatory.watch(GROUP, CLUSTER, interests()["g"])
+    observatory.ensure(CLUSTER, nobody)
+    looks: set[float] = set()
+
+    async def three_looks() -> bool:
+        latest = observatory.latest(CLUSTER)
+        if latest:
+            looks.add(latest.observed_at)
+        return len(looks) >= 3
+
+    await eventually_async(three_looks, timeout_s=20, what="three looks")
+    latest = observatory.latest(CLUSTER)
+    assert latest
+    assert (latest.reachable, latest.reason, latest.last_good_at) == (False, "BrokerUnreachable", None)
+    assert ear.clusters == [CLUSTER]
+    assert ear.groups == [(GROUP, True)]
+    await observatory.close()
+    assert observers() == []
+
+
+async def test_equal_settings_keep_the_observer_and_others_replace_it(nobody: ObserverSettings) -> None:
+    observatory = Observatory(SystemClock(), Ear())
+    observatory.ensure(CLUSTER, nobody)
+    (first,) = observers()
+    observatory.ensure(CLUSTER, ObserverSettings(bootstrap_servers=nobody.bootstrap_servers, interval_seconds=0.2))
+    assert observers() == [first]
+    observatory.ensure(CLUSTER, ObserverSettings(bootstrap_servers=nobody.bootstrap_servers, interval_seconds=0.3))
+
+    async def replaced() -> bool:
+        return bool(observers()) and first not in observers()
+
+    await eventually_async(replaced, timeout_s=15, what="another thread")
+    await observatory.close()
+    assert observers() == []
+
+
+async def test_refusal_stands_in_for_an_observation() -> None:
+    ear = Ear()
+    observatory = Observatory(SystemClock(), ear)
+    observatory.watch(GROUP, CLUSTER, interests()["g"])
+    observatory.refuse(CLUSTER, "SecretNotFound", "secret `x` does not exist")
+    observatory.refuse(CLUSTER, "SecretNotFound", "secret `x` does not exist")
+    latest = observatory.latest(CLUSTER)
+    assert latest
+    assert (latest.reachable, latest.reason) == (False, "SecretNotFound")
+    assert ear.groups == [(GROUP, True)]
+    observatory.stop(CLUSTER)
+    assert observatory.latest(CLUSTER) is None
+
+
+async def test_action_runs_on_the_observers_thread_and_brings_its_error_back(nobody: ObserverSettings) -> None:
+    observatory = Observatory(SystemClock(), Ear())
+    observatory.ensure(CLUSTER, nobody)
+
+    def where(_: NetworkClient) -> str:
+        return threading.current_thread().name
+
+    def fail(_: NetworkClient) -> None:
+        raise LookupError("no")
+
+    assert await observatory.act(CLUSTER, where) == "observer-ns/main"
+    with pytest.raises(LookupError):
+        await observatory.act(CLUSTER, fail)
+    await observatory.close()
+    with pytest.raises(ObserverStoppedError):
+        await observatory.act(CLUSTER, where)
+
+
+async def test_action_for_an_observer_that_is_being_stopped_is_refused(nobody: ObserverSettings) -> None:
+    observatory = Observatory(SystemClock(), Ear())
+    observatory.ensure(CLUSTER, nobody)
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold(_: NetworkClient) -> bool:
+        entered.set()
+        return leave.wait(10)
+
+    holding = asyncio.ensure_future(observatory.act(CLUSTER, hold))
+    waiting = asyncio.ensure_future(observatory.act(CLUSTER, lambda _: None))
+    await asyncio.to_thread(entered.wait, 10)
+    observatory.stop(CLUSTER)
+    leave.set()
+    assert await holding
+    with pytest.raises(ObserverStoppedError):
+        await waiting
+    await observatory.close()
