@@ -7,6 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
+from tests.support import filemap
+
 ROOT = Path(__file__).resolve().parents[2]
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
@@ -60,12 +62,14 @@ def test_pure_packages_touch_no_clock_socket_thread_or_chance() -> None:
     assert found == []
 
 
-def test_every_file_that_the_design_names_exists() -> None:
-    """DESIGN.md ends with a map of the code; a map of what is gone misleads."""
+def test_file_map_of_the_design_is_up_to_date() -> None:
+    """DESIGN.md ends with a map of the code; rewrite it with `python -m tests.support.filemap`."""
     design = (ROOT / "DESIGN.md").read_text()
-    named = re.findall(r"^\| `([^`]+)` \|", design.split("## File map")[1], flags=re.MULTILINE)
-    assert named
-    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert design == filemap.with_map(design)
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert [row for row in filemap.file_map().splitlines() if row.endswith("|  |")] == []
 
 
 def test_every_make_target_is_documented() -> None:
