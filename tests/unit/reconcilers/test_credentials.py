@@ -1,0 +1,79 @@
+"""Secrets are used only when labelled for it, and what is wrong with one is said without showing it."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from fleet_operator.api.v1alpha1 import KafkaCluster
+from fleet_operator.clients.kinds import SECRET
+from fleet_operator.observe.settings import ObserverSettings
+from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
+from tests.unit.runtime.memory_kube import MemoryKube
+
+PASSWORD = "correct horse"
+
+
+def cluster(**spec: Any) -> KafkaCluster:
+    wanted = {"bootstrapServers": ["kafka:9092"], **spec}
+    return KafkaCluster.model_validate({"metadata": {"name": "main", "namespace": "ns"}, "spec": wanted})
+
+
+def with_sasl() -> KafkaCluster:
+    return cluster(sasl={"mechanism": "PLAIN", "secretRef": {"name": "login"}, "allowWithoutTls": True})
+
+
+async def read(*secrets: dict[str, Any], of: KafkaCluster) -> ObserverSettings:
+    kube = MemoryKube()
+    for secret in secrets:
+        await kube.create(secret)
+    return await SecretReader(kube, "ns").observer_settings(of)
+
+
+def secret(data: dict[str, str], *, labelled: bool = True) -> dict[str, Any]:
+    labels = {"consumerfleet.io/credentials": "true"} if labelled else {}
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    metadata = {"namespace": "ns", "name": "login", "labels": labels}
+    return {"apiVersion": SECRET.api_version, "kind": SECRET.kind, "metadata": metadata, "data": encoded}
+
+
+async def test_cluster_without_secrets_needs_none() -> None:
+    settings = await read(of=cluster())
+    assert (settings.bootstrap_servers, settings.tls, settings.sasl) == (("kafka:9092",), None, None)
+
+
+async def test_password_is_read_and_never_shown() -> None:
+    settings = await read(secret({"username": "alice", "password": PASSWORD}), of=with_sasl())
+    assert settings.sasl
+    assert settings.sasl.password == PASSWORD
+    assert PASSWORD not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("secrets", "reason", "hint"),
+    [
+        ((), "SecretNotFound", "`login` does not exist"),
+        ((secret({"username": "a", "password": PASSWORD}, labelled=False),), "SecretNotLabelled", "label secret login"),
+        ((secret({"username": "alice"}),), "SecretIncomplete", "no key `password`"),
+        ((secret({"username": "alice", "password": ""}),), "SecretIncomplete", "no key `password`"),
+    ],
+)
+async def test_unusable_secret_is_named_with_the_remedy(
+    secrets: tuple[dict[str, Any], ...], reason: str, hint: str
+) -> None:
+    with pytest.raises(UnusableSecretError) as caught:
+        await read(*secrets, of=with_sasl())
+    assert caught.value.problem.reason == reason
+    assert hint in caught.value.problem.message
+    assert PASSWORD not in caught.value.problem.message
+
+
+async def test_tls_material_comes_from_its_keys() -> None:
+    body = secret({"ca.crt": "CA", "tls.crt": "CERT", "tls.key": "KEY"})
+    tls = {"caSecretRef": {"name": "login"}, "clientCertSecretRef": {"name": "login"}}
+    settings = await read(body, of=cluster(tls=tls))
+    assert settings.tls
+    assert (settings.tls.ca, settings.tls.certificate, settings.tls.key) == (b"CA", b"CERT", b"KEY")
+    assert "KEY" not in repr(settings)

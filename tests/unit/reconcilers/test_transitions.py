@@ -1,0 +1,48 @@
+"""Events are for people: what turned, once, as good or bad news."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fleet_operator.reconcilers.transitions import turns
+
+
+def status(**conditions: tuple[str, str]) -> dict[str, Any]:
+    listed = [
+        {"type": kind, "status": verdict, "reason": reason, "message": f"{kind} is {verdict}"}
+        for kind, (verdict, reason) in conditions.items()
+    ]
+    return {"conditions": listed}
+
+
+def test_new_object_on_its_way_is_no_news() -> None:
+    assert turns({}, status(Ready=("False", "CheckingRevision"), Stable=("False", "Empty"))) == []
+
+
+def test_first_failure_is_a_warning() -> None:
+    (turn,) = turns({}, status(Ready=("False", "TopicNotFound")))
+    assert (turn.type, turn.reason) == ("Warning", "TopicNotFound")
+
+
+def test_unchanged_failure_is_told_once() -> None:
+    failing = status(Ready=("False", "TopicNotFound"), Degraded=("True", "TopicNotFound"))
+    assert turns(failing, failing) == []
+
+
+def test_other_reason_for_the_same_failure_is_news() -> None:
+    before, after = status(Ready=("False", "TopicNotFound")), status(Ready=("False", "BrokerUnreachable"))
+    assert [turn.reason for turn in turns(before, after)] == ["BrokerUnreachable"]
+
+
+def test_recovery_is_good_news() -> None:
+    (turn,) = turns(status(Degraded=("True", "RevisionRejected")), status(Degraded=("False", "AsWanted")))
+    assert (turn.type, turn.reason) == ("Normal", "AsWanted")
+
+
+def test_becoming_ready_is_always_told_and_other_first_good_news_is_not() -> None:
+    told = turns({}, status(Ready=("True", "FleetReady"), Degraded=("False", "AsWanted")))
+    assert [turn.reason for turn in told] == ["FleetReady"]
+
+
+def test_not_knowing_is_no_news() -> None:
+    assert turns(status(ClusterReachable=("True", "Reached")), status(ClusterReachable=("Unknown", "X"))) == []

@@ -1,0 +1,41 @@
+"""Flags win over the environment, the environment over defaults; nonsense is refused with a message."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet_operator.runtime.settings import parse
+
+
+def test_defaults_serve_the_whole_cluster_alone() -> None:
+    settings = parse(["run"], {})
+    assert (settings.namespaces, settings.leader_elect, settings.log_format) == ((), False, "json")
+
+
+def test_flag_wins_over_environment() -> None:
+    environ = {"FLEET_METRICS_PORT": "1111", "FLEET_NAMESPACE": "a, b", "FLEET_LEADER_ELECT": "true"}
+    assert parse(["run"], environ).metrics_port == 1111
+    assert parse(["run"], environ).namespaces == ("a", "b")
+    assert parse(["run"], environ).leader_elect
+    settings = parse(["run", "--metrics-port", "2222", "--namespace", "c", "--leader-elect=false"], environ)
+    assert (settings.metrics_port, settings.namespaces, settings.leader_elect) == (2222, ("c",), False)
+
+
+def test_bare_leader_elect_means_yes() -> None:
+    assert parse(["run", "--leader-elect"], {}).leader_elect
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--metrics-port", "70000"], ["--workers", "0"], ["--resync-seconds", "-1"], ["--leader-elect=perhaps"], ["--x"]],
+)
+def test_nonsense_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(["run", *arguments], {})
+    assert caught.value.code == 2
+    assert arguments[0].split("=")[0] in capsys.readouterr().err
+
+
+def test_nonsense_in_the_environment_is_refused_too() -> None:
+    with pytest.raises(SystemExit):
+        parse(["run"], {"FLEET_WORKERS": "many"})

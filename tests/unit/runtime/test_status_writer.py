@@ -1,0 +1,147 @@
+"""Status is written when it says something new, and no more often than that is worth."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fleet_operator.clients.kinds import CONSUMER_GROUP
+from fleet_operator.runtime.cache import group_index
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.status_writer import StatusWriter, Weight, weigh
+from fleet_operator.runtime.store import Store
+from tests.unit.runtime.memory_kube import MemoryKube
+from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
+
+BODY = {
+    "apiVersion": "consumerfleet.io/v1alpha1",
+    "kind": "ConsumerGroup",
+    "metadata": {"namespace": "ns", "name": "flights"},
+}
+
+
+def status(*, ready: str = "True", message: str = "fine", lag: int = 0, observed_at: str = "1") -> dict[str, Any]:
+    condition = {"type": "Ready", "status": ready, "reason": "Because", "message": message}
+    return {"state": "Stable", "lag": lag, "observedAt": observed_at, "conditions": [condition]}
+
+
+@pytest.mark.parametrize(
+    ("after", "weight"),
+    [
+        (status(), Weight.NOTHING),
+        (status(observed_at="2"), Weight.NOTHING),
+        (status(message="refused by port 41234"), Weight.WORDING),
+        (status(lag=8), Weight.ROUTINE),
+        (status(ready="False"), Weight.URGENT),
+        (status() | {"state": "Empty"}, Weight.URGENT),
+        (status() | {"replicas": 3}, Weight.URGENT),
+    ],
+)
+def test_news_is_graded(after: dict[str, Any], weight: Weight) -> None:
+    assert weigh(status(), after) is weight
+
+
+class Bench:
+    """A writer over an API server in memory, which counts."""
+
+    def __init__(self, *, writes_per_second: float = 5.0) -> None:
+        clock = VirtualClock(asyncio.get_running_loop())
+        self.kube = MemoryKube()
+        self.store = Store(self.kube, clock, {CONSUMER_GROUP: group_index})
+        self.writer = StatusWriter(self.store, clock, Metrics(), writes_per_second=writes_per_second)
+
+    async def make(self, name: str = "flights") -> None:
+        body = await self.kube.create(BODY | {"metadata": {"namespace": "ns", "name": name}})
+        self.store.learn(CONSUMER_GROUP, body)
+
+    async def write(self, wanted: dict[str, Any], name: str = "flights") -> float | None:
+        body = self.store.get(CONSUMER_GROUP, ("ns", name))
+        assert body
+        return await self.writer.write(body, wanted)
+
+    @property
+    def writes(self) -> int:
+        return sum(1 for verb, _, _ in self.kube.writes if verb == "apply_status")
+
+
+def test_error_whose_words_change_is_written_once_a_minute() -> None:
+    async def main() -> int:
+        bench = Bench()
+        await bench.make()
+        for attempt in range(600):
+            await bench.write(status(ready="False", message=f"attempt {attempt} failed"))
+            await asyncio.sleep(1.0)
+        return bench.writes
+
+    assert 10 <= run_virtual(main()) <= 11
+
+
+def test_write_that_was_put_off_says_when_to_come_back() -> None:
+    async def main() -> None:
+        bench = Bench()
+        await bench.make()
+        assert await bench.write(status()) is None
+        pause = await bench.write(status(lag=8))
+        assert pause == pytest.approx(5.0)
+        await asyncio.sleep(5.0)
+        assert await bench.write(status(lag=8)) is None
+        assert bench.writes == 2
+
+    run_virtual(main())
+
+
+def test_a_thousand_objects_share_one_budget_and_urgent_news_passes_it() -> None:
+    async def main() -> None:
+        bench = Bench(writes_per_second=5.0)
+        names = [f"g{number}" for number in range(1000)]
+        for name in names:
+            await bench.make(name)
+            await bench.write(status(), name)
+        assert bench.writes == 1000, "the first status of each object waits for nothing"
+        await asyncio.sleep(1000.0)
+        before = bench.writes
+        for tick in range(60):
+            for name in names:
+                await bench.write(status(lag=tick + 1), name)
+            await asyncio.sleep(1.0)
+        assert bench.writes - before <= 60 * 5 + 100
+        assert await bench.write(status(ready="False"), "g7") is None
+
+    run_virtual(main())
+
+
+def test_status_that_the_server_stores_differently_is_not_written_for_ever() -> None:
+    """The server prunes what it does not know: what is stored then never equals what was meant."""
+
+    class Pruning(MemoryKube):
+        async def apply_status(self, body: dict[str, Any]) -> dict[str, Any]:
+            known = {key: value for key, value in body["status"].items() if key != "unknown"}
+            return await super().apply_status(body | {"status": known})
+
+    async def main() -> int:
+        bench = Bench()
+        bench.kube = bench.store.kube = Pruning()
+        await bench.make()
+        for _ in range(100):
+            await bench.write(status() | {"unknown": 1})
+            await asyncio.sleep(60.0)
+        return bench.writes
+
+    assert run_virtual(main()) == 1
+
+
+def test_status_that_somebody_else_changed_is_put_right() -> None:
+    async def main() -> None:
+        bench = Bench()
+        await bench.make()
+        await bench.write(status())
+        body = bench.store.get(CONSUMER_GROUP, ("ns", "flights"))
+        assert body
+        tampered = await bench.kube.replace(body | {"status": status(ready="False")})
+        bench.store.learn(CONSUMER_GROUP, tampered)
+        assert await bench.write(status()) is None
+        assert bench.writes == 2
+
+    run_virtual(main())
