@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ from fleet_consumer.fetch.librdkafka import consumer_config
 from fleet_consumer.fetch.producer import RecordProducer
 from fleet_consumer.handlers import Outputs
 from fleet_consumer.net import ConnectionSettings
-from fleet_consumer.worker.judge import Judge
+from fleet_consumer.record import Record
+from fleet_consumer.worker.judge import Handle, Judge
 from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
 from fleet_consumer.worker.outbox import Outbox
+from fleet_consumer.worker.process import tame_collector
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Watch
 from fleet_consumer.worker.writing import Writing
@@ -73,7 +76,23 @@ def nothing(record: object) -> None:
     """The handler that does nothing."""
 
 
-def fleet(bootstrap: str, topic: str, wanted: int) -> Measured:
+def reads_all(record: Record) -> None:
+    """A handler that looks at every field and does nothing with them: records read their fields when asked."""
+    nothing(
+        (
+            record.topic,
+            record.partition,
+            record.offset,
+            record.timestamp,
+            record.key,
+            record.value,
+            record.headers,
+            record.leader_epoch,
+        )
+    )
+
+
+def fleet(bootstrap: str, topic: str, wanted: int, handle: Handle = nothing) -> Measured:
     """The worker's own consume loop, with group membership, commits and all."""
     clock, stats, watch = SystemClock(), Stats(), Watch()
     connection = ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="bench")
@@ -87,7 +106,7 @@ def fleet(bootstrap: str, topic: str, wanted: int) -> Measured:
     judge = Judge(outbox=outbox, outputs=Outputs(()), failed_topic="none", group_id=group, stats=stats, clock=clock)
     loop = ConsumeLoop(
         consumer=consumer,
-        handle=nothing,
+        handle=handle,
         judge=judge,
         writing=Writing(outbox=outbox, judge=judge, consumer=consumer, stats=stats, clock=clock),
         settings=LoopSettings(topics=(topic,), commit_interval_s=5, drain_s=0),
@@ -96,6 +115,7 @@ def fleet(bootstrap: str, topic: str, wanted: int) -> Measured:
         clock=clock,
         pause=time.sleep,
     )
+    tame_collector()
     loop.start()
 
     def take() -> int:
@@ -166,7 +186,12 @@ def peak_mib() -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-SIDES: dict[str, Callable[[str, str, int], Measured]] = {"fleet": fleet, "librdkafka": librdkafka, "raw": raw}
+SIDES: dict[str, Callable[[str, str, int], Measured]] = {
+    "fleet": fleet,
+    "fleet-reads": partial(fleet, handle=reads_all),
+    "librdkafka": librdkafka,
+    "raw": raw,
+}
 
 
 if __name__ == "__main__":
