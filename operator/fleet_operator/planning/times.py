@@ -1,4 +1,4 @@
-"""Kubernetes times: RFC 3339 text in UTC with whole seconds, to and from epoch seconds."""
+"""Kubernetes times: RFC 3339 text in UTC, to and from epoch seconds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from datetime import UTC, datetime
 def to_text(epoch_s: float) -> str:
     """`2026-01-31T12:00:00Z` for epoch seconds; fractions are cut, as the API server cuts them."""
     return datetime.fromtimestamp(int(epoch_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def to_micro_text(epoch_s: float) -> str:
+    """`metav1.MicroTime`, as Leases and Events hold it: six digits of fraction."""
+    return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def from_text(text: str | None) -> float | None:

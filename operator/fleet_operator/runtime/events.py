@@ -17,8 +17,8 @@ from typing import Final, Literal
 from fleet_consumer.clock import Clock
 from fleet_operator.clients.kinds import EVENT, JsonObject
 from fleet_operator.clients.kube import KubeClient, KubeError
+from fleet_operator.planning.times import to_micro_text
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.times import rfc3339_micro
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class EventRecorder:
                 "name": f"{metadata['name']}.{news.digest()}{int(told.first_at):x}",
                 "namespace": metadata["namespace"],
             },
-            "eventTime": rfc3339_micro(told.first_at),
+            "eventTime": to_micro_text(told.first_at),
             "type": news.type,
             "reason": news.reason,
             "action": news.action,
@@ -149,5 +149,5 @@ class EventRecorder:
             },
         }
         if told.count > 1:
-            event["series"] = {"count": told.count, "lastObservedTime": rfc3339_micro(told.written_at)}
+            event["series"] = {"count": told.count, "lastObservedTime": to_micro_text(told.written_at)}
         return event

@@ -19,7 +19,7 @@ from typing import Final
 from fleet_consumer.clock import Clock
 from fleet_operator.clients.kinds import LEASE, JsonObject
 from fleet_operator.clients.kube import KubeClient, KubeConflictError, KubeError
-from fleet_operator.runtime.times import rfc3339_micro
+from fleet_operator.planning.times import to_micro_text
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Election:
         seen = self._seen
         if seen is None:
             metadata: JsonObject = {"name": LEASE_NAME, "namespace": self.namespace}
-            return self._record(metadata, wall, acquired=rfc3339_micro(wall), transitions=0)
+            return self._record(metadata, wall, acquired=to_micro_text(wall), transitions=0)
         spec = seen["spec"]
         transitions = int(spec.get("leaseTransitions") or 0)
         if self.holds:
@@ -74,14 +74,14 @@ class Election:
         expires = self._seen_at + float(spec.get("leaseDurationSeconds") or self.timing.lease_duration)
         if spec.get("holderIdentity") and now < expires:
             return None
-        return self._record(seen["metadata"], wall, acquired=rfc3339_micro(wall), transitions=transitions + 1)
+        return self._record(seen["metadata"], wall, acquired=to_micro_text(wall), transitions=transitions + 1)
 
     def release(self, wall: float) -> JsonObject | None:
         """The Lease with its holder cleared, so that a standby need not wait; None when this process holds none."""
         if not self.holds or self._seen is None:
             return None
         freed = copy.deepcopy(self._seen)
-        freed["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": rfc3339_micro(wall)}
+        freed["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": to_micro_text(wall)}
         return freed
 
     def _record(self, metadata: JsonObject, wall: float, *, acquired: str | None, transitions: int) -> JsonObject:
@@ -93,7 +93,7 @@ class Election:
                 "holderIdentity": self.identity,
                 "leaseDurationSeconds": int(self.timing.lease_duration),
                 "acquireTime": acquired,
-                "renewTime": rfc3339_micro(wall),
+                "renewTime": to_micro_text(wall),
                 "leaseTransitions": transitions,
             },
         }
