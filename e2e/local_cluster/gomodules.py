@@ -77,7 +77,7 @@ HELM = GoModule(
     {"helm.sh/helm/v4/internal/version.version": f"v{versions.HELM}"},
 )
 PAUSE = GoModule("pause", "1", {"pause": "."})
-COREDNS = GoModule("coredns", versions.COREDNS, {"coredns": "github.com/coredns/coredns"})
+COREDNS = GoModule("coredns", versions.COREDNS, {"coredns": "."})
 
 
 def ensure_programs(module: GoModule) -> Path:
