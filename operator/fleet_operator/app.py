@@ -22,6 +22,7 @@ from fleet_operator.clients.worker_status import WorkerStatusClient
 from fleet_operator.observe.observatory import Observatory
 from fleet_operator.reconcilers.consumergroup import ConsumerGroupReconciler
 from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.kafka_side import KafkaSide
 from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler
 from fleet_operator.reconcilers.routing import INDEXES, WATCHED, Queues, Router
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
@@ -74,11 +75,11 @@ class App:
             CONSUMER_GROUP: self._make_workers(CONSUMER_GROUP, lambda key: group_reconciler.reconcile(key)),
         }
         groups = self._workers[CONSUMER_GROUP]
-        self._router = Router(
-            self._store, Queues(self._workers[KAFKA_CLUSTER].add, groups.add, groups.add_after), self.metrics
-        )
+        queues = Queues(self._workers[KAFKA_CLUSTER].add, groups.add, groups.add_after)
+        self._router = Router(self._store, queues, self.metrics)
         self._observatory = Observatory(clock, self._router)
         self._worker_watch = WorkerWatch(self._worker_status, clock, groups.add)
+        self._kafka = KafkaSide(self._store, clock, self._events, self._observatory)
         context = Context(
             settings=settings,
             clock=clock,
@@ -90,9 +91,10 @@ class App:
             metrics=self.metrics,
             observatory=self._observatory,
             workers=self._worker_watch,
+            queues=queues,
         )
         cluster_reconciler = KafkaClusterReconciler(context)
-        group_reconciler = ConsumerGroupReconciler(context)
+        group_reconciler = ConsumerGroupReconciler(context, self._kafka)
 
     def _make_workers(self, kind: Kind, reconcile: Callable[[Key], Awaitable[Result]]) -> Workers[Key]:
         return Workers(kind.kind, reconcile, count=self.settings.workers, metrics=self.metrics)
@@ -152,6 +154,7 @@ class App:
         sweeping.cancel()
         await watcher.stop()
         await asyncio.gather(*(workers.stop() for workers in self._workers.values()))
+        await self._kafka.close()
         await self._observatory.close()
         await self._worker_watch.close()
         await self._worker_status.close()

@@ -19,8 +19,8 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.deciding import Plan
 from fleet_operator.reconcilers.gathering import Gathered, is_owned_by
-from fleet_operator.reconcilers.publishing import ACTION
 from fleet_operator.reconcilers.routing import HANDLER_RECORD
+from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.events import News
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pydantic import ValidationError
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP
@@ -21,9 +23,9 @@ from fleet_operator.runtime.workers import Result
 class ConsumerGroupReconciler:
     """Keeps each fleet and its status as its object says."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, kafka: KafkaSide) -> None:
         self._context = context
-        self._kafka = KafkaSide(context)
+        self._kafka = kafka
         self._gauges = GroupMetrics(context.metrics)
         self._uids: dict[Key, str] = {}
 
@@ -56,11 +58,11 @@ class ConsumerGroupReconciler:
         if gathered.group.paused:
             return facts
         refusal = await Children(self._context, gathered, plan).carry_out()
-        topic_problem = None
+        kafka, again = self._kafka, partial(self._context.queues.group, gathered.key)
         if gathered.older is None:
-            topic_problem = await self._kafka.ensure_failed_topic(gathered, facts)
-            await self._kafka.remove_departed(gathered, facts)
-        return plan.facts(gathered, refusal=refusal, topic_problem=topic_problem)
+            kafka.ensure_failed_topic(gathered, facts, again)
+            kafka.remove_departed(gathered, facts, again)
+        return plan.facts(gathered, refusal=refusal, topic_problem=kafka.topic_problem(gathered, facts))
 
     def _forget(self, key: Key) -> None:
         """Owner references do the cleaning up in the cluster; this is ours in memory."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fleet_consumer.clock import Clock
 from fleet_operator.observe.observatory import Observatory
+from fleet_operator.reconcilers.routing import Queues
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.metrics import Metrics
@@ -27,6 +28,7 @@ class Context:
     metrics: Metrics
     observatory: Observatory
     workers: WorkerWatch
+    queues: Queues
     chance: random.Random = field(default_factory=random.Random)
 
     def resync(self) -> float:

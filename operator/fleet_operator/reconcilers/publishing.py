@@ -5,10 +5,8 @@ from __future__ import annotations
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.clients.kube import KubeNotFoundError
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.transitions import turns
+from fleet_operator.reconcilers.transitions import ACTION, turns
 from fleet_operator.runtime.events import News
-
-ACTION = "Reconcile"
 
 
 async def publish(context: Context, body: JsonObject, status: JsonObject) -> float | None:

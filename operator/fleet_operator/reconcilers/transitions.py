@@ -7,6 +7,9 @@ from typing import Final, Literal, NamedTuple
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import JsonObject
 
+ACTION: Final = "Reconcile"
+"""What all our Events name as the action: this operator does nothing else."""
+
 GOOD: Final[dict[str, str]] = {
     conditions.READY: "True",
     conditions.CLUSTER_REACHABLE: "True",
