@@ -106,6 +106,7 @@ class Operator:
 def operator(api: ApiServer, nodes: Nodes) -> Iterator[Operator]:
     """The operator of most tests, with its default settings, for all namespaces but those labelled otherwise."""
     with Operator(api) as running:
+        eventually(lambda: "working" in running.log.read_text(), timeout_s=30, what="the operator to work")
         yield running
         assert running.process.poll() is None, "the operator died"
         assert running.stop() == 0

@@ -55,7 +55,10 @@ def test_leader_that_loses_its_lease_ends_itself(site: Callable[..., Site]) -> N
     assert holder(here) == "thief"
 
 
-def test_probes_and_metrics_answer(operator: Operator) -> None:
+def test_probes_and_metrics_answer(operator: Operator, site: Callable[..., Site]) -> None:
+    here = site("metrics")
+    here.apply(objects.group(here.name))
+    here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="ClusterNotFound")
     (line,) = re.findall(r"serving .*", operator.log.read_text())
     health, metrics = (int(port) for port in re.findall(r"_port=(\d+)", line))
 
