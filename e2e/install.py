@@ -70,8 +70,9 @@ class Installation:
         }
         settings = [word for key, value in values.items() for word in ("--set-string", f"{key}={value}")]
         target = ["--namespace", OPERATOR_NAMESPACE, "--create-namespace", "--wait", "--timeout", "2m"]
+        cluster = self.cluster  # may have to build helm first, which shows its own steps
         with step("operator: helm upgrade --install consumer-fleet"):
-            self.cluster.helm("upgrade", "--install", "consumer-fleet", str(CHART), *target, *settings)
+            cluster.helm("upgrade", "--install", "consumer-fleet", str(CHART), *target, *settings)
 
     def down(self) -> None:
         """Remove the embedded cluster and all in it; from somebody else's cluster only the operator."""
