@@ -182,6 +182,8 @@ class AioKubeClient:
                 f"no credentials for a Kubernetes API server: {error}; run in a pod or set KUBECONFIG"
             ) from error
         configuration.connection_pool_maxsize = CALLS_AT_ONCE_MAX
+        # With `trust_env` aiohttp reads ~/.netrc in a thread, twice for each request; no API server needs that.
+        configuration.client_session_kwargs = {"trust_env": False}
         client = ApiClient(configuration)
         client.user_agent = FIELD_MANAGER
         return cls(client)

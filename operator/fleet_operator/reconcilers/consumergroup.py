@@ -6,7 +6,7 @@ from functools import partial
 
 from pydantic import ValidationError
 
-from fleet_operator.clients.kinds import CONSUMER_GROUP
+from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.planning.status_consumergroup import invalid_spec_status, project_consumergroup_status
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
 from fleet_operator.reconcilers.children import Children
@@ -45,12 +45,22 @@ class ConsumerGroupReconciler:
             status = invalid_spec_status(body["metadata"], str(error), previous, now)
             return Result(await publish(context, body, status))
         plan = make_plan(gathered, now, image=context.settings.consumer_image)
+        if not previous.get("conditions"):
+            return await self._introduce(body, project_consumergroup_status(plan.facts(gathered), previous, now))
         facts = await self._act(gathered, plan)
         status = project_consumergroup_status(facts, previous, now)
         self._gauges.set(key, facts, status)
         again = await publish(context, body, status)
         soon = plan.decision.requeue_after
         return Result(again if soon is None or again is None else min(again, soon))
+
+    async def _introduce(self, body: JsonObject, status: JsonObject) -> Result:
+        """Write a new object's first status, and go to the end of the queue with it.
+
+        So, when a thousand objects come at once, all have a status before the first of them has its children.
+        """
+        again = await publish(self._context, body, status)
+        return Result(None if again is None else 0.0)
 
     async def _act(self, gathered: Gathered, plan: Plan) -> ConsumerGroupFacts:
         """Carry out the plan, except on an object that asks to be left alone."""
