@@ -8,7 +8,6 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from types import TracebackType
 
 from e2e.local_cluster.commands import run
 from e2e.local_cluster.control_plane import (
@@ -23,6 +22,7 @@ from e2e.local_cluster.gomodules import ETCD, KUBERNETES, ensure_programs
 from e2e.local_cluster.kubeconfig import write_kubeconfig
 from e2e.local_cluster.pki import Authority
 from e2e.local_cluster.waiting import wait_until
+from tests.support.lifetime import Server
 
 __all__ = ["ApiServer"]
 
@@ -30,7 +30,7 @@ ADDRESS = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 
 
-class ApiServer:
+class ApiServer(Server):
     """etcd and kube-apiserver with a certificate authority of their own, as a context manager.
 
     ``kubeconfig`` is the path of an administrator's kubeconfig (group system:masters). The servers keep their ports and
@@ -103,19 +103,6 @@ class ApiServer:
         """Run kubectl as administrator and return what it prints; raises ClusterError with what it complains of."""
         command = [str(self._kubectl), "--kubeconfig", str(self.kubeconfig), *args]
         return run(command, reason="KubectlFailed", stdin=input, env=self._environment())
-
-    def __enter__(self) -> "ApiServer":
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _issue_certificates(self) -> None:
         self._authority.ensure()

@@ -7,7 +7,6 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from e2e.local_cluster.commands import run
 from e2e.local_cluster.daemons import Daemon, free_ports
@@ -23,6 +22,7 @@ from e2e.local_cluster.kafka_node import (
     scram_arguments,
 )
 from e2e.local_cluster.waiting import wait_until
+from tests.support.lifetime import Server
 
 __all__ = ["KafkaBroker"]
 
@@ -31,7 +31,7 @@ START_TIMEOUT_S = 90.0
 STARTED = "Kafka Server started"
 
 
-class KafkaBroker:
+class KafkaBroker(Server):
     """A broker that is its own controller, as a context manager.
 
     ``properties`` are added to (and win over) the broker's settings. ``sasl_users`` (name to password) opens a second
@@ -134,19 +134,6 @@ class KafkaBroker:
         """
         options = ["-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         return run(java_command(self._java, self._jars, main_class, *args, options=options), reason="KafkaToolFailed")
-
-    def __enter__(self) -> "KafkaBroker":
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _format(self) -> None:
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
