@@ -131,9 +131,11 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     wanted = options.suite or ["lint", *names]
     outcomes = [run_lint()] if "lint" in wanted else []
-    with tempfile.TemporaryDirectory(prefix="fleet-reports-") as reports:
+    with tempfile.TemporaryDirectory(prefix="fleet-tests-") as scratch:
+        # What killed processes leave behind lies in here, and goes with it.
+        os.environ["TMPDIR"] = scratch
         chosen = (suite for suite in SUITES if suite.name in wanted)
-        outcomes += [run_suite(suite, options.pytest_arguments, Path(reports)) for suite in chosen]
+        outcomes += [run_suite(suite, options.pytest_arguments, Path(scratch)) for suite in chosen]
     return verdict(outcomes, ci=os.environ.get("CI") == "true")
 
 

@@ -90,6 +90,8 @@ class Member:
         self.consumer = Consumer(settings)
         self.handed: list[Handed] = []
         self.calls: list[tuple[str, tuple[TopicPartition, ...]]] = []
+        self.holds: frozenset[TopicPartition] = frozenset()
+        """What the callbacks said that this member has."""
         self.error: BaseException | None = None
         self.positions: dict[TopicPartition, int | None] = {}
         self._commits = commits
@@ -189,19 +191,26 @@ class Member:
         if what != "revoked":
             self._done = {}
         self.calls.append((what, tuple(partitions)))
+        self.holds = self.holds.union(partitions) if what == "assigned" else self.holds.difference(partitions)
 
 
 def await_shares(members: Iterable[Member], topic: str, partitions: int, timeout_s: float = 20) -> None:
-    """Wait until these members are Stable in one generation and own every partition once between them."""
+    """Wait until these members are Stable in one generation, own every partition once between them, and were told so.
+
+    The membership is ahead of the callbacks, which wait for the next poll.
+    """
     group = list(members)
     wanted = sorted((topic, number) for number in range(partitions))
 
     def shared() -> bool:
         owned = sorted(part for member in group for part in member.owned)
-        return owned == wanted and len({member.membership.generation for member in group}) == 1
+        told = all(member.owned == member.holds for member in group)
+        return told and owned == wanted and len({member.membership.generation for member in group}) == 1
 
     def seen() -> str:
-        return str([(member.membership.state, sorted(member.owned), member.error) for member in group])
+        return str(
+            [(member.membership.state, sorted(member.owned), sorted(member.holds), member.error) for member in group]
+        )
 
     eventually(lambda: shared() or _raise(seen), timeout_s=timeout_s, what=f"{len(group)} members share {topic}")
 

@@ -28,6 +28,7 @@ __all__ = ["KafkaBroker"]
 
 ADDRESS = "127.0.0.1"
 START_TIMEOUT_S = 90.0
+FREEZE_TIMEOUT_S = 10.0
 STARTED = "Kafka Server started"
 
 
@@ -115,8 +116,12 @@ class KafkaBroker(Server):
         self._daemon.kill()
 
     def pause(self) -> None:
-        """Freeze the broker: connections stay open and nothing answers (SIGSTOP)."""
+        """Freeze the broker: connections stay open and nothing answers (SIGSTOP).
+
+        Each thread stops when it sees the signal, and one that still runs may answer a request; so wait for the last.
+        """
         self._daemon.signal(signal.SIGSTOP)
+        wait_until(self._frozen, what=f"the broker at {self.bootstrap} to freeze", timeout_s=FREEZE_TIMEOUT_S)
 
     def resume(self) -> None:
         """Let a paused broker go on (SIGCONT)."""
@@ -134,6 +139,15 @@ class KafkaBroker(Server):
         """
         options = ["-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         return run(java_command(self._java, self._jars, main_class, *args, options=options), reason="KafkaToolFailed")
+
+    def _frozen(self) -> bool:
+        tasks = Path(f"/proc/{self.pid}/task")
+        try:
+            # The state is the first word after the command's name, which stands in parentheses and may hold anything.
+            states = {(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()}
+        except (FileNotFoundError, ProcessLookupError):
+            return False  # a thread that was still running has just ended
+        return states == {"T"}
 
     def _format(self) -> None:
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
