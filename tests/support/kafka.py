@@ -5,7 +5,8 @@ import signal
 import tempfile
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.local_cluster.commands import run
@@ -24,25 +25,47 @@ from e2e.local_cluster.kafka_node import (
 from e2e.local_cluster.waiting import wait_until
 from tests.support.lifetime import Server
 
-__all__ = ["KafkaBroker"]
+__all__ = ["ADDRESS", "KafkaBroker", "Place", "new_cluster_id"]
 
 ADDRESS = "127.0.0.1"
 START_TIMEOUT_S = 90.0
 FREEZE_TIMEOUT_S = 10.0
 STARTED = "Kafka Server started"
+PROXIED_LISTENER = "PROXIED"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A broker's place in a cluster of several: its id, the cluster's, and the controllers' addresses by node id."""
+
+    node_id: int
+    cluster_id: str
+    controllers: Mapping[int, str]
+
+
+def new_cluster_id() -> str:
+    """An id as Kafka's own tool makes them."""
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 class KafkaBroker(Server):
-    """A broker that is its own controller, as a context manager.
+    """A broker that is also a controller, as a context manager: of a cluster of its own, or of the one at ``place``.
 
     ``properties`` are added to (and win over) the broker's settings. ``sasl_users`` (name to password) opens a second
     listener, SASL_PLAINTEXT, that knows these users under PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512. Ports and data stay
     the same over ``stop``, ``kill`` and ``start``; leaving the context removes everything. Topics are not created by
-    being named.
+    being named. ``proxied_as`` opens a plain-text listener that tells its clients to come to that ``host:port``, where
+    a test listens and passes on to `proxied_listener`. ``jvm_options`` are added to the command line.
     """
 
     def __init__(
-        self, *, properties: Mapping[str, str] | None = None, sasl_users: Mapping[str, str] | None = None
+        self,
+        *,
+        properties: Mapping[str, str] | None = None,
+        sasl_users: Mapping[str, str] | None = None,
+        place: Place | None = None,
+        proxied_as: str | None = None,
+        jvm_options: Sequence[str] = (),
     ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="fleet-kafka-"))
         self.log = self.directory / "broker.log"
@@ -50,23 +73,31 @@ class KafkaBroker(Server):
         self._java = find_java()
         self._jars = ensure_kafka_jars()
         self._properties = self.directory / "server.properties"
-        plain_port, controller_port, sasl_port = free_ports(3, ADDRESS)
+        self._place = place
+        plain_port, controller_port, sasl_port, proxied_port = free_ports(4, ADDRESS)
         self.port = plain_port
         listeners = {"PLAINTEXT": f"{ADDRESS}:{plain_port}"}
         if self._users:
             listeners[SASL_LISTENER] = f"{ADDRESS}:{sasl_port}"
+        if proxied_as is not None:
+            listeners[PROXIED_LISTENER] = f"{ADDRESS}:{proxied_port}"
         self._listeners = listeners
         settings = node_properties(
             data=str(self.directory / "data"),
             listeners=listeners,
-            advertised=listeners,
-            controller=f"{ADDRESS}:{controller_port}",
+            advertised=listeners | ({PROXIED_LISTENER: proxied_as} if proxied_as is not None else {}),
+            controller=place.controllers[place.node_id] if place is not None else f"{ADDRESS}:{controller_port}",
             inter_broker="PLAINTEXT",
         )
+        if place is not None:
+            # Voters by configuration: no node is first, so all can be formatted and started at once.
+            del settings["controller.quorum.bootstrap.servers"]
+            voters = ",".join(f"{node}@{address}" for node, address in place.controllers.items())
+            settings |= {"node.id": str(place.node_id), "controller.quorum.voters": voters}
         if self._users:
             settings |= sasl_properties(self._users)
         self._properties.write_text(format_properties(settings | dict(properties or {})))
-        options = [f"-Xmx{HEAP_MIB}m", f"-XX:ErrorFile={self.directory}/jvm-error.log"]
+        options = [f"-Xmx{HEAP_MIB}m", f"-XX:ErrorFile={self.directory}/jvm-error.log", *jvm_options]
         self._daemon = Daemon(
             "kafka",
             java_command(self._java, self._jars, "kafka.Kafka", str(self._properties), options=options),
@@ -83,6 +114,11 @@ class KafkaBroker(Server):
     def sasl_bootstrap(self) -> str:
         """``host:port`` of the listener that asks for a password; only with ``sasl_users``."""
         return self._listeners[SASL_LISTENER]
+
+    @property
+    def proxied_listener(self) -> str:
+        """``host:port`` behind the proxy; only with ``proxied_as``."""
+        return self._listeners[PROXIED_LISTENER]
 
     @property
     def running(self) -> bool:
@@ -150,9 +186,10 @@ class KafkaBroker(Server):
         return states == {"T"}
 
     def _format(self) -> None:
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster_id = new_cluster_id() if self._place is None else self._place.cluster_id
+        alone = ("--standalone",) if self._place is None else ()
         # One word with its value: an id may begin with a dash, which would make it look like an option.
-        arguments = ["format", "--standalone", f"--cluster-id={cluster_id}", "--config", str(self._properties)]
+        arguments = ["format", *alone, f"--cluster-id={cluster_id}", "--config", str(self._properties)]
         self.tool("kafka.tools.StorageTool", *arguments, *scram_arguments(self._users))
 
     def _started(self) -> bool:

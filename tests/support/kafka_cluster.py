@@ -1,0 +1,199 @@
+"""Three real Kafka brokers on loopback, each with the faults of `KafkaBroker`, and what tests ask of a cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from confluent_kafka import ElectionType
+from confluent_kafka import TopicPartition as Part
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from e2e.local_cluster.daemons import free_ports
+from fleet_consumer.naming import coordinator_partition
+from fleet_consumer.net import ConnectionSettings, Coordinator, NetError, NetworkClient
+from fleet_consumer.wire.metadata import MetadataResponsePartition
+from tests.support.kafka import ADDRESS, KafkaBroker, Place, new_cluster_id
+from tests.support.lifetime import Server
+from tests.support.waiting import eventually
+
+T = TypeVar("T")
+
+__all__ = ["OFFSETS_TOPIC", "KafkaCluster"]
+
+OFFSETS_TOPIC = "__consumer_offsets"
+OFFSETS_PARTITIONS = 6
+PATIENCE_S = 60.0
+
+REPLICATED = {
+    "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "default.replication.factor": "3",
+    # What was acknowledged is on two brokers, so that losing any one loses nothing.
+    "min.insync.replicas": "2",
+    "group.min.session.timeout.ms": "1000",
+    # A broker that is gone is noticed within two seconds instead of nine.
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "250",
+    "controller.quorum.fetch.timeout.ms": "1000",
+    "controller.quorum.election.timeout.ms": "500",
+    "controlled.shutdown.enable": "true",
+}
+SMALL_JVM = ("-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+"""Three brokers share the machine with what is tested: start quickly, compile cheaply."""
+
+
+class KafkaCluster(Server):
+    """Brokers 1 to 3, each broker and controller, so that any one may be away; a context manager like `KafkaBroker`.
+
+    ``proxied_as`` maps node ids to the ``host:port`` that clients of the listener behind a proxy shall be told.
+    """
+
+    def __init__(
+        self, *, properties: Mapping[str, str] | None = None, proxied_as: Mapping[int, str] | None = None
+    ) -> None:
+        nodes = (1, 2, 3)
+        ports = free_ports(len(nodes), ADDRESS)
+        controllers = {node: f"{ADDRESS}:{port}" for node, port in zip(nodes, ports, strict=True)}
+        cluster_id = new_cluster_id()
+        self.brokers: dict[int, KafkaBroker] = {
+            node: KafkaBroker(
+                properties={**REPLICATED, **(properties or {})},
+                place=Place(node, cluster_id, controllers),
+                proxied_as=(proxied_as or {}).get(node),
+                jvm_options=SMALL_JVM,
+            )
+            for node in nodes
+        }
+
+    @property
+    def bootstrap(self) -> str:
+        """The plain-text listeners of all brokers, separated by commas."""
+        return ",".join(broker.bootstrap for broker in self.brokers.values())
+
+    def start(self) -> None:
+        """Start every broker that does not run, and wait until each takes part."""
+        # Together: none of them is ready before a majority is there.
+        self._each("start", [broker for broker in self.brokers.values() if not broker.running])
+
+    def close(self) -> None:
+        """End all brokers and remove their files."""
+        self._each("close", list(self.brokers.values()))
+
+    def heal(self) -> None:
+        """After a fault: every broker runs and is back in sync, as the next test expects."""
+        for broker in self.brokers.values():
+            if broker.running:
+                broker.resume()
+        self.start()
+        self.await_in_sync()
+
+    def create_topic(self, topic: str, partitions: int, *, replicas: int = 3) -> str:
+        """Make a topic, wait until it can be written to, and return its name."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for done in admin.create_topics([NewTopic(topic, partitions, replicas)]).values():
+            done.result()
+        eventually(
+            lambda: all(part.leader_id > 0 for part in self._partitions(topic)),
+            timeout_s=PATIENCE_S,
+            what=f"leaders of {topic}",
+        )
+        return topic
+
+    def leader_of(self, topic: str, partition: int) -> KafkaBroker:
+        """The broker that leads a partition, once one of those that run does."""
+
+        def led() -> KafkaBroker | None:
+            part = next(each for each in self._partitions(topic) if each.partition_index == partition)
+            broker = self.brokers.get(part.leader_id)
+            return broker if broker is not None and broker.running else None
+
+        leader = eventually(led, timeout_s=PATIENCE_S, what=f"a leader of {topic}-{partition}")
+        assert leader is not None
+        return leader
+
+    def coordinator_of(self, group: str) -> KafkaBroker:
+        """The broker that coordinates a group, once one of those that run does."""
+
+        def found() -> KafkaBroker | None:
+            with_client = self._ask(lambda client: client.find_coordinators([group], timeout_s=5.0))
+            answer = with_client[group]
+            if not isinstance(answer, Coordinator):
+                raise AssertionError(answer)
+            broker = self.brokers.get(answer.node_id)
+            return broker if broker is not None and broker.running else None
+
+        broker = eventually(found, timeout_s=PATIENCE_S, what=f"a coordinator of {group}")
+        assert broker is not None
+        return broker
+
+    def move_coordinator(self, group: str) -> KafkaBroker:
+        """Give the leadership of the group's offsets partition to another broker, in order; returns the new one."""
+        number = coordinator_partition(group, OFFSETS_PARTITIONS)
+        part = next(each for each in self._partitions(OFFSETS_TOPIC) if each.partition_index == number)
+        # The first replica is the preferred leader: the others come first now, and are asked to lead.
+        order = [node for node in part.replica_nodes if node != part.leader_id] + [part.leader_id]
+        wanted = {"topic": OFFSETS_TOPIC, "partition": number, "replicas": order}
+        any_broker = next(iter(self.brokers.values()))
+        plan = any_broker.directory / "reassignment.json"
+        plan.write_text(json.dumps({"version": 1, "partitions": [wanted]}))
+        self._reassign(any_broker, plan)
+        new = self.brokers[order[0]]
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.elect_leaders(ElectionType.PREFERRED, [Part(OFFSETS_TOPIC, number)]).result()
+        eventually(
+            lambda: self.leader_of(OFFSETS_TOPIC, number) is new, timeout_s=PATIENCE_S, what="the leader to change"
+        )
+        return new
+
+    def await_in_sync(self, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until every replica of every topic is in sync."""
+
+        def lagging() -> list[tuple[str | None, int]]:
+            metadata = self._ask(lambda client: client.metadata(None, timeout_s=5.0))
+            assert len(metadata.brokers) == len(self.brokers), f"only {len(metadata.brokers)} brokers"
+            return [
+                (topic.name, part.partition_index)
+                for topic in metadata.topics
+                for part in topic.partitions
+                if len(part.isr_nodes) < len(part.replica_nodes)
+            ]
+
+        def in_sync() -> bool:
+            behind = lagging()
+            assert not behind, f"not in sync: {behind[:5]}"
+            return True
+
+        eventually(in_sync, timeout_s=timeout_s, what="all replicas to be in sync", poll_s=0.2)
+
+    def _reassign(self, broker: KafkaBroker, plan: Path) -> None:
+        broker.tool(
+            "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+            *("--bootstrap-server", self.bootstrap, "--reassignment-json-file", str(plan), "--execute"),
+        )
+
+    def _partitions(self, topic: str) -> tuple[MetadataResponsePartition, ...]:
+        answer = self._ask(lambda client: client.metadata([topic], timeout_s=5.0)).topics[0]
+        assert answer.partitions, f"{topic}: error {answer.error_code}"
+        return answer.partitions
+
+    def _ask(self, question: Callable[[NetworkClient], T]) -> T:
+        """Put a question to whoever answers; an AssertionError, which waiting takes for "not yet", if nobody does."""
+        alive = tuple(broker.bootstrap for broker in self.brokers.values() if broker.running)
+        client = NetworkClient(ConnectionSettings(bootstrap_servers=alive, client_id="tests", request_timeout_ms=3_000))
+        try:
+            return question(client)
+        except NetError as error:
+            raise AssertionError(str(error)) from error
+        finally:
+            client.close()
+
+    def _each(self, call: str, brokers: list[KafkaBroker]) -> None:
+        with ThreadPoolExecutor(len(self.brokers)) as pool:
+            for done in [pool.submit(getattr(broker, call)) for broker in brokers]:
+                done.result()
