@@ -8,6 +8,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from e2e.local_cluster.commands import run
 from e2e.local_cluster.daemons import Daemon, free_ports
@@ -23,6 +24,7 @@ from e2e.local_cluster.kafka_node import (
     scram_arguments,
 )
 from e2e.local_cluster.waiting import wait_until
+from tests.support.kafka_security import SASL_TLS_LISTENER, TLS_LISTENER, BrokerPki, TokenIssuer
 from tests.support.lifetime import Server
 
 __all__ = ["ADDRESS", "KafkaBroker", "Place", "new_cluster_id"]
@@ -56,6 +58,10 @@ class KafkaBroker(Server):
     the same over ``stop``, ``kill`` and ``start``; leaving the context removes everything. Topics are not created by
     being named. ``proxied_as`` opens a plain-text listener that tells its clients to come to that ``host:port``, where
     a test listens and passes on to `proxied_listener`. ``jvm_options`` are added to the command line.
+
+    ``tls`` opens a TLS listener, which with "mutual" asks for a client certificate, and beside it, where there are
+    users or tokens, one with TLS and SASL; ``pki`` then holds the files. ``oauth`` lets the SASL listeners take the
+    tokens of ``issuer``.
     """
 
     def __init__(
@@ -66,6 +72,8 @@ class KafkaBroker(Server):
         place: Place | None = None,
         proxied_as: str | None = None,
         jvm_options: Sequence[str] = (),
+        tls: bool | Literal["mutual"] = False,
+        oauth: bool = False,
     ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="fleet-kafka-"))
         self.log = self.directory / "broker.log"
@@ -74,11 +82,17 @@ class KafkaBroker(Server):
         self._jars = ensure_kafka_jars()
         self._properties = self.directory / "server.properties"
         self._place = place
-        plain_port, controller_port, sasl_port, proxied_port = free_ports(4, ADDRESS)
+        self._pki = BrokerPki(self.directory / "pki") if tls else None
+        self._issuer = TokenIssuer(self.directory / "issuer") if oauth else None
+        plain_port, controller_port, sasl_port, proxied_port, tls_port, sasl_tls_port = free_ports(6, ADDRESS)
         self.port = plain_port
         listeners = {"PLAINTEXT": f"{ADDRESS}:{plain_port}"}
-        if self._users:
+        if self._users or oauth:
             listeners[SASL_LISTENER] = f"{ADDRESS}:{sasl_port}"
+        if tls:
+            listeners[TLS_LISTENER] = f"{ADDRESS}:{tls_port}"
+        if tls and SASL_LISTENER in listeners:
+            listeners[SASL_TLS_LISTENER] = f"{ADDRESS}:{sasl_tls_port}"
         if proxied_as is not None:
             listeners[PROXIED_LISTENER] = f"{ADDRESS}:{proxied_port}"
         self._listeners = listeners
@@ -96,8 +110,10 @@ class KafkaBroker(Server):
             settings |= {"node.id": str(place.node_id), "controller.quorum.voters": voters}
         if self._users:
             settings |= sasl_properties(self._users)
+        settings |= self._security_settings(settings, mutual=tls == "mutual")
         self._properties.write_text(format_properties(settings | dict(properties or {})))
         options = [f"-Xmx{HEAP_MIB}m", f"-XX:ErrorFile={self.directory}/jvm-error.log", *jvm_options]
+        options += self._issuer.jvm_options if self._issuer is not None else []
         self._daemon = Daemon(
             "kafka",
             java_command(self._java, self._jars, "kafka.Kafka", str(self._properties), options=options),
@@ -114,6 +130,28 @@ class KafkaBroker(Server):
     def sasl_bootstrap(self) -> str:
         """``host:port`` of the listener that asks for a password; only with ``sasl_users``."""
         return self._listeners[SASL_LISTENER]
+
+    @property
+    def tls_bootstrap(self) -> str:
+        """``host:port`` of the TLS listener; only with ``tls``."""
+        return self._listeners[TLS_LISTENER]
+
+    @property
+    def sasl_tls_bootstrap(self) -> str:
+        """``host:port`` of the listener with TLS and SASL; only with ``tls`` and users or tokens."""
+        return self._listeners[SASL_TLS_LISTENER]
+
+    @property
+    def pki(self) -> BrokerPki:
+        """The certificates; only with ``tls``."""
+        assert self._pki is not None, "this broker has no TLS"
+        return self._pki
+
+    @property
+    def issuer(self) -> TokenIssuer:
+        """Who signs the tokens that the broker takes; only with ``oauth``."""
+        assert self._issuer is not None, "this broker takes no tokens"
+        return self._issuer
 
     @property
     def proxied_listener(self) -> str:
@@ -175,6 +213,25 @@ class KafkaBroker(Server):
         """
         options = ["-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         return run(java_command(self._java, self._jars, main_class, *args, options=options), reason="KafkaToolFailed")
+
+    def _security_settings(self, settings: Mapping[str, str], *, mutual: bool) -> dict[str, str]:
+        """The settings of listeners with TLS or tokens, on top of those that a plain node has."""
+        added: dict[str, str] = {}
+        sasl = [name for name in (SASL_LISTENER, SASL_TLS_LISTENER) if name in self._listeners]
+        if self._pki is not None:
+            protocols = {TLS_LISTENER: "SSL"} | ({SASL_TLS_LISTENER: "SASL_SSL"} if len(sasl) > 1 else {})
+            known = dict(each.split(":") for each in settings["listener.security.protocol.map"].split(","))
+            added["listener.security.protocol.map"] = ",".join(f"{k}:{v}" for k, v in (known | protocols).items())
+            for listener in protocols:
+                added |= self._pki.listener_settings(listener, mutual=mutual and listener == TLS_LISTENER)
+        if self._users and SASL_TLS_LISTENER in sasl:
+            own, other = f"listener.name.{SASL_LISTENER.lower()}.", f"listener.name.{SASL_TLS_LISTENER.lower()}."
+            added |= {key.replace(own, other): value for key, value in settings.items() if key.startswith(own)}
+        if self._issuer is not None:
+            mechanisms = settings.get("sasl.enabled.mechanisms", "")
+            added["sasl.enabled.mechanisms"] = ",".join(filter(None, (mechanisms, "OAUTHBEARER")))
+            added |= self._issuer.listener_settings(sasl)
+        return added
 
     def _frozen(self) -> bool:
         tasks = Path(f"/proc/{self.pid}/task")
