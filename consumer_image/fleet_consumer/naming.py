@@ -6,6 +6,7 @@ Nothing here may do I/O or know a configuration.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 RESERVED_PREFIX: Final = "_fleet."
@@ -23,6 +24,19 @@ def failed_topic(group_id: str) -> str:
 def is_managed_topic(topic: str) -> bool:
     """Whether a topic is one that Consumer Fleet makes for a group."""
     return topic.startswith(RESERVED_PREFIX)
+
+
+def is_internal_topic(topic: str) -> bool:
+    """Whether a topic belongs to the brokers themselves, such as `__consumer_offsets`."""
+    return topic.startswith("__")
+
+
+def pattern_matches(pattern: re.Pattern[str], topic: str) -> bool:
+    """Whether a subscription by pattern takes a topic in: the whole name matches, as with Java's `matches()`.
+
+    Internal and managed topics never match, whatever the pattern says: `.*` must not feed a group its own failures.
+    """
+    return not is_internal_topic(topic) and not is_managed_topic(topic) and pattern.fullmatch(topic) is not None
 
 
 def instance_id_prefix(namespace: str, name: str, uid: str) -> str:
