@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fleet_consumer.assignors import load
+from fleet_consumer.assignors import Assignor, load
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.coordinator.offsets import ResetPolicy
@@ -48,7 +48,8 @@ LEAVE_WORDS = ("default", "leave", "remain")
 class ConsumerSettings:
     """Everything that decides how a consumer behaves. Defaults are those of Kafka 4's Java consumer.
 
-    Times are milliseconds. `assignors` are names for `fleet_consumer.assignors.load`, in order of preference.
+    Times are milliseconds. `assignors` are names for `fleet_consumer.assignors.load`, or assignors (an object serves
+    one consumer), in order of preference; members keep their partitions through rebalances when all are cooperative.
     `group_instance_id` makes the member static (KIP-345). `auto_offset_reset` is `earliest`, `latest` or `none`, for
     partitions without a usable committed offset; partitions that appear after the first assignment start at the
     beginning whatever it says. `rebalance_timeout_ms` None means `max_poll_interval_ms`, as in Java.
@@ -58,7 +59,7 @@ class ConsumerSettings:
 
     connection: ConnectionSettings
     group_id: str
-    assignors: tuple[str, ...] = ("range",)
+    assignors: tuple[str | Assignor, ...] = ("range",)
     group_instance_id: str | None = None
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
@@ -111,7 +112,7 @@ class Consumer:
         self._group = CoordinatorThread(
             settings.connection,
             _group_settings(settings),
-            tuple(load(name) for name in settings.assignors),
+            tuple(load(each) if isinstance(each, str) else each for each in settings.assignors),
             clock=self._clock,
             on_news=self._signal.set,
         )
@@ -318,17 +319,26 @@ class Consumer:
     # What the other threads have for us.
 
     def _take_news(self) -> None:
-        """Run what the coordinator thread has put in line, in its order; callbacks are serial by being here."""
+        """Run what the coordinator thread has put in line, in its order; callbacks are serial by being here.
+
+        What one raises does not keep the others from running; the first is raised in the end, as in Java.
+        """
+        first: Exception | None = None
         while self._group.news:
             news = self._group.news.popleft()
-            if isinstance(news, CallBack):
-                self._call_back(news)
-            elif isinstance(news, FinishCommit):
-                self._finish_commit(news)
-            else:
-                if isinstance(news.error, errors.FatalConsumerError):
-                    self._fatal = news.error
-                raise news.error
+            try:
+                if isinstance(news, CallBack):
+                    self._call_back(news)
+                elif isinstance(news, FinishCommit):
+                    self._finish_commit(news)
+                else:
+                    if isinstance(news.error, errors.FatalConsumerError):
+                        self._fatal = news.error
+                    raise news.error
+            except Exception as error:
+                first = first or error
+        if first is not None:
+            raise first
 
     def _take_commit_results(self) -> None:
         """As `_take_news`, but only commits: a callback that commits must not be called back into."""
@@ -359,8 +369,6 @@ class Consumer:
             self._group.called_back(callback)
 
     def _assigned(self, callback: CallBack) -> None:
-        if callback.assignor is not None and callback.assignment is not None:
-            callback.assignor.on_assignment(callback.assignment, callback.generation)
         positions = self._started()
         positions.assign(callback.partitions, callback.appeared)
         try:

@@ -64,13 +64,15 @@ class Positions:
     # What the group decides.
 
     def assign(self, partitions: Iterable[TopicPartition], appeared: frozenset[TopicPartition]) -> None:
-        """Own these, and only these; none has a position yet. Those in `appeared` begin at their beginning."""
-        self._buffers = dict.fromkeys(partitions)
+        """Own these too; they have no position yet. Those in `appeared` begin at their beginning."""
+        for part in partitions:
+            self._buffers.setdefault(part, None)
         self._appeared |= appeared
 
     def look_up_unknown(self) -> None:
         """Find out where those without a position begin, in the background."""
-        unknown = tuple(part for part, buffer in self._buffers.items() if buffer is None)
+        asked = frozenset[TopicPartition]().union(*self._lookups.values())
+        unknown = tuple(part for part, buffer in self._buffers.items() if buffer is None and part not in asked)
         if unknown:
             self._look_up(unknown)
 
@@ -80,10 +82,13 @@ class Positions:
         What the fetch thread still delivers carries buffers that are void by then.
         """
         gone = frozenset(partitions)
-        for ticket in [ticket for ticket, parts in self._lookups.items() if parts & gone]:
-            # A lookup covers one assignment, and assignments are taken away whole.
-            ticket.cancel()
-            del self._lookups[ticket]
+        for ticket, parts in list(self._lookups.items()):
+            # An answer must not find a partition that was given back and has come again since: it would be too old.
+            if parts <= gone:
+                ticket.cancel()
+                del self._lookups[ticket]
+            else:
+                self._lookups[ticket] = parts - gone
         read = {part: buffer for part in gone if (buffer := self._buffers.get(part)) is not None}
         for buffer in read.values():
             buffer.current = False

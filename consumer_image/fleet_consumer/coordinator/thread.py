@@ -293,7 +293,8 @@ class CoordinatorThread:
         """On a thread of its own: a plan may take seconds, and heartbeats must go on meanwhile."""
         event: Event
         try:
-            event = Planned(action.attempt, plan(action.assignor, action.cluster, action.subscriptions))
+            assignments = plan(action.assignor, action.cluster, action.subscriptions, cooperative=action.cooperative)
+            event = Planned(action.attempt, assignments)
         except Exception as cause:
             logger.exception("assignor %s failed", action.assignor.name)
             failure = errors.AssignorFailed(f"assignor {action.assignor.name!r}: {type(cause).__name__}: {cause}")

@@ -14,16 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fleet_consumer.assignors import Assignment, ClusterView
 from fleet_consumer.group import errors, reasons
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
-from fleet_consumer.group.core import MemberCore
+from fleet_consumer.group.joining import JoiningMember
 from fleet_consumer.group.lookup import read_lookup
 from fleet_consumer.group.messages import (
     Action,
     Answered,
-    CallBack,
-    CallBackKind,
     CalledBack,
     CloseRequested,
     CommitRequested,
@@ -38,30 +35,20 @@ from fleet_consumer.group.messages import (
     ForPlan,
     ForSync,
     ForWatch,
-    Identity,
     PlanFailed,
     Planned,
-    RebalanceAttempt,
-    Report,
-    RunAssignor,
     Subscribed,
     Tick,
     Unanswered,
-    flatten,
 )
-from fleet_consumer.group.planning import read_subscriptions, wanted_topics
 from fleet_consumer.group.requests import heartbeat_request, lookup_request
 from fleet_consumer.group.states import HEARTBEATING, State
 from fleet_consumer.group.timing import SLOW_RETRY_S
-from fleet_consumer.group.watch import partition_counts, topics_request
-from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from fleet_consumer.group.watch import topics_request
 from fleet_consumer.wire.errors import ErrorCode, describe
-from fleet_consumer.wire.failures import MalformedMessage
-from fleet_consumer.wire.join_group import JoinGroupResponse
-from fleet_consumer.wire.sync_group import SyncGroupResponse
 
 
-class ClassicMembership(MemberCore):
+class ClassicMembership(JoiningMember):
     """One member of one group. `jitter` gives factors around 1 for backoffs (`Backoff`)."""
 
     def handle(self, event: Event, now: float) -> list[Action]:
@@ -89,11 +76,6 @@ class ClassicMembership(MemberCore):
         else:
             self._request_rejoin(reasons.SUBSCRIPTION_CHANGED)
 
-    def _on_called_back(self, event: CalledBack, _now: float) -> None:
-        if event.callback.kind is not CallBackKind.ASSIGNED and self._state is State.REVOKING:
-            self._owned = {}
-            self._move(State.UNJOINED)
-
     def _on_coordinator_doubted(self, event: CoordinatorDoubted, now: float) -> None:
         if event.address == self._lookup.address:
             self._lookup.lost(now)
@@ -103,7 +85,7 @@ class ClassicMembership(MemberCore):
         if self._fatal is not None:
             self._actions.append(FinishCommit(event.commit, self._fatal))
         else:
-            self._actions += self._commits.start(event.commit, self._state, self._identity, self._lookup.address, now)
+            self._actions += self._commits.start(event.commit, self._standing, now)
 
     def _on_close(self, event: CloseRequested, now: float) -> None:
         if self._state is State.LEFT:
@@ -165,141 +147,15 @@ class ClassicMembership(MemberCore):
                 f"group {self._settings.group_id!r}: no coordinator yet: {describe(code)}"
             )
 
-    def _join_answered(self, context: ForJoin, response: JoinGroupResponse, now: float) -> None:
-        attempt, code = context.attempt, response.error_code
-        if self._answer_is_stale(Api.JOIN_GROUP, attempt, code):
-            return
-        rule = rule_for(Api.JOIN_GROUP, code)
-        match rule.verdict:
-            case Verdict.OK:
-                self._joined(attempt, response, now)
-            case Verdict.ADOPT_MEMBER_ID:
-                self._identity = Identity(member_id=response.member_id)
-                self._end_attempt(reasons.MEMBER_ID_REQUIRED, self._hastily(now))
-            case Verdict.REJOIN:
-                self._end_attempt(attempt.reason, self._hastily(now))
-            case Verdict.RESET_MEMBER:
-                self._reset(keep_member_id=False, reason=reasons.answered("JoinGroup", describe(code)))
-                self._next_join_at = self._hastily(now)
-            case Verdict.RETRY | Verdict.COORDINATOR_LOST:
-                if rule.verdict is Verdict.COORDINATOR_LOST:
-                    self._lookup.lost(now)
-                self._trouble = errors.CoordinatorUnavailable(f"JoinGroup was answered {describe(code)}")
-                self._end_attempt(reasons.rebalance_failed(describe(code)), now + self._join_backoff.next())
-            case _:
-                self._fail(error_for(Api.JOIN_GROUP, code, self._settings.group_id, rule))
-
-    def _joined(self, attempt: RebalanceAttempt, response: JoinGroupResponse, now: float) -> None:
-        offered = {assignor.name: assignor for assignor in self._assignors}
-        if response.protocol_type not in (None, PROTOCOL_TYPE) or response.protocol_name not in offered:
-            self._fail_inconsistent(response.protocol_type, response.protocol_name)
-            return
-        self._identity = attempt.identity = Identity(response.generation_id, response.member_id, response.protocol_name)
-        self._heartbeat.begin_rebalance(now)
-        self._trouble = None
-        attempt.assignor = offered[response.protocol_name]
-        attempt.leader = response.leader == response.member_id
-        if attempt.leader:
-            attempt.subscriptions = read_subscriptions(response.members)
-        if attempt.leader and not response.skip_assignment:
-            self._move(State.PLANNING)
-            self._ask_for_counts(attempt)
-        else:
-            # A static leader that came back keeps the old plan (KIP-814), yet watches the topics like any leader.
-            self._move(State.SYNCING)
-            self._sync(attempt, (), now)
-
-    def _plan_answered(self, context: ForPlan, response: Any, _now: float) -> None:
-        attempt = context.attempt
-        if attempt is not self._attempt or attempt.assignor is None:
-            return
-        attempt.counts, _ = partition_counts(response)
-        cluster = ClusterView(partitions=attempt.counts)
-        self._actions.append(RunAssignor(attempt, attempt.assignor, cluster, attempt.subscriptions))
-
-    def _on_planned(self, event: Planned, now: float) -> None:
-        if event.attempt is self._attempt and self._state is State.PLANNING:
-            self._move(State.SYNCING)
-            self._sync(event.attempt, event.assignments, now)
-
-    def _on_plan_failed(self, event: PlanFailed, now: float) -> None:
-        if event.attempt is self._attempt:
-            self._trouble = event.error
-            self._actions.append(Report(event.error))
-            self._end_attempt(reasons.rebalance_failed(event.error), now + self._settings.retry_backoff_max_s)
-
-    def _sync_answered(self, context: ForSync, response: SyncGroupResponse, now: float) -> None:
-        attempt, code = context.attempt, response.error_code
-        if self._answer_is_stale(Api.SYNC_GROUP, attempt, code):
-            return
-        rule = rule_for(Api.SYNC_GROUP, code)
-        match rule.verdict:
-            case Verdict.OK:
-                self._synced(attempt, response, now)
-            case Verdict.REJOIN:
-                self._end_attempt(reasons.GROUP_REBALANCING, self._hastily(now))
-            case Verdict.RESET_MEMBER | Verdict.RESET_GENERATION:
-                keep = rule.verdict is Verdict.RESET_GENERATION
-                self._reset(keep_member_id=keep, reason=reasons.answered("SyncGroup", describe(code)))
-                self._next_join_at = self._hastily(now)
-            case Verdict.COORDINATOR_LOST:
-                self._lookup.lost(now)
-                self._end_attempt(reasons.rebalance_failed(describe(code)), now + self._join_backoff.next())
-            case _:
-                self._fail(error_for(Api.SYNC_GROUP, code, self._settings.group_id, rule))
-
-    def _synced(self, attempt: RebalanceAttempt, response: SyncGroupResponse, now: float) -> None:
-        if response.protocol_name not in (None, attempt.identity.protocol):
-            self._fail_inconsistent(response.protocol_type, response.protocol_name)
-            return
-        try:
-            received = decode_assignment(response.assignment)
-        except MalformedMessage as cause:
-            text = f"group {self._settings.group_id!r}: the leader's assignment cannot be read: {cause}"
-            self._fail(errors.UnexpectedAnswer(text))
-            return
-        share = {part.topic: part.partitions for part in received.assigned_partitions if part.partitions}
-        if not share.keys() <= set(attempt.topics):
-            self._end_attempt(reasons.ASSIGNMENT_MISMATCH, now + self._join_backoff.next())
-            return
-        self._move(State.STABLE)
-        self._attempt = None
-        self._owned = share
-        self._leader = attempt.leader
-        self._rebalances += 1
-        self._last_reason = attempt.reason
-        self._trouble = None
-        self._hasty_rejoins = 0
-        self._join_backoff.reset()
-        self._lookup.settled()
-        self._heartbeat.start(attempt.sync_sent_at, now)
-        self._take_lead(attempt)
-        partitions = flatten(share)
-        self._actions.append(
-            CallBack(
-                CallBackKind.ASSIGNED,
-                partitions,
-                generation=self._identity.generation,
-                assignor=attempt.assignor,
-                assignment=Assignment(share, received.user_data),
-                appeared=self._watch.appeared(partitions),
-            )
-        )
-
-    def _take_lead(self, attempt: RebalanceAttempt) -> None:
-        if not attempt.leader:
-            self._watch.follow()
-        elif attempt.counts is not None:
-            self._watch.lead(wanted_topics(attempt.subscriptions), attempt.counts)
-        else:
-            self._watch.lead_old_plan(wanted_topics(attempt.subscriptions))
-
     def _heartbeat_answered(self, context: ForHeartbeat, response: Any, now: float) -> None:
         code = response.error_code
         if context.identity is not self._identity:
             return
         rule = rule_for(Api.HEARTBEAT, code)
         match rule.verdict:
+            case verdict if self._joining_with_partitions and verdict not in (Verdict.OK, Verdict.REJOIN):
+                # The next generation may have begun at the broker; the answer to the JoinGroup will tell.
+                self._heartbeat.failed(now)
             case Verdict.OK | Verdict.REJOIN:
                 self._heartbeat.succeeded(context.sent_at, now)
                 self._lookup.settled()
@@ -322,9 +178,9 @@ class ClassicMembership(MemberCore):
         commit = context.commit
         if not self._commits.knows(commit):
             return
-        actions, judgement = self._commits.answered(commit, response, self._state, self._identity, now)
+        actions, judgement = self._commits.answered(commit, response, self._standing, now)
         self._actions += actions
-        current = commit.sent_as is self._identity
+        current = commit.sent_as is self._identity and not self._joining_with_partitions
         match judgement.rule.verdict:
             case Verdict.COORDINATOR_LOST:
                 self._lookup.lost(now)
@@ -333,7 +189,7 @@ class ClassicMembership(MemberCore):
             case (Verdict.RESET_MEMBER | Verdict.RESET_GENERATION) as verdict if current:
                 keep = verdict is Verdict.RESET_GENERATION
                 self._reset(keep_member_id=keep, reason=reasons.answered("OffsetCommit", describe(judgement.code)))
-            case Verdict.FATAL if current or judgement.code != ErrorCode.FENCED_INSTANCE_ID:
+            case Verdict.FATAL if commit.sent_as is self._identity or judgement.code != ErrorCode.FENCED_INSTANCE_ID:
                 rule = judgement.rule
                 self._fail(error_for(Api.OFFSET_COMMIT, judgement.code, self._settings.group_id, rule))
             case _:
@@ -362,9 +218,15 @@ class ClassicMembership(MemberCore):
             self._watch.in_flight = True
             self._send(topics_request(self._watch.topics), ForWatch(), anywhere=True)
         self._expire_poll_timer(now)
-        self._actions += self._commits.advance(self._state, self._identity, self._lookup.address, now)
+        self._actions += self._commits.advance(self._standing, now)
         self._beat(now)
         self._rebalance(now)
+
+    @property
+    def _joining_with_partitions(self) -> bool:
+        """A cooperative member keeps reading while its JoinGroup waits. The broker takes heartbeats and commits of the
+        old generation as long as others may still join (PreparingRebalance), so the session is renewed meanwhile."""
+        return self._state is State.JOINING and bool(self._owned)
 
     def _doubt_coordinator(self, now: float) -> None:
         """A session without any good answer: the coordinator may hang, or be another one by now. The identity stays."""
@@ -389,30 +251,11 @@ class ClassicMembership(MemberCore):
         )
 
     def _beat(self, now: float) -> None:
-        beating = self._state in HEARTBEATING and self._identity.valid and self._lookup.address is not None
-        if beating and not self._heartbeat.in_flight and now >= self._heartbeat.next_at:
+        beats = self._state in HEARTBEATING or self._joining_with_partitions
+        due = beats and self._identity.valid and self._lookup.address is not None
+        if due and not self._heartbeat.in_flight and now >= self._heartbeat.next_at:
             self._heartbeat.sent(now)
             self._send(heartbeat_request(self._settings, self._identity), ForHeartbeat(self._identity, now))
-
-    def _rebalance(self, now: float) -> None:
-        attempt = self._attempt
-        if attempt is not None:
-            if attempt.metadata_retry_at is not None and now >= attempt.metadata_retry_at:
-                attempt.metadata_retry_at = None
-                self._ask_for_counts(attempt)
-            return
-        if self._rejoin_reason is None or self._state not in (State.UNJOINED, State.STABLE):
-            return
-        if now < self._next_join_at or now - self._polled_at > self._settings.max_poll_interval_s:
-            return
-        if self._state is State.STABLE and self._lookup.address is None:
-            return  # Work goes on with what is owned until there is somebody to rebalance with.
-        if self._owned:
-            kind = CallBackKind.REVOKED if self._identity.valid else CallBackKind.LOST
-            self._move(State.REVOKING)
-            self._actions.append(CallBack(kind, flatten(self._owned), generation=self._identity.generation))
-        elif self._lookup.address is not None:
-            self._join(self._rejoin_reason)
 
 
 _HANDLERS: Mapping[type, Callable[[ClassicMembership, Any, float], None]] = {

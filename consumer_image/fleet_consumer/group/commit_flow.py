@@ -6,6 +6,8 @@ the rest. Unknown is a result of its own: a commit that got no answer is neither
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fleet_consumer.group import errors
 from fleet_consumer.group.classification import Api, Verdict, error_for
 from fleet_consumer.group.commits import UNKNOWN_TOPIC_PATIENCE_S, CommitJudgement, commit_request, judge
@@ -18,6 +20,31 @@ from fleet_consumer.wire.offset_commit import OffsetCommitResponse
 
 MAY_COMMIT = frozenset({State.STABLE, State.REVOKING})
 """While REVOKING the group is still in PreparingRebalance at the broker, which takes commits of the old generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a member is just now, as far as commits are concerned.
+
+    `holds`: it is cooperative and owns partitions. Its commits can wait for the end of a rebalance: that needs no
+    callback on the user's thread, which may be the one that waits. An eager member has given up everything by then.
+    """
+
+    state: State
+    identity: Identity
+    coordinator: Address | None
+    holds: bool
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the broker takes commits: while it waits for others to join, it takes the old generation's."""
+        allowed = self.state in MAY_COMMIT or (self.state is State.JOINING and self.holds)
+        return allowed and self.identity.valid
+
+    @property
+    def keeps(self) -> bool:
+        """Whether this is a rebalance through which partitions are kept."""
+        return self.holds and self.identity.valid and self.state in (*IN_REBALANCE, State.UNJOINED)
 
 
 class CommitFlow:
@@ -39,50 +66,55 @@ class CommitFlow:
         """Whether a commit has not come to its end."""
         return bool(self._waiting or self._in_flight)
 
-    def advance(self, state: State, identity: Identity, coordinator: Address | None, now: float) -> list[Action]:
+    def advance(self, standing: Standing, now: float) -> list[Action]:
         """Send what is due, and end what can no longer succeed or has run out of time."""
         due = [commit for at, commit in self._waiting if now >= at]
         self._waiting = [(at, commit) for at, commit in self._waiting if now < at]
-        return [action for commit in due for action in self.start(commit, state, identity, coordinator, now)]
+        return [action for commit in due for action in self.start(commit, standing, now)]
 
-    def start(
-        self, commit: Commit, state: State, identity: Identity, coordinator: Address | None, now: float
-    ) -> list[Action]:
+    def start(self, commit: Commit, standing: Standing, now: float) -> list[Action]:
         """Send a commit, or say why it cannot be sent."""
         if commit.deadline is not None and now >= commit.deadline:
-            return [FinishCommit(commit, errors.RetriableCommitFailed(self._about("not confirmed in time")))]
-        if state not in MAY_COMMIT or not identity.valid:
-            return [FinishCommit(commit, self._not_a_member(state))]
-        if coordinator is None:
-            return self._later(commit, now, "the group's coordinator is not known just now")
-        commit.sent_as = identity
+            return self._later(commit, now, self._rebalancing() if standing.keeps else self._retriable("time is up"))
+        if not standing.may_commit:
+            if standing.keeps:
+                return self._later(commit, now, self._rebalancing())
+            return [FinishCommit(commit, self._not_a_member(standing))]
+        if standing.coordinator is None:
+            return self._later(commit, now, self._retriable("the group's coordinator is not known just now"))
+        commit.sent_as = standing.identity
         self._in_flight.append(commit)
-        request = commit_request(self._settings, identity, commit.offsets)
-        return [Send(coordinator, Lane.MAIN, request, self._settings.request_timeout_s, ForCommit(commit))]
+        request = commit_request(self._settings, standing.identity, commit.offsets)
+        return [Send(standing.coordinator, Lane.MAIN, request, self._settings.request_timeout_s, ForCommit(commit))]
 
     def answered(
-        self, commit: Commit, response: OffsetCommitResponse, state: State, identity: Identity, now: float
+        self, commit: Commit, response: OffsetCommitResponse, standing: Standing, now: float
     ) -> tuple[list[Action], CommitJudgement]:
         """What the answer means for the commit (actions) and for the membership (judgement)."""
         self._in_flight.remove(commit)
         judgement = judge(response)
+        older = commit.sent_as is not standing.identity
         error: Exception | None
         match judgement.rule.verdict:
             case Verdict.OK:
                 self._backoff.reset()
                 error = None
             case Verdict.RETRY if self._worth_retrying(commit, judgement, now):
-                return self._later(commit, now, describe(judgement.code)), judgement
+                return self._later(commit, now, self._retriable(describe(judgement.code))), judgement
             case Verdict.COORDINATOR_LOST:
-                return self._later(commit, now, describe(judgement.code)), judgement
+                return self._later(commit, now, self._retriable(describe(judgement.code))), judgement
+            case Verdict.REJOIN | Verdict.RESET_MEMBER | Verdict.RESET_GENERATION if self._overtaken(
+                commit, judgement, standing
+            ):
+                return self._later(commit, now, self._rebalancing()), judgement
             case Verdict.RETRY:
                 error = errors.CommitRefused(self._about(f"{describe(judgement.code)} for {judgement.partitions}"))
             case Verdict.REJOIN:
-                error = errors.RebalanceInProgress(self._about("the group is rebalancing; poll and commit again"))
+                error = self._rebalancing()
             case Verdict.RESET_MEMBER | Verdict.RESET_GENERATION:
-                error = self._stale(commit, judgement.code, state, identity)
-            case Verdict.FATAL if commit.sent_as is not identity and judgement.code == ErrorCode.FENCED_INSTANCE_ID:
-                error = self._stale(commit, judgement.code, state, identity)
+                error = self._stale(commit, judgement.code, standing)
+            case Verdict.FATAL if older and judgement.code == ErrorCode.FENCED_INSTANCE_ID:
+                error = self._stale(commit, judgement.code, standing)
             case _:
                 error = error_for(Api.OFFSET_COMMIT, judgement.code, self._settings.group_id, judgement.rule)
         return [FinishCommit(commit, error)], judgement
@@ -90,7 +122,7 @@ class CommitFlow:
     def unanswered(self, commit: Commit, cause: Exception, now: float) -> list[Action]:
         """No answer: whether the offsets were stored is unknown. Storing them again does no harm."""
         self._in_flight.remove(commit)
-        return self._later(commit, now, str(cause))
+        return self._later(commit, now, self._retriable(str(cause)))
 
     def abandon(self, error: Exception) -> list[Action]:
         """End all commits: nothing more will be sent or heard."""
@@ -102,28 +134,46 @@ class CommitFlow:
         """Whether an answer to this commit is still awaited."""
         return commit in self._in_flight
 
-    def _later(self, commit: Commit, now: float, why: str) -> list[Action]:
+    def _later(self, commit: Commit, now: float, failure: errors.ConsumerError) -> list[Action]:
+        """Try again after the backoff, or end with `failure` what has no time left or was not to be repeated."""
         if commit.deadline is None or now >= commit.deadline:
-            return [FinishCommit(commit, errors.RetriableCommitFailed(self._about(f"{why}; commit again")))]
+            return [FinishCommit(commit, failure)]
         self._waiting.append((min(now + self._backoff.next(), commit.deadline), commit))
         return []
+
+    def _overtaken(self, commit: Commit, judgement: CommitJudgement, standing: Standing) -> bool:
+        """Whether a rebalance that this member takes part in, with its partitions in hand, overtook the commit.
+
+        After it, the same offsets can be committed in the new generation.
+        """
+        if not standing.holds or not standing.identity.valid:
+            return False
+        older = commit.sent_as is not standing.identity or standing.state is State.JOINING
+        return older or judgement.rule.verdict is Verdict.REJOIN
 
     def _worth_retrying(self, commit: Commit, judgement: CommitJudgement, now: float) -> bool:
         unknown_topic = judgement.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return not (unknown_topic and now - commit.requested_at >= UNKNOWN_TOPIC_PATIENCE_S)
 
-    def _stale(self, commit: Commit, code: int, state: State, identity: Identity) -> errors.ConsumerError:
+    def _stale(self, commit: Commit, code: int, standing: Standing) -> errors.ConsumerError:
         """The answer to a member that the coordinator does not know: was it an older self, or is it us?"""
-        if commit.sent_as is not identity and state in IN_REBALANCE:
+        if commit.sent_as is not standing.identity and standing.state in IN_REBALANCE:
             return errors.RebalanceInProgress(self._about("a newer generation is being joined; commit what stays ours"))
         return errors.CommitFailed(
             self._about(f"{describe(code)}: the group has moved on without this member, its partitions may be others'")
         )
 
-    def _not_a_member(self, state: State) -> errors.ConsumerError:
-        if state in IN_REBALANCE:
-            return errors.RebalanceInProgress(self._about("the group is rebalancing; poll and commit again"))
+    def _not_a_member(self, standing: Standing) -> errors.ConsumerError:
+        lost = standing.state is State.REVOKING and not standing.identity.valid
+        if standing.state in IN_REBALANCE and not lost:
+            return self._rebalancing()
         return errors.CommitFailed(self._about("this consumer is no member of the group now, others may be ahead"))
+
+    def _rebalancing(self) -> errors.ConsumerError:
+        return errors.RebalanceInProgress(self._about("the group is rebalancing; poll and commit again"))
+
+    def _retriable(self, why: str) -> errors.ConsumerError:
+        return errors.RetriableCommitFailed(self._about(f"{why}; commit again"))
 
     def _about(self, what: str) -> str:
         return f"group {self._settings.group_id!r}: offsets not committed: {what}"

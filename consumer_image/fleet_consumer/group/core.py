@@ -6,17 +6,18 @@ to be done outside is noted as actions in order. Nothing here knows a thread, a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from fleet_consumer.assignors import Assignor
+from fleet_consumer.assignors import COOPERATIVE, Assignor
 from fleet_consumer.group import errors
 from fleet_consumer.group.classification import Api, error_for, rule_for
-from fleet_consumer.group.commit_flow import CommitFlow
+from fleet_consumer.group.commit_flow import CommitFlow, Standing
 from fleet_consumer.group.lookup import CoordinatorLookup
 from fleet_consumer.group.membership import Membership
 from fleet_consumer.group.messages import (
     Action,
+    CallBack,
     Context,
     ForJoin,
     ForLeave,
@@ -31,6 +32,7 @@ from fleet_consumer.group.messages import (
 from fleet_consumer.group.planning import wanted_topics
 from fleet_consumer.group.requests import join_request, leave_request, sync_request
 from fleet_consumer.group.settings import GroupSettings
+from fleet_consumer.group.shares import Share
 from fleet_consumer.group.states import State, check_move
 from fleet_consumer.group.timing import NEVER, Backoff, HeartbeatTimer
 from fleet_consumer.group.watch import MetadataWatch, topics_request
@@ -62,7 +64,9 @@ class MemberCore:
         self._attempt: RebalanceAttempt | None = None
         self._leader = False
         self._topics: tuple[str, ...] = ()
-        self._owned: Mapping[str, tuple[int, ...]] = {}
+        self._owned: Share = {}
+        # The callback that takes partitions from the user's thread; nothing is joined before it has run.
+        self._giving_back: CallBack | None = None
         self._rejoin_reason: str | None = None
         self._last_reason = ""
         self._rebalances = 0
@@ -116,6 +120,11 @@ class MemberCore:
             times.append(self._attempt.metadata_retry_at)
         return min((at for at in times if at > now), default=now + IDLE_TICK_S)
 
+    @property
+    def _standing(self) -> Standing:
+        """What decides about commits now."""
+        return Standing(self._state, self._identity, self._lookup.address, self._cooperative and bool(self._owned))
+
     def picture(self) -> Membership:
         """This member as others may see it."""
         return Membership(
@@ -134,12 +143,23 @@ class MemberCore:
             error=self._fatal or self._trouble or self._watch.error,
         )
 
-    def _join(self, reason: str) -> None:
+    @property
+    def _cooperative(self) -> bool:
+        """The protocol is the highest that all configured assignors support, as in Java; all support eager."""
+        return all(assignor.protocol is COOPERATIVE for assignor in self._assignors)
+
+    def _join(self, reason: str, now: float) -> None:
         attempt = RebalanceAttempt(reason, self._identity, self._topics)
+        try:
+            request = join_request(self._settings, self._identity, self._assignors, self._topics, self._owned, reason)
+        except errors.AssignorFailed as failure:
+            self._trouble = failure
+            self._actions.append(Report(failure))
+            self._next_join_at = now + self._settings.retry_backoff_max_s
+            return
         self._move(State.JOINING)
         self._attempt, self._rejoin_reason = attempt, None
         self._heartbeat.in_flight = False
-        request = join_request(self._settings, self._identity, self._assignors, self._topics, reason)
         self._send(request, ForJoin(attempt), lane=Lane.JOIN, timeout_s=self._settings.join_timeout_s)
 
     def _ask_for_counts(self, attempt: RebalanceAttempt) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from fleet_consumer.assignors import Assignment, Assignor, ClusterView, Subscription
+from fleet_consumer.assignors import Assignor, ClusterView, Subscription
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.message import Request
@@ -238,12 +238,16 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class RunAssignor:
-    """Run the assignor off this thread, then report Planned or PlanFailed."""
+    """Run the assignor off this thread, then report Planned or PlanFailed.
+
+    `cooperative`: members keep their partitions meanwhile, so that the plan may not move one directly (KIP-429).
+    """
 
     attempt: RebalanceAttempt
     assignor: Assignor
     cluster: ClusterView
     subscriptions: Mapping[str, Subscription]
+    cooperative: bool
 
 
 class CallBackKind(Enum):
@@ -258,15 +262,13 @@ class CallBackKind(Enum):
 class CallBack:
     """Run a callback on the user's thread, in order, then report CalledBack.
 
-    For ASSIGNED: `assignor` is to be told of `assignment` first, and `appeared` are the partitions that did not exist
-    at this consumer's first assignment.
+    `partitions` are only those that come or go; a cooperative member keeps others. For ASSIGNED, `appeared` are the
+    partitions that did not exist at this consumer's first assignment.
     """
 
     kind: CallBackKind
     partitions: tuple[TopicPartition, ...]
     generation: int = -1
-    assignor: Assignor | None = None
-    assignment: Assignment | None = None
     appeared: frozenset[TopicPartition] = frozenset()
 
 

@@ -12,6 +12,7 @@ COMMIT_MET_REBALANCE = "offset commit failed since group is already rebalancing"
 MEMBER_ID_REQUIRED = "rejoining with the member id that the coordinator gave"
 POLL_TIMEOUT = "consumer poll timeout has expired"
 CLOSING = "the consumer is being closed"
+TO_REVOKE = "need to revoke partitions and re-join"
 ASSIGNMENT_MISMATCH = "received assignment does not match the current subscription"
 
 

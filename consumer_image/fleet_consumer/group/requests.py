@@ -7,6 +7,7 @@ from fleet_consumer.group.messages import Identity
 from fleet_consumer.group.planning import offered_protocols
 from fleet_consumer.group.reasons import shorten
 from fleet_consumer.group.settings import GroupSettings
+from fleet_consumer.group.shares import Share
 from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE
 from fleet_consumer.wire.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
 from fleet_consumer.wire.heartbeat import HeartbeatRequest
@@ -21,9 +22,17 @@ def lookup_request(settings: GroupSettings) -> FindCoordinatorRequest:
 
 
 def join_request(
-    settings: GroupSettings, identity: Identity, assignors: tuple[Assignor, ...], topics: tuple[str, ...], reason: str
+    settings: GroupSettings,
+    identity: Identity,
+    assignors: tuple[Assignor, ...],
+    topics: tuple[str, ...],
+    owned: Share,
+    reason: str,
 ) -> JoinGroupRequest:
-    """Enter the group, or take part in its next rebalance."""
+    """Enter the group, or take part in its next rebalance, telling what is `owned` and will be kept meanwhile.
+
+    Raises AssignorFailed.
+    """
     return JoinGroupRequest(
         group_id=settings.group_id,
         session_timeout_ms=round(settings.session_timeout_s * 1000),
@@ -31,7 +40,7 @@ def join_request(
         member_id=identity.member_id,
         group_instance_id=settings.instance_id,
         protocol_type=PROTOCOL_TYPE,
-        protocols=offered_protocols(assignors, topics),
+        protocols=offered_protocols(assignors, topics, owned=owned, generation=identity.generation, rack=settings.rack),
         reason=shorten(reason),
     )
 

@@ -10,7 +10,10 @@ JOIN_GRACE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Times of one membership. `metadata_max_age_s` is how often partition counts are looked at again."""
+    """Times and names of one membership.
+
+    `metadata_max_age_s` is how often partition counts are looked at again; `rack` is where the member runs (KIP-881).
+    """
 
     group_id: str
     instance_id: str | None = None
@@ -22,6 +25,7 @@ class GroupSettings:
     retry_backoff_s: float = 0.1
     retry_backoff_max_s: float = 1.0
     metadata_max_age_s: float = 300.0
+    rack: str | None = None
 
     @property
     def join_timeout_s(self) -> float:

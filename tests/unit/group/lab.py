@@ -138,6 +138,7 @@ class Lab:
         self.polls = True
         self.actions: list[Action] = []
         self.new: list[Action] = []
+        self._ran = 0
 
     @property
     def state(self) -> State:
@@ -199,8 +200,12 @@ class Lab:
         return [callback.kind.value for callback in self.of(CallBack)]
 
     def called_back(self) -> list[Action]:
-        """The user's thread has run the last callback."""
-        return self.feed(CalledBack(self.of(CallBack)[-1]))
+        """The user's thread has run every callback so far."""
+        new: list[Action] = []
+        for callback in self.of(CallBack)[self._ran :]:
+            self._ran += 1
+            new += self.feed(CalledBack(callback))
+        return new
 
     # The way to each state.
 
@@ -276,7 +281,8 @@ class Lab:
     def planned(self) -> list[Action]:
         """Run the assignor that was asked for."""
         job = self.of(RunAssignor)[-1]
-        return self.feed(Planned(job.attempt, plan(job.assignor, job.cluster, job.subscriptions)))
+        made = plan(job.assignor, job.cluster, job.subscriptions, cooperative=job.cooperative)
+        return self.feed(Planned(job.attempt, made))
 
 
 __all__ = [
