@@ -1,0 +1,138 @@
+"""One group on the cluster: a topic that is written to all the time, members that write down what they hand out."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fleet_consumer.net import ConnectionSettings, Coordinator, NetError, NetworkClient
+from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.ownership import History, Verdict, judge
+from tests.support.recording import MemberProcess, MemberThread, member_settings
+from tests.support.waiting import eventually
+from tests.support.writing import Writer
+
+__all__ = ["Scene"]
+
+AnyMember = MemberProcess | MemberThread
+SHARE_TIMEOUT_S = 60.0
+DRAIN_TIMEOUT_S = 90.0
+_names = itertools.count()
+
+
+class Scene:
+    """A context manager; `finish` ends the writing and judges every history.
+
+    `changes` are settings for all members; those of `thread` and `process` are added to them.
+    """
+
+    def __init__(
+        self, cluster: KafkaCluster, folder: Path, *, bootstrap: str | None = None, partitions: int = 6, **changes: Any
+    ) -> None:
+        number = next(_names)
+        self.cluster = cluster
+        self.group = f"group-{os.getpid()}-{number}"
+        self.topic = cluster.create_topic(f"topic-{os.getpid()}-{number}", partitions)
+        self.partitions = partitions
+        self._bootstrap = bootstrap or cluster.bootstrap
+        self._folder = folder
+        self._changes = changes
+        self._members: list[AnyMember] = []
+        self.writer = Writer(cluster.bootstrap, self.topic, partitions)
+
+    def __enter__(self) -> Scene:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.writer.__exit__()
+        for member in self._members:
+            if isinstance(member, MemberProcess):
+                if member.alive:
+                    member.kill()
+            elif member.alive:
+                member.stop()
+
+    def thread(self, **changes: Any) -> MemberThread:
+        """A member on a thread."""
+        member = MemberThread(member_settings(self._bootstrap, self.group, **self._changes, **changes), self.topic)
+        self._members.append(member)
+        return member
+
+    def process(self, **changes: Any) -> MemberProcess:
+        """A member in a process of its own."""
+        member = MemberProcess(self._folder, self._bootstrap, self.group, self.topic, **self._changes, **changes)
+        self._members.append(member)
+        return member
+
+    def described(self) -> DescribedGroup:
+        """The group as its coordinator sees it; AssertionError while there is none."""
+        servers = tuple(broker.bootstrap for broker in self.cluster.brokers.values() if broker.running)
+        client = NetworkClient(ConnectionSettings(bootstrap_servers=servers, client_id="scene"))
+        try:
+            found = client.find_coordinators([self.group], timeout_s=5.0)[self.group]
+            assert isinstance(found, Coordinator), found
+            answer = client.call(found.address, DescribeGroupsRequest(groups=(self.group,)), timeout_s=5.0).groups[0]
+        except NetError as error:
+            raise AssertionError(str(error)) from error
+        finally:
+            client.close()
+        assert answer.error_code == 0, answer
+        return answer
+
+    def await_shared(self, members: Sequence[AnyMember], *, timeout_s: float = SHARE_TIMEOUT_S) -> int:
+        """Wait until these, and only these, are a Stable group that owns every partition once; their generation."""
+
+        def shared() -> bool:
+            held = [(member.name, sorted(member.history().holds)) for member in members]
+            owned = sorted(partition for _, parts in held for partition in parts)
+            assert owned == list(range(self.partitions)), held
+            group = self.described()
+            assert group.group_state == "Stable", group.group_state
+            assert len(group.members) == len(members), f"{len(group.members)} members"
+            return True
+
+        eventually(shared, timeout_s=timeout_s, what=f"{len(members)} members to share {self.topic}", poll_s=0.1)
+        return max(member.history().generation for member in members)
+
+    def await_progress(
+        self, members: Sequence[AnyMember], records: int = 50, timeout_s: float = SHARE_TIMEOUT_S
+    ) -> None:
+        """Wait until these members have handed out so many more records than now."""
+        before = sum(handed(member.history()) for member in members)
+
+        def moved() -> bool:
+            now = sum(handed(member.history()) for member in members)
+            assert now >= before + records, f"{now - before} of {records} records"
+            return True
+
+        eventually(moved, timeout_s=timeout_s, what=f"{records} more records to be handed out", poll_s=0.1)
+
+    def finish(self, members: Sequence[AnyMember]) -> Verdict:
+        """End Stable with these members, hand out all that was written, and judge; fails on anything wrong."""
+        self.await_shared(members)
+        written = self.writer.stop()
+
+        def drained() -> bool:
+            verdict = judge(self.histories(), written)
+            assert not verdict.lost_count, str(verdict)
+            return True
+
+        eventually(drained, timeout_s=DRAIN_TIMEOUT_S, what="all records to be handed out", poll_s=0.2)
+        for member in members:
+            member.stop()
+        verdict = judge(self.histories(), written)
+        assert verdict.good, str(verdict)
+        return verdict
+
+    def histories(self) -> list[History]:
+        """The histories of all members that ever were."""
+        return [member.history() for member in self._members]
+
+
+def handed(history: History) -> int:
+    """How many records a member handed out, repetitions included."""
+    return sum(stint.last - stint.first + 1 for stint in history.stints)

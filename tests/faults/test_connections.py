@@ -1,0 +1,69 @@
+"""A connection that is reset at a chosen request, in every phase: before the broker sees it, and before its answer
+comes back. Whoever's connection it is, the group ends Stable and every record is handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import Proxied
+from tests.faults.protocols import PROTOCOLS
+from tests.faults.scene import Scene
+from tests.support.waiting import eventually
+
+FETCH, COMMIT, FIND_COORDINATOR, JOIN, HEARTBEAT, SYNC = 1, 8, 10, 11, 12, 14
+SIDES = pytest.mark.parametrize("at_answer", [False, True], ids=["request", "answer"])
+
+
+@contextmanager
+def cut(proxied: Proxied, api_key: int, *, at_answer: bool) -> Iterator[None]:
+    """Cut the first such request of whoever comes; leaves only once it has been cut."""
+    proxied.guillotine.arm(api_key, at_answer=at_answer)
+    yield
+    eventually(lambda: proxied.guillotine.fallen, timeout_s=30, what=f"a request of API {api_key} to be cut")
+
+
+@SIDES
+@pytest.mark.parametrize(
+    "api_key",
+    [
+        pytest.param(FIND_COORDINATOR, id="find-coordinator"),
+        pytest.param(JOIN, id="join"),
+        pytest.param(SYNC, id="sync"),
+    ],
+)
+@pytest.mark.parametrize("assignor", PROTOCOLS)
+def test_reset_while_joining(proxied: Proxied, tmp_path: Path, assignor: str, api_key: int, at_answer: bool) -> None:
+    with Scene(proxied.cluster, tmp_path, bootstrap=proxied.bootstrap, assignors=(assignor,)) as scene:
+        members = [scene.thread()]
+        scene.await_shared(members)
+        with cut(proxied, api_key, at_answer=at_answer):
+            members.append(scene.thread())
+        # A join whose answer was lost leaves a member behind that nobody is; its session runs out.
+        scene.await_shared(members)
+        scene.finish(members)
+
+
+@SIDES
+@pytest.mark.parametrize(
+    "api_key",
+    [
+        pytest.param(HEARTBEAT, id="heartbeat"),
+        pytest.param(COMMIT, id="commit"),
+        pytest.param(FETCH, id="fetch"),
+    ],
+)
+def test_reset_while_stable(proxied: Proxied, tmp_path: Path, api_key: int, at_answer: bool) -> None:
+    """A lost connection is no lost membership: nobody rebalances."""
+    with Scene(proxied.cluster, tmp_path, bootstrap=proxied.bootstrap) as scene:
+        members = [scene.thread(), scene.thread()]
+        generation = scene.await_shared(members)
+        scene.await_progress(members)
+        with cut(proxied, api_key, at_answer=at_answer):
+            pass
+        scene.await_progress(members)
+        assert scene.await_shared(members) == generation
+        assert scene.finish(members).duplicates == 0

@@ -1,0 +1,82 @@
+"""The broker that coordinates a group dies, hands over, or hangs: the group goes on, nothing is lost or read twice
+without a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.protocols import PROTOCOLS
+from tests.faults.scene import Scene
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.waiting import eventually
+
+SESSION_MS = 8_000
+
+
+@pytest.mark.parametrize("assignor", PROTOCOLS)
+def test_coordinator_killed_and_the_group_goes_on(cluster: KafkaCluster, tmp_path: Path, assignor: str) -> None:
+    with Scene(cluster, tmp_path, assignors=(assignor,), session_timeout_ms=SESSION_MS) as scene:
+        members = [scene.thread(), scene.thread(), scene.thread()]
+        scene.await_shared(members)
+        old = cluster.coordinator_of(scene.group)
+        old.kill()
+        new = cluster.coordinator_of(scene.group)
+        assert new is not old
+        port = new.port
+        eventually(
+            lambda: all(member.membership.coordinator == ("127.0.0.1", port) for member in members),
+            timeout_s=60,
+            what="every member to find the new coordinator",
+        )
+        scene.await_shared(members)
+        scene.await_progress(members)
+        old.start()
+        scene.finish(members)
+
+
+@pytest.mark.parametrize("assignor", PROTOCOLS)
+def test_m4_coordinator_moved_and_the_generation_does_not_change(
+    cluster: KafkaCluster, tmp_path: Path, assignor: str
+) -> None:
+    """The new coordinator reads the group from its log: the same members, the same generation, no rebalance."""
+    with Scene(cluster, tmp_path, assignors=(assignor,), session_timeout_ms=SESSION_MS) as scene:
+        members = [scene.thread(), scene.thread(), scene.thread()]
+        generation = scene.await_shared(members)
+        calls = [list(member.history().calls) for member in members]
+        ids = [member.membership.member_id for member in members]
+        old = cluster.coordinator_of(scene.group)
+        new = cluster.move_coordinator(scene.group)
+        assert new is not old
+        port = new.port
+        eventually(
+            lambda: all(member.membership.coordinator == ("127.0.0.1", port) for member in members),
+            timeout_s=60,
+            what="every member to find the new coordinator",
+        )
+        scene.await_progress(members, 300)
+        assert scene.described().group_state == "Stable"
+        assert {each.member_id for each in scene.described().members} == set(ids)
+        assert {member.membership.generation for member in members} == {generation}
+        assert [member.history().calls for member in members] == calls
+        verdict = scene.finish(members)
+        assert verdict.duplicates == 0
+
+
+@pytest.mark.parametrize("assignor", PROTOCOLS)
+def test_coordinator_paused_past_the_session_timeout(cluster: KafkaCluster, tmp_path: Path, assignor: str) -> None:
+    """Nobody can beat for longer than a session. Members hand out nothing then, find the new coordinator, go on."""
+    with Scene(cluster, tmp_path, assignors=(assignor,), session_timeout_ms=4_000) as scene:
+        members = [scene.thread(), scene.thread()]
+        scene.await_shared(members)
+        old = cluster.coordinator_of(scene.group)
+        beats = [member.membership.last_heartbeat_at or 0.0 for member in members]
+        old.pause()
+        try:
+            eventually(lambda: cluster.coordinator_of(scene.group) is not old, timeout_s=60, what="another coordinator")
+            scene.await_progress(members)
+            assert all((m.membership.last_heartbeat_at or 0.0) > beat for m, beat in zip(members, beats, strict=True))
+        finally:
+            old.resume()
+        scene.finish(members)

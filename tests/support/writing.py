@@ -1,0 +1,82 @@
+"""A producer that keeps writing while a test breaks things, and knows what the brokers acknowledged."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import Producer
+
+__all__ = ["Writer"]
+
+TICK_S = 0.05
+VALUE = b"x" * 64
+
+
+class Writer:
+    """Writes `per_second` records to the partitions in turn, on a thread, until `stop`; a context manager.
+
+    Idempotent and patient: what it wrote lies in each partition without gaps from offset 0, if nobody else writes.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, *, per_second: int = 200) -> None:
+        # Patience longer than any fault: a record that was given up would leave open whether it was written.
+        patient = {"delivery.timeout.ms": 300_000, "request.timeout.ms": 5_000, "reconnect.backoff.max.ms": 500}
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0, **patient}
+        )
+        self._topic = topic
+        self._partitions = partitions
+        self._per_tick = max(1, int(per_second * TICK_S))
+        self._acknowledged: Counter[int] = Counter()
+        self._highest: dict[int, int] = {}
+        self.failed: list[str] = []
+        self.sent = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def acknowledged(self) -> int:
+        """How many records the brokers have."""
+        return self._acknowledged.total()
+
+    def stop(self, timeout_s: float = 60.0) -> Mapping[int, int]:
+        """Write no more, wait for every acknowledgement, and return how many records each partition holds."""
+        self._stop.set()
+        self._thread.join(timeout_s)
+        left = self._producer.flush(timeout_s)
+        assert not left, f"{left} records were not acknowledged within {timeout_s} s"
+        assert not self.failed, self.failed[:5]
+        # Offsets are counts only if nothing else is in the partitions.
+        assert all(self._highest[part] + 1 == count for part, count in self._acknowledged.items()), self._highest
+        return {partition: self._acknowledged[partition] for partition in range(self._partitions)}
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        while not self._stop.wait(TICK_S):
+            for _ in range(self._per_tick):
+                try:
+                    self._producer.produce(
+                        self._topic, VALUE, partition=self.sent % self._partitions, on_delivery=self._delivered
+                    )
+                except BufferError:
+                    break  # the brokers are away; what is queued is waiting for them
+                self.sent += 1
+            self._producer.poll(0)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+            return
+        partition = message.partition()
+        self._acknowledged[partition] += 1
+        self._highest[partition] = max(message.offset(), self._highest.get(partition, -1))
