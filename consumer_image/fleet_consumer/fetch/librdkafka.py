@@ -7,12 +7,15 @@ would let it do so is not on the list, nor is what our own coordinator client mu
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from fleet_consumer.net import ConnectionSettings
+from fleet_consumer.net import ConnectionSettings, TokenSource
 
 logger = logging.getLogger(__name__)
+
+TOKEN_WAIT_S = 20.0
+"""How long librdkafka's callback waits for a token."""
 
 ALLOWED_PROPERTIES = frozenset(
     {
@@ -97,12 +100,27 @@ def connection_config(connection: ConnectionSettings) -> dict[str, Any]:
     if sasl is not None:
         config |= {
             "sasl.mechanism": sasl.mechanism,
-            "sasl.username": sasl.username,
-            "sasl.password": sasl.password,
             # librdkafka cannot tell a refused password from a lost connection; brokers lock out who hammers them.
             "reconnect.backoff.max.ms": max(connection.reconnect_backoff_max_ms, 10_000),
         }
+        if sasl.tokens is not None:
+            config["oauth_cb"] = _token_callback(sasl.tokens)
+        else:
+            config |= {"sasl.username": sasl.username, "sasl.password": sasl.password}
     return config
+
+
+def _token_callback(tokens: TokenSource) -> Callable[[str | None], tuple[str, float, str, dict[str, str]]]:
+    """Give librdkafka the tokens that our own connections use. It calls back on a thread of its own, which may wait.
+
+    It asks again after four fifths of a token's life, and ten seconds after a failure, which it reports as trouble.
+    """
+
+    def callback(_config: str | None) -> tuple[str, float, str, dict[str, str]]:
+        token = tokens.wait(TOKEN_WAIT_S)
+        return token.value, token.expires_at, "", dict(token.extensions)
+
+    return callback
 
 
 def consumer_config(

@@ -5,6 +5,7 @@ Knows nothing of groups beyond looking up their coordinator. One thread owns a `
 
 from __future__ import annotations
 
+from fleet_consumer.net.addresses import BrokerAddress, parse_address
 from fleet_consumer.net.call import Call
 from fleet_consumer.net.client import Coordinator, NetworkClient
 from fleet_consumer.net.errors import (
@@ -16,9 +17,12 @@ from fleet_consumer.net.errors import (
     NetError,
     RequestTimedOut,
     TlsFailed,
+    TokenUnavailable,
     UnsupportedByBroker,
 )
-from fleet_consumer.net.settings import BrokerAddress, ConnectionSettings, SaslSettings, TlsSettings, parse_address
+from fleet_consumer.net.oauth import OAuthSettings, OAuthToken
+from fleet_consumer.net.settings import ConnectionSettings, SaslSettings, TlsSettings
+from fleet_consumer.net.tokens import TokenSource
 from fleet_consumer.wire.errors import KafkaError
 
 __all__ = [
@@ -34,10 +38,14 @@ __all__ = [
     "MalformedResponse",
     "NetError",
     "NetworkClient",
+    "OAuthSettings",
+    "OAuthToken",
     "RequestTimedOut",
     "SaslSettings",
     "TlsFailed",
     "TlsSettings",
+    "TokenSource",
+    "TokenUnavailable",
     "UnsupportedByBroker",
     "parse_address",
 ]

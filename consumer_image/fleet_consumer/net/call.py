@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar, cast
 
+from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.errors import NetError
-from fleet_consumer.net.settings import BrokerAddress
 from fleet_consumer.wire.message import Request, Response
 
 ResponseT = TypeVar("ResponseT", bound=Response)

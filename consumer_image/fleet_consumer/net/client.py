@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar
 
 from fleet_consumer.clock import Clock, SystemClock
+from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.call import Call
 from fleet_consumer.net.errors import (
     AllBrokersUnreachable,
@@ -22,7 +23,7 @@ from fleet_consumer.net.errors import (
     UnsupportedByBroker,
 )
 from fleet_consumer.net.lane import Lane, Pace
-from fleet_consumer.net.settings import BrokerAddress, ConnectionSettings
+from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.wire.errors import ErrorCode, KafkaError
 from fleet_consumer.wire.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
 from fleet_consumer.wire.message import Request, Response
@@ -228,7 +229,7 @@ class NetworkClient:
             selector=self._selector,
             pace=self._paces.setdefault(address, Pace(self._settings, self._chance)),
             chance=self._chance,
-            on_resolved=self.wakeup,
+            on_news=self.wakeup,
         )
 
     def _call_any(self, request: Request[ResponseT], lane: str, timeout_s: float) -> ResponseT:

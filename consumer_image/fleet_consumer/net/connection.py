@@ -16,15 +16,20 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
 
+from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.call import Call
-from fleet_consumer.net.errors import ConnectFailed, Disconnected, NetError, TlsFailed
+from fleet_consumer.net.errors import ConnectFailed, Disconnected, NetError, TlsFailed, TokenUnavailable
+from fleet_consumer.net.oauth import OAuthToken
 from fleet_consumer.net.resolver import Lookup, SocketAddress
 from fleet_consumer.net.session import Session
-from fleet_consumer.net.settings import BrokerAddress, ConnectionSettings
+from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.net.transport import Transport, make_transport
 
 IDLE_SECONDS_MAX: Final = 540.0
 """Brokers close connections after ten idle minutes by default; ours end first, so that no request meets a dead one."""
+
+TOKEN_RETRY_S: Final = 1.0
+"""How soon a token is asked for again while there is none for the renewal of a login."""
 
 SEND_BYTES: Final = 256 * 1024
 """How much is handed to the kernel at once."""
@@ -35,6 +40,7 @@ _CONNECTING_ERRNOS: Final = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 class Phase(Enum):
     """How far a connection has come; the value completes "while it was ..."."""
 
+    AUTHORIZING = "waiting for a token"
     RESOLVING = "looking up the name"
     CONNECTING = "connecting"
     SECURING = "opening TLS"
@@ -43,7 +49,10 @@ class Phase(Enum):
 
 
 class Connection:
-    """A connection to one broker, registered in `selector` with `owner` as the key's data."""
+    """A connection to one broker, registered in `selector` with `owner` as the key's data.
+
+    `on_news` is called, on another thread, when `advance` has something new to look at: a looked-up name, a token.
+    """
 
     def __init__(
         self,
@@ -52,18 +61,20 @@ class Connection:
         *,
         selector: selectors.BaseSelector,
         owner: object,
-        on_resolved: Callable[[], None],
+        on_news: Callable[[], None],
         renewal_share: float,
         now: float,
     ) -> None:
         self.address = address
-        self.phase = Phase.RESOLVING
+        self._tokens = settings.sasl.tokens if settings.sasl is not None else None
+        self.phase = Phase.RESOLVING if self._tokens is None else Phase.AUTHORIZING
         self.session = Session(address, settings.client_id, settings.sasl, renewal_share)
         self.opened = False
         """Whether the negotiation has ever been completed."""
         self._settings = settings
         self._selector = selector
         self._owner = owner
+        self._on_news = on_news
         self._patience_s = settings.connect_timeout_ms / 1000
         self._setup_deadline: float | None = now + self._patience_s
         self._attempt_deadline = now + self._patience_s
@@ -74,8 +85,11 @@ class Connection:
         self._transport: Transport | None = None
         self._registered: int | None = None
         self._interest = 0
-        self._lookup = Lookup(address, on_resolved)
+        self._lookup = Lookup(address, on_news)
         self._lookup.start()
+        self._token: OAuthToken | None = None
+        # The wish for the next token: for the first login from the start, then whenever a renewal comes near.
+        self._token_wish = self._tokens.request(on_news) if self._tokens is not None else None
 
     @property
     def due(self) -> float:
@@ -85,6 +99,8 @@ class Connection:
         if not self.session.idle:
             return float("inf")  # an idle end or a new login has to wait for the answers
         idle_end = self._last_used_at + IDLE_SECONDS_MAX
+        if self._token_wish is not None:
+            return min(idle_end, self.session.expires_at)  # the token itself is told
         return idle_end if self.session.renew_at is None else min(idle_end, self.session.renew_at)
 
     def has_idled_out(self, now: float) -> bool:
@@ -92,7 +108,9 @@ class Connection:
         return self.phase is Phase.OPEN and self.session.idle and now >= self._last_used_at + IDLE_SECONDS_MAX
 
     def advance(self, now: float) -> None:
-        """Do what time or the lookup has made due."""
+        """Do what time, the lookup or a token has made due."""
+        if self.phase is Phase.AUTHORIZING and self._take_token():
+            self.phase = Phase.RESOLVING
         if self.phase is Phase.RESOLVING and self._lookup.done:
             self._take_lookup()
             self._connect_next(now)
@@ -100,16 +118,18 @@ class Connection:
             self._last_failure = "no answer"
             self._connect_next(now)
         if self._setup_deadline is not None and now >= self._setup_deadline:
+            if self.phase is Phase.AUTHORIZING:
+                raise TokenUnavailable(
+                    f"no token to log in at broker {self.address} after {self._patience_s:g} s; "
+                    "is the token endpoint slow?"
+                )
             raise ConnectFailed(
                 f"broker {self.address} was still {self.phase.value} after {self._patience_s:g} s; "
                 "check address, firewall and whether the broker is alive",
                 address=self.address,
             )
-        renew_at = self.session.renew_at
-        if renew_at is not None and now >= renew_at and self.session.idle:
-            self._setup_deadline = now + self._patience_s
-            self.phase = Phase.NEGOTIATING
-            self.session.renew()
+        if self.session.renew_at is not None and now >= self.session.renew_at:
+            self._renew(now)
 
     def submit(self, call: Call[Any], now: float) -> None:
         """Send a call's request; see `Session.submit`."""
@@ -148,6 +168,48 @@ class Connection:
             self._transport.close()
         if self._socket is not None:
             self._socket.close()
+
+    def rejected(self, error: NetError) -> None:
+        """The login failed with `error`; if a token was refused, others must not show it again."""
+        if self._tokens is not None and self._token is not None:
+            self._tokens.reject(self._token, error)
+
+    def _renew(self, now: float) -> None:
+        """Log in again before the broker would close the connection.
+
+        Requests go on until a new token is there, which may take as long as the present login holds.
+        """
+        if self._tokens is not None and not self.session.renewing:
+            if self._token_wish is None:
+                self._token_wish = self._tokens.request(self._on_news)
+            try:
+                if not self._take_token() and now < self.session.expires_at:
+                    return
+            except NetError:
+                if now >= self.session.expires_at:
+                    raise
+                self.session.renew_at = min(now + TOKEN_RETRY_S, self.session.expires_at)
+                return
+            if self._token_wish is not None:
+                raise TokenUnavailable(
+                    f"the login at broker {self.address} has ended before a new token came", address=self.address
+                )
+        self.session.renewing = True
+        if self.session.idle:
+            self._setup_deadline = now + self._patience_s
+            self.phase = Phase.NEGOTIATING
+            self.session.renew(self._token)
+
+    def _take_token(self) -> bool:
+        """Whether the token that was wished for is there. Raises NetError when there will be none."""
+        wish = self._token_wish
+        if wish is None or not wish.done:
+            return False
+        self._token_wish = None
+        if isinstance(wish.result, NetError):
+            raise wish.result
+        self._token = wish.result
+        return True
 
     def _take_lookup(self) -> None:
         found = self._lookup.result
@@ -222,7 +284,7 @@ class Connection:
             raise self._broken(error) from error
         if finished:
             self.phase = Phase.NEGOTIATING
-            self.session.begin()
+            self.session.begin(self._token)
 
     def _read(self, now: float) -> None:
         assert self._transport is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fleet_consumer.net.settings import BrokerAddress
+from fleet_consumer.net.addresses import BrokerAddress
 
 
 class NetError(Exception):
@@ -42,9 +42,19 @@ class TlsFailed(NetError):
 
 
 class AuthenticationFailed(NetError):
-    """The broker refused the credentials or the mechanism, or could not prove that it knows the password (SCRAM)."""
+    """The broker refused the credentials or the mechanism, or could not prove that it knows the password (SCRAM).
+
+    Also when the token endpoint (then `address` is None) refuses the client.
+    """
 
     reason = "AuthenticationFailed"
+
+
+class TokenUnavailable(NetError):
+    """No token to log in with: the token endpoint is away or talks nonsense, or the user's callback raised."""
+
+    reason = "TokenUnavailable"
+    retriable = True
 
 
 class RequestTimedOut(NetError):

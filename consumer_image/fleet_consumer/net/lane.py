@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.call import Call
 from fleet_consumer.net.connection import Connection, Phase
-from fleet_consumer.net.errors import Disconnected, NetError, RequestTimedOut, UnsupportedByBroker
-from fleet_consumer.net.settings import BrokerAddress, ConnectionSettings
+from fleet_consumer.net.errors import AuthenticationFailed, Disconnected, NetError, RequestTimedOut, UnsupportedByBroker
+from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.wire.failures import UnencodableMessage
 
 JITTER: Final = 0.2
@@ -60,14 +61,14 @@ class Lane:
         selector: selectors.BaseSelector,
         pace: Pace,
         chance: random.Random,
-        on_resolved: Callable[[], None],
+        on_news: Callable[[], None],
     ) -> None:
         self.address = address
         self._settings = settings
         self._selector = selector
         self._pace = pace
         self._chance = chance
-        self._on_resolved = on_resolved
+        self._on_news = on_news
         self._queue: deque[Call[Any]] = deque()
         self._connection: Connection | None = None
 
@@ -105,7 +106,7 @@ class Lane:
                 self._settings,
                 selector=self._selector,
                 owner=self,
-                on_resolved=self._on_resolved,
+                on_news=self._on_news,
                 renewal_share=self._chance.uniform(*RENEWAL_SHARES),
                 now=now,
             )
@@ -177,6 +178,8 @@ class Lane:
     def _lose(self, error: NetError, now: float) -> int:
         connection = self._connection
         assert connection is not None
+        if isinstance(error, AuthenticationFailed):
+            connection.rejected(error)
         victims = [call for call in connection.session.in_flight if not call.done]
         if not connection.opened:
             victims += self._queue

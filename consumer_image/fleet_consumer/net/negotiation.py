@@ -6,14 +6,16 @@ Written as generators that yield the next request with its version, and are sent
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from functools import cache
 from importlib import metadata
 from typing import Any, Final, NamedTuple
 
+from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.errors import AuthenticationFailed, MalformedResponse, UnsupportedByBroker
-from fleet_consumer.net.sasl import SaslRefused, mechanism
-from fleet_consumer.net.settings import BrokerAddress, SaslSettings
+from fleet_consumer.net.oauth import OAuthToken
+from fleet_consumer.net.sasl import Mechanism, SaslRefused, mechanism
+from fleet_consumer.net.settings import SaslSettings
 from fleet_consumer.wire.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from fleet_consumer.wire.errors import ErrorCode, describe
 from fleet_consumer.wire.message import Request, Response
@@ -77,11 +79,12 @@ def learn_versions(address: BrokerAddress) -> Generator[Step, Response, BrokerVe
 
 
 def authenticate(
-    sasl: SaslSettings, address: BrokerAddress, broker: BrokerVersions
+    sasl: SaslSettings, token: OAuthToken | None, address: BrokerAddress, broker: BrokerVersions
 ) -> Generator[Step, Response, float | None]:
     """Log in; returns the seconds until the session must be renewed (KIP-368), None when it need not.
 
-    Raises AuthenticationFailed with the mechanism, the user and the broker's words, never the password.
+    `token` is what OAUTHBEARER shows. Raises AuthenticationFailed with the mechanism, the user and the broker's words,
+    never the password or the token.
     """
     handshake = SaslHandshakeRequest(mechanism=sasl.mechanism)
     answer = yield handshake, pick_version(handshake, broker, address)
@@ -93,38 +96,41 @@ def authenticate(
             f"it offers: {offered[:BROKER_TEXT_MAX]}",
             address=address,
         )
-    exchange = mechanism(sasl, secrets.token_urlsafe(NONCE_BYTES))
+    exchange = mechanism(sasl, secrets.token_urlsafe(NONCE_BYTES), token)
     to_send: bytes | None = exchange.start()
     for _ in range(SASL_ROUNDS_MAX):
         assert to_send is not None
         request = SaslAuthenticateRequest(auth_bytes=to_send)
         verdict = yield request, pick_version(request, broker, address)
         assert isinstance(verdict, SaslAuthenticateResponse)
-        to_send = _next_bytes(exchange.respond, verdict, sasl, address)
+        to_send = _next_bytes(exchange, verdict, sasl, address)
         if to_send is None:
             return verdict.session_lifetime_ms / 1000 if verdict.session_lifetime_ms > 0 else None
     raise _refused(sasl, address, f"the exchange did not end after {SASL_ROUNDS_MAX} rounds")
 
 
 def _next_bytes(
-    respond: Callable[[bytes], bytes | None],
+    exchange: Mechanism,
     verdict: SaslAuthenticateResponse,
     sasl: SaslSettings,
     address: BrokerAddress,
 ) -> bytes | None:
     if verdict.error_code != ErrorCode.NONE:
         words = (verdict.error_message or "")[:BROKER_TEXT_MAX]
-        raise _refused(sasl, address, f"{describe(verdict.error_code)} {words}".strip())
+        complaint = f"; it reports {exchange.complaint}" if exchange.complaint else ""
+        raise _refused(sasl, address, f"{describe(verdict.error_code)} {words}".strip() + complaint)
     try:
-        return respond(verdict.auth_bytes)
+        return exchange.respond(verdict.auth_bytes)
     except SaslRefused as error:
         raise _refused(sasl, address, str(error), error.reason) from error
 
 
 def _refused(sasl: SaslSettings, address: BrokerAddress, seen: str, reason: str | None = None) -> AuthenticationFailed:
+    remedy = "user name, password and mechanism"
+    if sasl.mechanism == "OAUTHBEARER":
+        remedy = "that the broker trusts this issuer, and the token's audience, scope and lifetime"
     return AuthenticationFailed(
-        f"broker {address} did not authenticate user {sasl.username!r} by {sasl.mechanism}: {seen}; "
-        "check user name, password and mechanism",
+        f"broker {address} did not authenticate {sasl.identity} by {sasl.mechanism}: {seen}; check {remedy}",
         address=address,
         reason=reason,
     )

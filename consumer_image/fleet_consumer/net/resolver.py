@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fleet_consumer.net.settings import BrokerAddress
+from fleet_consumer.net.addresses import BrokerAddress
 
 SocketAddress = tuple[socket.AddressFamily, Any]
 """A family and an address in that family's form, as `socket` functions take it."""

@@ -1,4 +1,4 @@
-"""SASL mechanisms as exchanges of bytes: PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677). No I/O.
+"""SASL mechanisms as exchanges of bytes: PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677), OAUTHBEARER (RFC 7628). No I/O.
 
 A mechanism is started once and then given each challenge until it says that nothing more is to be sent. User names
 and passwords are taken as UTF-8 without further preparation, as Kafka's own client and broker do.
@@ -10,8 +10,10 @@ import base64
 import binascii
 import hashlib
 import hmac
+import json
 from typing import Final, Protocol
 
+from fleet_consumer.net.oauth import OAuthToken
 from fleet_consumer.net.settings import SaslSettings
 
 SCRAM_ITERATIONS_MIN: Final = 4096
@@ -21,6 +23,12 @@ SCRAM_ITERATIONS_MAX: Final = 100_000
 """Kafka's own limit is 16,384; a hostile server must not keep the I/O thread busy for more than a moment."""
 
 _NO_CHANNEL_BINDING: Final = "n,,"
+
+COMPLAINT_CHARS_MAX: Final = 300
+"""How much of a server's reason to refuse a token is passed on."""
+
+_SEPARATOR: Final = "\x01"
+"""RFC 7628 ends each part of a message with control-A; alone it is the client's answer to a refusal."""
 
 
 class SaslRefused(Exception):
@@ -34,6 +42,9 @@ class SaslRefused(Exception):
 class Mechanism(Protocol):
     """One exchange."""
 
+    complaint: str
+    """Why the server refuses, where it has said so in the exchange itself."""
+
     def start(self) -> bytes:
         """The client's first bytes."""
         ...
@@ -43,15 +54,20 @@ class Mechanism(Protocol):
         ...
 
 
-def mechanism(settings: SaslSettings, nonce: str) -> Mechanism:
-    """A fresh exchange; `nonce` must be random text without commas."""
+def mechanism(settings: SaslSettings, nonce: str, token: OAuthToken | None = None) -> Mechanism:
+    """A fresh exchange; `nonce` must be random text without commas, `token` is what OAUTHBEARER shows."""
     if settings.mechanism == "PLAIN":
         return Plain(settings)
+    if settings.mechanism == "OAUTHBEARER":
+        assert token is not None, "OAUTHBEARER without a token"
+        return OAuthBearer(token)
     return Scram(settings, nonce)
 
 
 class Plain:
     """The password itself, so only to be used inside TLS."""
+
+    complaint = ""
 
     def __init__(self, settings: SaslSettings) -> None:
         self._settings = settings
@@ -66,6 +82,8 @@ class Plain:
 
 class Scram:
     """Proof of the password in both directions, without showing it."""
+
+    complaint = ""
 
     def __init__(self, settings: SaslSettings, nonce: str) -> None:
         self._hash = "sha256" if settings.mechanism == "SCRAM-SHA-256" else "sha512"
@@ -115,6 +133,45 @@ class Scram:
 
     def _hmac(self, key: bytes, message: bytes) -> bytes:
         return hmac.digest(key, message, self._hash)
+
+
+class OAuthBearer:
+    """A token, with extensions (KIP-342). Whoever holds it is let in, so it is only to be used inside TLS.
+
+    A server that refuses the token says why as JSON, and ends the exchange after the client's control-A.
+    """
+
+    def __init__(self, token: OAuthToken) -> None:
+        self._token = token
+        self.complaint = ""
+
+    def start(self) -> bytes:
+        parts = [
+            f"auth=Bearer {self._token.value}",
+            *(f"{key}={value}" for key, value in self._token.extensions.items()),
+        ]
+        return (_NO_CHANNEL_BINDING + "".join(f"{_SEPARATOR}{part}" for part in parts) + _SEPARATOR * 2).encode()
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        if self.complaint:
+            raise SaslRefused("AuthenticationFailed", f"the server reports {self.complaint}")
+        if not challenge:
+            return None
+        self.complaint = _complaint(challenge)
+        return _SEPARATOR.encode()
+
+
+def _complaint(challenge: bytes) -> str:
+    """The status and the scope that a refusal names; any other bytes as they are, made printable."""
+    text = challenge[: 4 * COMPLAINT_CHARS_MAX].decode(errors="replace")
+    try:
+        refusal = json.loads(text)
+    except (ValueError, RecursionError):
+        refusal = None
+    if isinstance(refusal, dict) and isinstance(refusal.get("status"), str):
+        scope = refusal.get("scope")
+        text = refusal["status"] + (f" (it wants scope {scope})" if isinstance(scope, str) and scope else "")
+    return repr(text[:COMPLAINT_CHARS_MAX])
 
 
 def _text(challenge: bytes) -> str:

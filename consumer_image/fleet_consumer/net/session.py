@@ -10,11 +10,13 @@ from collections import deque
 from collections.abc import Generator
 from typing import Any, Final, NamedTuple
 
+from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.call import Call
 from fleet_consumer.net.errors import MalformedResponse
 from fleet_consumer.net.framing import FRAME_BYTES_MAX, FrameDecoder, FrameTooLong, frame
 from fleet_consumer.net.negotiation import BrokerVersions, Step, authenticate, learn_versions, pick_version
-from fleet_consumer.net.settings import BrokerAddress, SaslSettings
+from fleet_consumer.net.oauth import OAuthToken
+from fleet_consumer.net.settings import SaslSettings
 from fleet_consumer.wire.failures import MalformedMessage
 from fleet_consumer.wire.headers import decode_response_header, encode_request
 from fleet_consumer.wire.message import Request, Response
@@ -41,6 +43,11 @@ class Session:
         self.muted_until = 0.0
         """Until then the broker's quota forbids to send (KIP-219)."""
         self.renew_at: float | None = None
+        """When to log in again, None while that need not be."""
+        self.expires_at = float("inf")
+        """When the login ends; requests after that would cost the connection (KIP-368)."""
+        self.renewing = False
+        """Whether nothing new is taken, because the login is to be renewed as soon as all answers are there."""
         self.answers = 0
         """How many answers have come, those of the negotiation included."""
         self.calls_ended = 0
@@ -64,22 +71,23 @@ class Session:
         """Whether nothing is under way."""
         return not self._outstanding
 
-    def begin(self) -> None:
-        """Put the first request into the outbox."""
-        self._start(self._open())
+    def begin(self, token: OAuthToken | None) -> None:
+        """Put the first request into the outbox; `token` is for OAUTHBEARER."""
+        self._start(self._open(token))
 
-    def renew(self) -> None:
+    def renew(self, token: OAuthToken | None) -> None:
         """Log in again on the same connection (KIP-368). Only while idle, since brokers take nothing in between."""
         assert self._sasl is not None
         assert self.idle, "answers are still to come"
-        self.ready = False
+        self.ready = self.renewing = False
         self.renew_at = None
-        self._start(authenticate(self._sasl, self._address, self._versions))
+        self.expires_at = float("inf")
+        self._start(authenticate(self._sasl, token, self._address, self._versions))
 
     def can_take(self, now: float) -> bool:
         """Whether a call may be submitted now."""
-        renewal_due = self.renew_at is not None and now >= self.renew_at
-        return self.ready and not renewal_due and now >= self.muted_until and len(self._outstanding) < IN_FLIGHT_MAX
+        free = self.ready and not self.renewing and len(self._outstanding) < IN_FLIGHT_MAX
+        return free and self.muted_until <= now < self.expires_at
 
     def submit(self, call: Call[Any]) -> None:
         """Put a call's request into the outbox. Raises UnsupportedByBroker or UnencodableMessage; the session lives."""
@@ -100,12 +108,12 @@ class Session:
                 f"broker {self._address} sent what is no answer: {error}", address=self._address
             ) from error
 
-    def _open(self) -> Generator[Step, Response, float | None]:
+    def _open(self, token: OAuthToken | None) -> Generator[Step, Response, float | None]:
         self._versions = yield from learn_versions(self._address)
         self._frames.frame_bytes_max = FRAME_BYTES_MAX
         if self._sasl is None:
             return None
-        return (yield from authenticate(self._sasl, self._address, self._versions))
+        return (yield from authenticate(self._sasl, token, self._address, self._versions))
 
     def _start(self, setup: Generator[Step, Response, float | None]) -> None:
         self._setup = setup
@@ -151,5 +159,6 @@ class Session:
             self.ready = True
             if lifetime_s is not None:
                 self.renew_at = now + lifetime_s * self._renewal_share
+                self.expires_at = now + lifetime_s
         else:
             self._write(request, version, None)

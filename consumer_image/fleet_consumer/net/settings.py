@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final
 
-DEFAULT_PORT: Final = 9092
-SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.net.addresses import BrokerAddress, parse_address
+from fleet_consumer.net.oauth import OAuthSettings, OAuthToken
+from fleet_consumer.net.token_endpoint import ask_for_token
+from fleet_consumer.net.tokens import TokenSource
+
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """The SASL mechanisms that `net` speaks."""
-
-_ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/]+))(?::(?P<port>[0-9]{1,5}))?")
-
-
-class BrokerAddress(NamedTuple):
-    """Where a broker listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_address(text: str) -> BrokerAddress:
-    """Read "host:port", "[ipv6]:port" or "host" (port 9092). Raises ValueError that names the text."""
-    match = _ADDRESS.fullmatch(text.strip())
-    port = int(match["port"] or DEFAULT_PORT) if match else 0
-    if not match or not 0 < port < 65536:
-        raise ValueError(f"bootstrap server {text!r} is no host:port, such as broker-0.kafka:9092")
-    return BrokerAddress(match["v6"] or match["host"], port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +32,44 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSettings:
-    """Credentials for one of `SASL_MECHANISMS`. The password never appears in a text of ours."""
+    """Credentials for one of `SASL_MECHANISMS`. No secret ever appears in a text of ours.
+
+    `username` and `password` are for PLAIN and SCRAM. OAUTHBEARER takes either `oauth`, and tokens are fetched from
+    its endpoint, or `token_callback`, which is called on a thread of its own whenever a token is wanted, may block,
+    and raises what it likes when it has none. `tokens` is then the one source of tokens for everything that is made
+    from this object, librdkafka's clients included. Raises ValueError for what does not fit together.
+    """
 
     mechanism: str
-    username: str
-    password: str = field(repr=False)
+    username: str = ""
+    password: str = field(default="", repr=False)
+    oauth: OAuthSettings | None = None
+    token_callback: Callable[[], OAuthToken] | None = None
+    tokens: TokenSource | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.mechanism not in SASL_MECHANISMS:
             raise ValueError(f"SASL mechanism {self.mechanism!r} is not one of {', '.join(SASL_MECHANISMS)}")
+        sources = (self.oauth is not None) + (self.token_callback is not None)
+        if self.mechanism != "OAUTHBEARER":
+            if sources or not self.username:
+                raise ValueError(f"SASL mechanism {self.mechanism} takes a username and a password, and no tokens")
+            return
+        if sources != 1 or self.username or self.password:
+            raise ValueError("SASL mechanism OAUTHBEARER takes either oauth or token_callback, and no username")
+        get = self.token_callback
+        if self.oauth is not None:
+            get = partial(ask_for_token, self.oauth, SystemClock())
+        assert get is not None
+        # Frozen for everybody else; this is still the constructor.
+        object.__setattr__(self, "tokens", TokenSource(get))
+
+    @property
+    def identity(self) -> str:
+        """Who logs in, for error messages."""
+        if self.mechanism != "OAUTHBEARER":
+            return f"user {self.username!r}"
+        return f"client {self.oauth.client_id!r}" if self.oauth is not None else "the holder of the callback's token"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

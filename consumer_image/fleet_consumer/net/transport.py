@@ -6,8 +6,9 @@ import socket
 import ssl
 from typing import Final, Protocol
 
+from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.errors import TlsFailed
-from fleet_consumer.net.settings import BrokerAddress, TlsSettings
+from fleet_consumer.net.settings import TlsSettings
 
 RECEIVE_BYTES: Final = 256 * 1024
 """How much is taken from one connection before the next has its turn."""

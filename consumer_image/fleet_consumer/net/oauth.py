@@ -1,0 +1,128 @@
+"""OAuth as far as a Kafka client needs it: where tokens come from, and what a token is. No I/O."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+TOKEN_CHARS_MAX: Final = 64 * 1024
+"""Tokens of a few kilobytes are common; brokers refuse SASL messages beyond half a mebibyte."""
+
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
+_EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
+_AUTH: Final = "auth"
+"""The name that RFC 7628 keeps for the token itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthSettings:
+    """The client credentials grant (RFC 6749, section 4.4): ask `token_endpoint` for a token in the client's own name.
+
+    `ca_file` (PEM) is trusted for the endpoint in addition to the system's authorities. Raises ValueError for an
+    endpoint that is no https URL: the secret would travel readable. Loopback addresses are exempt.
+    """
+
+    token_endpoint: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str | None = None
+    ca_file: str | None = None
+
+    def __post_init__(self) -> None:
+        url = urlsplit(self.token_endpoint)
+        if url.scheme not in ("https", "http") or not url.hostname:
+            raise ValueError(f"token endpoint {self.token_endpoint!r} is no URL such as https://login.example/token")
+        if url.scheme == "http" and not _is_loopback(url.hostname):
+            raise ValueError(
+                f"token endpoint {self.token_endpoint!r} would get the client's secret readable on the wire; use https"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthToken:
+    """A bearer token. `expires_at` is in seconds since 1970, UTC.
+
+    `extensions` are sent to the broker beside the token (KIP-342). Raises ValueError for what cannot be sent; the
+    token itself never appears in a text of ours.
+    """
+
+    value: str = field(repr=False)
+    expires_at: float
+    extensions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.value) > TOKEN_CHARS_MAX or not _TOKEN.fullmatch(self.value):
+            raise ValueError(
+                f"a text of {len(self.value)} characters is no bearer token: it must have 1 to {TOKEN_CHARS_MAX} "
+                "letters, digits and -._~+/"
+            )
+        for name, value in self.extensions.items():
+            if not _EXTENSION_NAME.fullmatch(name) or name == _AUTH or not _EXTENSION_VALUE.fullmatch(value):
+                raise ValueError(
+                    f"SASL extension {name!r} cannot be sent: names are letters (not {_AUTH!r}), values printable ASCII"
+                )
+
+
+def token_from_answer(body: bytes, now: float) -> OAuthToken:
+    """Read a token endpoint's answer (RFC 6749, section 5.1) that came at `now`. Raises ValueError with what is wrong.
+
+    An answer without `expires_in` is taken at the word of the token, if that is a JWT with `exp`.
+    """
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("the answer is not JSON") from error
+    if not isinstance(answer, dict) or not isinstance(answer.get("access_token"), str):
+        raise ValueError("the answer has no `access_token`")
+    kind = answer.get("token_type", "bearer")
+    if not isinstance(kind, str) or kind.lower() != "bearer":
+        raise ValueError(f"the token is of type {str(kind)[:40]!r}, not a bearer token")
+    value: str = answer["access_token"]
+    lifetime_s = answer.get("expires_in")
+    # Some endpoints send the number as text.
+    if isinstance(lifetime_s, str) and lifetime_s.isascii() and lifetime_s.isdigit() and len(lifetime_s) < 12:
+        lifetime_s = int(lifetime_s)
+    if lifetime_s is None:
+        expires_at = _number(_claims(value).get("exp"))
+        if expires_at is None:
+            raise ValueError("the answer has no `expires_in` and the token says not when it ends either")
+    else:
+        seconds = _number(lifetime_s)
+        if seconds is None or seconds <= 0:
+            raise ValueError(f"`expires_in` is {str(lifetime_s)[:40]!r}, not a number of seconds")
+        expires_at = now + seconds
+    return OAuthToken(value=value, expires_at=expires_at)
+
+
+def _claims(token: str) -> dict[str, Any]:
+    """What a JWT says of itself; nothing for any other token. Nobody's signature is checked: the broker does that."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (binascii.Error, ValueError, RecursionError):
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+def _number(value: object) -> float | None:
+    """A finite number of JSON; true and false are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < 1e12 else None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

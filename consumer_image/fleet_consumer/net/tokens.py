@@ -1,0 +1,143 @@
+"""Bearer tokens for everybody who shares one set of SASL settings: fetched off the I/O threads, kept, renewed in time.
+
+The network clients of a process and its librdkafka clients log in with the same token, so the identity provider is
+asked once for all of them. Nobody waits here but librdkafka's callback, which has a thread of its own for that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from fleet_consumer.clock import Clock, SystemClock
+from fleet_consumer.net.errors import NetError, TokenUnavailable
+from fleet_consumer.net.oauth import OAuthToken
+
+REFRESH_SHARE: Final = 0.8
+"""After this part of its life a token is replaced. Logins are renewed later than that (`lane.RENEWAL_SHARES`), so that
+each renewal brings a new token."""
+MARGIN_S: Final = 10.0
+"""A token that ends sooner is not used for a new login (or a tenth of its life, where that is less)."""
+RETRY_FIRST_S: Final = 1.0
+RETRY_MAX_S: Final = 30.0
+REJECTED_PAUSE_S: Final = 5.0
+"""How long nobody logs in after a broker has refused a fresh token: identity providers lock out who asks hotly."""
+STUCK_S: Final = 30.0
+"""An attempt that takes longer is given up; its thread ends whenever its answer comes."""
+
+_SYSTEM_CLOCK: Final = SystemClock()
+
+
+class TokenRequest:
+    """A wish for a token. `result` is written before `done` turns true, and never changes after it."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.result: OAuthToken | NetError = TokenUnavailable("the token is not there yet")
+        self.started_at = 0.0
+        self.listeners: list[Callable[[], None]] = []
+
+    @classmethod
+    def finished(cls, result: OAuthToken | NetError) -> TokenRequest:
+        """A wish that is fulfilled, or refused, at once."""
+        request = cls()
+        request.result = result
+        request.done = True
+        return request
+
+
+class TokenSource:
+    """Gets tokens by `get` (blocking, on a thread of ours) and keeps the newest. Any thread may call any method."""
+
+    def __init__(self, get: Callable[[], OAuthToken], clock: Clock = _SYSTEM_CLOCK) -> None:
+        self._get = get
+        self._clock = clock
+        # Guards everything below; held for a few assignments, never while something is waited for.
+        self._lock = threading.Lock()
+        self._token: OAuthToken | None = None
+        self._fetched_at = 0.0
+        self._under_way: TokenRequest | None = None
+        self._failure: NetError | None = None
+        self._failures = 0
+        self._retry_at = 0.0
+
+    def request(self, on_done: Callable[[], None]) -> TokenRequest:
+        """Ask for a token; never blocks. `on_done` is called, on another thread, unless the answer is there at once.
+
+        While a new token cannot be had, the one before is given as long as it is good for a login.
+        """
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._token is not None and self._age_share(self._token) < REFRESH_SHARE:
+                return TokenRequest.finished(self._token)
+            if now < self._retry_at and self._failure is not None:
+                return TokenRequest.finished(self._usable() or self._failure)
+            under_way = self._under_way
+            if under_way is None or now > under_way.started_at + STUCK_S:
+                under_way = self._under_way = TokenRequest()
+                under_way.started_at = now
+                threading.Thread(target=self._fetch, args=(under_way,), name="token", daemon=True).start()
+            under_way.listeners.append(on_done)
+            return under_way
+
+    def wait(self, timeout_s: float) -> OAuthToken:
+        """Ask and wait. Raises NetError, TokenUnavailable when the time is over."""
+        ready = threading.Event()
+        request = self.request(ready.set)
+        if not request.done:
+            ready.wait(timeout_s)
+        result = request.result if request.done else TokenUnavailable(f"no token came within {timeout_s:g} s")
+        if isinstance(result, NetError):
+            raise result
+        return result
+
+    def reject(self, token: OAuthToken, error: NetError) -> None:
+        """A broker has refused `token`: it is given to nobody else, and for a moment nobody gets another."""
+        with self._lock:
+            if self._token == token:
+                self._token = None
+                self._failure = error
+                self._retry_at = self._clock.monotonic() + REJECTED_PAUSE_S
+
+    def _fetch(self, request: TokenRequest) -> None:
+        """On a thread of its own."""
+        result: OAuthToken | NetError
+        try:
+            result = self._get()
+            if result.expires_at <= self._clock.wall():
+                result = TokenUnavailable("the token that came has ended already; do the clocks agree?")
+        except NetError as error:
+            result = error
+        except Exception as error:
+            result = TokenUnavailable(f"the token callback failed: {type(error).__name__}: {error}")
+        with self._lock:
+            if self._under_way is request:
+                self._under_way = None
+            if isinstance(result, NetError):
+                result = self._failed(result)
+            else:
+                self._token, self._fetched_at = result, self._clock.wall()
+                self._failure, self._failures = None, 0
+            listeners, request.listeners = request.listeners, []
+            request.result = result
+            request.done = True
+        for listener in listeners:
+            listener()
+
+    def _failed(self, error: NetError) -> OAuthToken | NetError:
+        self._retry_at = self._clock.monotonic() + min(RETRY_FIRST_S * 2.0 ** min(self._failures, 16), RETRY_MAX_S)
+        self._failures += 1
+        self._failure = error
+        return self._usable() or error
+
+    def _age_share(self, token: OAuthToken) -> float:
+        life_s = token.expires_at - self._fetched_at
+        return (self._clock.wall() - self._fetched_at) / life_s if life_s > 0 else 1.0
+
+    def _usable(self) -> OAuthToken | None:
+        token = self._token
+        if token is None:
+            return None
+        margin_s = min(MARGIN_S, 0.1 * (token.expires_at - self._fetched_at))
+        return token if self._clock.wall() < token.expires_at - margin_s else None
