@@ -1,0 +1,179 @@
+"""Tokens: one fetch for all who ask, renewed in time, kept while the endpoint is away, and never asked for hotly."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fleet_consumer.net import AuthenticationFailed, NetError, OAuthToken, TokenSource, TokenUnavailable
+from fleet_consumer.net.tokens import REJECTED_PAUSE_S, RETRY_FIRST_S, STUCK_S, TokenRequest
+from tests.support.waiting import eventually
+
+PATIENCE_S = 10.0
+LIFE_S = 100.0
+
+
+class Clock:
+    """Stands still until the test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return 1_700_000_000.0 + self.now
+
+
+class Provider:
+    """Numbers its tokens; `failure` is raised instead, `gate` is waited for first."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.given = 0
+        self.failure: Exception | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+        self._clock = clock
+
+    def __call__(self) -> OAuthToken:
+        self.given += 1
+        number = self.given
+        assert self.gate.wait(PATIENCE_S)
+        if self.failure is not None:
+            raise self.failure
+        return OAuthToken(value=f"token-{number}", expires_at=self._clock.wall() + LIFE_S)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def provider(clock: Clock) -> Provider:
+    return Provider(clock)
+
+
+@pytest.fixture
+def source(provider: Provider, clock: Clock) -> TokenSource:
+    return TokenSource(provider, clock)
+
+
+@contextmanager
+def held(provider: Provider) -> Iterator[None]:
+    """While this lasts, the endpoint does not answer."""
+    provider.gate.clear()
+    try:
+        yield
+    finally:
+        provider.gate.set()
+
+
+def outcome(source: TokenSource) -> str:
+    """The token's text, or the error's."""
+    try:
+        return source.wait(PATIENCE_S).value
+    except NetError as error:
+        return str(error)
+
+
+def done(request: TokenRequest) -> Callable[[], bool]:
+    return lambda: request.done
+
+
+def test_all_who_ask_meanwhile_get_the_same_token_and_nobody_waits(source: TokenSource, provider: Provider) -> None:
+    told: list[int] = []
+    with held(provider):
+        requests = [source.request(lambda: told.append(1)) for _ in range(5)]
+        assert not any(request.done for request in requests)
+        with pytest.raises(TokenUnavailable, match=r"within 0\.01 s"):
+            source.wait(0.01)
+    eventually(lambda: len(told) == 5, timeout_s=PATIENCE_S, what="all to be told")
+    assert {id(request.result) for request in requests} == {id(requests[0].result)}
+    assert outcome(source) == "token-1"
+    assert provider.given == 1
+
+
+def test_token_is_replaced_after_four_fifths_of_its_life(source: TokenSource, clock: Clock) -> None:
+    assert outcome(source) == "token-1"
+    clock.now += 0.79 * LIFE_S
+    assert outcome(source) == "token-1"
+    clock.now += 0.02 * LIFE_S
+    assert outcome(source) == "token-2"
+
+
+def test_old_token_serves_while_a_new_one_cannot_be_had(source: TokenSource, provider: Provider, clock: Clock) -> None:
+    assert outcome(source) == "token-1"
+    provider.failure = TokenUnavailable("the endpoint is away")
+    clock.now += 0.85 * LIFE_S
+    assert outcome(source) == "token-1"
+    clock.now += 0.06 * LIFE_S  # less than a tenth of its life is left
+    assert outcome(source) == "the endpoint is away"
+    provider.failure = None
+    clock.now += 60
+    assert outcome(source).startswith("token-")
+
+
+def test_failing_endpoint_is_asked_ever_more_rarely(source: TokenSource, provider: Provider, clock: Clock) -> None:
+    provider.failure = AuthenticationFailed("invalid_client")
+    for _ in range(1000):
+        assert outcome(source) == "invalid_client"
+        clock.now += 0.1
+    assert 5 <= provider.given <= 9  # 1, 2, 4, 8, 16, 30, 30 seconds apart
+    provider.failure = None
+    clock.now += 30
+    assert outcome(source).startswith("token-")
+
+
+def test_failure_is_forgotten_with_the_next_success(source: TokenSource, provider: Provider, clock: Clock) -> None:
+    provider.failure = TokenUnavailable("away")
+    for _ in range(4):
+        outcome(source)
+        clock.now += 40
+    provider.failure = None
+    assert outcome(source) == "token-5"
+    provider.failure = TokenUnavailable("away again")
+    clock.now += LIFE_S
+    assert outcome(source) == "away again"
+    provider.failure = None
+    clock.now += RETRY_FIRST_S
+    assert outcome(source) == "token-7"
+
+
+def test_rejected_token_is_given_to_nobody_else(source: TokenSource, provider: Provider, clock: Clock) -> None:
+    refused = source.wait(PATIENCE_S)
+    source.reject(refused, AuthenticationFailed("the broker refuses it"))
+    assert outcome(source) == "the broker refuses it"
+    assert provider.given == 1
+    clock.now += REJECTED_PAUSE_S
+    assert outcome(source) == "token-2"
+    source.reject(refused, AuthenticationFailed("late news of the first"))
+    assert outcome(source) == "token-2"
+
+
+def test_attempt_that_never_ends_is_given_up(source: TokenSource, provider: Provider, clock: Clock) -> None:
+    with held(provider):
+        first = source.request(lambda: None)
+        clock.now += STUCK_S + 1
+        second = source.request(lambda: None)
+        assert second is not first
+        eventually(lambda: provider.given == 2, timeout_s=PATIENCE_S, what="a second attempt")
+    eventually(done(first), timeout_s=PATIENCE_S, what="the first attempt to end")
+    eventually(done(second), timeout_s=PATIENCE_S, what="the second attempt to end")
+    assert outcome(source).startswith("token-")
+
+
+def test_what_a_callback_raises_is_told_by_its_name(source: TokenSource, provider: Provider) -> None:
+    provider.failure = KeyError("vault")
+    with pytest.raises(TokenUnavailable, match=r"the token callback failed: KeyError: 'vault'"):
+        source.wait(PATIENCE_S)
+
+
+def test_token_that_has_ended_before_it_came_is_none(clock: Clock) -> None:
+    source = TokenSource(lambda: OAuthToken(value="t", expires_at=clock.wall() - 1), clock)
+    with pytest.raises(TokenUnavailable, match="clocks"):
+        source.wait(PATIENCE_S)
