@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping
 from fleet_consumer.assignors.interface import Assignor
 from fleet_consumer.assignors.range import RangeAssignor
 from fleet_consumer.assignors.roundrobin import RoundRobinAssignor
+from fleet_consumer.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 
 BUILT_IN: Mapping[str, Callable[[], Assignor]] = {
     "range": RangeAssignor,
     "roundrobin": RoundRobinAssignor,
+    "sticky": StickyAssignor,
+    "cooperative-sticky": CooperativeStickyAssignor,
 }
 
 
@@ -22,7 +25,7 @@ class AssignorUnknown(Exception):
 
 
 def load(name: str) -> Assignor:
-    """A new assignor: built in (`range`, `roundrobin`), or a user's own as `package.module:Class`.
+    """A new assignor: built in (a name of BUILT_IN), or a user's own as `package.module:Class`.
 
     Raises AssignorUnknown, whose message says what was looked for and how to name it.
     """

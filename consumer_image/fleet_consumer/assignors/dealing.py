@@ -1,0 +1,56 @@
+"""Dealing partitions like cards: topics by name, partitions by number, around the table of members.
+
+Neighbouring partitions go to different members, so that a busy topic burdens all of them. Shares are cut with slices:
+no step is taken for a single partition where a million of them are dealt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Cards:
+    """Partitions in the order of dealing, as two columns."""
+
+    topics: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+
+    def add(self, topic: str, numbers: Sequence[int]) -> None:
+        self.topics.extend([topic] * len(numbers))
+        self.numbers.extend(numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def deal(cards: Cards, needs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, Cards]]:
+    """Deal all cards to (member, number of cards wanted), one by one around the table; who has enough gets up.
+
+    The wants sum up to the cards that there are. Yields members with their hands, in which the order is kept.
+    """
+    hands = {member: Cards() for member, need in needs if need}
+    at, rounds = 0, 0
+    table = [(member, need) for member, need in needs if need]
+    while table:
+        more = min(need for _, need in table) - rounds
+        end = at + more * len(table)
+        for seat, (member, _) in enumerate(table, at):
+            hands[member].topics += cards.topics[seat : end : len(table)]
+            hands[member].numbers += cards.numbers[seat : end : len(table)]
+        at, rounds = end, rounds + more
+        table = [(member, need) for member, need in table if need > rounds]
+    yield from hands.items()
+
+
+def put(hand: Cards, share: dict[str, list[int]]) -> None:
+    """Add a hand to a member's share, numbers in order within each topic."""
+    fresh = dict.fromkeys(hand.topics)
+    if len(fresh) == len(hand) and share.keys().isdisjoint(fresh):
+        share.update(zip(hand.topics, map(list, zip(hand.numbers, strict=True)), strict=True))
+        return
+    for topic, number in zip(hand.topics, hand.numbers, strict=True):
+        share.setdefault(topic, []).append(number)
+    for topic in fresh:
+        share[topic].sort()

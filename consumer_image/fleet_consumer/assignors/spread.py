@@ -1,0 +1,108 @@
+"""How many partitions of each kind every member gets: the state on which sticky plans are worked out.
+
+A kind is a set of partitions that the planner need not tell apart: the same members may have them, at the same
+distance. So a million partitions are a handful of numbers, and which partition it is in the end is settled afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Spread:
+    """Members and kinds are numbered from 0.
+
+    `sizes` counts the partitions of each kind, `takers` lists who may have them, in order, `far` those of them who
+    have no replica of that kind in their rack. `owned` is what each member held by kind, `given` what it has now in
+    this plan; `load` is the sum of the latter.
+    """
+
+    sizes: Sequence[int]
+    takers: Sequence[Sequence[int]]
+    far: Sequence[frozenset[int]]
+    owned: Sequence[dict[int, int]]
+    given: list[dict[int, int]] = field(init=False)
+    load: list[int] = field(init=False)
+    kinds_of: list[list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.given = [dict(held) for held in self.owned]
+        self.load = [sum(held.values()) for held in self.owned]
+        self.kinds_of = [[] for _ in self.owned]
+        for kind, members in enumerate(self.takers):
+            for member in members:
+                self.kinds_of[member].append(kind)
+
+    def give(self, kind: int, member: int, count: int) -> None:
+        """Hand out `count` more partitions; a negative count takes them away."""
+        given = self.given[member]
+        given[kind] = given.get(kind, 0) + count
+        if not given[kind]:
+            del given[kind]
+        self.load[member] += count
+
+    def move(self, kind: int, giver: int, taker: int) -> None:
+        """One partition from one member to another."""
+        self.give(kind, giver, -1)
+        self.give(kind, taker, 1)
+
+    def surplus(self, kind: int, member: int) -> int:
+        """How many partitions the member has beyond those it held: these are the ones that cost nothing to take."""
+        return self.given[member].get(kind, 0) - self.owned[member].get(kind, 0)
+
+
+def place(spread: Spread) -> None:
+    """Hand out what nobody has: to those who may have it and have least, up to a common level.
+
+    Kinds with few takers go first, as they have the least choice, and those near a replica are asked before others.
+    """
+    handed = [0] * len(spread.sizes)
+    for given in spread.given:
+        for kind, count in given.items():
+            handed[kind] += count
+
+    def choice(kind: int) -> tuple[int, int]:
+        return (len(spread.takers[kind]) - len(spread.far[kind]) or len(spread.takers[kind]), kind)
+
+    for kind in sorted(range(len(spread.sizes)), key=choice):
+        rest = spread.sizes[kind] - handed[kind]
+        if rest:
+            near = [member for member in spread.takers[kind] if member not in spread.far[kind]]
+            _pour(spread, kind, near or spread.takers[kind], rest)
+
+
+def _pour(spread: Spread, kind: int, members: Sequence[int], rest: int) -> None:
+    """Raise the lowest of `members` evenly until `rest` is used up; the last few go to the first members."""
+    ranked = sorted(members, key=spread.load.__getitem__)
+    level, below, needed = spread.load[ranked[0]], 0, 0
+    for below, member in enumerate(ranked):
+        step = (spread.load[member] - level) * below
+        if needed + step > rest:
+            break
+        needed, level = needed + step, spread.load[member]
+    else:
+        below = len(ranked)
+    more, last = divmod(rest - needed, below)
+    level += more
+    for member in sorted(ranked[:below]):
+        count = level - spread.load[member] + (last > 0)
+        last -= last > 0
+        if count:
+            spread.give(kind, member, count)
+
+
+def even_quotas(total: int, held: Sequence[int]) -> list[int]:
+    """Shares of `total` that differ by at most one, when every member may have every partition.
+
+    The larger shares go to the members that hold more than the smaller one, so that as little as possible moves, then
+    to the first members.
+    """
+    base, larger = divmod(total, len(held))
+    quotas = [base] * len(held)
+    full = [member for member, count in enumerate(held) if count > base]
+    others = [member for member, count in enumerate(held) if count <= base]
+    for member in (*full, *others)[:larger]:
+        quotas[member] += 1
+    return quotas

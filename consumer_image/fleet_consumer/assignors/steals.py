@@ -1,0 +1,128 @@
+"""Counts as even as subscriptions allow: members below the others steal, along chains where they cannot directly.
+
+Member u can give to member v when it has a partition that v may have. Where no v can be reached from any u that has
+two more, moving along the path would not help anybody: the counts are then optimal (Harvey et al., semi-matchings).
+Members are settled from the lowest up. When nothing reaches a member, everybody who reaches it is settled with it and
+never looked at again: so all searches together look at each kind a few times, not once for each member.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable
+
+from fleet_consumer.assignors.spread import Spread
+
+Path = dict[int, tuple[int, int]]
+"""For each member found: the kind that it can give, and the member that takes it."""
+
+
+def steal(spread: Spread) -> None:
+    """Move partitions until no chain of moves makes the counts more even."""
+    load = spread.load
+    settled = [False] * len(load)
+    queue = [(count, member) for member, count in enumerate(load)]
+    heapq.heapify(queue)
+    while queue:
+        count, member = heapq.heappop(queue)
+        if settled[member] or count != load[member]:
+            continue
+        if count >= max(load) - 1:
+            return
+        _take_directly(spread, member, settled)
+        reached, richest = _search(spread, member, settled)
+        if richest is None:
+            for other in reached:
+                settled[other] = True
+            settled[member] = True
+            continue
+        while richest != member:
+            kind, taker = reached[richest]
+            spread.move(kind, richest, taker)
+            richest = taker
+        heapq.heappush(queue, (load[member], member))
+
+
+def _take_directly(spread: Spread, member: int, settled: list[bool]) -> None:
+    """Take from those who have most of what this member may have, always from the one with the highest count."""
+    load, mine = spread.load, frozenset(spread.kinds_of[member])
+    givers = [
+        (-load[other], other)
+        for other, given in enumerate(spread.given)
+        if load[other] >= load[member] + 2 and not settled[other] and not mine.isdisjoint(given)
+    ]
+    heapq.heapify(givers)
+    while givers and -givers[0][0] >= load[member] + 2:
+        giver = givers[0][1]
+        spread.move(_cheapest(spread, mine & spread.given[giver].keys(), giver, member), giver, member)
+        if mine.isdisjoint(spread.given[giver]):
+            heapq.heappop(givers)
+        else:
+            heapq.heapreplace(givers, (-load[giver], giver))
+
+
+def _cheapest(spread: Spread, kinds: Iterable[int], giver: int, taker: int) -> int:
+    """What to move: nothing the giver held, what the taker held, of what the giver has most, in this order."""
+    return min(
+        kinds,
+        key=lambda kind: (
+            spread.surplus(kind, giver) <= 0,
+            taker in spread.far[kind],
+            spread.surplus(kind, taker) >= 0,
+            -spread.given[giver][kind],
+            kind,
+        ),
+    )
+
+
+def _search(spread: Spread, member: int, settled: list[bool]) -> tuple[Path, int | None]:
+    """Who reaches `member`, nearest first, and the richest of the nearest who have two more; None: there is none."""
+    load = spread.load
+    holders = _holders(spread)
+    reached: Path = {}
+    asked: set[int] = set()
+    layer = [member]
+    while layer:
+        found = []
+        for taker in layer:
+            for kind in spread.kinds_of[taker]:
+                if kind in asked:
+                    continue
+                asked.add(kind)
+                for giver in holders[kind]:
+                    if giver != member and giver not in reached and not settled[giver]:
+                        reached[giver] = (kind, taker)
+                        found.append(giver)
+        richest = max(found, key=lambda giver: (load[giver], -giver), default=None)
+        if richest is not None and load[richest] >= load[member] + 2:
+            return reached, richest
+        layer = found
+    return reached, None
+
+
+def _holders(spread: Spread) -> list[list[int]]:
+    holders: list[list[int]] = [[] for _ in spread.sizes]
+    for member, given in enumerate(spread.given):
+        for kind in given:
+            holders[kind].append(member)
+    return holders
+
+
+def is_settled(spread: Spread) -> bool:
+    """Whether it is certain without a search that no other plan with optimal counts would move less.
+
+    Only moves that lower a member's count are left, and nowhere could such a member go back up in place of one that
+    went up. (A sum of convex functions over the optimal counts has no other local minima.)
+    """
+    if any(not spread.far[kind].isdisjoint((member,)) for member, given in enumerate(spread.given) for kind in given):
+        return False
+    lowered: Counter[int] = Counter()
+    raised: Counter[int] = Counter()
+    for member, (owned, given) in enumerate(zip(spread.owned, spread.given, strict=True)):
+        held, load = sum(owned.values()), spread.load[member]
+        if sum(max(0, count - given.get(kind, 0)) for kind, count in owned.items()) > max(0, held - load):
+            return False
+        lowered[load] += held > load
+        raised[load] += held < load
+    return not any(count and lowered[load - 1] for load, count in raised.items())

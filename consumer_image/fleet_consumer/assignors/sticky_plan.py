@@ -1,0 +1,122 @@
+"""The plan of the sticky pair: as even as possible first, near replicas second, as unchanged as possible third.
+
+Three steps. Claims are settled; counts are worked out on kinds of partitions, where a million partitions are a few
+numbers; then each member keeps that many of what it held, and what nobody holds is dealt out. No step depends on the
+order in which members were listed, so every leader makes the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from fleet_consumer.assignors.claims import Claim, Holdings, settle
+from fleet_consumer.assignors.dealing import Cards, deal, put
+from fleet_consumer.assignors.exchanges import exchange
+from fleet_consumer.assignors.interface import Assignment, ClusterView, Subscription
+from fleet_consumer.assignors.kinds import Kinds, sort_into_kinds
+from fleet_consumer.assignors.ordering import java_key
+from fleet_consumer.assignors.spread import Spread, even_quotas, place
+from fleet_consumer.assignors.steals import is_settled, steal
+
+Tally = Mapping[int, int]
+"""How many partitions of each kind."""
+
+
+def plan_sticky(
+    cluster: ClusterView,
+    subscriptions: Mapping[str, Subscription],
+    claims: Mapping[str, Claim],
+    *,
+    hand_over: bool,
+) -> dict[str, Assignment]:
+    """Everybody's share. Unless `hand_over`, what another member still holds is left out until it has let go.
+
+    The member that holds it is not given it either, so it learns that it has to let go; the next plan gives it away
+    and changes nothing else (KIP-429).
+    """
+    members = sorted(subscriptions, key=java_key)
+    subscribed = _subscribed(subscriptions[member].topics for member in members)
+    counts = {
+        topic: count
+        for topic in sorted(frozenset[str]().union(*set(subscribed)), key=java_key)
+        if (count := cluster.partitions.get(topic, 0)) > 0
+    }
+    existing = {topics: topics.intersection(counts) for topics in set(subscribed)}
+    wanted = [existing[topics] for topics in subscribed]
+    holdings = settle(counts, wanted, [claims[member] for member in members])
+    kinds = sort_into_kinds(cluster, counts, wanted, [subscriptions[member].rack for member in members])
+    held = [kinds.tally(kept) for kept in holdings.kept]
+    given = _spread_out(kinds, held)
+    for index, (had, gets) in enumerate(zip(held, given, strict=True)):
+        surplus = {kind: count - gets.get(kind, 0) for kind, count in had.items() if count > gets.get(kind, 0)}
+        if surplus:
+            _release(kinds, holdings, index, surplus)
+    shares = [dict(zip(kept, map(sorted, kept.values()), strict=True)) for kept in holdings.kept]
+    needs: list[list[tuple[int, int]]] = [[] for _ in kinds.sizes]
+    for index, (had, gets) in enumerate(zip(held, given, strict=True)):
+        for kind, count in gets.items():
+            if count > had.get(kind, 0):
+                needs[kind].append((index, count - had.get(kind, 0)))
+    for cards, wishes in zip(_cards(kinds, counts, holdings.free), needs, strict=True):
+        for index, hand in deal(cards, wishes):
+            put(hand if hand_over else _uncontested(hand, holdings.contested), shares[index])
+    return {member: Assignment(share) for member, share in zip(members, shares, strict=True)}
+
+
+def _subscribed(topics: Iterable[Sequence[str]]) -> list[frozenset[str]]:
+    """The members' topics as sets: one set for all that want the same, as nearly all do."""
+    sets: dict[tuple[str, ...], frozenset[str]] = {}
+    return [sets.setdefault(key, frozenset(key)) if key not in sets else sets[key] for key in map(tuple, topics)]
+
+
+def _spread_out(kinds: Kinds, held: Sequence[Tally]) -> Sequence[Tally]:
+    """How many of each kind everybody gets."""
+    if len(kinds.sizes) == 1 and not kinds.far[0] and len(kinds.takers[0]) == len(held):
+        return [{0: quota} for quota in even_quotas(kinds.sizes[0], [had.get(0, 0) for had in held])]
+    spread = Spread(kinds.sizes, kinds.takers, kinds.far, [dict(had) for had in held])
+    place(spread)
+    steal(spread)
+    if not is_settled(spread):
+        exchange(spread)
+    return spread.given
+
+
+def _release(kinds: Kinds, holdings: Holdings, index: int, surplus: Mapping[int, int]) -> None:
+    """Take the surplus from a member: its highest numbers, so that what is left of every topic stays together."""
+    kept = holdings.kept[index]
+    by_kind: dict[int, list[tuple[int, str]]] = {kind: [] for kind in surplus}
+    for topic, numbers in kept.items():
+        for kind, some in kinds.split(topic, numbers).items():
+            if kind in by_kind:
+                by_kind[kind] += [(number, topic) for number in some]
+    released: dict[str, set[int]] = {}
+    for kind, pairs in by_kind.items():
+        for number, topic in sorted(pairs)[-surplus[kind] :]:
+            released.setdefault(topic, set()).add(number)
+    for topic, gone in released.items():
+        remaining = [number for number in kept.pop(topic) if number not in gone]
+        if remaining:
+            kept[topic] = remaining
+        holdings.free.setdefault(topic, []).extend(gone)
+        holdings.contested.setdefault(topic, set()).update(gone)
+
+
+def _cards(kinds: Kinds, topics: Iterable[str], free: Mapping[str, list[int]]) -> list[Cards]:
+    """What nobody holds, for each kind in the order of dealing."""
+    decks = [Cards() for _ in kinds.sizes]
+    for topic in topics:
+        if topic in free:
+            for kind, numbers in kinds.split(topic, sorted(free[topic])).items():
+                decks[kind].add(topic, numbers)
+    return decks
+
+
+def _uncontested(hand: Cards, contested: Mapping[str, set[int]]) -> Cards:
+    """Without the partitions that others have to let go of first."""
+    if contested.keys().isdisjoint(hand.topics):
+        return hand
+    left = Cards()
+    for topic, number in zip(hand.topics, hand.numbers, strict=True):
+        if number not in contested.get(topic, ()):
+            left.add(topic, (number,))
+    return left
