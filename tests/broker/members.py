@@ -86,7 +86,14 @@ class Handed:
 class Member:
     """A consumer on a thread: polls, notes, commits what it was handed after each poll and before giving it back."""
 
-    def __init__(self, settings: ConsumerSettings, topics: Sequence[str], *, commits: bool = True) -> None:
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        topics: Sequence[str],
+        *,
+        commits: bool = True,
+        while_revoking: Callable[[], object] = lambda: None,
+    ) -> None:
         self.consumer = Consumer(settings)
         self.handed: list[Handed] = []
         self.calls: list[tuple[str, tuple[TopicPartition, ...]]] = []
@@ -95,6 +102,7 @@ class Member:
         self.error: BaseException | None = None
         self.positions: dict[TopicPartition, int | None] = {}
         self._commits = commits
+        self._while_revoking = while_revoking
         self._topics = topics
         self._done: dict[TopicPartition, OffsetAndMetadata] = {}
         self._stop = threading.Event()
@@ -180,6 +188,7 @@ class Member:
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit positions, also of partitions that gave nothing yet: under `latest` what comes meanwhile would be
         skipped by the next owner."""
+        self._while_revoking()
         self._note("revoked", partitions)
         positions = {part: self.consumer.position(part) for part in partitions}
         known = {part: OffsetAndMetadata(offset) for part, offset in positions.items() if offset is not None}

@@ -1,0 +1,98 @@
+"""Cooperative rebalancing (KIP-429) on a real broker: what a member keeps, it goes on reading."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from fleet_consumer.group.errors import AssignorFailed
+from tests.broker.members import (
+    Member,
+    await_records,
+    await_shares,
+    committed,
+    create_topic,
+    produce,
+    settings,
+    unique,
+)
+from tests.support.assignors import CooperativeRange, DirectRange
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+
+def member(broker: KafkaBroker, group: str, topic: str, **changes: object) -> Member:
+    return Member(settings(broker.bootstrap, group, assignors=(CooperativeRange(),), **changes), [topic])
+
+
+def test_joiner_takes_only_what_it_is_given_and_the_rest_never_changes_hands(broker: KafkaBroker) -> None:
+    topic, group = create_topic(broker.bootstrap, 6), unique("group")
+    with member(broker, group, topic) as first:
+        await_shares([first], topic, 6)
+        with member(broker, group, topic) as second:
+            await_shares([first, second], topic, 6)
+            assert sorted(len(one.owned) for one in (first, second)) == [3, 3]
+            moved = {part for what, parts in first.calls if what == "revoked" for part in parts}
+            assert len(moved) == 3
+            assert {part for what, parts in second.calls if what == "assigned" for part in parts} == moved
+        await_shares([first], topic, 6)
+    assert [what for what, _ in first.calls if what == "lost"] == []
+
+
+def test_records_of_kept_partitions_flow_on_while_the_group_rebalances(broker: KafkaBroker) -> None:
+    """An eager member that is slow to give back holds the rebalance up; a cooperative one reads and commits."""
+    given_back = threading.Event()
+    topic, group = create_topic(broker.bootstrap, 4), unique("group")
+    eager = settings(broker.bootstrap, group, assignors=("range", CooperativeRange()))
+    with (
+        member(broker, group, topic) as working,
+        Member(eager, [topic], while_revoking=lambda: given_back.wait(50)) as holding,
+    ):
+        await_shares([working, holding], topic, 4)
+        kept = {number for _, number in working.owned}
+        with member(broker, group, topic) as joining:
+            eventually(
+                lambda: working.membership.state == "PreparingRebalance", timeout_s=20, what="the rebalance to begin"
+            )
+            written = produce(broker.bootstrap, topic, 4, 50)
+            await_records([working], {entry for entry in written if entry[0] in kept})
+            eventually(
+                lambda: all(committed(broker.bootstrap, group, topic, 4)[number] == 50 for number in kept),
+                timeout_s=20,
+                what="commits in the middle of the rebalance",
+            )
+            assert working.membership.state == "PreparingRebalance"
+            assert [what for what, _ in working.calls].count("revoked") <= 1  # when the second member came
+            given_back.set()
+            await_shares([working, holding, joining], topic, 4)
+            await_records([working, holding, joining], written)
+    assert sorted(working.seen + holding.seen + joining.seen) == sorted(written)
+
+
+def test_assignor_that_moves_a_partition_directly_is_told_to_the_leaders_user(broker: KafkaBroker) -> None:
+    topic, group = create_topic(broker.bootstrap, 4), unique("group")
+    leader = Member(settings(broker.bootstrap, group, assignors=(DirectRange(),)), [topic], commits=False)
+    await_shares([leader], topic, 4)
+    follower = Member(settings(broker.bootstrap, group, assignors=(DirectRange(),)), [topic], commits=False)
+    eventually(lambda: leader.error, timeout_s=20, what="the leader to be told")
+    assert isinstance(leader.error, AssignorFailed)
+    assert "moved" in str(leader.error)
+    leader.stop()
+    follower.stop()
+
+
+@pytest.mark.parametrize("names", [("range", "cooperative"), ("cooperative",)])
+def test_eager_and_cooperative_members_agree_on_an_assignor_that_both_have(
+    broker: KafkaBroker, names: tuple[str, ...]
+) -> None:
+    """The first of the two rolling bounces of an upgrade: who also lists an eager assignor acts eagerly."""
+    topic, group = create_topic(broker.bootstrap, 4), unique("group")
+    listed = tuple(CooperativeRange() if name == "cooperative" else name for name in names)
+    with (
+        member(broker, group, topic) as cooperative,
+        Member(settings(broker.bootstrap, group, assignors=listed), [topic]) as other,
+    ):
+        await_shares([cooperative, other], topic, 4)
+        assert {one.membership.protocol for one in (cooperative, other)} == {CooperativeRange.name}
+        await_records([cooperative, other], produce(broker.bootstrap, topic, 4, 10))
