@@ -167,8 +167,7 @@ class Positions:
     def take_records(self, limit: int) -> Records:
         """Hand out at most `limit` records of what was read ahead."""
         out_of_range: list[tuple[PartitionBuffer, OutOfRange]] = []
-        records = self._fetch.read_ahead.take(limit, lambda buffer, what: out_of_range.append((buffer, what)))
-        self._fetch.took()
+        records = self._fetch.take(limit, lambda buffer, what: out_of_range.append((buffer, what)))
         for part in self._paused:
             buffer = self._buffers.get(part)
             if buffer is not None and not buffer.on_hold and buffer.held_records >= self._held_records_max:

@@ -1,6 +1,7 @@
 """What was read ahead and not yet handed out.
 
-Two threads meet here without a lock: the fetch thread appends, the user's thread takes. Every field has one writer,
+Whoever reads from librdkafka appends, the user's thread takes. The counts of what came in are written by the reader
+of the moment (`FetchThread` sees to it that there is one at a time), the counts of what went out by the user's thread,
 and the queue between them is a deque, whose appends and pops are atomic. Runs go through whole; no record is touched
 before it is handed out.
 """
@@ -14,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from fleet_consumer.fetch.fetched import fetched_records
+from fleet_consumer.fetch.fetched import fetched_records, leader_epoch
 from fleet_consumer.fetch.records import Records, Run
 from fleet_consumer.record import Record, TopicPartition
 
@@ -31,7 +32,7 @@ class OutOfRange:
 class PartitionBuffer:
     """One partition during one ownership or since one seek. A new one replaces it, and what it still holds is void.
 
-    Everything here belongs to the user's thread; the fetch thread only carries a reference, to say whose a run is.
+    Everything here belongs to the user's thread; a reader only carries a reference, to say whose a run is.
     """
 
     __slots__ = ("current", "held", "leader_epoch", "on_hold", "paused", "position", "topic_partition")
@@ -53,9 +54,9 @@ class PartitionBuffer:
 
 
 class ReadAhead:
-    """The queue between fetch thread and user's thread, with the counts that make back-pressure.
+    """The queue between whoever reads and the user's thread, with the counts that make back-pressure.
 
-    `received…` are written by the fetch thread, `taken…` by the user's thread; their difference is what waits.
+    `received…` are written by readers, `taken…` by the user's thread; their difference is what waits.
     """
 
     __slots__ = ("_queue", "received", "received_bytes", "taken", "taken_bytes")
@@ -76,12 +77,11 @@ class ReadAhead:
         """Bytes of the values that wait to be taken."""
         return self.received_bytes - self.taken_bytes
 
-    # The fetch thread's side.
+    # The reader's side.
 
-    def put(self, buffer: PartitionBuffer, run: list[Message]) -> None:
-        """Queue a run of one partition."""
+    def put(self, buffer: PartitionBuffer, run: list[Message], size: int) -> None:
+        """Queue a run of one partition; `size` is what its bytes count for."""
         # The counts go first: the other order could let the taker see fewer received than taken.
-        size = sum(map(len, run))
         self.received += len(run)
         self.received_bytes += size
         self._queue.append((buffer, run, size))
@@ -125,7 +125,7 @@ class ReadAhead:
             run = buffer.held.pop()
             size = 0
             if isinstance(run, list):
-                size = sum(map(len, run))
+                size = value_bytes(run)
                 self.taken -= len(run)
                 self.taken_bytes -= size
             self._queue.appendleft((buffer, run, size))
@@ -146,12 +146,16 @@ class ReadAhead:
         self.taken_bytes += size
 
     def _cut(self, count: int) -> None:
-        """Cut the first run in line in two; the sizes of the parts add up to the whole, that is all that counts."""
+        """Cut the first run in line in two. Its bytes count until the second part goes: too many is the safe side."""
         buffer, run, size = self._queue.popleft()
         assert isinstance(run, list)
-        head = sum(map(len, run[:count]))
-        self._queue.appendleft((buffer, run[count:], size - head))
-        self._queue.appendleft((buffer, run[:count], head))
+        self._queue.appendleft((buffer, run[count:], size))
+        self._queue.appendleft((buffer, run[:count], 0))
+
+
+def value_bytes(run: list[Message]) -> int:
+    """How many bytes the values of a run have."""
+    return sum(map(len, run))
 
 
 def _records(buffer: PartitionBuffer, run: list[Message]) -> list[Record]:
@@ -164,6 +168,5 @@ def _records(buffer: PartitionBuffer, run: list[Message]) -> list[Record]:
         if not run:
             return []
     buffer.position = _offset(run[-1]) + 1
-    epoch = run[-1].leader_epoch()
-    buffer.leader_epoch = -1 if epoch is None else epoch
-    return fetched_records(run)
+    buffer.leader_epoch = leader_epoch(run[-1])
+    return fetched_records(buffer.topic_partition, run)

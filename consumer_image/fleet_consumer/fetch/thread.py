@@ -1,9 +1,14 @@
-"""The fetch thread: the only one that touches librdkafka's consumer.
+"""Reading from librdkafka, which lets one thread at a time into its consumer.
 
-confluent-kafka lets one thread at a time into a consumer, and the others wait without fairness; so everything that
-others want done is a command in a queue. The thread reads whenever there is room, and stops reading when there is
-none: librdkafka's `pause` would throw away what was prefetched (measured: 12 times the data, 11 times the time). Only
-partitions that are held back for long, and keep being sent, are paused there.
+Who reads, reads with the turn in hand, a lock that is held for one read. While records stream, that is the user's own
+thread, inside `poll`: librdkafka has fetched them in the background, and handing them over from another thread would
+cost more than reading them (and twice so while a handler keeps the interpreter busy). When nothing is there, the fetch
+thread waits for it, because a wait inside librdkafka cannot be interrupted, and `poll` must hear of rebalances and
+wake-ups meanwhile; as long as little comes at a time, it goes on reading and `poll` takes what it has read. It also
+carries out every command, and serves librdkafka's callbacks while the user's thread is away.
+
+Back-pressure is not reading: librdkafka's `pause` would throw away what was prefetched (measured: 12 times the data,
+11 times the time). Only partitions that are held back for long, and keep being sent, are paused there.
 """
 
 from __future__ import annotations
@@ -12,14 +17,16 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import groupby, repeat
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.fetch.buffer import PartitionBuffer, ReadAhead
+from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes
 from fleet_consumer.fetch.librdkafka import SettingsRefused
+from fleet_consumer.fetch.records import Records
 from fleet_consumer.group.errors import DataPlaneFailed, InternalFailure
 from fleet_consumer.record import TopicPartition
 
@@ -30,11 +37,14 @@ READ_BATCH = 500
 READ_AHEAD_BYTES = 32 * 1024 * 1024
 """Read-ahead in bytes of values; one more batch may come on top, bounded by `queued.max.messages.kbytes`."""
 IDLE_POLL_S = 0.05
-"""How long a read waits for data, and with it how late a command may be noticed: a read cannot be interrupted."""
+"""How long the thread's reads wait for data, and so how late a command may be noticed."""
+NEXT_WAIT_S = 0.001
+"""How long the user's thread waits inside librdkafka between one batch and the next, before it asks the fetch thread to
+wait: handing over costs about a tenth of that, and the next batch is rarely further away while records stream."""
 TROUBLE_TOLD_S = 15.0
 """How long trouble counts after it was last told: librdkafka tries again, and tells again, every 10 s at the latest."""
-FULL_WAIT_S = 1.0
-"""How often librdkafka is served while there is no room."""
+SERVE_S = 1.0
+"""How often librdkafka's callbacks are served while nobody waits for records."""
 
 Command = Callable[[confluent_kafka.Consumer], None]
 
@@ -44,7 +54,7 @@ _partition: Callable[[Message], Any] = Message.partition
 
 
 class FetchThread:
-    """Reads the assigned partitions ahead into a `ReadAhead`. `on_data` is called, on this thread, when there is news.
+    """Reads the assigned partitions. `on_data` is called, on the fetch thread, when there is news for the user's.
 
     Constructing opens librdkafka's consumer, and raises SettingsRefused for values that it does not take; `start`
     starts the thread, `close` ends both. All other methods belong to one thread, the user's.
@@ -60,7 +70,7 @@ class FetchThread:
         clock: Clock,
     ) -> None:
         self.read_ahead = ReadAhead()
-        # Written by the fetch thread, read by any: why it ended, if it did by itself; and what it met last.
+        # Written by whoever reads, read by any: why reading ended, if it did by itself; and what was met last.
         self.failure: InternalFailure | None = None
         self._trouble: tuple[DataPlaneFailed, float] | None = None
         self._clock = clock
@@ -71,11 +81,15 @@ class FetchThread:
         self._limit = read_ahead_records
         self._on_data = on_data
         self._commands: deque[Command] = deque()
-        # Set by whoever gives the thread a reason to look up from waiting: a command, room, or the end.
+        # Set by whoever gives the thread a reason to look up from waiting: a command, a wish for data, or the end.
         self._attention = threading.Event()
-        self._waits_for_room = False
         self._closing = False
-        # Written and read by the fetch thread only.
+        # Whether the thread is to wait for data. Raised by the user's thread, which has nothing left to take; lowered
+        # by the fetch thread, always before it calls `on_data`, so that whoever saw it raised is called once more.
+        self._wanted = False
+        # Held by whoever touches librdkafka's consumer. The user's thread tries it and never waits for it.
+        self._turn = threading.Lock()
+        # Only with the turn in hand.
         self._buffers: dict[tuple[str, int], PartitionBuffer] = {}
         self._only_topic: str | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -139,10 +153,22 @@ class FetchThread:
         """Fetch it again."""
         self._do(lambda consumer: consumer.resume([_at(partition)]) if partition in self._buffers else None)
 
-    def took(self) -> None:
-        """Records were taken; there may be room again. Cheap when nobody waits for it."""
-        if self._waits_for_room:
+    def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
+        """Hand out at most `limit` records; when none are there, see to it that `on_data` tells of the next."""
+        ahead = self.read_ahead
+        # A command that waits may void what is read now, and the thread may be waiting inside librdkafka.
+        if limit and not ahead.waiting and not self._commands and self._turn.acquire(blocking=False):
+            try:
+                self._read_here(limit)
+            except Exception as bug:
+                self._fail(bug)
+            finally:
+                self._turn.release()
+        records = ahead.take(limit, on_out_of_range)
+        if limit and not records and not self._wanted:
+            self._wanted = True
             self._attention.set()
+        return records
 
     def close(self, timeout_s: float) -> bool:
         """End the thread and librdkafka's consumer; whether both ended in time."""
@@ -167,23 +193,28 @@ class FetchThread:
                 self._attention.clear()
                 if self._closing:
                     break
-                self._obey()
-                if not self._buffers:
-                    self._serve()
-                    self._attention.wait(FULL_WAIT_S)
-                elif self._full():
-                    self._wait_for_room()
-                else:
-                    self._read(IDLE_POLL_S)
+                with self._turn:
+                    self._obey()
+                    reads = self._wanted and bool(self._buffers)
+                    if reads:
+                        self._read_ahead()
+                if not reads and not self._attention.wait(SERVE_S):
+                    with self._turn:
+                        self._serve()
         except Exception as bug:
             # Also what librdkafka refuses: a partition that was not assigned or not moved must not go unread silently.
-            logger.exception("the fetch thread ended")
-            self.failure = InternalFailure(f"the fetch thread ended by {type(bug).__name__}: {bug}")
-            self._on_data()
+            self._fail(bug)
         finally:
             self._consumer.close()
 
+    def _fail(self, bug: Exception) -> None:
+        logger.error("reading ended", exc_info=bug)
+        self.failure = InternalFailure(f"the fetch thread ended by {type(bug).__name__}: {bug}")
+        self._on_data()
+
     def _obey(self) -> None:
+        if not self._commands:
+            return
         while self._commands:
             self._commands.popleft()(self._consumer)
         topics = {topic for topic, _ in self._buffers}
@@ -193,51 +224,75 @@ class FetchThread:
         ahead = self.read_ahead
         return ahead.waiting >= self._limit or ahead.waiting_bytes >= READ_AHEAD_BYTES
 
-    def _wait_for_room(self) -> None:
-        # The flag goes up before the second look: a taker that did not see it has taken before that look.
-        self._waits_for_room = True
-        if self._full() and not self._attention.wait(FULL_WAIT_S):
-            self._serve()
-        self._waits_for_room = False
+    # Reading, with the turn in hand.
+
+    def _read_here(self, limit: int) -> None:
+        """Read what librdkafka has, on the user's thread, which takes it at once: its bytes need no count."""
+        if not self._buffers:
+            return
+        wait_s = NEXT_WAIT_S
+        while self.read_ahead.waiting < limit:
+            batch = self._read(wait_s)
+            self._sort(batch, counted=False)
+            if len(batch) < READ_BATCH:
+                break
+            wait_s = 0.0
+
+    def _read_ahead(self) -> None:
+        """Read, on the fetch thread, as soon as something is there, and tell the user's.
+
+        After a full batch there is more: the user's thread can read that itself.
+        """
+        batch = self._read(IDLE_POLL_S)
+        if not batch:
+            return
+        self._sort(batch, counted=True)
+        if len(batch) == READ_BATCH or self._full():
+            self._wanted = False
+        self._on_data()
 
     def _serve(self) -> None:
-        """Let librdkafka run its callbacks; a message that comes along is kept."""
-        self._read(0.0)
+        """Let librdkafka run its callbacks; a message that comes along is kept, so not when too much waits."""
+        if self.read_ahead.waiting_bytes < READ_AHEAD_BYTES:
+            message = self._consumer.poll(0.0)
+            if message is not None:
+                self._sort([message], counted=True)
+                self._on_data()
 
-    def _read(self, timeout_s: float) -> None:
+    def _read(self, timeout_s: float) -> list[Message]:
+        # The poll runs librdkafka's callbacks, too. Batches of more than one are only taken without waiting: while
+        # librdkafka waits to complete one, it keeps those that are there.
         first = self._consumer.poll(timeout_s)
-        if first is None:
-            return
-        batch = [first, *self._consumer.consume(READ_BATCH - 1, 0)] if timeout_s else [first]
-        if any(map(_error, batch)):
-            batch = self._sift(batch)
-        if batch:
-            self._deliver(batch)
-            self._on_data()
+        return [] if first is None else [first, *self._consumer.consume(READ_BATCH - 1, 0)]
 
-    def _deliver(self, batch: list[Message]) -> None:
+    def _sort(self, batch: list[Message], *, counted: bool) -> None:
+        """Put a batch into the read-ahead, errors apart."""
+        if any(map(_error, batch)):
+            self._sift(batch, counted=counted)
+        elif batch:
+            self._deliver(batch, counted=counted)
+
+    def _deliver(self, batch: list[Message], *, counted: bool) -> None:
         """Cut a batch into runs of one partition. Usually it is one, which must cost next to nothing."""
         partitions = list(map(_partition, batch))
-        if self._only_topic is not None:
-            keys: list[Any] = partitions
-            if partitions.count(partitions[0]) == len(partitions):
-                self._put((self._only_topic, partitions[0]), batch)
-                return
-        else:
-            keys = list(zip(map(_topic, batch), partitions, strict=True))
+        topic = self._only_topic
+        if topic is not None and partitions.count(partitions[0]) == len(partitions):
+            self._put((topic, partitions[0]), batch, counted=counted)
+            return
+        topics = repeat(topic) if topic is not None else map(_topic, batch)
         start = 0
-        for end in range(1, len(batch) + 1):
-            if end == len(batch) or keys[end] != keys[start]:
-                self._put((batch[start].topic() or "", partitions[start]), batch[start:end])
-                start = end
+        for key, same in groupby(zip(topics, partitions, strict=False)):
+            end = start + len(list(same))
+            self._put(key, batch[start:end], counted=counted)
+            start = end
 
-    def _put(self, key: tuple[str, int], run: list[Message]) -> None:
+    def _put(self, key: tuple[str, int], run: list[Message], *, counted: bool) -> None:
         buffer = self._buffers.get(key)
         if buffer is not None:
-            self.read_ahead.put(buffer, run)
+            self.read_ahead.put(buffer, run, value_bytes(run) if counted else 0)
             self._trouble = None
 
-    def _sift(self, batch: list[Message]) -> list[Message]:
+    def _sift(self, batch: list[Message], *, counted: bool) -> None:
         """Take the errors out of a batch. Rare, so it may be slow.
 
         Data that came before an error is delivered before it, since an error may end what its partition can give.
@@ -249,11 +304,11 @@ class FetchThread:
                 good.append(message)
                 continue
             if good:
-                self._deliver(good)
+                self._deliver(good, counted=counted)
                 good = []
             self._judge(message, error)
-        self._on_data()
-        return good
+        if good:
+            self._deliver(good, counted=counted)
 
     def _judge(self, message: Message, error: KafkaError) -> None:
         number = message.partition()

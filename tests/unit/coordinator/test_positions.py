@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import pytest
@@ -11,7 +11,8 @@ from confluent_kafka import Message
 from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.coordinator.offsets import ResetPolicy, Start, Starts
 from fleet_consumer.coordinator.thread import CoordinatorThread
-from fleet_consumer.fetch.buffer import PartitionBuffer, ReadAhead
+from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes
+from fleet_consumer.fetch.records import Records
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.group.errors import NoOffsetForPartition, NotAssigned, OffsetLookupFailed
 from fleet_consumer.positions import LOOKUP_RETRY_S, Positions
@@ -62,12 +63,12 @@ class Fetch:
     def unhold(self, partition: TopicPartition) -> None:
         self.commands.append(("unhold", partition))
 
-    def took(self) -> None:
-        """Nobody waits for room here."""
+    def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
+        return self.read_ahead.take(limit, on_out_of_range)
 
     def deliver(self, part: TopicPartition, first: int, count: int, buffer: PartitionBuffer | None = None) -> None:
         run = [Message(topic=part.topic, partition=part.partition, offset=first + n, value=b"v") for n in range(count)]
-        self.read_ahead.put(buffer or self.buffers[part], run)
+        self.read_ahead.put(buffer or self.buffers[part], run, value_bytes(run))
 
 
 class Lab:

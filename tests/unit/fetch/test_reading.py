@@ -1,0 +1,209 @@
+"""Who reads from librdkafka when, on librdkafka's own cluster within the process: order, hand-over, bounds, errors."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import confluent_kafka
+import pytest
+
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.fetch import thread as fetch_module
+from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead
+from fleet_consumer.fetch.librdkafka import consumer_config
+from fleet_consumer.fetch.records import Records
+from fleet_consumer.fetch.thread import READ_BATCH, FetchThread
+from fleet_consumer.net import ConnectionSettings
+from fleet_consumer.record import TopicPartition
+from tests.support.waiting import eventually
+
+ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Reader:
+    """A fetch thread and its user, who waits as `Consumer.poll` does."""
+
+    def __init__(self, bootstrap: str, read_ahead_records: int = 1_000) -> None:
+        connection = ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="test")
+        self.signal = threading.Event()
+        self.fetch = FetchThread(
+            consumer_config(connection, "g", "read_uncommitted", {}),
+            name="fetch-test",
+            read_ahead_records=read_ahead_records,
+            on_data=self.signal.set,
+            clock=SystemClock(),
+        )
+        self.out_of_range: list[str] = []
+        self.fetch.start()
+
+    def begin(self, *partitions: TopicPartition, position: int = 0) -> list[PartitionBuffer]:
+        buffers = [PartitionBuffer(part, position) for part in partitions]
+        self.fetch.assign({buffer.topic_partition: (buffer, -1) for buffer in buffers})
+        return buffers
+
+    def take(self, limit: int = 500) -> Records:
+        self.signal.clear()
+        records = self.fetch.take(limit, self._note)
+        if not records:
+            self.signal.wait(0.5)
+        return records
+
+    def _note(self, buffer: PartitionBuffer, what: OutOfRange) -> None:
+        self.out_of_range.append(f"{buffer.topic_partition.partition}: {what.detail}")
+
+
+class Cluster:
+    """librdkafka's mock cluster with the topic `t`."""
+
+    def __init__(self) -> None:
+        self.producer = confluent_kafka.Producer({"test.mock.num.brokers": 1, "linger.ms": 1, "log_level": 0})
+        brokers = self.producer.list_topics(timeout=10).brokers
+        self.bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in brokers.values())
+        self.producer.list_topics("t", timeout=10)  # makes it
+
+    def write(self, partition: int, count: int, size: int = 10) -> None:
+        for number in range(count):
+            self.producer.produce("t", b"x" * size, str(number).encode(), partition=partition)
+            if number % 1_000 == 0:
+                self.producer.poll(0)
+        assert self.producer.flush(30) == 0
+
+    @contextmanager
+    def reader(self, read_ahead_records: int = 1_000) -> Iterator[Reader]:
+        reader = Reader(self.bootstrap, read_ahead_records)
+        try:
+            yield reader
+        finally:
+            assert reader.fetch.close(10)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def test_many_records_come_in_order_and_complete_whatever_the_limits_of_the_takes(cluster: Cluster) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    cluster.write(0, 6_000)
+    cluster.write(1, 6_000)
+    seen: dict[int, list[int]] = {0: [], 1: []}
+    with cluster.reader() as reader:
+        reader.begin(ONE, OTHER)
+
+        def all_read() -> bool:
+            limit = chance.choice((0, 1, 7, 499, 500, 501, 2_000))
+            records = reader.take(limit)
+            assert len(records) <= limit
+            for run in records.runs:
+                for record in run.records:
+                    assert (record.topic, record.partition) == run.topic_partition
+                    assert record.key == str(record.offset).encode()
+                    seen[record.partition].append(record.offset)
+            return len(seen[0]) + len(seen[1]) >= 12_000
+
+        eventually(all_read, timeout_s=60, poll_s=0, what="all records to be read")
+    assert seen == {0: list(range(6_000)), 1: list(range(6_000))}
+
+
+def test_while_records_stream_the_user_reads_them_itself(cluster: Cluster) -> None:
+    """No hand-over between threads on the hot path: librdkafka has them, the user's thread takes them from there."""
+    cluster.write(0, 20_000)
+    put = ReadAhead.put
+    by: dict[str, int] = {}
+
+    def note(self: ReadAhead, buffer: PartitionBuffer, run: list[confluent_kafka.Message], size: int) -> None:
+        name = threading.current_thread().name
+        by[name] = by.get(name, 0) + len(run)
+        put(self, buffer, run, size)
+
+    with pytest.MonkeyPatch.context() as patch, cluster.reader() as reader:
+        patch.setattr(ReadAhead, "put", note)
+        reader.begin(ONE)
+        total = 0
+
+        def all_read() -> bool:
+            nonlocal total
+            total += len(reader.take())
+            return total >= 20_000
+
+        eventually(all_read, timeout_s=60, poll_s=0, what="all records to be read")
+    assert by[threading.current_thread().name] > 10_000, by
+
+
+def test_record_that_comes_while_nobody_reads_is_told(cluster: Cluster) -> None:
+    with cluster.reader() as reader:
+        reader.begin(ONE)
+        for round_ in range(5):
+            assert not reader.fetch.take(500, lambda *_: None)
+            reader.signal.clear()
+            cluster.write(0, 1)
+            assert reader.signal.wait(10), f"round {round_}"
+            got = eventually(reader.take, timeout_s=10, what="the record")
+            assert [record.offset for record in got] == [round_]
+
+
+@pytest.mark.parametrize(("records", "size"), [(1_000, 1_000_000_000), (1_000_000, 500_000)])
+def test_user_who_stays_away_bounds_what_is_read(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, records: int, size: int
+) -> None:
+    """Neither the count nor the bytes of what is read ahead grow while nobody takes; one batch may come on top."""
+    monkeypatch.setattr(fetch_module, "READ_AHEAD_BYTES", size)
+    monkeypatch.setattr(fetch_module, "SERVE_S", 0.01)
+    served, serve = 0, FetchThread._serve
+
+    def count(self: FetchThread) -> None:
+        nonlocal served
+        served += 1
+        serve(self)
+
+    monkeypatch.setattr(FetchThread, "_serve", count)
+    cluster.write(0, 4_000, size=1_000)  # librdkafka's cluster keeps 5 MB of a partition
+    with cluster.reader(read_ahead_records=records) as reader:
+        assert not reader.fetch.take(500, lambda *_: None)  # a wish for data, and then the user is gone
+        ahead = reader.fetch.read_ahead
+        reader.begin(ONE)
+        bound = min(records, size // 1_000)
+        eventually(
+            lambda: not reader.fetch._wanted and ahead.waiting >= READ_BATCH, timeout_s=20, what="reading to stop"
+        )
+        # librdkafka's callbacks are served meanwhile, and each time a record may come along.
+        before = served
+        eventually(lambda: served - before >= 20, timeout_s=20, what="librdkafka to be served")
+        assert ahead.waiting <= bound + READ_BATCH + served
+        assert ahead.waiting_bytes <= size + READ_BATCH * 1_000
+
+
+def test_commands_are_carried_out_while_the_user_streams_and_nothing_old_follows_a_seek(cluster: Cluster) -> None:
+    cluster.write(0, 5_000)
+    with cluster.reader() as reader:
+        (buffer,) = reader.begin(ONE)
+        eventually(lambda: len(reader.take()), timeout_s=20, poll_s=0, what="the first records")
+        for target in (4_000, 10, 2_500, 0):
+            buffer.current = False
+            buffer = PartitionBuffer(ONE, target)
+            reader.fetch.seek(buffer)
+            got = eventually(reader.take, timeout_s=20, poll_s=0, what=f"records after the seek to {target}")
+            assert next(iter(got)).offset == target
+
+
+def test_position_out_of_range_is_told_to_the_user(cluster: Cluster) -> None:
+    cluster.write(0, 10)
+    with cluster.reader() as reader:
+        reader.begin(ONE, position=1_000_000)
+        eventually(lambda: (reader.take(), reader.out_of_range)[1], timeout_s=20, what="the news")
+    assert reader.out_of_range[0].startswith("0: ")
+
+
+def test_failure_while_the_user_reads_is_told_and_not_raised_from_the_middle(cluster: Cluster) -> None:
+    cluster.write(0, 10)
+    with cluster.reader() as reader, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fetch_module, "READ_BATCH", -1)  # what librdkafka's wrapper refuses with ValueError
+        reader.begin(ONE)
+        eventually(lambda: (reader.take(), reader.fetch.failure)[1], timeout_s=20, what="the failure")
+        assert reader.fetch.failure is not None
+        assert "ValueError" in str(reader.fetch.failure)
