@@ -2,8 +2,8 @@
 
 Member u can give to member v when it has a partition that v may have. Where no v can be reached from any u that has
 two more, moving along the path would not help anybody: the counts are then optimal (Harvey et al., semi-matchings).
-Members are settled from the lowest up. When nothing reaches a member, everybody who reaches it is settled with it and
-never looked at again: so all searches together look at each kind a few times, not once for each member.
+Members are settled from the lowest up. When nothing more can reach the lowest, everybody who reaches it is settled with
+it and never looked at again: so all searches together look at each kind a few times, not once for each member.
 """
 
 from __future__ import annotations
@@ -30,22 +30,30 @@ def steal(spread: Spread) -> None:
             continue
         if count >= max(load) - 1:
             return
-        _take_directly(spread, member, settled)
+        for changed in _take_directly(spread, member, settled):
+            heapq.heappush(queue, (load[changed], changed))
+        if load[member] > count:
+            continue
         reached, richest = _search(spread, member, settled)
         if richest is None:
             for other in reached:
                 settled[other] = True
             settled[member] = True
             continue
-        while richest != member:
-            kind, taker = reached[richest]
-            spread.move(kind, richest, taker)
-            richest = taker
-        heapq.heappush(queue, (load[member], member))
+        giver = richest
+        while giver != member:
+            kind, taker = reached[giver]
+            spread.move(kind, giver, taker)
+            giver = taker
+        for changed in (member, richest):
+            heapq.heappush(queue, (load[changed], changed))
 
 
-def _take_directly(spread: Spread, member: int, settled: list[bool]) -> None:
-    """Take from those who have most of what this member may have, always from the one with the highest count."""
+def _take_directly(spread: Spread, member: int, settled: list[bool]) -> set[int]:
+    """Take from those who have most of what this member may have, always from the one with the highest count.
+
+    Returns the members whose counts have changed.
+    """
     load, mine = spread.load, frozenset(spread.kinds_of[member])
     givers = [
         (-load[other], other)
@@ -53,13 +61,16 @@ def _take_directly(spread: Spread, member: int, settled: list[bool]) -> None:
         if load[other] >= load[member] + 2 and not settled[other] and not mine.isdisjoint(given)
     ]
     heapq.heapify(givers)
+    changed = set()
     while givers and -givers[0][0] >= load[member] + 2:
         giver = givers[0][1]
+        changed |= {giver, member}
         spread.move(_cheapest(spread, mine & spread.given[giver].keys(), giver, member), giver, member)
         if mine.isdisjoint(spread.given[giver]):
             heapq.heappop(givers)
         else:
             heapq.heapreplace(givers, (-load[giver], giver))
+    return changed
 
 
 def _cheapest(spread: Spread, kinds: Iterable[int], giver: int, taker: int) -> int:
