@@ -8,21 +8,23 @@ from __future__ import annotations
 from fleet_consumer.handlers.answers import Outputs
 from fleet_consumer.handlers.decoding import decoder
 from fleet_consumer.handlers.loading import (
+    Handler,
     HandlerContext,
     HandlerImportFailed,
-    HandlerKindUnsupported,
     HandlerNotCallable,
-    PythonHandler,
+    add_import_folder,
     load_handler,
 )
+from fleet_consumer.handlers.performing import Performer
 
 __all__ = [
+    "Handler",
     "HandlerContext",
     "HandlerImportFailed",
-    "HandlerKindUnsupported",
     "HandlerNotCallable",
     "Outputs",
-    "PythonHandler",
+    "Performer",
+    "add_import_folder",
     "decoder",
     "load_handler",
 ]

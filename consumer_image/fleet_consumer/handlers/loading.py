@@ -16,8 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from fleet_consumer.record import Record
-
 BATCH_NAME: Final = "handle_batch"
 
 
@@ -31,14 +29,6 @@ class HandlerNotCallable(Exception):
     """The module was imported, but the name in it is missing or cannot be called with one record."""
 
     reason = "HandlerNotCallable"
-
-
-class HandlerKindUnsupported(Exception):
-    """The handler is of a kind that this version cannot run; `field` is the setting that asks for it."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,37 +47,59 @@ def _nothing(context: HandlerContext) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class PythonHandler:
-    """A loaded handler: `handle` takes one record; `setup` and `teardown` run once in each worker."""
+class Handler:
+    """A handler that can be called; `setup` and `teardown` run once in each worker.
+
+    `call` takes one record, or a list of them when `batch`; when `asynchronous` it gives a coroutine, and so may the
+    hooks. `times_itself`: it ends its own calls in time, so nobody else has to.
+    """
 
     spec: str
-    handle: Callable[[Record], Any]
-    setup: Callable[[HandlerContext], None] = _nothing
-    teardown: Callable[[HandlerContext], None] = _nothing
+    call: Callable[[Any], Any]
+    setup: Callable[[HandlerContext], Any] = _nothing
+    teardown: Callable[[HandlerContext], Any] = _nothing
+    batch: bool = False
+    asynchronous: bool = False
+    times_itself: bool = False
 
 
-def load_handler(spec: str, path: str | None) -> PythonHandler:
+def load_handler(spec: str, path: str | None) -> Handler:
     """Import `spec` ("package.module:callable"), first looking in the folder `path`.
 
-    Raises HandlerImportFailed, HandlerNotCallable, or HandlerKindUnsupported (asynchronous and batch handlers come
-    with a later version). Not for two handlers in one process: modules stay imported.
+    A callable whose own name is `handle_batch` takes lists of records; a coroutine function is asynchronous. Raises
+    HandlerImportFailed or HandlerNotCallable. Not for two handlers in one process: modules stay imported.
     """
     module_name, _, attribute = spec.partition(":")
     if not module_name or not attribute:
         raise HandlerImportFailed(f"handler {spec!r} is not of the form `module:callable`")
     module = _import(spec, module_name, path)
     target = _attribute(spec, module, attribute)
-    _check_kind(spec, attribute, target)
-    return PythonHandler(spec, target, _hook(spec, module, "setup"), _hook(spec, module, "teardown"))
+    asynchronous = _is_asynchronous(spec, target)
+    return Handler(
+        spec,
+        target,
+        _hook(spec, module, "setup", asynchronous),
+        _hook(spec, module, "teardown", asynchronous),
+        batch=attribute.rpartition(".")[2] == BATCH_NAME,
+        asynchronous=asynchronous,
+    )
+
+
+def add_import_folder(path: str) -> None:
+    """Put the folder of the application's source in front of the import path; again is no harm.
+
+    Custom assignors live there too, so this comes before anything of the application is imported.
+    """
+    if path not in sys.path:
+        sys.path.insert(0, path)
+    importlib.invalidate_caches()
 
 
 def _import(spec: str, module_name: str, path: str | None) -> ModuleType:
     if path is not None:
         if not Path(path).is_dir():
             raise HandlerImportFailed(f"handler {spec!r}: the folder {path} does not exist")
-        if path not in sys.path:
-            sys.path.insert(0, path)
-        importlib.invalidate_caches()
+        add_import_folder(path)
     try:
         return importlib.import_module(module_name)
     except BaseException as error:  # a module's top level may raise anything, SystemExit included
@@ -134,34 +146,31 @@ def _attribute(spec: str, module: ModuleType, attribute: str) -> Any:
     return target
 
 
-def _check_kind(spec: str, attribute: str, target: Any) -> None:
+def _is_asynchronous(spec: str, target: Any) -> bool:
+    """Whether the handler is a coroutine function; raises HandlerNotCallable when it cannot be called with records."""
     if not callable(target):
         raise HandlerNotCallable(f"handler {spec!r} is a {type(target).__name__}, which cannot be called")
     code = target if inspect.isroutine(target) or inspect.isclass(target) else type(target).__call__
-    if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code):
-        raise HandlerKindUnsupported(
-            "handler.python.callable", f"handler {spec!r} is asynchronous; this version runs synchronous handlers only"
-        )
-    if attribute.rpartition(".")[2] == BATCH_NAME:
-        raise HandlerKindUnsupported(
-            "handler.python.callable", f"handler {spec!r} takes batches; this version runs handlers of one record only"
-        )
+    if inspect.isasyncgenfunction(code):
+        raise HandlerNotCallable(f"handler {spec!r} is an asynchronous generator; return a list of its outputs instead")
     try:
         inspect.signature(target).bind(object())
     except TypeError as error:
-        raise HandlerNotCallable(f"handler {spec!r} cannot be called with one record: {error}") from error
+        raise HandlerNotCallable(f"handler {spec!r} cannot be called with one argument: {error}") from error
     except ValueError:
-        return  # some C callables have no signature to look at; the first call will tell
+        return False  # some C callables have no signature to look at; the first call will tell
+    return inspect.iscoroutinefunction(code)
 
 
-def _hook(spec: str, module: ModuleType, name: str) -> Callable[[HandlerContext], None]:
+def _hook(spec: str, module: ModuleType, name: str, asynchronous: bool) -> Callable[[HandlerContext], Any]:
     hook = getattr(module, name, None)
     if hook is None:
         return _nothing
     if not callable(hook):
         raise HandlerNotCallable(f"handler {spec!r}: {name!r} beside it is a {type(hook).__name__}, not a function")
-    if inspect.iscoroutinefunction(hook):
-        raise HandlerKindUnsupported(
-            "handler.python.callable", f"handler {spec!r}: {name!r} is asynchronous; this version runs synchronous ones"
+    if inspect.iscoroutinefunction(hook) and not asynchronous:
+        raise HandlerNotCallable(
+            f"handler {spec!r}: {name!r} is asynchronous and the handler is not, so it has no event loop to run in; "
+            "make both asynchronous, or neither"
         )
     return hook  # type: ignore[no-any-return]  # a user's attribute has no type; its signature is the contract

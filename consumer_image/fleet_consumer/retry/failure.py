@@ -16,12 +16,17 @@ MESSAGE_BYTES_MAX: Final = 1024
 """Limit of an error's text in a header: enough for a cause, small beside any topic's `max.message.bytes`."""
 
 
+TIMEOUT_CLASS: Final = "Timeout"
+"""The error class of a handler that took too long, as rules and headers know it."""
+
+
 class FailureReason(StrEnum):
     """Why a record is in the failed topic: the values of the header `kr-reason`."""
 
     EXHAUSTED = "exhausted"
     FATAL = "fatal"
     UNDECODABLE = "undecodable"
+    TIMEOUT = "timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +64,16 @@ class OutputRefused(Exception):
     """A handler answered with something that may not be written. Trying again cannot help, so the record fails."""
 
 
+class TimedOut(Exception):
+    """The handler's time-out ended its call: the record is failed as `Timeout`, whatever the handler did meanwhile."""
+
+
 def classify(error: BaseException) -> Failure | Drop:
     """Decide what happens to the record whose handler raised `error`; never raises itself."""
     if isinstance(error, Skip):
         return Drop(cut(error.reason))
+    if isinstance(error, TimedOut):
+        return Failure(FailureReason.TIMEOUT, TIMEOUT_CLASS, error_text(error))
     if isinstance(error, Undecodable):
         reason = FailureReason.UNDECODABLE
     elif isinstance(error, Fatal | OutputRefused):

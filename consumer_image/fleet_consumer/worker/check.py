@@ -18,14 +18,12 @@ from fleet_consumer.fetch.librdkafka import PropertyNotAllowed, consumer_config
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.handlers import (
     HandlerImportFailed,
-    HandlerKindUnsupported,
     HandlerNotCallable,
-    load_handler,
 )
 from fleet_consumer.net import AllBrokersUnreachable, AuthenticationFailed, ConnectionSettings, NetError, NetworkClient
 from fleet_consumer.wire.errors import ErrorCode, KafkaError, describe, is_retriable
 from fleet_consumer.worker.config import SettingsInvalid, WorkerConfig, load_config
-from fleet_consumer.worker.process import tell_termination
+from fleet_consumer.worker.process import handler_of, tell_termination
 from fleet_consumer.worker.settings import CredentialsUnreadable, connection_settings
 
 EXIT_PASSED: Final = 0
@@ -51,8 +49,6 @@ class CheckResult:
     @classmethod
     def refused(cls, error: Exception) -> CheckResult:
         """The result for settings or a handler that cannot be used."""
-        if isinstance(error, HandlerKindUnsupported):
-            error = SettingsInvalid(error.field, str(error))
         return cls(str(getattr(error, "reason", type(error).__name__)), str(error), EXIT_REVISION)
 
     def tell(self) -> None:
@@ -79,18 +75,19 @@ def check(path: str, clock: Clock | None = None) -> CheckResult:
         for step in STEPS:
             step(config)
         _ask_brokers(config, clock or SystemClock())
-    except (SettingsInvalid, HandlerImportFailed, HandlerNotCallable, HandlerKindUnsupported) as error:
+    except (SettingsInvalid, HandlerImportFailed, HandlerNotCallable) as error:
         return CheckResult.refused(error)
     except (_Surroundings, CredentialsUnreadable) as error:
         return CheckResult(error.reason, str(error), EXIT_SURROUNDINGS)
     except NetError as error:
         return CheckResult(_network_reason(error), str(error), EXIT_SURROUNDINGS)
-    topics = ", ".join(config.topics)
-    return CheckResult("CheckPassed", f"handler {config.handler.callable} on topics {topics}", EXIT_PASSED)
+    pattern = config.topic_pattern
+    topics = ", ".join(config.topics) if pattern is None else f"that match {pattern.pattern}"
+    return CheckResult("CheckPassed", f"handler {config.handler.title} on topics {topics}", EXIT_PASSED)
 
 
 def _handler_loads(config: WorkerConfig) -> None:
-    load_handler(config.handler.callable, config.handler.path)
+    handler_of(config)
 
 
 def _assignors_exist(config: WorkerConfig) -> None:
@@ -152,6 +149,9 @@ def _ask_until(ask: Callable[[float], _Trouble | None], client: NetworkClient, c
 
 def _topic_trouble(config: WorkerConfig, client: NetworkClient, patience_s: float) -> _Trouble | None:
     outputs = [topic for topic in config.handler.outputs if topic not in config.topics]
+    if not config.topics and not outputs:
+        # Whatever matches the pattern exists; asking for no topic by name would ask for all of them.
+        return None
     answer = client.metadata([*config.topics, *outputs], timeout_s=patience_s)
     for topic in answer.topics:
         code = topic.error_code

@@ -50,13 +50,13 @@ def _check(path: str) -> int:
 
 
 def _run(path: str) -> int:
-    from fleet_consumer.handlers import HandlerImportFailed, HandlerKindUnsupported, HandlerNotCallable
+    from fleet_consumer.handlers import HandlerImportFailed, HandlerNotCallable
     from fleet_consumer.worker.check import EXIT_REVISION, CheckResult
     from fleet_consumer.worker.config import SettingsInvalid, load_config
     from fleet_consumer.worker.process import run_worker
 
     try:
         return run_worker(load_config(path), os.environ)
-    except (SettingsInvalid, HandlerImportFailed, HandlerNotCallable, HandlerKindUnsupported) as error:
+    except (SettingsInvalid, HandlerImportFailed, HandlerNotCallable) as error:
         CheckResult.refused(error).tell()
         return EXIT_REVISION

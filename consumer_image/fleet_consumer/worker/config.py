@@ -47,15 +47,41 @@ class SaslSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerConfig:
-    """The application's part. `path` is a folder put in front of the import path, or None."""
+class PythonSource:
+    """A callable to import. `path` is a folder put in front of the import path, or None."""
 
     callable: str
     path: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpEndpoint:
+    """Where the handler listens, on this worker's own loopback; `batch`: it takes several records in a request."""
+
+    port: int
+    path: str
+    batch: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerConfig:
+    """The application's part; exactly one of `python` and `http`."""
+
+    python: PythonSource | None
+    http: HttpEndpoint | None
     timeout_seconds: int
     decode_key: str
     decode_value: str
     outputs: tuple[str, ...]
+    concurrency: int
+
+    @property
+    def title(self) -> str:
+        """The handler as people know it."""
+        if self.python is not None:
+            return self.python.callable
+        assert self.http is not None
+        return f"http://127.0.0.1:{self.http.port}{self.http.path}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +102,7 @@ class ConsumerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """One revision's settings, the same for each of its workers."""
+    """One revision's settings, the same for each of its workers; `topics` is empty where a pattern is given."""
 
     namespace: str
     name: str
@@ -84,6 +110,7 @@ class WorkerConfig:
     group_id: str
     revision: str
     topics: tuple[str, ...]
+    topic_pattern: re.Pattern[str] | None
     bootstrap_servers: tuple[str, ...]
     tls: TlsFiles | None
     sasl: SaslSource | None
@@ -113,8 +140,7 @@ def parse_config(document: object) -> WorkerConfig:
     version = root.integer("version", 1)
     if version != VERSION:
         raise SettingsInvalid("version", f"is {version}; this worker reads {VERSION} only: use the image it came with")
-    if root.take("topicPattern") is not None:
-        raise SettingsInvalid("topicPattern", "this version subscribes to named topics only; use `topics`")
+    pattern = root.pattern("topicPattern")
     connection = root.section("connection")
     config = WorkerConfig(
         namespace=root.text("namespace"),
@@ -122,7 +148,8 @@ def parse_config(document: object) -> WorkerConfig:
         uid=root.text("uid"),
         group_id=root.text("groupId", pattern=r"[A-Za-z0-9._-]{1,200}"),
         revision=root.text("revision"),
-        topics=root.texts("topics", least=1),
+        topics=root.texts("topics", least=1 if pattern is None else 0),
+        topic_pattern=pattern,
         bootstrap_servers=connection.texts("bootstrapServers", least=1),
         tls=_tls(connection.optional_section("tls")),
         sasl=_sasl(connection.optional_section("sasl")),
@@ -132,6 +159,8 @@ def parse_config(document: object) -> WorkerConfig:
         http_port=root.integer("httpPort", 0, 65535),
         drain_seconds=root.integer("drainSeconds", 0),
     )
+    if pattern is not None and config.topics:
+        raise SettingsInvalid("topicPattern", "stands beside `topics`; give one of the two")
     connection.end()
     root.end()
     return config
@@ -163,22 +192,44 @@ def _sasl(section: _Section | None) -> SaslSource | None:
 
 
 def _handler(section: _Section) -> HandlerConfig:
-    if section.take("http") is not None:
-        raise SettingsInvalid(section.at("http"), "this version runs Python handlers only; use `handler.python`")
-    if section.integer("concurrency", 1) > 1:
-        raise SettingsInvalid(section.at("concurrency"), "this version runs one handler at a time; set 1, add replicas")
-    python, decode = section.section("python"), section.section("decode")
+    python, http = _python(section.optional_section("python")), _http(section.optional_section("http"))
+    if (python is None) == (http is None):
+        raise SettingsInvalid(section.path, "must have exactly one of `python` and `http`")
+    decode = section.section("decode")
     handler = HandlerConfig(
-        callable=python.text("callable", pattern=r"[^:\s]+:[^:\s]+"),
-        path=python.optional_text("path"),
+        python=python,
+        http=http,
         timeout_seconds=section.integer("timeoutSeconds", 1),
         decode_key=decode.choice("key", "Bytes", "String", "Json"),
         decode_value=decode.choice("value", "Bytes", "String", "Json"),
         outputs=section.texts("outputs"),
+        concurrency=section.integer("concurrency", 1, 1024),
     )
-    for part in (python, decode, section):
+    for part in (decode, section):
         part.end()
     return handler
+
+
+def _python(section: _Section | None) -> PythonSource | None:
+    if section is None:
+        return None
+    source = PythonSource(
+        callable=section.text("callable", pattern=r"[^:\s]+:[^:\s]+"), path=section.optional_text("path")
+    )
+    section.end()
+    return source
+
+
+def _http(section: _Section | None) -> HttpEndpoint | None:
+    if section is None:
+        return None
+    endpoint = HttpEndpoint(
+        port=section.integer("port", 1, 65535),
+        path=section.text("path", pattern=r"/[^\s]*"),
+        batch=section.boolean("batch"),
+    )
+    section.end()
+    return endpoint
 
 
 def _consumer(section: _Section) -> ConsumerConfig:
@@ -250,6 +301,13 @@ class _Section:
             del self._left[name]
             return None
         return self.text(name)
+
+    def pattern(self, name: str) -> re.Pattern[str] | None:
+        text = self.optional_text(name)
+        try:
+            return None if text is None else re.compile(text)
+        except re.error as error:
+            raise SettingsInvalid(self.at(name), f"{text!r} is no regular expression: {error}") from error
 
     def texts(self, name: str, *, least: int = 0) -> tuple[str, ...]:
         value = self.take(name)

@@ -12,13 +12,14 @@ from typing import Any
 from fleet_consumer.clock import Clock
 from fleet_consumer.handlers.answers import Outputs
 from fleet_consumer.handlers.decoding import Decoder
+from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Record
-from fleet_consumer.retry.failure import Drop, Failure, classify
+from fleet_consumer.retry.failure import Drop, Failure, FailureReason, classify
 from fleet_consumer.retry.headers import failed_headers
 from fleet_consumer.worker.logs import LineBudget, about, fields
 from fleet_consumer.worker.outbox import Outbox, Outgoing
 from fleet_consumer.worker.progress import PartitionProgress, Unfinished
-from fleet_consumer.worker.stats import DONE, FAILED, Stats
+from fleet_consumer.worker.stats import DONE, DROPPED, FAILED, Stats
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
@@ -82,10 +83,30 @@ class Judge:
         key, value = self._as_read(record)
         write = self._failed_write(record, key, value, verdict)
         partition.unfinished.append(Unfinished(record, key, value, FAILED, [write]))
-        self._tell(
-            "record failed", record, reason=verdict.reason.value, errorClass=verdict.error_class, error=verdict.message
-        )
+        self._tell_failed(record, verdict)
         return 1
+
+    def conclude(self, unfinished: Unfinished[Outgoing], result: Result) -> None:
+        """A record that stood in `unfinished` since it was taken up has come back from its handler elsewhere.
+
+        What came back is checked already, so nothing here can fail.
+        """
+        unfinished.handled, unfinished.handled_at = True, self._clock.monotonic()
+        if result.error is None:
+            unfinished.result = DONE
+            unfinished.writes = [
+                self._outbox.write(p.topic, key=p.key, value=p.value, headers=p.headers) for p in result.produces
+            ]
+            self._stats.produced += len(unfinished.writes)
+            return
+        verdict = classify(result.error)
+        if isinstance(verdict, Drop):
+            unfinished.result = DROPPED
+            self._tell("record dropped", unfinished.record, reason="skip", error=verdict.message)
+            return
+        unfinished.result = FAILED
+        unfinished.writes = [self._failed_write(unfinished.record, unfinished.key, unfinished.value, verdict)]
+        self._tell_failed(unfinished.record, verdict)
 
     def refused(self, unfinished: Unfinished[Outgoing], failure: Failure) -> None:
         """An output of this record will never be taken: the record itself fails instead."""
@@ -101,6 +122,13 @@ class Judge:
         if self._raw is not None and self._raw[0] is record:
             return self._raw[1], self._raw[2]
         return record.key, record.value
+
+    def _tell_failed(self, record: Record, failure: Failure) -> None:
+        if failure.reason is FailureReason.TIMEOUT:
+            self._stats.timeouts += 1
+        self._tell(
+            "record failed", record, reason=failure.reason.value, errorClass=failure.error_class, error=failure.message
+        )
 
     def _tell(self, message: str, record: Record, **values: object) -> None:
         allowed, left_out = self._budget.spend(self._clock.monotonic())

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from fleet_consumer.handlers.hand import IN_HAND
 from fleet_consumer.record import Record
 
 MESSAGE_CHARACTERS_MAX: Final = 8192
@@ -50,7 +51,8 @@ def now_text(seconds: float) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """Renders a log record; `record_in_hand` tells what the handler's thread works on."""
+    """Renders a log record; `record_in_hand` tells what the consume loop's own thread works on, handlers that run
+    elsewhere carry their hand with them. A batch is known by its first record."""
 
     def __init__(self, record_in_hand: Callable[[], Record | None], handler_thread: int | None) -> None:
         super().__init__()
@@ -64,7 +66,11 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage()[:MESSAGE_CHARACTERS_MAX],
         }
-        held = self._record_in_hand() if record.thread == self._handler_thread else None
+        hand = IN_HAND.get()
+        if hand is not None:
+            held: Record | None = hand.records[0]
+        else:
+            held = self._record_in_hand() if record.thread == self._handler_thread else None
         if held is not None:
             line.update(about(held))
         line.update(getattr(record, "fields", {}))

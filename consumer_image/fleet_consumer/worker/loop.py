@@ -1,9 +1,11 @@
 """The consume loop: poll, handle, write, commit, in an order that loses nothing.
 
-All of it runs on one thread, the one that polls. A poll's records are handled partition by partition in offset order;
-what they write is sent at once and awaited together at the end of the batch; an offset is committable once everything
-before it is handled and written (`progress`). Between two records, about once a second, the loop looks after what
-cannot wait for the end of a long batch: the poll that keeps the membership, commits, an ordered stop.
+All of it runs on one thread, the one that polls. This is the way of synchronous handlers that take one record at a
+time; `concurrent` is the way of all others, and stays out of this one, where every step is paid for by each record.
+A poll's records are handled partition by partition in offset order; what they write is sent at once and awaited
+together at the end of the batch; an offset is committable once everything before it is handled and written
+(`progress`). Between two records, about once a second, the loop looks after what cannot wait for the end of a long
+batch: the poll that keeps the membership, commits, an ordered stop.
 
 A partition whose writes cannot be acknowledged stands still ("held"): it is paused, tried again with backoff, and
 shown. The other partitions go on.
@@ -12,6 +14,7 @@ shown. The other partitions go on.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -49,7 +52,7 @@ REVOKE_WAIT_S: Final = 10.0
 class LoopSettings:
     """What the loop needs to know of the worker's settings; times in seconds."""
 
-    topics: tuple[str, ...]
+    topics: tuple[str, ...] | re.Pattern[str]
     commit_interval_s: float
     drain_s: float
 
@@ -95,18 +98,29 @@ class ConsumeLoop:
     def start(self) -> None:
         """Join the group; returns at once."""
         self._consumer.subscribe(
-            self._settings.topics, on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost
+            self._settings.topics,  # type: ignore[arg-type]  # patterns: the consumer learns them
+            on_assigned=self._assigned,
+            on_revoked=self._revoked,
+            on_lost=self._lost,
         )
 
-    def stop(self) -> None:
-        """Let the batch in hand come to an end within the drain time, and no other one begin. Any thread."""
+    def stop(self, within_s: float | None = None) -> None:
+        """Let what is in hand come to an end within the drain time, and nothing else begin. Any thread.
+
+        `within_s` is another time than that of the settings.
+        """
         if self._stop_at is None:
-            self._stop_at = self._clock.monotonic() + self._settings.drain_s
+            self._stop_at = self._clock.monotonic() + (self._settings.drain_s if within_s is None else within_s)
             self._consumer.wakeup()
 
     @property
     def stopping(self) -> bool:
         return self._stop_at is not None
+
+    @property
+    def in_flight(self) -> int:
+        """How many records are taken up and not through their handler. Any thread."""
+        return int(self._watch.record is not None)
 
     @property
     def error(self) -> ConsumerError | None:
@@ -281,7 +295,7 @@ class ConsumeLoop:
         """Partitions are about to go: what is finished by now is committed, so that nobody repeats it."""
         self._note_starts(partitions)
         going = {each: self.progress.partitions[each] for each in partitions if each in self.progress.partitions}
-        self._writing.finish(going, self._revoke_wait_s)
+        self._finish(going, self._revoke_wait_s)
         offsets = {each: offset for each, partition in going.items() if (offset := partition.committable())}
         if offsets:
             try:
@@ -292,6 +306,10 @@ class ConsumeLoop:
                 self._note_commit(offsets, None)
         self._forget(partitions)
         LOG.info("partitions revoked", extra=fields(partitions=_names(partitions), committed=len(offsets)))
+
+    def _finish(self, going: Mapping[TopicPartition, PartitionProgress[Outgoing]], timeout_s: float) -> None:
+        """See through what these partitions have under way, at most `timeout_s`."""
+        self._writing.finish(going, timeout_s)
 
     def _lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Partitions may be somebody else's already: nothing of them may be committed any more."""

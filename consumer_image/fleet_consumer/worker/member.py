@@ -6,6 +6,7 @@ one writer, and mappings are copied in one step before they are walked.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,15 +28,17 @@ NOT_JOINED: Final = frozenset({"Unjoined", "Left", "Failed"})
 
 @dataclass(slots=True)
 class WorkerState:
-    """What the process's parts share. Written by the main thread, except `hang` (by the watchdog)."""
+    """What the process's parts share. Written by the main thread, except `hangs` (by the watchdog)."""
 
     revision: str
     max_poll_interval_s: float
     instance_id: str | None
     session: Session | None = None
     error: Exception | None = None
-    hang: Hang | None = None
-    hang_since: float = 0.0
+    hangs: tuple[tuple[Hang, float], ...] = ()
+    """Handlers that do not answer, and since when (wall clock, seconds)."""
+    handler_trouble: Callable[[], Exception | None] = lambda: None
+    """What keeps the handler itself from being called, such as a sidecar that does not listen."""
 
 
 def alive(state: WorkerState, *, handling: bool, now: float) -> bool:
@@ -54,7 +57,7 @@ def ready(state: WorkerState) -> tuple[bool, str]:
     begins but not when it is over.
     """
     session = state.session
-    error = current_error(state)
+    error = current_error(state) or state.handler_trouble()
     if error is not None and not isinstance(error, DataPlaneFailed):
         return False, f"{reason_of(error)}: {error}"
     if session is None:
@@ -81,7 +84,7 @@ def member_document(state: WorkerState) -> dict[str, Any]:
     """The JSON behind /member."""
     session = state.session
     membership = session.consumer.membership() if session else Membership(group_id="", instance_id=state.instance_id)
-    error = current_error(state)
+    error = current_error(state) or state.handler_trouble()
     return {
         "memberId": membership.member_id,
         "instanceId": state.instance_id,
@@ -93,7 +96,7 @@ def member_document(state: WorkerState) -> dict[str, Any]:
         "positions": _offsets(session.loop, "position") if session else {},
         "committed": _offsets(session.loop, "committed") if session else {},
         "revision": state.revision,
-        "paused": [],
+        "paused": _paused(session) if session else [],
         "stuck": _stuck(state),
         "error": None if error is None else {"reason": reason_of(error), "message": str(error)},
     }
@@ -108,17 +111,24 @@ def _offsets(loop: ConsumeLoop, field: str) -> dict[str, dict[str, int]]:
     return told
 
 
+def _paused(session: Session) -> list[dict[str, object]]:
+    """What the worker reads no further for the time being, and why."""
+    return [
+        {"topic": topic, "partition": number, "reasons": sorted(reasons)}
+        for (topic, number), reasons in sorted(session.pauses.reasons.items())
+    ]
+
+
 def _stuck(state: WorkerState) -> list[dict[str, object]]:
     stuck: list[dict[str, object]] = []
-    hang = state.hang
-    if hang is not None:
+    for hang, since in state.hangs:
         stuck.append(
             {
                 "topic": hang.record.topic,
                 "partition": hang.record.partition,
                 "offset": hang.record.offset,
                 "reason": "HandlerTimeout",
-                "since": now_text(state.hang_since),
+                "since": now_text(since),
             }
         )
     if state.session is not None:

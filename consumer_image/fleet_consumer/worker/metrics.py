@@ -23,6 +23,8 @@ COUNTERS = (
     ("ack_wait_seconds", "Time spent waiting for acknowledgements, in seconds.", "ack_wait_seconds"),
     ("rebalances", "Assignments received.", "rebalances"),
     ("lost_partitions", "Partitions lost without a chance to commit.", "lost_partitions"),
+    ("timeouts", "Records whose handler took too long and was cancelled.", "timeouts"),
+    ("abandoned", "Records whose handling ended after their partition had gone; others repeat them.", "abandoned"),
 )
 """Name after the prefix, help text, field of Stats."""
 
@@ -63,6 +65,10 @@ class WorkerCollector:
         generation = session.consumer.membership().generation if session else -1
         yield GaugeMetricFamily(f"{PREFIX}generation", "The group's generation, -1 while not joined.", value=generation)
         yield GaugeMetricFamily(f"{PREFIX}assigned_partitions", "Partitions owned.", value=len(partitions))
+        in_flight = session.loop.in_flight if session else 0
+        yield GaugeMetricFamily(
+            f"{PREFIX}in_flight", "Records taken up and not through their handler.", value=in_flight
+        )
         held = sum(partition.hold is not None for partition in partitions.values())
         yield GaugeMetricFamily(f"{PREFIX}held_partitions", "Partitions whose writes do not come through.", value=held)
         for name, text in (("position", "Next offset to handle."), ("committed", "Committed offset.")):

@@ -20,7 +20,8 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from fleet_consumer.clock import Clock, SystemClock
-from fleet_consumer.handlers import HandlerContext, PythonHandler, load_handler
+from fleet_consumer.handlers import Handler, HandlerContext, load_handler
+from fleet_consumer.handlers.hand import Hand
 from fleet_consumer.net import AuthenticationFailed
 from fleet_consumer.worker import logs
 from fleet_consumer.worker.config import SettingsInvalid, WorkerConfig
@@ -28,7 +29,7 @@ from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_
 from fleet_consumer.worker.logs import about, fields
 from fleet_consumer.worker.member import WorkerState, alive, current_error, member_document, ready, reason_of
 from fleet_consumer.worker.metrics import CONTENT_TYPE, metrics_page
-from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, Backoff, Session, open_session
+from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, Backoff, Session, make_crew, open_session
 from fleet_consumer.worker.settings import Identity, connection_settings, identify
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Hang, HangDetector, Watch, Watchdog
@@ -51,6 +52,12 @@ LEAVE_GRACE_S: Final = 2.0
 COLLECTOR_THRESHOLDS: Final = (50_000, 50, 50)
 """Seventy times Python's own first threshold: about a hundred full polls."""
 
+CANCEL_GRACE_S: Final = 1.0
+"""How long past its time-out a cancelled call may take to end before it counts as hanging."""
+
+OVER_THE_LIMIT: Final = "the handler did not answer within the poll interval; the membership is given up"
+NOT_DRAINED: Final = "the handler did not end within the drain time"
+
 TERMINATION_LOG: Final = Path("/dev/termination-log")
 
 
@@ -69,8 +76,14 @@ def run_worker(config: WorkerConfig, environment: Mapping[str, str]) -> int:
     identity = identify(config, environment)
     watch = Watch()
     logs.configure(lambda: watch.record, threading.get_ident())
-    handler = load_handler(config.handler.callable, config.handler.path)
-    return WorkerProcess(config, identity, handler, watch, SystemClock()).run()
+    return WorkerProcess(config, identity, handler_of(config), watch, SystemClock()).run()
+
+
+def handler_of(config: WorkerConfig) -> Handler:
+    """The handler that the settings name, loaded. Raises HandlerImportFailed, HandlerNotCallable."""
+    python = config.handler.python
+    assert python is not None
+    return load_handler(python.callable, python.path)
 
 
 def tame_collector() -> None:
@@ -87,25 +100,27 @@ def tame_collector() -> None:
 class WorkerProcess:
     """Wires the parts. Making one starts nothing; `run` may be called once."""
 
-    def __init__(
-        self, config: WorkerConfig, identity: Identity, handler: PythonHandler, watch: Watch, clock: Clock
-    ) -> None:
+    def __init__(self, config: WorkerConfig, identity: Identity, handler: Handler, watch: Watch, clock: Clock) -> None:
         self._config = config
         self._identity = identity
         self._handler = handler
         self._watch = watch
         self._clock = clock
+        self._crew = make_crew(config, handler, clock)
         self._stats = Stats()
         self._state = WorkerState(config.revision, config.consumer.max_poll_interval_seconds, identity.instance_id)
+        self._gave_up: dict[str, object] | None = None
         self._signalled = False
         self._stop = threading.Event()
         self._stop_deadline = float("inf")
         self._watchdog = Watchdog(
             watch,
             HangDetector(
-                timeout_s=config.handler.timeout_seconds,
+                # What is cancelled at its time-out is no hang yet.
+                timeout_s=config.handler.timeout_seconds + (CANCEL_GRACE_S if handler.asynchronous else 0.0),
                 limit_s=config.consumer.max_poll_interval_seconds + LEAVE_GRACE_S,
             ),
+            hands=self._hands,
             clock=clock,
             on_look=self._looked,
             on_hang=self._hung,
@@ -132,10 +147,16 @@ class WorkerProcess:
             ),
         )
         try:
+            if self._crew is not None:
+                self._crew.start()
             self._work()
+            if self._gave_up is not None:
+                _end(OVER_THE_LIMIT, self._gave_up)
         finally:
             self._watchdog.close()
             self._http.close()
+            if self._crew is not None:
+                self._crew.close()
         LOG.info("worker ended", extra=fields(done=self._stats.done, failed=self._stats.failed))
         return EXIT_DRAINED
 
@@ -159,7 +180,7 @@ class WorkerProcess:
         backoff = Backoff(SETUP_BACKOFF_FIRST_S, SETUP_BACKOFF_MAX_S)
         while not self._stop.is_set():
             try:
-                self._handler.setup(context)
+                self._call(self._handler.setup, context)
             except (Exception, SystemExit) as error:
                 delay = backoff.after(0.0)
                 self._state.error = SetupFailed(f"setup of handler {self._handler.spec!r}: {error!r}")
@@ -172,9 +193,18 @@ class WorkerProcess:
 
     def _tear_down(self, context: HandlerContext) -> None:
         try:
-            self._handler.teardown(context)
+            self._call(self._handler.teardown, context)
         except (Exception, SystemExit):
             LOG.exception("the handler's teardown failed")
+
+    def _call(self, hook: Callable[[HandlerContext], object], context: HandlerContext) -> None:
+        if self._crew is not None:
+            self._crew.call(hook, context)
+        else:
+            hook(context)
+
+    def _hands(self) -> list[Hand]:
+        return [] if self._crew is None else self._crew.hands()
 
     def _live_sessions(self) -> None:
         backoff = Backoff()
@@ -195,6 +225,7 @@ class WorkerProcess:
             self._config,
             self._identity,
             self._handler,
+            self._crew,
             stats=self._stats,
             watch=self._watch,
             clock=self._clock,
@@ -216,6 +247,17 @@ class WorkerProcess:
             self._state.session = None
             self._watch.record = None
             _close(session)
+            if self._stop.is_set():
+                self._end_calls()
+
+    def _end_calls(self) -> None:
+        """After the drain: whatever is still being handled is cancelled, or ends with the process."""
+        if self._crew is None or not self._crew.hands():
+            return
+        self._crew.cancel()
+        left = self._crew.hands()
+        if left and self._gave_up is None:
+            _end(NOT_DRAINED, about(left[0].records[0]))
 
     def _has_better_credentials(self, session: Session) -> bool:
         """Whether the brokers refuse what this session was opened with, and the mounted files hold something else now.
@@ -240,20 +282,33 @@ class WorkerProcess:
             session = self._state.session
             if session is not None:
                 session.loop.stop()
-        record = self._watch.record
-        if now >= self._stop_deadline and record is not None:
-            _end("the handler did not end within the drain time", about(record))
-        if self._watchdog.hang is None:
-            self._state.hang = None
+        held = [self._watch.record, *(hand.records[0] for hand in self._hands())]
+        busy = next((record for record in held if record is not None), None)
+        if now >= self._stop_deadline and busy is not None:
+            _end(NOT_DRAINED, about(busy))
+        self._state.hangs = tuple((hang, self._clock.wall() - hang.seconds) for hang in self._watchdog.hangs)
 
     def _hung(self, hang: Hang, stack: str) -> None:
         """On the watchdog's thread: a handler is past its time-out, or even past the poll interval."""
-        self._state.hang_since = self._clock.wall() - hang.seconds
-        self._state.hang = hang
         told = {**about(hang.record), "seconds": round(hang.seconds, 1), "stack": stack}
-        if hang.over:
-            _end("the handler did not answer within the poll interval; the membership is given up", told)
-        LOG.error("the handler does not answer", extra=fields(**told))
+        if not hang.over:
+            LOG.error("the handler does not answer", extra=fields(**told))
+        elif hang.thread == threading.main_thread().ident:
+            _end(OVER_THE_LIMIT, told)
+        else:
+            self._give_up(told)
+
+    def _give_up(self, told: dict[str, object]) -> None:
+        """A handler elsewhere hangs for too long while the consume loop is well: commit what the others have done,
+        leave the group, and end. The deadline is for a loop that is not well after all."""
+        if self._gave_up is not None:
+            return
+        self._gave_up = told
+        self._stop_deadline = self._clock.monotonic() + 2 * CLOSE_TIMEOUT_S
+        self._stop.set()
+        session = self._state.session
+        if session is not None:
+            session.loop.stop(0.0)
 
     def _pages(self) -> dict[str, Callable[[], Page]]:
         render = metrics_page(self._stats, self._state)
@@ -279,7 +334,7 @@ def _close(session: Session) -> None:
 
 
 def _end(why: str, told: Mapping[str, object]) -> NoReturn:
-    """End the process although its main thread hangs; nothing is committed, so nothing is lost."""
+    """End the process although a thread of it hangs; what it has in hand is not committed, so nothing is lost."""
     LOG.critical(why, extra=fields(**told))
     tell_termination(json.dumps({"ok": False, "reason": "HandlerTimeout", "message": f"{why}: {told}"}))
     sys.stderr.flush()

@@ -38,9 +38,11 @@ W = TypeVar("W", bound=Write)
 
 @dataclass(slots=True)
 class Unfinished(Generic[W]):
-    """A handled record whose writes are not all acknowledged yet. `result` is what it counts as once they are.
+    """A record whose writes are not all acknowledged yet. `result` is what it counts as once they are.
 
     `key` and `value` are the record's bytes as they were read, whatever decoding or the handler made of the record.
+    Where several records are handled at once, a record stands here from the moment it is taken up; `handled` turns
+    true when its handler is done, at `handled_at` (monotonic seconds).
     """
 
     record: Record
@@ -48,10 +50,17 @@ class Unfinished(Generic[W]):
     value: bytes | None
     result: str
     writes: list[W]
+    handled: bool = True
+    handled_at: float = 0.0
 
     @property
     def finished(self) -> bool:
-        return all(write.done and write.error is None for write in self.writes)
+        return self.handled and all(write.done and write.error is None for write in self.writes)
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether the handler is done, and something written for the record is not acknowledged."""
+        return self.handled and not self.finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ class Hold:
 
 class PartitionProgress(Generic[W]):
     """One assigned partition. `start` is where its reading began, None while that is not known; `position` is the next
-    offset to handle, None before the first record."""
+    offset to take up, None before the first record. `unfinished` is in the order of offsets."""
 
     __slots__ = ("_epoch", "committed", "hold", "position", "start", "unfinished")
 
@@ -79,7 +88,7 @@ class PartitionProgress(Generic[W]):
         self._epoch = -1
 
     def handled(self, offset: int, leader_epoch: int) -> None:
-        """The record at `offset`, and all before it, have been through the handler."""
+        """The record at `offset`, and all before it, have been through the handler, or stand in `unfinished`."""
         self.position = offset + 1
         self._epoch = leader_epoch
 

@@ -9,18 +9,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.consumer import Consumer
 from fleet_consumer.fetch.librdkafka import connection_config
 from fleet_consumer.fetch.producer import RecordProducer
-from fleet_consumer.handlers import Outputs, PythonHandler, decoder
+from fleet_consumer.handlers import Handler, Outputs, Performer, decoder
 from fleet_consumer.net import ConnectionSettings
+from fleet_consumer.worker.concurrent import Concurrency, ConcurrentLoop
 from fleet_consumer.worker.config import WorkerConfig
+from fleet_consumer.worker.crew import Crew, LoopCrew, ThreadCrew
 from fleet_consumer.worker.judge import Judge
 from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
 from fleet_consumer.worker.outbox import Outbox
+from fleet_consumer.worker.pauses import WRITES_HELD, Pauses
 from fleet_consumer.worker.settings import Identity, connection_settings, consumer_settings
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Watch
@@ -43,6 +46,7 @@ class Session:
 
     consumer: Consumer
     loop: ConsumeLoop
+    pauses: Pauses
     connection: ConnectionSettings
     """What it was opened with, credentials included."""
 
@@ -50,44 +54,70 @@ class Session:
 def open_session(
     config: WorkerConfig,
     identity: Identity,
-    handler: PythonHandler,
+    handler: Handler,
+    crew: Crew | None,
     *,
     stats: Stats,
     watch: Watch,
     clock: Clock,
     pause: Callable[[float], object],
 ) -> Session:
-    """Make a consumer and its loop; nothing is started. Raises what settings, credentials or librdkafka refuse."""
+    """Make a consumer and its loop; nothing is started. `crew` is that of `make_crew`, and outlives the session.
+
+    Raises what settings, credentials or librdkafka refuse.
+    """
     connection = connection_settings(config, identity.worker)
     consumer = Consumer(consumer_settings(config, connection, identity))
     outbox = Outbox(lambda: RecordProducer({**connection_config(connection), "logger": LIBRDKAFKA_LOG}))
+    outputs = Outputs(config.handler.outputs)
     judge = Judge(
         outbox=outbox,
-        outputs=Outputs(config.handler.outputs),
+        outputs=outputs,
         failed_topic=config.failed_topic,
         group_id=config.group_id,
         stats=stats,
         clock=clock,
     )
-    handle = judge.decoding(
-        handler.handle, decoder("key", config.handler.decode_key), decoder("value", config.handler.decode_value)
-    )
-    loop = ConsumeLoop(
-        consumer=consumer,
-        handle=handle,
-        judge=judge,
-        writing=Writing(outbox=outbox, judge=judge, consumer=consumer, stats=stats, clock=clock),
-        settings=LoopSettings(
-            topics=config.topics,
+    pauses = Pauses(consumer)
+    writing = Writing(outbox=outbox, judge=judge, consumer=pauses.because(WRITES_HELD), stats=stats, clock=clock)
+    parts: dict[str, Any] = {
+        "consumer": consumer,
+        "handle": judge.decoding(
+            handler.call, decoder("key", config.handler.decode_key), decoder("value", config.handler.decode_value)
+        ),
+        "judge": judge,
+        "writing": writing,
+        "settings": LoopSettings(
+            topics=config.topic_pattern or config.topics,
             commit_interval_s=config.consumer.commit_interval_seconds,
             drain_s=config.drain_seconds,
         ),
-        stats=stats,
-        watch=watch,
-        clock=clock,
-        pause=pause,
+        "stats": stats,
+        "watch": watch,
+        "clock": clock,
+        "pause": pause,
+    }
+    if crew is None:
+        return Session(consumer, ConsumeLoop(**parts), pauses, connection)
+    concurrency = Concurrency.of(batch=handler.batch, size=crew.size, max_poll_records=config.consumer.max_poll_records)
+    loop = ConcurrentLoop(crew=crew, pauses=pauses, concurrency=concurrency, **parts)
+    return Session(consumer, loop, pauses, connection)
+
+
+def make_crew(config: WorkerConfig, handler: Handler, clock: Clock) -> Crew | None:
+    """Who runs the handler; None where the consume loop itself is the fastest: one synchronous call at a time."""
+    size = config.handler.concurrency
+    if size == 1 and not handler.batch and not handler.asynchronous:
+        return None
+    performer = Performer(
+        handler.call,
+        batch=handler.batch,
+        decode_key=decoder("key", config.handler.decode_key),
+        decode_value=decoder("value", config.handler.decode_value),
+        outputs=Outputs(config.handler.outputs),
+        timeout_s=None if handler.times_itself else config.handler.timeout_seconds,
     )
-    return Session(consumer, loop, connection)
+    return LoopCrew(performer, size, clock) if handler.asynchronous else ThreadCrew(performer, size, clock)
 
 
 class Backoff:

@@ -24,14 +24,19 @@ class Stats:
     commit_failures: int = 0
     rebalances: int = 0
     lost_partitions: int = 0
+    timeouts: int = 0
+    abandoned: int = 0
 
     def count(self, result: str) -> None:
-        """One record more came to `result` ("done" or "failed")."""
+        """One record more came to `result` ("done", "failed" or "dropped")."""
         if result == DONE:
             self.done += 1
-        else:
+        elif result == FAILED:
             self.failed += 1
+        else:
+            self.dropped += 1
 
 
 DONE = "done"
 FAILED = "failed"
+DROPPED = "dropped"

@@ -4,8 +4,8 @@ A synchronous handler cannot be cancelled from outside, so nothing here tries. I
 worker names the record, and past the group's poll interval, when the membership is gone anyway, the process ends so
 that a fresh one can take its place.
 
-The loop only stores the record it is about to handle (one attribute, no clock, no lock). A thread of its own looks
-every quarter of a second and measures how long the same object has been there.
+The loop only stores the record it is about to handle (one attribute, no clock, no lock), and crews show their hands. A
+thread of its own looks every quarter of a second and measures how long the same object has been there.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from fleet_consumer.clock import Clock
+from fleet_consumer.handlers.hand import Hand
 from fleet_consumer.record import Record
 
 LOOK_INTERVAL_S: Final = 0.25
@@ -41,39 +42,56 @@ class Watch:
         self.due = False
 
 
+class Held(NamedTuple):
+    """A record in a handler's hands; `call` is the same object for as long as the same call has it."""
+
+    record: Record
+    call: object
+    thread: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Hang:
     """A handler that is past its time-out with this record."""
 
     record: Record
+    thread: int | None
     seconds: float
     over: bool
     """True once the poll interval is over as well."""
 
 
 class HangDetector:
-    """Decides, from what is seen at some times, that a handler hangs. Pure: `now` is monotonic seconds."""
+    """Decides, from what is seen at some times, which handlers hang. Pure: `now` is monotonic seconds.
+
+    This is the progress watchdog of each partition as well: where polls do not wait for handlers, the membership
+    tells nothing, but a partition can stand still only because the call with its first unfinished record does, or
+    because its writes do not come through, which `writing` watches.
+    """
 
     def __init__(self, *, timeout_s: float, limit_s: float) -> None:
         self._timeout_s = timeout_s
         self._limit_s = limit_s
-        self._seen: Record | None = None
-        self._since = 0.0
+        # By identity of the call; the call itself is kept, so that its identity is not given to another.
+        self._seen: dict[int, tuple[object, float]] = {}
 
-    def look(self, record: Record | None, now: float) -> Hang | None:
-        """Tell whether `record` has been in its handler's hands for too long. It is kept, so its identity is safe."""
-        if record is not self._seen:
-            self._seen, self._since = record, now
-        if record is None or now - self._since < self._timeout_s:
-            return None
-        return Hang(record, now - self._since, now - self._since >= self._limit_s)
+    def look(self, held: Sequence[Held], now: float) -> list[Hang]:
+        """Tell which of these records have been in their handlers' hands for too long."""
+        before, self._seen = self._seen, {}
+        hangs = []
+        for each in held:
+            _, since = self._seen[id(each.call)] = before.get(id(each.call), (each.call, now))
+            if now - since >= self._timeout_s:
+                hangs.append(Hang(each.record, each.thread, now - since, now - since >= self._limit_s))
+        return hangs
 
 
 class Watchdog:
     """The thread that looks. Making one starts nothing.
 
-    `on_look(now)` runs at every look; `on_hang(hang, stack)` once for each record that hangs, and once more when the
-    hang is over the limit: the owner ends the process then.
+    `hands()` tells what is handled elsewhere than in the consume loop. `on_look(now)` runs at every look;
+    `on_hang(hang, stack)` once for each record that hangs, and once more when the hang is over the limit: the owner
+    ends the process then.
     """
 
     def __init__(
@@ -81,21 +99,23 @@ class Watchdog:
         watch: Watch,
         detector: HangDetector,
         *,
+        hands: Callable[[], Sequence[Hand]],
         clock: Clock,
         on_look: Callable[[float], None],
         on_hang: Callable[[Hang, str], None],
     ) -> None:
         self._watch = watch
         self._detector = detector
+        self._hands = hands
         self._clock = clock
         self._on_look = on_look
         self._on_hang = on_hang
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
-        self.hang: Hang | None = None
+        self.hangs: tuple[Hang, ...] = ()
 
     def start(self, watched: threading.Thread) -> None:
-        """Begin to look; `watched` is the thread that runs handlers."""
+        """Begin to look; `watched` is the thread of the consume loop."""
         self._thread = threading.Thread(target=self._run, args=(watched.ident,), name="watchdog", daemon=True)
         self._thread.start()
 
@@ -107,17 +127,29 @@ class Watchdog:
             self._thread = None
 
     def _run(self, watched: int | None) -> None:
-        told: tuple[Record, bool] | None = None
+        told: list[tuple[Record, bool]] = []
         second = 0.0
         while not self._closed.wait(LOOK_INTERVAL_S):
             now = self._clock.monotonic()
             if now - second >= 1.0:
                 self._watch.due, second = True, now
             self._on_look(now)
-            self.hang = hang = self._detector.look(self._watch.record, now)
-            if hang is not None and (told is None or told[0] is not hang.record or told[1] != hang.over):
-                told = (hang.record, hang.over)
-                self._on_hang(hang, _stack(watched))
+            hangs = self._detector.look(self._held(watched), now)
+            self.hangs = tuple(hangs)
+            for hang in hangs:
+                if not any(record is hang.record and over == hang.over for record, over in told):
+                    self._on_hang(hang, _stack(hang.thread))
+            told = [(hang.record, hang.over) for hang in hangs]
+
+    def _held(self, watched: int | None) -> list[Held]:
+        held = []
+        record = self._watch.record
+        if record is not None:
+            held.append(Held(record, record, watched))
+        for hand in self._hands():
+            records = hand.records
+            held.append(Held(records[0], records, hand.thread))
+        return held
 
 
 def _stack(thread_id: int | None) -> str:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.retry.failure import Failure, FailureReason, cut
 from fleet_consumer.retry.headers import without_details
 from fleet_consumer.worker.judge import Judge
-from fleet_consumer.worker.logs import about, fields
+from fleet_consumer.worker.logs import fields
 from fleet_consumer.worker.outbox import Outbox, Outgoing, hold_reason
+from fleet_consumer.worker.pauses import Pausable
 from fleet_consumer.worker.progress import Hold, PartitionProgress, Unfinished
 from fleet_consumer.worker.stats import FAILED, Stats
 
@@ -32,18 +33,6 @@ BACKOFF_MAX_S: Final = 30.0
 """Writes of a held partition are sent again after 1 s, 2 s, 4 s … 30 s."""
 
 Partitions = Mapping[TopicPartition, PartitionProgress[Outgoing]]
-
-
-class Pausable(Protocol):
-    """The part of `Consumer` that holding needs."""
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions."""
-        ...
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """End a pause."""
-        ...
 
 
 @dataclass(slots=True)
@@ -96,6 +85,33 @@ class Writing:
         for topic_partition, held in list(self._held.items()):
             self._look_after_held(topic_partition, held, now)
 
+    def tend(self, partitions: Partitions) -> bool:
+        """For those who never wait: take in acknowledgements, and hold the partitions that miss some for too long.
+
+        Returns whether any write is still open, so that the next look comes soon.
+        """
+        self._outbox.wait(0)
+        now = self._clock.monotonic()
+        still_open = False
+        for topic_partition, partition in partitions.items():
+            if not partition.unfinished:
+                continue
+            self._count(partition)
+            if topic_partition in self._held:
+                continue
+            oldest = _first_unwritten(partition)
+            if oldest is None:
+                continue
+            still_open = True
+            overdue = now - oldest.handled_at >= ACK_WAIT_S
+            if overdue or _failed(oldest):
+                self._mend(partition)
+                if overdue or _failed(oldest):
+                    self._hold(topic_partition, partition, now)
+        for topic_partition, held in list(self._held.items()):
+            self._look_after_held(topic_partition, held, now)
+        return still_open
+
     def finish(self, partitions: Partitions, timeout_s: float) -> None:
         """Wait for what these partitions still write, because they are about to go; what stays open is repeated."""
         if any(partition.unfinished for partition in partitions.values()):
@@ -112,7 +128,7 @@ class Writing:
         partition = held.partition
         self._count(partition)
         self._mend(partition)
-        if not partition.unfinished:
+        if _first_unwritten(partition) is None:
             self._release(topic_partition, partition)
             return
         partition.hold = _picture(partition, partition.hold, self._clock.wall())
@@ -145,14 +161,12 @@ class Writing:
             self._outbox.send(write)
 
     def _hold(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing], now: float) -> None:
-        partition.hold = _picture(partition, None, self._clock.wall())
+        partition.hold = hold = _picture(partition, None, self._clock.wall())
         self._held[topic_partition] = _Held(partition, now + BACKOFF_FIRST_S, BACKOFF_FIRST_S)
         self._consumer.pause([topic_partition])
         LOG.error(
             "partition held: its writes are not acknowledged",
-            extra=fields(
-                **about(partition.unfinished[0].record), reason=partition.hold.reason, error=partition.hold.message
-            ),
+            extra=fields(**topic_partition._asdict(), offset=hold.offset, reason=hold.reason, error=hold.message),
         )
 
     def _release(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing]) -> None:
@@ -168,9 +182,19 @@ class Writing:
                     self._outbox.send(write)
 
 
+def _first_unwritten(partition: PartitionProgress[Outgoing]) -> Unfinished[Outgoing] | None:
+    return next((each for each in partition.unfinished if each.unwritten), None)
+
+
+def _failed(unfinished: Unfinished[Outgoing]) -> bool:
+    return any(write.error is not None for write in unfinished.writes)
+
+
 def _picture(partition: PartitionProgress[Outgoing], previous: Hold | None, wall: float) -> Hold:
     """Why a partition stands still, as far as is known; what was known stays known while a write is tried again."""
-    offset = partition.unfinished[0].record.offset
+    first = _first_unwritten(partition)
+    assert first is not None, "only a partition that misses acknowledgements is held"
+    offset = first.record.offset
     same = previous is not None and previous.offset == offset
     errors = [write.error for each in partition.unfinished for write in each.writes if write.error is not None]
     if errors:
@@ -178,7 +202,7 @@ def _picture(partition: PartitionProgress[Outgoing], previous: Hold | None, wall
     elif previous is not None and same:
         reason, message = previous.reason, previous.message
     else:
-        topics = sorted({write.topic for write in partition.unfinished[0].writes if not write.done})
+        topics = sorted({write.topic for write in first.writes if not write.done})
         reason = "Unacknowledged"
         message = f"no acknowledgement yet from {', '.join(topics)}; see whether its brokers are up"
     return Hold(offset, previous.since if previous is not None and same else wall, reason, message)

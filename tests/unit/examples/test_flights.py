@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.handlers import Outputs, PythonHandler, decoder, load_handler
+from fleet_consumer.handlers import Handler, Outputs, decoder, load_handler
 from fleet_consumer.record import Record
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "flights"
 
 
 @pytest.fixture
-def handler() -> Iterator[PythonHandler]:
+def handler() -> Iterator[Handler]:
     path = list(sys.path)
     yield load_handler("handler:handle", str(FOLDER))
     sys.path[:] = path
@@ -40,8 +40,8 @@ def flight(**changes: Any) -> Record:
     return Record("flights", 3, 42, 0, b"UA1545", decode(json.dumps(row).encode()))
 
 
-def test_flight_that_left_becomes_a_record_that_names_its_origin(handler: PythonHandler) -> None:
-    (output,) = Outputs(["flights-done"]).of(handler.handle(flight()))
+def test_flight_that_left_becomes_a_record_that_names_its_origin(handler: Handler) -> None:
+    (output,) = Outputs(["flights-done"]).of(handler.call(flight()))
     assert (output.topic, output.key) == ("flights-done", "3-42")
     assert output.value is not None
     assert json.loads(output.value) == {
@@ -53,6 +53,6 @@ def test_flight_that_left_becomes_a_record_that_names_its_origin(handler: Python
     }
 
 
-def test_flight_without_a_departure_was_cancelled(handler: PythonHandler) -> None:
+def test_flight_without_a_departure_was_cancelled(handler: Handler) -> None:
     with pytest.raises(ValueError, match="cancelled: UA1545 from EWR to IAH"):
-        handler.handle(flight(dep_time=None))
+        handler.call(flight(dep_time=None))

@@ -10,9 +10,6 @@ import pytest
 
 from fleet_consumer.handlers.loading import (
     HandlerContext,
-    HandlerImportFailed,
-    HandlerKindUnsupported,
-    HandlerNotCallable,
     load_handler,
 )
 from fleet_consumer.record import Produce, Record
@@ -53,7 +50,7 @@ def test_function_in_a_folder_is_loaded_with_its_hooks(folder: Path) -> None:
     assert sys.modules["handler"].seen == ["flights"]
     handler.teardown(CONTEXT)
     assert sys.modules["handler"].seen == []
-    assert handler.handle(Record("t", 0, 0, 0, None, b"v")) == Produce("done", b"v")
+    assert handler.call(Record("t", 0, 0, 0, None, b"v")) == Produce("done", b"v")
 
 
 def test_method_of_an_object_and_a_callable_object_are_handlers(folder: Path) -> None:
@@ -64,8 +61,8 @@ def test_method_of_an_object_and_a_callable_object_are_handlers(folder: Path) ->
         "    def __call__(self, record): return None\n"
         "shop = Shop()\n",
     )
-    assert load_handler("handler:shop.orders", path).handle(Record("t", 0, 0, 0, None, None)) is None
-    assert load_handler("handler:shop", path).handle(Record("t", 0, 0, 0, None, None)) is None
+    assert load_handler("handler:shop.orders", path).call(Record("t", 0, 0, 0, None, None)) is None
+    assert load_handler("handler:shop", path).call(Record("t", 0, 0, 0, None, None)) is None
 
 
 def test_module_of_the_image_needs_no_folder() -> None:
@@ -73,54 +70,21 @@ def test_module_of_the_image_needs_no_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "spec", "told"),
+    ("source", "spec", "batch", "asynchronous"),
     [
-        ("x = 1", "other:handle", r"no module 'other', neither in .* nor in the image; the folder holds handler.py"),
-        ("import nowhere_at_all", "handler:handle", r"handler.py, line 1: ModuleNotFoundError.*nowhere_at_all"),
-        ("\n\ndef handle(:\n", "handler:handle", r"handler.py, line 3: SyntaxError"),
-        ("a = 1\nraise SystemExit(4)", "handler:handle", r"handler.py, line 2: SystemExit: 4"),
-        ("def f():\n    return {}['a']\nf()", "handler:handle", r"handler.py, line 2: KeyError"),
-        ("x = 1", "handler", r"not of the form `module:callable`"),
-    ],
-    ids=["module missing", "dependency missing", "syntax", "exits", "raises", "no colon"],
-)
-def test_import_that_fails_names_cause_and_line(folder: Path, source: str, spec: str, told: str) -> None:
-    with pytest.raises(HandlerImportFailed, match=told):
-        load_handler(spec, write(folder, source))
-
-
-def test_folder_that_does_not_exist_is_named(folder: Path) -> None:
-    with pytest.raises(HandlerImportFailed, match="gone does not exist"):
-        load_handler("handler:handle", str(folder / "gone"))
-
-
-@pytest.mark.parametrize(
-    ("source", "told"),
-    [
-        ("def hanlde(record): pass", r"no 'handle'; it has hanlde"),
-        ("handle = 'text'", r"is a str, which cannot be called"),
-        ("def handle(): pass", r"cannot be called with one record: too many positional arguments"),
-        ("def handle(a, b): pass", r"cannot be called with one record: missing a required argument: 'b'"),
-        ("def handle(record): pass\nsetup = 5", r"'setup' beside it is a int"),
-    ],
-    ids=["misspelt", "no function", "takes nothing", "takes two", "setup is no function"],
-)
-def test_name_that_cannot_be_called_says_why(folder: Path, source: str, told: str) -> None:
-    with pytest.raises(HandlerNotCallable, match=told):
-        load_handler("handler:handle", write(folder, source))
-
-
-@pytest.mark.parametrize(
-    ("source", "spec", "told"),
-    [
-        ("async def handle(record): pass", "handler:handle", "asynchronous"),
-        ("async def handle(record): yield", "handler:handle", "asynchronous"),
-        ("class H:\n    async def __call__(self, r): pass\nhandle = H()", "handler:handle", "asynchronous"),
-        ("def handle(r): pass\nasync def setup(c): pass", "handler:handle", "'setup' is asynchronous"),
-        ("def handle_batch(records): pass", "handler:handle_batch", "batches"),
+        ("def handle(record): pass", "handler:handle", False, False),
+        ("async def handle(record): pass", "handler:handle", False, True),
+        ("class H:\n    async def __call__(self, r): pass\nhandle = H()", "handler:handle", False, True),
+        ("def handle_batch(records): pass", "handler:handle_batch", True, False),
+        ("async def handle_batch(records): pass", "handler:handle_batch", True, True),
+        ("class H:\n    async def handle_batch(self, r): pass\nh = H()", "handler:h.handle_batch", True, True),
     ],
 )
-def test_kind_of_a_later_version_is_refused_naming_the_field(folder: Path, source: str, spec: str, told: str) -> None:
-    with pytest.raises(HandlerKindUnsupported, match=told) as caught:
-        load_handler(spec, write(folder, source))
-    assert caught.value.field == "handler.python.callable"
+def test_kind_is_read_from_the_callable(folder: Path, source: str, spec: str, batch: bool, asynchronous: bool) -> None:
+    handler = load_handler(spec, write(folder, source))
+    assert (handler.batch, handler.asynchronous) == (batch, asynchronous)
+
+
+def test_asynchronous_hooks_belong_to_asynchronous_handlers(folder: Path) -> None:
+    source = "async def handle(r): pass\nasync def setup(c): pass\ndef teardown(c): pass"
+    assert load_handler("handler:handle", write(folder, source)).asynchronous

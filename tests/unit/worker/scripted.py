@@ -16,9 +16,12 @@ from fleet_consumer.fetch.records import Records, Run
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.handlers import Outputs
 from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.worker.concurrent import Concurrency, ConcurrentLoop
+from fleet_consumer.worker.crew import Crew
 from fleet_consumer.worker.judge import Judge
 from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
 from fleet_consumer.worker.outbox import Outbox
+from fleet_consumer.worker.pauses import WRITES_HELD, Pauses
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Watch
 from fleet_consumer.worker.writing import Writing
@@ -48,6 +51,7 @@ class ScriptedConsumer:
         self.logs = {partition: list(values) for partition, values in logs.items()}
         self.offsets: dict[TopicPartition, int] = {}
         self.script: list[Callable[[], object]] = []
+        self.key: Callable[[bytes], bytes | None] = lambda value: b"k"
         self.polls = 0
         self.session = True
         self.closed = False
@@ -88,7 +92,7 @@ class ScriptedConsumer:
         for each, position in self._positions.items():
             values = self.logs[each][position : position + left] if each not in self._paused and self.session else []
             if values:
-                records = [Record(*each, position + i, 5, b"k", value, ()) for i, value in enumerate(values)]
+                records = [Record(*each, position + i, 5, self.key(value), value, ()) for i, value in enumerate(values)]
                 runs.append(Run(each, records))
                 self._positions[each] += len(values)
                 left -= len(values)
@@ -180,6 +184,8 @@ class Bench:
         *,
         per_poll: int = 500,
         outputs: Sequence[str] = ("out",),
+        crew: Crew | None = None,
+        concurrency: Concurrency | None = None,
     ) -> None:
         self.clock = TestClock()
         self.consumer: Any = ScriptedConsumer(self.clock, logs, per_poll)
@@ -196,19 +202,29 @@ class Bench:
             stats=self.stats,
             clock=self.clock,
         )
+        self.pauses = Pauses(self.consumer)
         self.writing = Writing(
-            outbox=outbox, judge=self.judge, consumer=self.consumer, stats=self.stats, clock=self.clock
-        )
-        self.loop = ConsumeLoop(
-            consumer=cast(Consumer, self.consumer),
-            handle=handle,
+            outbox=outbox,
             judge=self.judge,
-            writing=self.writing,
-            settings=LoopSettings(topics=("t",), commit_interval_s=5, drain_s=20),
+            consumer=self.pauses.because(WRITES_HELD),
             stats=self.stats,
-            watch=self.watch,
             clock=self.clock,
-            pause=self._pause,
+        )
+        parts: dict[str, Any] = {
+            "consumer": cast(Consumer, self.consumer),
+            "handle": handle,
+            "judge": self.judge,
+            "writing": self.writing,
+            "settings": LoopSettings(topics=("t",), commit_interval_s=5, drain_s=20),
+            "stats": self.stats,
+            "watch": self.watch,
+            "clock": self.clock,
+            "pause": self._pause,
+        }
+        self.loop = (
+            ConsumeLoop(**parts)
+            if crew is None or concurrency is None
+            else ConcurrentLoop(crew=crew, pauses=self.pauses, concurrency=concurrency, **parts)
         )
         self.loop.start()
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from fleet_consumer.worker.config import SaslSource, SettingsInvalid, TlsFiles, load_config, parse_config
+from fleet_consumer.worker.config import HttpEndpoint, SaslSource, SettingsInvalid, TlsFiles, load_config, parse_config
 from fleet_consumer.worker.settings import CredentialsUnreadable, connection_settings, consumer_settings, identify
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
@@ -22,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_contracts_example_is_read_whole() -> None:
     config = parse_config(worker_document())
     assert (config.group_id, config.topics, config.failed_topic) == ("flights", ("flights",), "_fleet.flights.failed")
-    assert config.handler.callable == "handler:handle"
+    assert config.handler.python is not None
+    assert config.handler.python.callable == "handler:handle"
     assert config.consumer.max_poll_records == 500
     assert config.tls is None
 
@@ -55,13 +57,30 @@ def test_bad_field_is_refused_by_its_path(path: str, value: Any, told: str) -> N
     assert told in str(caught.value)
 
 
+def test_pattern_stands_in_place_of_topics() -> None:
+    document = changed(worker_document(), "topicPattern", "^orders\\..*")
+    assert parse_config(changed(document, "topics", [])).topic_pattern == re.compile("^orders\\..*")
+    with pytest.raises(SettingsInvalid, match="topicPattern: stands beside `topics`"):
+        parse_config(document)
+    with pytest.raises(SettingsInvalid, match="topicPattern: '\\(' is no regular expression: missing"):
+        parse_config(changed(worker_document(), "topicPattern", "("))
+
+
+def test_http_endpoint_stands_in_place_of_python() -> None:
+    http = {"port": 9000, "path": "/records", "batch": True}
+    document = changed(worker_document(), "handler.http", http)
+    config = parse_config(changed(document, "handler.python", None))
+    assert config.handler.http == HttpEndpoint(port=9000, path="/records", batch=True)
+    assert config.handler.title == "http://127.0.0.1:9000/records"
+    for both_or_none in (document, changed(worker_document(), "handler.python", None)):
+        with pytest.raises(SettingsInvalid, match="handler: must have exactly one of `python` and `http`"):
+            parse_config(both_or_none)
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("handler.http", {"port": 8080, "path": "/records"}),
-        ("handler.concurrency", 2),
         ("consumer.protocol", "Consumer"),
-        ("topicPattern", "^orders"),
         ("connection.sasl", {"mechanism": "OAUTHBEARER", "directory": "/x"}),
     ],
 )

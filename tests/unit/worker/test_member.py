@@ -41,7 +41,10 @@ class Lived:
         self.bench.consumer.membership = lambda: membership
         self.state = WorkerState("a1b2c3d4e5", 300.0, membership.instance_id)
         self.state.session = Session(
-            self.bench.consumer, self.bench.loop, ConnectionSettings(bootstrap_servers=("b:1",), client_id="c")
+            self.bench.consumer,
+            self.bench.loop,
+            self.bench.pauses,
+            ConnectionSettings(bootstrap_servers=("b:1",), client_id="c"),
         )
 
 
@@ -69,8 +72,8 @@ def test_member_tells_held_partitions_and_hung_handlers() -> None:
     lived = Lived(handle=lambda record: Produce("out", b"x"))
     lived.bench.producer.silent = True
     lived.bench.steps(1)
-    lived.state.hang = Hang(Record("t", 1, 9, 0, None, None), 61.0, over=False)
-    lived.state.hang_since = 1_700_000_000.0
+    hang = Hang(Record("t", 1, 9, 0, None, None), None, 61.0, over=False)
+    lived.state.hangs = ((hang, 1_700_000_000.0),)
     stuck = member_document(lived.state)["stuck"]
     assert stuck[0] == {
         "topic": "t",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 
 from fleet_consumer.clock import SystemClock
+from fleet_consumer.handlers.hand import Hand
 from fleet_consumer.record import Record
-from fleet_consumer.worker.watchdog import Hang, HangDetector, Watch, Watchdog
+from fleet_consumer.worker.watchdog import Hang, HangDetector, Held, Watch, Watchdog
 from tests.support.waiting import eventually
 
 
@@ -14,33 +15,53 @@ def record(offset: int) -> Record:
     return Record("t", 0, offset, 0, None, None)
 
 
+def held(offset: int) -> Held:
+    return Held(record(offset), object(), 5)
+
+
 def test_same_record_past_the_timeout_is_a_hang_and_past_the_limit_over() -> None:
-    detector, stuck = HangDetector(timeout_s=60, limit_s=300), record(7)
-    assert detector.look(stuck, 100.0) is None
-    assert detector.look(stuck, 159.9) is None
-    assert detector.look(stuck, 160.0) == Hang(stuck, 60.0, over=False)
-    assert detector.look(stuck, 400.0) == Hang(stuck, 300.0, over=True)
+    detector, stuck = HangDetector(timeout_s=60, limit_s=300), held(7)
+    assert detector.look([stuck], 100.0) == []
+    assert detector.look([stuck], 159.9) == []
+    assert detector.look([stuck], 160.0) == [Hang(stuck.record, 5, 60.0, over=False)]
+    assert detector.look([stuck], 400.0) == [Hang(stuck.record, 5, 300.0, over=True)]
 
 
 def test_busy_handler_is_no_hang() -> None:
     """Equal records are different ones: only the same object, seen again, shows that nothing moved."""
     detector = HangDetector(timeout_s=1, limit_s=10)
-    assert [detector.look(record(7), float(now)) for now in range(100)] == [None] * 100
+    assert [detector.look([held(7)], float(now)) for now in range(100)] == [[]] * 100
 
 
 def test_idle_loop_is_no_hang() -> None:
     detector = HangDetector(timeout_s=1, limit_s=10)
-    assert [detector.look(None, float(now)) for now in range(100)] == [None] * 100
+    assert [detector.look([], float(now)) for now in range(100)] == [[]] * 100
 
 
 def test_record_after_a_hang_starts_afresh() -> None:
-    detector, stuck = HangDetector(timeout_s=60, limit_s=300), record(7)
-    detector.look(stuck, 0.0)
-    assert detector.look(stuck, 70.0) is not None
-    after = record(8)
-    assert detector.look(after, 71.0) is None
-    assert detector.look(after, 130.0) is None
-    assert detector.look(after, 131.0) == Hang(after, 60.0, over=False)
+    detector, stuck = HangDetector(timeout_s=60, limit_s=300), held(7)
+    detector.look([stuck], 0.0)
+    assert detector.look([stuck], 70.0)
+    after = held(8)
+    assert detector.look([after], 71.0) == []
+    assert detector.look([after], 130.0) == []
+    assert detector.look([after], 131.0) == [Hang(after.record, 5, 60.0, over=False)]
+
+
+def test_each_of_several_handlers_has_its_own_time() -> None:
+    detector, first, second = HangDetector(timeout_s=60, limit_s=300), held(7), held(8)
+    detector.look([first], 0.0)
+    detector.look([first, second], 30.0)
+    assert [hang.record.offset for hang in detector.look([second, first], 60.0)] == [7]
+    assert [hang.record.offset for hang in detector.look([second, first], 90.0)] == [8, 7]
+
+
+def test_batch_that_goes_on_record_by_record_is_no_hang() -> None:
+    detector = HangDetector(timeout_s=60, limit_s=300)
+    hand = Hand([record(7), record(8)], 5)
+    detector.look([Held(hand.records[0], hand.records, hand.thread)], 0.0)
+    hand.records = [record(7)]
+    assert detector.look([Held(hand.records[0], hand.records, hand.thread)], 61.0) == []
 
 
 def test_thread_tells_each_hang_once_with_the_place_it_hangs_in() -> None:
@@ -55,6 +76,7 @@ def test_thread_tells_each_hang_once_with_the_place_it_hangs_in() -> None:
     watchdog = Watchdog(
         watch,
         HangDetector(timeout_s=0, limit_s=3600),
+        hands=list,
         clock=SystemClock(),
         on_look=lambda now: None,
         on_hang=lambda hang, stack: told.append((hang.record.offset, stack)),

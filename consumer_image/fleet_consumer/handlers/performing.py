@@ -1,0 +1,175 @@
+"""One handler call, from records to results, whatever kind of handler it is: single or batch, synchronous or not.
+
+Runs where handlers run, so application code that hides in an answer (a generator, a lazy sequence) runs there as well.
+Nothing raises out of here: what goes wrong is the result of a record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fleet_consumer.handlers.answers import Outputs
+from fleet_consumer.handlers.decoding import Decoder
+from fleet_consumer.handlers.hand import begin_anew
+from fleet_consumer.record import Produce, Record
+from fleet_consumer.retry.failure import OutputRefused, TimedOut
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one record in its handler: outputs to be written, or the error that decides its fate."""
+
+    produces: tuple[Produce, ...] = ()
+    error: BaseException | None = None
+
+
+class Performer:
+    """Calls one handler. `call` takes a record, or a list of records when `batch`; it may be a coroutine function.
+
+    `timeout_s` ends asynchronous calls (None: the handler sees to its own time); a synchronous call cannot be ended.
+    Any thread may use it, several at once.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[Any], Any],
+        *,
+        batch: bool,
+        decode_key: Decoder | None,
+        decode_value: Decoder | None,
+        outputs: Outputs,
+        timeout_s: float | None,
+    ) -> None:
+        self._call = call
+        self._batch = batch
+        self._decode_key = decode_key
+        self._decode_value = decode_value
+        self._outputs = outputs
+        self._timeout_s = timeout_s
+
+    def perform(self, records: Sequence[Record]) -> list[Result]:
+        """Call a synchronous handler; one result for each record."""
+        results = self._decoded(records)
+        fit = [record for record, result in zip(records, results, strict=True) if result is None]
+        found: list[Result] = []
+        if fit and self._batch:
+            try:
+                found = self._spread(self._call(fit), len(fit))
+            except BaseException as error:  # SystemExit of an application must not end a handler thread either
+                found = [Result(error=error)] if len(fit) == 1 else [self._again(record) for record in fit]
+        elif fit:
+            found = [self._alone(record) for record in fit]
+        return _filled(results, found)
+
+    async def perform_async(self, records: Sequence[Record]) -> list[Result]:
+        """Call an asynchronous handler; one result for each record. Raises only CancelledError from outside."""
+        results = self._decoded(records)
+        fit = [record for record, result in zip(records, results, strict=True) if result is None]
+        found: list[Result] = []
+        if fit and self._batch:
+            try:
+                found = self._spread(await self._in_time(fit), len(fit))
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                found = [Result(error=error)] if len(fit) == 1 else [await self._again_async(each) for each in fit]
+        elif fit:
+            found = [await self._alone_async(record) for record in fit]
+        return _filled(results, found)
+
+    def _again(self, record: Record) -> Result:
+        begin_anew([record])
+        return self._alone([record])
+
+    async def _again_async(self, record: Record) -> Result:
+        begin_anew([record])
+        return await self._alone_async([record])
+
+    def _alone(self, argument: Any) -> Result:
+        try:
+            return self._one(self._call(argument))
+        except BaseException as error:
+            return Result(error=error)
+
+    async def _alone_async(self, argument: Any) -> Result:
+        try:
+            return self._one(await self._in_time(argument))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            return Result(error=error)
+
+    async def _in_time(self, argument: Any) -> Any:
+        """The handler's answer; raises TimedOut when the time-out, and nothing else, has ended the call."""
+        limit = asyncio.timeout(self._timeout_s)
+        try:
+            async with limit:
+                return await self._call(argument)
+        except TimeoutError as error:
+            if limit.expired():
+                raise TimedOut(f"the handler did not answer within {self._timeout_s:g} s") from error
+            raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise HandlerCancelled("the handler raised CancelledError, and nobody had cancelled it") from error
+
+    def _one(self, answer: object) -> Result:
+        if self._batch:
+            return self._spread(answer, 1)[0]
+        return Result(self._outputs.of(answer))
+
+    def _spread(self, answer: object, count: int) -> list[Result]:
+        """The results in a batch handler's answer; raises OutputRefused when there is not one for each record."""
+        if answer is None:
+            return [Result()] * count
+        if isinstance(answer, str | bytes | Produce | dict) or not isinstance(answer, Iterable):
+            raise OutputRefused(
+                f"the batch handler returned a value of type {type(answer).__name__}; "
+                "return None, or a list with one result for each record"
+            )
+        parts = list(answer)
+        if len(parts) != count:
+            raise OutputRefused(
+                f"the batch handler returned {len(parts)} results for {count} records; return one for each, in order"
+            )
+        return [self._part(part) for part in parts]
+
+    def _part(self, part: object) -> Result:
+        if isinstance(part, BaseException):
+            return Result(error=part)
+        try:
+            return Result(self._outputs.of(part))
+        except BaseException as error:
+            return Result(error=error)
+
+    def _decoded(self, records: Sequence[Record]) -> list[Result | None]:
+        """Decode keys and values in place; what cannot be decoded has its result already."""
+        if self._decode_key is None and self._decode_value is None:
+            return [None] * len(records)
+        return [self._decode(record) for record in records]
+
+    def _decode(self, record: Record) -> Result | None:
+        try:
+            key, value = record.key, record.value
+            if self._decode_key is not None and key is not None:
+                key = self._decode_key(key)
+            if self._decode_value is not None and value is not None:
+                value = self._decode_value(value)
+        except Exception as error:
+            return Result(error=error)
+        record.key, record.value = key, value
+        return None
+
+
+class HandlerCancelled(Exception):
+    """An asynchronous handler raised CancelledError by itself."""
+
+
+def _filled(results: list[Result | None], found: Sequence[Result]) -> list[Result]:
+    left = iter(found)
+    return [result if result is not None else next(left) for result in results]

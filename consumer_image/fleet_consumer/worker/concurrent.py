@@ -1,0 +1,246 @@
+"""The consume loop whose handlers run elsewhere: in several threads, in an event loop, or on whole batches.
+
+The loop's thread polls, and never waits for a handler. It takes records up, keeps the order that keys ask for
+(`lanes`), gives a crew as many jobs as it has hands, writes what comes back, and commits. A record stands in its
+partition's `unfinished` from the moment it is taken up, so the committable offset is that of the first record that is
+not finished, however many behind it are.
+
+Bounded: records that wait or are being handled (`pending_max`), and for each partition those behind its first
+unfinished one (`window`): past that the partition is paused, so one slow record neither fills memory nor stops others.
+
+What leaves with its partition: waiting records are forgotten, except those below one that has begun, which are handled
+still as long as there is time, because everything from the first unfinished record on would be repeated by the next
+owner. What comes back for a partition that is gone meanwhile moves nothing: it is recognised by its progress object.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fleet_consumer.fetch.records import Run
+from fleet_consumer.handlers.performing import Result
+from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.worker.crew import Crew
+from fleet_consumer.worker.lanes import Lanes
+from fleet_consumer.worker.loop import POLL_TIMEOUT_S, ConsumeLoop
+from fleet_consumer.worker.outbox import Outgoing
+from fleet_consumer.worker.pauses import WINDOW_FULL, Pauses
+from fleet_consumer.worker.progress import PartitionProgress, Unfinished
+from fleet_consumer.worker.stats import DONE
+
+OPEN_WRITES_POLL_S: Final = 0.02
+"""How long a poll waits while acknowledgements are awaited: they announce themselves only to who asks."""
+
+Lane = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concurrency:
+    """How handlers run. `batch`: whole runs of a partition, at most `window` records in a call."""
+
+    batch: bool
+    window: int
+    pending_max: int
+
+    @classmethod
+    def of(cls, *, batch: bool, size: int, max_poll_records: int) -> Concurrency:
+        """Bounds that keep `size` hands busy: a poll's records, or in batches one poll for each hand."""
+        pending = max_poll_records * size if batch else max(max_poll_records, 2 * size)
+        return cls(batch=batch, window=max(max_poll_records, 2 * size), pending_max=pending)
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """Records that are handled together, with what their handling is to move."""
+
+    topic_partition: TopicPartition
+    partition: PartitionProgress[Outgoing]
+    entries: list[Unfinished[Outgoing]]
+    lane: Lane | None
+    report: Callable[[_Work, Sequence[Result], float], None]
+    records: list[Record] = field(default_factory=list)
+
+    def done(self, results: Sequence[Result], seconds: float) -> None:
+        self.report(self, results, seconds)
+
+
+class ConcurrentLoop(ConsumeLoop):
+    """A consume loop with a crew. `crew` is started by its owner; everything else is as in `ConsumeLoop`."""
+
+    def __init__(self, *, crew: Crew, pauses: Pauses, concurrency: Concurrency, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._crew = crew
+        self._pauses = pauses
+        self._concurrency = concurrency
+        self._lanes: Lanes[Lane, _Work] = Lanes()
+        self._begun: dict[PartitionProgress[Outgoing], int] = {}
+        self._out = 0
+        self._came_back: deque[tuple[_Work, Sequence[Result], float]] = deque()
+        self._news = threading.Event()
+        self._rung = False
+        self._open_writes = False
+        self._in_flight = 0
+
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight
+
+    def step(self) -> None:
+        """Poll once and see to everything that came of it and of the crew. Raises FatalConsumerError."""
+        room = self._concurrency.pending_max - self.in_flight
+        self._turn(0 if self.stopping else max(0, room))
+
+    def close(self, timeout_s: float) -> None:
+        """As `ConsumeLoop.close`; when the worker stops, what has begun may come to its end first, in the drain time.
+
+        Polls go on meanwhile, so the membership is kept however long it takes.
+        """
+        if self.stopping:
+            self._forget_waiting(list(self.progress.partitions))
+            while self.in_flight and self._stop_at is not None and self._clock.monotonic() < self._stop_at:
+                self._turn(0)
+        super().close(timeout_s)
+
+    def _turn(self, room: int) -> None:
+        before = self._clock.monotonic()
+        runs = self._poll(OPEN_WRITES_POLL_S if self._open_writes else POLL_TIMEOUT_S, max_records=self._limit(room))
+        self._stats.poll_wait_seconds += self._clock.monotonic() - before
+        for run in runs:
+            self._note_run(run)
+            if not self.stopping:
+                self._take_up(run)
+        self._stats.batches += bool(runs)
+        self._take_back()
+        if self._consumer.holds_session():
+            # In doubt another member may own the records; either a heartbeat gets through, or they are lost.
+            self._issue()
+        self._open_writes = self._writing.tend(self.progress.partitions)
+        self._regulate()
+        self._commit_if_due()
+        self.beat_at = self._clock.monotonic()
+
+    def _limit(self, room: int) -> int:
+        return min(room, self._concurrency.window)
+
+    def _take_up(self, run: Run) -> None:
+        """From now on these records are ours to finish; their bytes are kept as they were read."""
+        topic_partition = run.topic_partition
+        partition = self.progress.partitions[topic_partition]
+        works: list[_Work] = []
+        for record in run.records:
+            # The assignment fills a fetched record: what several threads look at may not change its class meanwhile.
+            key = record.key = record.key
+            entry = Unfinished[Outgoing](record, key, record.value, DONE, [], handled=False)
+            partition.unfinished.append(entry)
+            if self._concurrency.batch and works:
+                works[0].entries.append(entry)
+                works[0].records.append(record)
+            else:
+                lane = topic_partition if self._concurrency.batch else _lane(topic_partition, key)
+                works.append(_Work(topic_partition, partition, [entry], lane, self._report, [record]))
+        for work in works:
+            self._lanes.add(work.lane, work)
+        last = run.records[-1]
+        partition.handled(last.offset, last.leader_epoch)
+        self._in_flight += len(run.records)
+
+    def _issue(self) -> None:
+        while self._out < self._crew.size and (ready := self._lanes.next()) is not None:
+            lane, work = ready
+            if self._concurrency.batch and lane is not None:
+                self._fill_up(lane, work)
+            self._begun[work.partition] = max(self._begun.get(work.partition, -1), work.entries[-1].record.offset)
+            self._out += 1
+            self._crew.give(work)
+
+    def _fill_up(self, lane: Lane, work: _Work) -> None:
+        """What came in while the lane was busy goes with it: the slower the handler, the larger its batches."""
+        while (more := self._lanes.following(lane)) is not None and more.partition is work.partition:
+            if len(work.entries) + len(more.entries) > self._concurrency.window:
+                break
+            self._lanes.follow(lane)
+            work.entries.extend(more.entries)
+            work.records.extend(more.records)
+
+    def _report(self, work: _Work, results: Sequence[Result], seconds: float) -> None:
+        """On the crew's thread."""
+        self._came_back.append((work, results, seconds))
+        # Rung once until the loop has looked: it clears the sign first and looks then, so nothing is overlooked.
+        if not self._rung:
+            self._rung = True
+            self._news.set()
+            self._consumer.wakeup()
+
+    def _take_back(self) -> None:
+        self._rung = False
+        self._news.clear()
+        while self._came_back:
+            work, results, seconds = self._came_back.popleft()
+            self._lanes.done(work.lane)
+            self._out -= 1
+            self._in_flight -= len(work.entries)
+            self._stats.handler_seconds += seconds
+            if not self._owns(work.topic_partition, work.partition):
+                self._stats.abandoned += len(work.entries)
+                continue
+            for entry, result in zip(work.entries, results, strict=True):
+                self._judge.conclude(entry, result)
+
+    def _regulate(self) -> None:
+        window = self._concurrency.window
+        for topic_partition, partition in self.progress.partitions.items():
+            behind = len(partition.unfinished)
+            full = WINDOW_FULL in self._pauses.reasons.get(topic_partition, ())
+            if behind >= window and not full:
+                self._pauses.pause(topic_partition, WINDOW_FULL)
+            elif full and behind <= window // 2:
+                self._pauses.resume(topic_partition, WINDOW_FULL)
+
+    def _finish(self, going: Mapping[TopicPartition, PartitionProgress[Outgoing]], timeout_s: float) -> None:
+        """Inside a rebalance or a close: let what has begun come back, then see its writes through."""
+        self._forget_waiting(going)
+        deadline = self._clock.monotonic() + timeout_s
+        while True:
+            self._take_back()
+            self._issue()
+            left = deadline - self._clock.monotonic()
+            if left <= 0 or all(each.handled for partition in going.values() for each in partition.unfinished):
+                break
+            self._news.wait(min(left, POLL_TIMEOUT_S))
+        super()._finish(going, max(0.0, deadline - self._clock.monotonic()))
+
+    def _forget_waiting(self, going: Mapping[TopicPartition, Any] | Sequence[TopicPartition]) -> None:
+        """Drop what nobody has begun; kept is only what stands before a record that has begun."""
+        partitions = {self.progress.partitions[each] for each in going if each in self.progress.partitions}
+
+        def unwanted(work: _Work) -> bool:
+            return work.partition in partitions and work.entries[0].record.offset > self._begun.get(work.partition, -1)
+
+        gone = self._lanes.discard(unwanted)
+        self._in_flight -= sum(len(work.entries) for work in gone)
+        dropped = {id(entry) for work in gone for entry in work.entries}
+        for partition in partitions:
+            kept = [entry for entry in partition.unfinished if id(entry) not in dropped]
+            first_dropped = next((entry for entry in partition.unfinished if id(entry) in dropped), None)
+            partition.unfinished.clear()
+            partition.unfinished.extend(kept)
+            if first_dropped is not None:
+                partition.handled(first_dropped.record.offset - 1, first_dropped.record.leader_epoch)
+
+    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
+        going = [self.progress.partitions[each] for each in partitions if each in self.progress.partitions]
+        super()._forget(partitions)
+        self._pauses.forget(partitions)
+        gone = self._lanes.discard(lambda work: work.partition in going)
+        self._in_flight -= sum(len(work.entries) for work in gone)
+        for partition in going:
+            self._begun.pop(partition, None)
+
+
+def _lane(topic_partition: TopicPartition, key: Any) -> Lane | None:
+    """Records of one key stay in order. Those without one have none to keep: their sender spread them at random."""
+    return None if key is None else (*topic_partition, key)

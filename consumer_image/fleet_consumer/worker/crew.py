@@ -1,0 +1,191 @@
+"""Who runs handlers when it is not the consume loop: threads, or one thread with an event loop.
+
+A crew belongs to the worker's process and outlives sessions, because `setup` may have opened things in its event loop,
+and because a handler that is still busy when a session ends has to stay visible. The consume loop gives it no more
+jobs at once than it has hands; what comes back goes to the job. Nothing here knows of offsets or of order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from queue import SimpleQueue
+from typing import Any, Final, Protocol
+
+from fleet_consumer.clock import Clock
+from fleet_consumer.handlers.hand import IN_HAND, Hand
+from fleet_consumer.handlers.performing import Performer, Result
+from fleet_consumer.record import Record
+
+LOG = logging.getLogger("fleet_consumer.worker")
+
+CANCEL_WAIT_S: Final = 2.0
+"""How long ending waits for cancelled calls: enough for their `finally`, not for their work."""
+
+
+class Job(Protocol):
+    """Records for one handler call."""
+
+    @property
+    def records(self) -> list[Record]:
+        """The handler's own: it may change them."""
+        ...
+
+    def done(self, results: Sequence[Result], seconds: float) -> None:
+        """One result for each record, and how long the call took. Called from the crew's threads."""
+        ...
+
+
+class Crew(Protocol):
+    """Runs jobs; `give` returns at once."""
+
+    @property
+    def size(self) -> int:
+        """How many jobs run at once."""
+        ...
+
+    def start(self) -> None:
+        """Start the threads."""
+        ...
+
+    def give(self, job: Job) -> None:
+        """Have a job run as soon as a hand is free."""
+        ...
+
+    def hands(self) -> list[Hand]:
+        """What is being handled now. Any thread."""
+        ...
+
+    def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
+        """Run `setup` or `teardown` and wait; raises what it raises."""
+        ...
+
+    def cancel(self) -> None:
+        """End the calls that can be ended from outside; their records have no result."""
+        ...
+
+    def close(self) -> None:
+        """Let the threads end; a job that does not come to its end is left behind."""
+        ...
+
+
+class ThreadCrew:
+    """Threads for synchronous handlers."""
+
+    def __init__(self, performer: Performer, size: int, clock: Clock) -> None:
+        self._performer = performer
+        self._clock = clock
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._hands: dict[int, Hand] = {}
+        self._threads = [
+            threading.Thread(target=self._work, args=(number,), name=f"handler-{number}", daemon=True)
+            for number in range(size)
+        ]
+
+    @property
+    def size(self) -> int:
+        return len(self._threads)
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def give(self, job: Job) -> None:
+        self._jobs.put(job)
+
+    def hands(self) -> list[Hand]:
+        return list(self._hands.copy().values())
+
+    def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
+        hook(*arguments)
+
+    def cancel(self) -> None:
+        """Threads cannot be stopped from outside."""
+
+    def close(self) -> None:
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    def _work(self, number: int) -> None:
+        while (job := self._jobs.get()) is not None:
+            hand, began = Hand(job.records, threading.get_ident()), self._clock.monotonic()
+            self._hands[number] = hand
+            IN_HAND.set(hand)
+            results = self._performer.perform(job.records)
+            IN_HAND.set(None)
+            self._hands.pop(number)
+            job.done(results, self._clock.monotonic() - began)
+
+
+class LoopCrew:
+    """One thread with an event loop for asynchronous handlers; up to `size` calls are under way at once.
+
+    Asynchronous hooks run in the same event loop, so that what `setup` opens can be used by the handler.
+    """
+
+    def __init__(self, performer: Performer, size: int, clock: Clock) -> None:
+        self._performer = performer
+        self._size = size
+        self._clock = clock
+        self._loop = asyncio.new_event_loop()
+        self._hands: dict[Hand, asyncio.Task[None]] = {}
+        self._thread = threading.Thread(target=self._run, name="handler-loop", daemon=True)
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def give(self, job: Job) -> None:
+        self._loop.call_soon_threadsafe(self._begin, job)
+
+    def hands(self) -> list[Hand]:
+        return list(self._hands.copy())
+
+    def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
+        outcome = hook(*arguments)
+        if isinstance(outcome, Coroutine):
+            asyncio.run_coroutine_threadsafe(outcome, self._loop).result()
+
+    def cancel(self) -> None:
+        asked = asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop)
+        try:
+            asked.result(CANCEL_WAIT_S)
+        except TimeoutError:
+            LOG.exception("the event loop of the handler does not come round; a call blocks it")
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        # A handler that blocks the event loop keeps the thread; it is a daemon, and the watchdog has named it.
+        self._thread.join(CANCEL_WAIT_S)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    async def _cancel_all(self) -> None:
+        tasks = list(self._hands.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CANCEL_WAIT_S / 2)
+
+    def _begin(self, job: Job) -> None:
+        hand = Hand(job.records, threading.get_ident())
+        self._hands[hand] = self._loop.create_task(self._perform(job, hand))
+
+    async def _perform(self, job: Job, hand: Hand) -> None:
+        began = self._clock.monotonic()
+        IN_HAND.set(hand)
+        try:
+            results = await self._performer.perform_async(job.records)
+        finally:
+            # Empty before anybody hears of the results: whoever counts hands then counts right.
+            del self._hands[hand]
+        job.done(results, self._clock.monotonic() - began)

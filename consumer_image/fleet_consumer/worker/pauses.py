@@ -1,0 +1,78 @@
+"""Which partitions stand still, and why: a pause ends when its last reason ends.
+
+Written by the consume loop's thread; others may read `reasons`, which is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+
+from fleet_consumer.record import TopicPartition
+
+WRITES_HELD: Final = "WritesHeld"
+"""Paused because what its records wrote is not acknowledged."""
+WINDOW_FULL: Final = "WindowFull"
+"""Paused because its first unfinished record is too far behind."""
+
+
+class Pausable(Protocol):
+    """The part of `Consumer` that pausing needs."""
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions."""
+        ...
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """End a pause."""
+        ...
+
+
+class Pauses:
+    """The pauses of one consumer, each with its reasons (CamelCase)."""
+
+    def __init__(self, consumer: Pausable) -> None:
+        self._consumer = consumer
+        self.reasons: Mapping[TopicPartition, frozenset[str]] = {}
+
+    def because(self, reason: str) -> Pausable:
+        """A view that pauses and resumes for one reason only."""
+        return _Because(self, reason)
+
+    def pause(self, partition: TopicPartition, reason: str) -> None:
+        """Add a reason; the first one pauses."""
+        known = self.reasons.get(partition, frozenset())
+        if not known:
+            self._consumer.pause([partition])
+        self.reasons = {**self.reasons, partition: known | {reason}}
+
+    def resume(self, partition: TopicPartition, reason: str) -> None:
+        """Take a reason away; the last one resumes."""
+        known = self.reasons.get(partition, frozenset())
+        if reason not in known:
+            return
+        left = known - {reason}
+        others = {each: why for each, why in self.reasons.items() if each != partition}
+        self.reasons = {**others, partition: left} if left else others
+        if not left:
+            self._consumer.resume([partition])
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """These partitions are not ours any more; the consumer has ended their pauses itself."""
+        gone = frozenset(partitions)
+        if not gone.isdisjoint(self.reasons):
+            self.reasons = {each: why for each, why in self.reasons.items() if each not in gone}
+
+
+class _Because:
+    def __init__(self, pauses: Pauses, reason: str) -> None:
+        self._pauses = pauses
+        self._reason = reason
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._pauses.pause(partition, self._reason)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._pauses.resume(partition, self._reason)

@@ -1,0 +1,53 @@
+"""A crew whose hands move when a test says so: the order in which handlers end is the test's to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fleet_consumer.handlers import Outputs, Performer
+from fleet_consumer.handlers.hand import Hand
+from fleet_consumer.worker.crew import Job
+
+
+class ManualCrew:
+    """Holds what it is given in `jobs` until `finish`."""
+
+    def __init__(self, handle: Callable[[Any], Any], size: int, *, batch: bool = False) -> None:
+        self._performer = Performer(
+            handle, batch=batch, decode_key=None, decode_value=None, outputs=Outputs(("out",)), timeout_s=None
+        )
+        self._size = size
+        self.jobs: list[Job] = []
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def start(self) -> None:
+        """There is no thread."""
+
+    def give(self, job: Job) -> None:
+        self.jobs.append(job)
+        assert len(self.jobs) <= self._size, "more jobs than hands"
+
+    def hands(self) -> list[Hand]:
+        return [Hand(job.records, 0) for job in self.jobs]
+
+    def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
+        hook(*arguments)
+
+    def cancel(self) -> None:
+        """Nothing runs by itself."""
+
+    def close(self) -> None:
+        """There is no thread."""
+
+    def offsets(self) -> list[list[int]]:
+        """What is in hand, by job."""
+        return [[record.offset for record in job.records] for job in self.jobs]
+
+    def finish(self, number: int = 0) -> None:
+        """Let one job come to its end."""
+        job = self.jobs.pop(number)
+        job.done(self._performer.perform(job.records), 0.001)
