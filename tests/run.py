@@ -35,6 +35,7 @@ SUITES: tuple[Suite, ...] = (
     Suite("protocol", ("tests/protocol",), 60),
     Suite("apiserver", ("tests/apiserver",), 240),
     Suite("broker", ("tests/broker",), 360),
+    Suite("interop", ("tests/interop",), 150),
     Suite("faults", ("tests/faults",), 300),
     Suite("e2e", ("e2e",), 900),
 )

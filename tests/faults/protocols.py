@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-PROTOCOLS = ("range",)
+PROTOCOLS = ("range", "cooperative-sticky")

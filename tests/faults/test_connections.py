@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.conftest import Proxied
 from tests.faults.protocols import PROTOCOLS
-from tests.faults.scene import Scene
+from tests.support.scene import Scene
 from tests.support.waiting import eventually
 
 FETCH, COMMIT, FIND_COORDINATOR, JOIN, HEARTBEAT, SYNC = 1, 8, 10, 11, 12, 14

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.protocols import PROTOCOLS
-from tests.faults.scene import Scene
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.scene import Scene
 from tests.support.waiting import eventually
 
 SESSION_MS = 8_000

@@ -9,8 +9,8 @@ import pytest
 
 from tests.faults.conftest import Proxied
 from tests.faults.protocols import PROTOCOLS
-from tests.faults.scene import Scene
 from tests.support.recording import MemberThread
+from tests.support.scene import Scene
 
 MEMBERS = 50
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.faults.conftest import Proxied
 from tests.faults.protocols import PROTOCOLS
-from tests.faults.scene import Scene, handed
 from tests.support.recording import MemberProcess
+from tests.support.scene import Scene, handed
 from tests.support.waiting import eventually
 
 SESSION_MS = 4_000

@@ -154,22 +154,23 @@ class KafkaCluster(Server):
     def await_in_sync(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until every replica of every topic is in sync."""
 
-        def lagging() -> list[tuple[str | None, int]]:
-            metadata = self._ask(lambda client: client.metadata(None, timeout_s=5.0))
-            assert len(metadata.brokers) == len(self.brokers), f"only {len(metadata.brokers)} brokers"
-            return [
-                (topic.name, part.partition_index)
-                for topic in metadata.topics
-                for part in topic.partitions
-                if len(part.isr_nodes) < len(part.replica_nodes)
-            ]
-
         def in_sync() -> bool:
-            behind = lagging()
+            behind = self.lagging()
             assert not behind, f"not in sync: {behind[:5]}"
             return True
 
         eventually(in_sync, timeout_s=timeout_s, what="all replicas to be in sync", poll_s=0.2)
+
+    def lagging(self) -> list[tuple[str | None, int]]:
+        """The partitions (topic, number) with a replica that is not in sync; AssertionError while a broker is away."""
+        metadata = self._ask(lambda client: client.metadata(None, timeout_s=5.0))
+        assert len(metadata.brokers) == len(self.brokers), f"only {len(metadata.brokers)} brokers"
+        return [
+            (topic.name, part.partition_index)
+            for topic in metadata.topics
+            for part in topic.partitions
+            if len(part.isr_nodes) < len(part.replica_nodes)
+        ]
 
     def _reassign(self, broker: KafkaBroker, plan: Path) -> None:
         broker.tool(

@@ -25,7 +25,16 @@ from fleet_consumer.group.membership import Membership, OffsetAndMetadata
 from fleet_consumer.net import ConnectionSettings
 from tests.support.ownership import History
 
-__all__ = ["MemberProcess", "MemberThread", "RecordingMember", "member_settings"]
+__all__ = [
+    "Ledger",
+    "MemberProcess",
+    "MemberThread",
+    "RecordedProcess",
+    "RecordingMember",
+    "member_settings",
+    "rows_to",
+    "run_until_told",
+]
 
 Row = list[Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +64,53 @@ def member_settings(bootstrap: str, group: str, **changes: Any) -> ConsumerSetti
     return replace(short, **changes)
 
 
+class Ledger:
+    """Turns what happens to a member into rows for `write`; what it handed out is joined to ranges until `flush`."""
+
+    def __init__(self, write: Callable[[Row], None]) -> None:
+        self._write = write
+        # Ranges not yet written down: partition to [generation, first, last, from, to].
+        self._pending: dict[int, list[Any]] = {}
+        self._numbers = itertools.count()
+
+    def handed(self, partition: int, generation: int, first: int, last: int) -> None:
+        """These records were just handed out."""
+        now = time.monotonic()
+        pending = self._pending.get(partition)
+        if pending is not None and pending[0] == generation and pending[2] + 1 == first:
+            pending[2], pending[4] = last, now
+            return
+        if pending is not None:
+            self._write(["h", partition, *pending])
+        self._pending[partition] = [generation, first, last, now, now]
+
+    def flush(self) -> None:
+        """Write down every range."""
+        for partition, pending in self._pending.items():
+            self._write(["h", partition, *pending])
+        self._pending = {}
+
+    def asked(self, generation: int, offsets: Mapping[int, int]) -> int:
+        """A commit is about to be asked for; returns its number for `answered`."""
+        self.flush()
+        number = next(self._numbers)
+        self._write(["c", number, generation, offsets, time.monotonic()])
+        return number
+
+    def answered(self, number: int, error: str | None) -> None:
+        """The answer to a commit."""
+        self._write(["k", number, time.monotonic(), error])
+
+    def called(self, kind: str, partitions: Sequence[int], generation: int) -> None:
+        """Partitions were assigned ("a"), revoked ("r") or lost ("l")."""
+        self.flush()
+        self._write([kind, list(partitions), generation, time.monotonic()])
+
+    def raised(self, error: str) -> None:
+        """The consumer raised this."""
+        self._write(["x", error])
+
+
 class RecordingMember:
     """A consumer that polls on the thread that calls `run`, commits now and then, and hands rows to `write`."""
 
@@ -68,14 +124,11 @@ class RecordingMember:
     ) -> None:
         self.consumer = Consumer(settings)
         self._topics = topics
-        self._write = write
+        self._ledger = Ledger(write)
         self._commit_every_s = commit_every_s
         self._stop = threading.Event()
         self._leave = "default"
-        # Ranges handed out and not yet written down: partition to [generation, first, last, from, to].
-        self._pending: dict[int, list[Any]] = {}
         self._done: dict[TopicPartition, OffsetAndMetadata] = {}
-        self._numbers = itertools.count()
 
     def stop(self, leave: str = "default") -> None:
         """Make `run` end; any thread, also a signal handler."""
@@ -96,10 +149,10 @@ class RecordingMember:
                     committed_at = time.monotonic()
                     self._commit()
         except errors.FatalConsumerError as error:
-            self._write(["x", f"{error.reason}: {error}"])
+            self._ledger.raised(f"{error.reason}: {error}")
         finally:
             self.consumer.close(10, self._leave)
-            self._flush()
+            self._ledger.flush()
 
     def _poll(self) -> None:
         try:
@@ -108,70 +161,51 @@ class RecordingMember:
             raise
         except errors.ConsumerError as error:
             # A consumer goes on after these; the next poll tells more.
-            self._write(["x", f"{error.reason}: {error}"])
+            self._ledger.raised(f"{error.reason}: {error}")
             return
-        now, generation = time.monotonic(), self.consumer.membership().generation
+        generation = self.consumer.membership().generation
         for run in records.runs:
-            self._handed(run.topic_partition.partition, generation, run.records[0].offset, run.records[-1].offset, now)
+            self._ledger.handed(
+                run.topic_partition.partition, generation, run.records[0].offset, run.records[-1].offset
+            )
             self._done[run.topic_partition] = OffsetAndMetadata(run.next_offset, run.records[-1].leader_epoch)
 
-    def _handed(self, partition: int, generation: int, first: int, last: int, now: float) -> None:
-        pending = self._pending.get(partition)
-        if pending is not None and pending[0] == generation and pending[2] + 1 == first:
-            pending[2], pending[4] = last, now
-            return
-        if pending is not None:
-            self._write(["h", partition, *pending])
-        self._pending[partition] = [generation, first, last, now, now]
-
-    def _flush(self) -> None:
-        for partition, pending in self._pending.items():
-            self._write(["h", partition, *pending])
-        self._pending = {}
-
-    def _note_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> int:
-        self._flush()
-        number, generation = next(self._numbers), self.consumer.membership().generation
-        plain = {part.partition: what.offset for part, what in offsets.items()}
-        self._write(["c", number, generation, plain, time.monotonic()])
-        return number
+    def _asked(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> int:
+        generation = self.consumer.membership().generation
+        return self._ledger.asked(generation, {part.partition: what.offset for part, what in offsets.items()})
 
     def _commit(self) -> None:
         if self._done:
             done, self._done = self._done, {}
-            number = self._note_commit(done)
+            number = self._asked(done)
             self.consumer.commit_async(done, lambda _offsets, error: self._answered(number, error))
 
     def _answered(self, number: int, error: Exception | None) -> None:
         told = None if error is None else f"{getattr(error, 'reason', type(error).__name__)}: {error}"
-        self._write(["k", number, time.monotonic(), told])
+        self._ledger.answered(number, told)
 
     def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        self._flush()
         self._called("a", partitions)
 
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         going = {part: self._done.pop(part) for part in partitions if part in self._done}
         if going:
-            number = self._note_commit(going)
+            number = self._asked(going)
             try:
                 self.consumer.commit(going, 3.0)
             except errors.ConsumerError as error:
                 self._answered(number, error)
             else:
                 self._answered(number, None)
-        self._flush()
         self._called("r", partitions)
 
     def _lost(self, partitions: Sequence[TopicPartition]) -> None:
         for part in partitions:
             self._done.pop(part, None)
-        self._flush()
         self._called("l", partitions)
 
     def _called(self, kind: str, partitions: Sequence[TopicPartition]) -> None:
-        numbers = [part.partition for part in partitions]
-        self._write([kind, numbers, self.consumer.membership().generation, time.monotonic()])
+        self._ledger.called(kind, [part.partition for part in partitions], self.consumer.membership().generation)
 
 
 class MemberThread:
@@ -219,23 +253,20 @@ class _Reading:
     offset: int
 
 
-class MemberProcess:
-    """A recording member in a process of its own, that can be killed and stopped; `python -m tests.support.recording`.
+class RecordedProcess:
+    """A process that appends rows to the file `log`, and can be killed and stopped.
 
-    `settings` are changes to `member_settings`, as JSON can carry them.
+    `command` makes its command line from the file's path.
     """
 
-    def __init__(self, folder: Path, bootstrap: str, group: str, topic: str, **settings: Any) -> None:
-        self.name = f"process-{next(_lives)}"
-        self.started_at = time.monotonic()
+    def __init__(self, folder: Path, kind: str, command: Callable[[Path], Sequence[str]]) -> None:
+        self.name = f"{kind}-{next(_lives)}"
         self._log = folder / f"{self.name}.jsonl"
         self._log.touch()
         self._reading = _Reading(History(self.name), 0)
-        words = {"bootstrap": bootstrap, "group": group, "topic": topic, "log": str(self._log), "settings": settings}
-        command = [sys.executable, "-m", "tests.support.recording", json.dumps(words)]
         self.stderr = folder / f"{self.name}.err"
         with self.stderr.open("wb") as errors_to:
-            self._process = subprocess.Popen(command, cwd=ROOT, stderr=errors_to)
+            self._process = subprocess.Popen(command(self._log), cwd=ROOT, stderr=errors_to)
 
     @property
     def pid(self) -> int:
@@ -284,29 +315,49 @@ class MemberProcess:
                 raise AssertionError(f"{self.name} did not end: {self.stderr.read_text()[-2000:]}") from None
 
 
-def _main(words: Mapping[str, Any]) -> int:
-    log = os.open(words["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+class MemberProcess(RecordedProcess):
+    """A recording member of ours in a process of its own; `settings` are changes to `member_settings`, JSON-able."""
+
+    def __init__(self, folder: Path, bootstrap: str, group: str, topic: str, **settings: Any) -> None:
+        def command(log: Path) -> Sequence[str]:
+            words = {"bootstrap": bootstrap, "group": group, "topic": topic, "log": str(log), "settings": settings}
+            return [sys.executable, "-m", "tests.support.recording", json.dumps(words)]
+
+        super().__init__(folder, "fleet", command)
+
+
+def rows_to(log: Path) -> Callable[[Row], None]:
+    """Appends rows to a file, unbuffered: a row that was written survives the death of the process."""
+    opened = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def write(row: Row) -> None:
-        # Unbuffered: a row that was written survives the death of the process.
-        os.write(log, json.dumps(row, separators=(",", ":")).encode() + b"\n")
+        os.write(opened, json.dumps(row, separators=(",", ":")).encode() + b"\n")
 
-    # Blocked before any thread starts, so that they all inherit it. SIGINT too: whoever started us ends us.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    return write
+
+
+def _main(words: Mapping[str, Any]) -> int:
     settings = {name: tuple(value) if isinstance(value, list) else value for name, value in words["settings"].items()}
     member = RecordingMember(
         member_settings(words["bootstrap"], words["group"], **settings),
         [words["topic"]],
-        write,
+        rows_to(Path(words["log"])),
     )
-    threading.Thread(target=_stop_when_told, args=(member,), daemon=True).start()
-    member.run()
+    run_until_told(member.run, member.stop)
     return 0
 
 
-def _stop_when_told(member: RecordingMember) -> None:
-    signal.sigwait({signal.SIGTERM})
-    member.stop()
+def run_until_told(run: Callable[[], None], stop: Callable[[], None]) -> None:
+    """Run on this thread; call `stop` on another when SIGTERM comes. SIGINT is left to whoever started us."""
+    # Blocked before any thread starts, so that they all inherit it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+
+    def wait() -> None:
+        signal.sigwait({signal.SIGTERM})
+        stop()
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
+    run()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +30,7 @@ class Writer:
         )
         self._topic = topic
         self._partitions = partitions
-        self._per_tick = max(1, int(per_second * TICK_S))
+        self._per_second = per_second
         self._acknowledged: Counter[int] = Counter()
         self._highest: dict[int, int] = {}
         self.failed: list[str] = []
@@ -62,8 +63,10 @@ class Writer:
         self._thread.join(10)
 
     def _run(self) -> None:
+        began = time.monotonic()
         while not self._stop.wait(TICK_S):
-            for _ in range(self._per_tick):
+            due = int((time.monotonic() - began) * self._per_second)
+            while self.sent < due:
                 try:
                     self._producer.produce(
                         self._topic, VALUE, partition=self.sent % self._partitions, on_delivery=self._delivered

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fleet_consumer.net import ConnectionSettings, Coordinator, NetError, NetworkClient
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest
+from tests.support.foreign import java_member, librdkafka_member
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.ownership import History, Verdict, judge
-from tests.support.recording import MemberProcess, MemberThread, member_settings
+from tests.support.recording import MemberProcess, MemberThread, RecordedProcess, member_settings
 from tests.support.waiting import eventually
 from tests.support.writing import Writer
 
-__all__ = ["Scene"]
+__all__ = ["AnyMember", "Scene", "handed"]
 
-AnyMember = MemberProcess | MemberThread
+AnyMember = RecordedProcess | MemberThread
 SHARE_TIMEOUT_S = 60.0
 DRAIN_TIMEOUT_S = 90.0
 _names = itertools.count()
@@ -50,7 +51,7 @@ class Scene:
     def __exit__(self, *_: object) -> None:
         self.writer.__exit__()
         for member in self._members:
-            if isinstance(member, MemberProcess):
+            if isinstance(member, RecordedProcess):
                 if member.alive:
                     member.kill()
             elif member.alive:
@@ -65,6 +66,20 @@ class Scene:
     def process(self, **changes: Any) -> MemberProcess:
         """A member in a process of its own."""
         member = MemberProcess(self._folder, self._bootstrap, self.group, self.topic, **self._changes, **changes)
+        self._members.append(member)
+        return member
+
+    def java(self, **changes: Any) -> RecordedProcess:
+        """The Java consumer."""
+        return self._foreign(java_member, changes)
+
+    def librdkafka(self, **changes: Any) -> RecordedProcess:
+        """librdkafka's consumer."""
+        return self._foreign(librdkafka_member, changes)
+
+    def _foreign(self, make: Callable[..., RecordedProcess], changes: Mapping[str, Any]) -> RecordedProcess:
+        settings = {**self._changes, **changes}
+        member = make(self._folder, self._bootstrap, self.group, self.topic, **settings)
         self._members.append(member)
         return member
 

@@ -1,0 +1,53 @@
+"""Whether a process grows: medians of the middle and the last third of its life are compared. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Growth", "Sample", "growth"]
+
+FEWEST = 9
+"""With fewer samples than three a third, a median says little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at a process: when (seconds), resident memory in MiB, threads."""
+
+    at: float
+    rss_mib: float
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Medians of two thirds of a life, and the slope between them."""
+
+    rss_mib_middle: float
+    rss_mib_last: float
+    rss_mib_per_hour: float
+    threads_middle: float
+    threads_last: float
+
+    def excess(self, mib: float) -> list[str]:
+        """What has grown too much: memory by more than `mib`, threads by one or more."""
+        found = []
+        if self.rss_mib_last - self.rss_mib_middle > mib:
+            found.append(f"memory grew from {self.rss_mib_middle:.1f} to {self.rss_mib_last:.1f} MiB")
+        if self.threads_last >= self.threads_middle + 1:
+            found.append(f"threads grew from {self.threads_middle:g} to {self.threads_last:g}")
+        return found
+
+
+def growth(samples: Sequence[Sample]) -> Growth | None:
+    """The growth after warm-up, which is the first third; None with too few samples to tell."""
+    if len(samples) < FEWEST:
+        return None
+    third = len(samples) // 3
+    middle, last = samples[third : 2 * third], samples[-third:]
+    rss = [statistics.median(each.rss_mib for each in part) for part in (middle, last)]
+    at = [statistics.median(each.at for each in part) for part in (middle, last)]
+    threads = [statistics.median(each.threads for each in part) for part in (middle, last)]
+    return Growth(rss[0], rss[1], (rss[1] - rss[0]) / (at[1] - at[0]) * 3600, threads[0], threads[1])
