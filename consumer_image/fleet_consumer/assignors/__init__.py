@@ -13,16 +13,19 @@ from fleet_consumer.assignors.interface import (
     RebalanceProtocol,
     Subscription,
 )
-from fleet_consumer.assignors.loading import AssignorUnknown, load
+from fleet_consumer.assignors.loading import BUILT_IN, AssignorInvalid, AssignorUnknown, complete, load
 
 __all__ = [
+    "BUILT_IN",
     "COOPERATIVE",
     "EAGER",
     "Assignment",
     "Assignor",
+    "AssignorInvalid",
     "AssignorUnknown",
     "ClusterView",
     "RebalanceProtocol",
     "Subscription",
+    "complete",
     "load",
 ]

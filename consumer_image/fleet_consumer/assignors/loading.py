@@ -1,11 +1,23 @@
-"""From the name in a configuration to an assignor."""
+"""From the name in a configuration, or an object of the user's own, to an assignor that the group can rely on.
+
+What can be wrong with a user's assignor is found here, when it is loaded, and told in words: in a rebalance it would
+stop every member of the group.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
-from fleet_consumer.assignors.interface import Assignor
+from fleet_consumer.assignors.interface import (
+    EAGER,
+    Assignment,
+    Assignor,
+    ClusterView,
+    RebalanceProtocol,
+    Subscription,
+)
 from fleet_consumer.assignors.range import RangeAssignor
 from fleet_consumer.assignors.roundrobin import RoundRobinAssignor
 from fleet_consumer.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
@@ -16,6 +28,9 @@ BUILT_IN: Mapping[str, Callable[[], Assignor]] = {
     "sticky": StickyAssignor,
     "cooperative-sticky": CooperativeStickyAssignor,
 }
+"""The assignors that need no module, by the names under which groups agree on them."""
+
+_OPTIONAL: Final = ("version", "protocol", "subscription_user_data", "on_assignment")
 
 
 class AssignorUnknown(Exception):
@@ -24,23 +39,91 @@ class AssignorUnknown(Exception):
     reason = "AssignorUnknown"
 
 
-def load(name: str) -> Assignor:
-    """A new assignor: built in (a name of BUILT_IN), or a user's own as `package.module:Class`.
+class AssignorInvalid(AssignorUnknown):
+    """There is something by that name, but it cannot serve as an assignor."""
 
-    Raises AssignorUnknown, whose message says what was looked for and how to name it.
+    reason = "AssignorInvalid"
+
+
+def load(name: str) -> Assignor:
+    """A new assignor: built in (a name of BUILT_IN), or a user's own as `package.module:Class`, made without arguments.
+
+    Raises AssignorUnknown when there is none and AssignorInvalid when it cannot be made or does not fit; the messages
+    say what was looked for and what to change.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]()
     module_name, colon, class_name = name.partition(":")
-    if not colon:
+    if not (module_name and colon and class_name):
         known = ", ".join(sorted(BUILT_IN))
         raise AssignorUnknown(f"no assignor {name!r}: use one of {known}, or 'package.module:Class'")
     try:
-        factory = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as cause:
-        raise AssignorUnknown(f"cannot load assignor {name!r}: {cause}") from cause
-    assignor: Assignor = factory()
-    missing = [word for word in ("name", "protocol", "assign", "on_assignment") if not hasattr(assignor, word)]
+        found: object = importlib.import_module(module_name)
+        for part in class_name.split("."):
+            found = getattr(found, part)
+    except Exception as cause:  # importing runs the user's code, which may raise anything
+        raise AssignorUnknown(f"cannot load assignor {name!r}: {type(cause).__name__}: {cause}") from cause
+    if not callable(found):
+        raise AssignorInvalid(f"assignor {name!r} is {type(found).__name__}, not a class")
+    try:
+        made = found()
+    except Exception as cause:
+        raise AssignorInvalid(
+            f"assignor {name!r} cannot be made: {type(cause).__name__}: {cause}; it is called without arguments"
+        ) from cause
+    return complete(made, name)
+
+
+def complete(candidate: object, label: str) -> Assignor:
+    """Check that an object can serve as an assignor, and supply what it may leave out.
+
+    Needed are `name` (text) and `assign`. As in Java the rest has defaults: `version` 0, `protocol` EAGER, no user
+    data, nothing done with an assignment. `label` is what messages call the object. Raises AssignorInvalid.
+    """
+    words = ("name", "assign", *_OPTIONAL)
+    has = {word: value for word in words if (value := _attribute(candidate, label, word)) is not None}
+    missing = [word for word in ("name", "assign") if word not in has]
     if missing:
-        raise AssignorUnknown(f"{name!r} is no assignor: it lacks {', '.join(missing)}")
-    return assignor
+        raise AssignorInvalid(f"{label!r} is no assignor: it lacks {' and '.join(missing)}")
+    if not isinstance(has["name"], str) or not has["name"]:
+        raise AssignorInvalid(f"assignor {label!r}: name is {has['name']!r}, not a text that members can agree on")
+    version = has.get("version", 0)
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise AssignorInvalid(f"assignor {label!r}: version is {version!r}, not an int")
+    protocol = has.get("protocol", EAGER)
+    if not isinstance(protocol, RebalanceProtocol):
+        raise AssignorInvalid(f"assignor {label!r}: protocol is {protocol!r}, not EAGER or COOPERATIVE")
+    for method in ("assign", "subscription_user_data", "on_assignment"):
+        if method in has and not callable(has[method]):
+            raise AssignorInvalid(f"assignor {label!r}: {method} cannot be called")
+    if len(has) == len(words):
+        return candidate  # type: ignore[return-value]
+    return _Completed(has["name"], version, protocol, has)
+
+
+def _attribute(candidate: object, label: str, word: str) -> object:
+    try:
+        return getattr(candidate, word, None)
+    except Exception as cause:  # a property is the user's code too
+        raise AssignorInvalid(f"assignor {label!r}: reading {word} raised {type(cause).__name__}: {cause}") from cause
+
+
+class _Completed:
+    """A user's assignor with Java's defaults for what it leaves out."""
+
+    def __init__(self, name: str, version: int, protocol: RebalanceProtocol, has: Mapping[str, Any]) -> None:
+        self.name = name
+        self.version = version
+        self.protocol = protocol
+        self._has = has
+
+    def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:
+        return self._has["subscription_user_data"](topics) if "subscription_user_data" in self._has else None
+
+    def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
+        plan: dict[str, Assignment] = self._has["assign"](cluster, subscriptions)
+        return plan
+
+    def on_assignment(self, assignment: Assignment, generation: int) -> None:
+        if "on_assignment" in self._has:
+            self._has["on_assignment"](assignment, generation)

@@ -35,6 +35,6 @@ def members_by_topic(subscriptions: Mapping[str, Subscription]) -> dict[str, lis
     """Which members want each topic, in the members' order."""
     wanted: dict[str, list[str]] = {}
     for member in sorted_members(subscriptions, subscriptions):
-        for topic in subscriptions[member].topics:
+        for topic in dict.fromkeys(subscriptions[member].topics):
             wanted.setdefault(topic, []).append(member)
     return wanted

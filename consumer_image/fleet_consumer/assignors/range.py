@@ -1,7 +1,8 @@
 """Range: each topic by itself, its partitions cut into one contiguous piece for each subscriber.
 
 Co-partitioned topics meet in the same member, at the price that the first members get the remainder of every topic.
-Parity with `org.apache.kafka.clients.consumer.RangeAssignor` as it acts without racks.
+Parity with `org.apache.kafka.clients.consumer.RangeAssignor`. Where racks can matter (KIP-881), partitions are first
+given to members near a replica, as far as the same quotas allow; the pieces are then no longer contiguous.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from fleet_consumer.assignors.interface import EAGER, Assignment, ClusterView, RebalanceProtocol, Subscription
 from fleet_consumer.assignors.ordering import members_by_topic
+from fleet_consumer.assignors.racks import member_racks, partition_racks, racks_matter
+from fleet_consumer.assignors.range_racks import TopicShares, share_alike, share_near
+
+Shares = dict[str, dict[str, list[int]]]
 
 
 class RangeAssignor:
@@ -23,16 +28,64 @@ class RangeAssignor:
         return None
 
     def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
-        shares: dict[str, dict[str, list[int]]] = {member: {} for member in subscriptions}
-        for topic, members in members_by_topic(subscriptions).items():
-            base, remainder = divmod(cluster.partitions.get(topic, 0), len(members))
-            start = 0
-            for index, member in enumerate(members):
-                end = start + base + (index < remainder)
-                if end > start:
-                    shares[member].setdefault(topic, []).extend(range(start, end))
-                start = end
+        topics = {
+            topic: members
+            for topic, members in members_by_topic(subscriptions).items()
+            if cluster.partitions.get(topic, 0) > 0
+        }
+        shares = _near(cluster, subscriptions, topics) or _plain(cluster, subscriptions, topics)
         return {member: Assignment(share) for member, share in shares.items()}
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
         """Plans of range depend on nothing that was before."""
+
+
+def _plain(cluster: ClusterView, members: Mapping[str, Subscription], topics: Mapping[str, list[str]]) -> Shares:
+    shares: Shares = {member: {} for member in members}
+    for topic, takers in topics.items():
+        base, remainder = divmod(cluster.partitions[topic], len(takers))
+        start = 0
+        for index, member in enumerate(takers):
+            end = start + base + (index < remainder)
+            if end > start:
+                shares[member][topic] = list(range(start, end))
+            start = end
+    return shares
+
+
+def _near(
+    cluster: ClusterView, subscriptions: Mapping[str, Subscription], topics: Mapping[str, list[str]]
+) -> Shares | None:
+    """The plan with racks; None where they matter for no topic, and then for none of the plan.
+
+    Topics with the same members and as many partitions are given out together, so that they still meet in the same
+    member. Without a member that has a rack a topic takes no part: Java knows no partitions of it here.
+    """
+    racks = member_racks(subscriptions)
+    if not racks or not cluster.racks:
+        return None
+    where = {topic: partition_racks(cluster, topic) for topic in topics}
+    matter = {
+        topic
+        for topic, members in topics.items()
+        if racks_matter({racks[member] for member in members if member in racks}, where[topic])
+    }
+    if not matter:
+        return None
+    states = {topic: TopicShares(cluster.partitions[topic], members, racks) for topic, members in topics.items()}
+    alike: dict[tuple[tuple[str, ...], int], list[str]] = {}
+    for topic, members in topics.items():
+        if not racks.keys().isdisjoint(members):
+            alike.setdefault((tuple(members), cluster.partitions[topic]), []).append(topic)
+    for group in alike.values():
+        if len(group) > 1:
+            share_alike([states[topic] for topic in group], [where[topic] for topic in group])
+        elif group[0] in matter:
+            share_near(states[group[0]], where[group[0]])
+    shares: Shares = {member: {} for member in subscriptions}
+    for topic, state in states.items():
+        state.share_rest()
+        for member, numbers in state.given.items():
+            if numbers:
+                shares[member][topic] = sorted(numbers)
+    return shares
