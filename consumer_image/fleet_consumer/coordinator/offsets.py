@@ -14,7 +14,7 @@ from fleet_consumer.coordinator.flows import Ask, AskAll, DoubtCoordinator, Flow
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.group.timing import SLOW_RETRY_S
-from fleet_consumer.group.watch import topics_request
+from fleet_consumer.group.metadata import topics_request
 from fleet_consumer.net import AuthenticationFailed, NetError, TlsFailed
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode, describe, is_retriable

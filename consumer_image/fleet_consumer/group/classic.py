@@ -32,19 +32,22 @@ from fleet_consumer.group.messages import (
     ForJoin,
     ForLeave,
     ForLookup,
+    ForOldPlan,
     ForPlan,
     ForSync,
     ForWatch,
+    Identity,
     PlanFailed,
     Planned,
+    RebalanceRequested,
     Subscribed,
     Tick,
     Unanswered,
+    Unsubscribed,
 )
-from fleet_consumer.group.requests import heartbeat_request, lookup_request
+from fleet_consumer.group.requests import heartbeat_request, lookup_request, old_plan_request
 from fleet_consumer.group.states import HEARTBEATING, State
 from fleet_consumer.group.timing import SLOW_RETRY_S
-from fleet_consumer.group.watch import topics_request
 from fleet_consumer.wire.errors import ErrorCode, describe
 
 
@@ -66,15 +69,40 @@ class ClassicMembership(JoiningMember):
     def _on_subscribed(self, event: Subscribed, now: float) -> None:
         self._polled_at = now
         topics = tuple(sorted(set(event.topics)))
-        if self._state in (State.LEFT, State.FAILED) or topics == self._topics:
+        if self._state in (State.LEFT, State.FAILED):
             return
-        self._topics = topics
-        self._watch.subscribe(topics)
+        if self._state is not State.IDLE and (topics, event.pattern) == (self._named, self._pattern):
+            return
+        self._named, self._pattern = topics, event.pattern
+        if event.pattern is None:
+            self._topics, self._match_stale = topics, False
+        self._watch.subscribe(topics, event.pattern)
         if self._state is State.IDLE:
             self._move(State.UNJOINED)
             self._request_rejoin(reasons.SUBSCRIBED)
         else:
             self._request_rejoin(reasons.SUBSCRIPTION_CHANGED)
+
+    def _on_unsubscribed(self, _event: Unsubscribed, _now: float) -> None:
+        """Leave the group, and be as new. Callbacks on their way to the user are void: he was told already."""
+        self._subscription += 1
+        if self._state in (State.IDLE, State.LEFT, State.FAILED):
+            return
+        if self._settings.instance_id is None:
+            self._leave(reasons.UNSUBSCRIBED, closing=False)
+        self._named, self._topics, self._pattern, self._match_stale = (), (), None, False
+        self._identity, self._attempt, self._rejoin_reason = Identity(), None, None
+        self._owned, self._giving_back, self._leader = {}, None, False
+        self._heartbeat.stop()
+        self._watch.subscribe(())
+        self._watch.follow()
+        self._old_plan.wanted = False
+        self._trouble = None
+        self._move(State.IDLE)
+
+    def _on_rebalance_requested(self, event: RebalanceRequested, _now: float) -> None:
+        if self._state not in (State.IDLE, State.LEFT, State.FAILED):
+            self._request_rejoin(event.reason or reasons.ENFORCED)
 
     def _on_coordinator_doubted(self, event: CoordinatorDoubted, now: float) -> None:
         if event.address == self._lookup.address:
@@ -111,6 +139,8 @@ class ClassicMembership(JoiningMember):
                 self._lookup.failed(now, wait)
             case ForWatch():
                 self._watch.unanswered(now, wait)
+            case ForOldPlan():
+                self._old_plan.failed(now)
             case ForPlan(attempt) if attempt is self._attempt:
                 self._trouble = event.error
                 attempt.metadata_retry_at = now + max(self._join_backoff.next(), wait)
@@ -198,7 +228,17 @@ class ClassicMembership(JoiningMember):
     def _watch_answered(self, _context: ForWatch, response: Any, now: float) -> None:
         change = self._watch.answered(response, now)
         if change is not None and self._leader and self._state is State.STABLE:
-            self._request_rejoin(reasons.metadata_changed(*change))
+            self._request_rejoin(change)
+        if self._pattern is not None:
+            matching = tuple(sorted(self._watch.own))
+            if matching != self._topics and self._rejoin_reason is None:
+                self._request_rejoin(reasons.MATCH_CHANGED)
+            self._topics, self._match_stale = matching, False
+
+    def _old_plan_answered(self, context: ForOldPlan, response: Any, now: float) -> None:
+        planned = self._old_plan.answered(response, now)
+        if planned is not None and context.identity is self._identity and self._leader:
+            self._watch.old_plan_had(planned)
 
     def _leave_answered(self, context: ForLeave, _response: Any, _now: float) -> None:
         # Best effort, as in Java: an error here means that the session will time out instead.
@@ -216,7 +256,10 @@ class ClassicMembership(JoiningMember):
             self._send(lookup_request(self._settings), ForLookup(), anywhere=True)
         if self._watch.due(now):
             self._watch.in_flight = True
-            self._send(topics_request(self._watch.topics), ForWatch(), anywhere=True)
+            self._send(self._watch.request(), ForWatch(), anywhere=True)
+        if self._state is State.STABLE and self._lookup.address is not None and self._old_plan.due(now):
+            self._old_plan.asked(now, self._settings.request_timeout_s)
+            self._send(old_plan_request(self._settings), ForOldPlan(self._identity))
         self._expire_poll_timer(now)
         self._actions += self._commits.advance(self._standing, now)
         self._beat(now)
@@ -261,6 +304,8 @@ class ClassicMembership(JoiningMember):
 _HANDLERS: Mapping[type, Callable[[ClassicMembership, Any, float], None]] = {
     Tick: ClassicMembership._on_tick,
     Subscribed: ClassicMembership._on_subscribed,
+    Unsubscribed: ClassicMembership._on_unsubscribed,
+    RebalanceRequested: ClassicMembership._on_rebalance_requested,
     CoordinatorDoubted: ClassicMembership._on_coordinator_doubted,
     CalledBack: ClassicMembership._on_called_back,
     CommitRequested: ClassicMembership._on_commit_requested,
@@ -279,5 +324,6 @@ _ANSWERS: Mapping[type, Callable[[ClassicMembership, Any, Any, float], None]] = 
     ForHeartbeat: ClassicMembership._heartbeat_answered,
     ForCommit: ClassicMembership._commit_answered,
     ForWatch: ClassicMembership._watch_answered,
+    ForOldPlan: ClassicMembership._old_plan_answered,
     ForLeave: ClassicMembership._leave_answered,
 }

@@ -6,6 +6,7 @@ to be done outside is noted as actions in order. Nothing here knows a thread, a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -29,13 +30,16 @@ from fleet_consumer.group.messages import (
     Report,
     Send,
 )
+from fleet_consumer.group.metadata import topics_request
+from fleet_consumer.group.old_plan import OldPlan
 from fleet_consumer.group.planning import wanted_topics
 from fleet_consumer.group.requests import join_request, leave_request, sync_request
 from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.group.shares import Share
 from fleet_consumer.group.states import State, check_move
 from fleet_consumer.group.timing import NEVER, Backoff, HeartbeatTimer
-from fleet_consumer.group.watch import MetadataWatch, topics_request
+from fleet_consumer.group.watch import MetadataWatch
+from fleet_consumer.naming import pattern_matches
 from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.message import Request
@@ -63,7 +67,14 @@ class MemberCore:
         self._identity = Identity()
         self._attempt: RebalanceAttempt | None = None
         self._leader = False
+        # What the user named, and what that comes to.
+        self._named: tuple[str, ...] = ()
         self._topics: tuple[str, ...] = ()
+        # With a pattern, the topics follow from metadata, and no join goes out before they are fresh.
+        self._pattern: re.Pattern[str] | None = None
+        self._match_stale = False
+        # How often the user has unsubscribed.
+        self._subscription = 0
         self._owned: Share = {}
         # The callback that takes partitions from the user's thread; nothing is joined before it has run.
         self._giving_back: CallBack | None = None
@@ -78,7 +89,8 @@ class MemberCore:
         self._trouble: Exception | None = None
         self._lookup = CoordinatorLookup(backoff())
         self._heartbeat = HeartbeatTimer(settings.session_timeout_s, settings.heartbeat_interval_s, backoff())
-        self._watch = MetadataWatch(settings.metadata_max_age_s, backoff())
+        self._watch = MetadataWatch(settings.metadata_max_age_s, backoff(), settings.rack)
+        self._old_plan = OldPlan(backoff())
         self._commits = CommitFlow(settings, backoff())
         self._join_backoff = backoff()
         self._actions: list[Action] = []
@@ -209,6 +221,13 @@ class MemberCore:
         """The first reason wins: it is the cause, later ones tend to be its consequences."""
         if self._rejoin_reason is None:
             self._rejoin_reason = reason
+        if self._pattern is not None:
+            self._match_stale = True
+            self._watch.refresh()
+
+    def _wants(self, topic: str) -> bool:
+        """Whether a topic is (still) subscribed to."""
+        return topic in self._topics or (self._pattern is not None and pattern_matches(self._pattern, topic))
 
     def _hastily(self, now: float) -> float:
         """When to join again after an answer that asks for it at once."""

@@ -28,10 +28,10 @@ from fleet_consumer.group.messages import (
     RunAssignor,
     flatten,
 )
+from fleet_consumer.group.metadata import partition_counts
 from fleet_consumer.group.planning import read_subscriptions, wanted_topics
 from fleet_consumer.group.shares import Share, by_topic, without
 from fleet_consumer.group.states import State
-from fleet_consumer.group.watch import partition_counts
 from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from fleet_consumer.wire.errors import describe
 from fleet_consumer.wire.failures import MalformedMessage
@@ -59,6 +59,8 @@ class JoiningMember(MemberCore):
             return  # Work goes on with what is owned until there is somebody to rebalance with.
         if self._giving_back is not None:
             return  # To join now would tell the leader that they are free, while the user still reads them.
+        if self._match_stale:
+            return  # The pattern is matched against metadata that is not older than the reason to join.
         kind, gone = self._to_give_back()
         if gone:
             self._move(State.REVOKING)
@@ -72,11 +74,11 @@ class JoiningMember(MemberCore):
             return CallBackKind.LOST, self._owned
         if not self._cooperative:
             return CallBackKind.REVOKED, self._owned
-        wanted = frozenset(self._topics)
-        return CallBackKind.REVOKED, {topic: parts for topic, parts in self._owned.items() if topic not in wanted}
+        return CallBackKind.REVOKED, {topic: parts for topic, parts in self._owned.items() if not self._wants(topic)}
 
     def _give_back(self, kind: CallBackKind, share: Share) -> None:
-        self._giving_back = CallBack(kind, flatten(share), generation=self._identity.generation)
+        generation, subscription = self._identity.generation, self._subscription
+        self._giving_back = CallBack(kind, flatten(share), generation=generation, subscription=subscription)
         self._actions.append(self._giving_back)
 
     def _on_called_back(self, event: CalledBack, _now: float) -> None:
@@ -138,7 +140,10 @@ class JoiningMember(MemberCore):
         if attempt is not self._attempt or attempt.assignor is None:
             return
         attempt.counts, _ = partition_counts(response)
-        cluster = ClusterView(partitions=attempt.counts)
+        self._watch.racks.learn(response)
+        if any(subscription.rack is not None for subscription in attempt.subscriptions.values()):
+            attempt.racks = self._watch.racks.of_topics(response, attempt.counts.keys())
+        cluster = ClusterView(partitions=attempt.counts, racks=attempt.racks)
         self._actions.append(RunAssignor(attempt, attempt.assignor, cluster, attempt.subscriptions, self._cooperative))
 
     def _on_planned(self, event: Planned, now: float) -> None:
@@ -185,7 +190,7 @@ class JoiningMember(MemberCore):
             self._fail(errors.UnexpectedAnswer(text))
             return
         share = {part.topic: part.partitions for part in received.assigned_partitions if part.partitions}
-        if not share.keys() <= set(attempt.topics):
+        if not all(topic in attempt.topics or self._wants(topic) for topic in share):
             self._end_attempt(reasons.ASSIGNMENT_MISMATCH, now + self._join_backoff.next())
             return
         self._move(State.STABLE)
@@ -216,7 +221,13 @@ class JoiningMember(MemberCore):
         added = flatten(without(share, before))
         appeared = self._watch.appeared(added)
         self._actions.append(
-            CallBack(CallBackKind.ASSIGNED, added, generation=self._identity.generation, appeared=appeared)
+            CallBack(
+                CallBackKind.ASSIGNED,
+                added,
+                generation=self._identity.generation,
+                appeared=appeared,
+                subscription=self._subscription,
+            )
         )
 
     def _tell_assignor(self, attempt: RebalanceAttempt, assignment: Assignment) -> None:
@@ -229,9 +240,11 @@ class JoiningMember(MemberCore):
             self._actions.append(Report(errors.AssignorFailed(text)))
 
     def _take_lead(self, attempt: RebalanceAttempt) -> None:
+        self._old_plan.wanted = False
         if not attempt.leader:
             self._watch.follow()
         elif attempt.counts is not None:
-            self._watch.lead(wanted_topics(attempt.subscriptions), attempt.counts)
+            self._watch.lead(wanted_topics(attempt.subscriptions), attempt.counts, attempt.racks)
         else:
             self._watch.lead_old_plan(wanted_topics(attempt.subscriptions))
+            self._old_plan.want()

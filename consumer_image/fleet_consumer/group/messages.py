@@ -6,6 +6,7 @@ so that an answer finds exactly the attempt, heartbeat or commit that it belongs
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,6 +14,7 @@ from typing import Any
 
 from fleet_consumer.assignors import Assignor, ClusterView, Subscription
 from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.group.metadata import Racks
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.message import Request
 from fleet_consumer.wire.sync_group import SyncGroupRequestAssignment
@@ -56,6 +58,7 @@ class RebalanceAttempt:
     leader: bool = False
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     counts: dict[str, int] | None = None
+    racks: Mapping[str, Racks] | None = None
     metadata_retry_at: float | None = None
     sync_sent_at: float = 0.0
 
@@ -121,13 +124,20 @@ class ForWatch:
 
 
 @dataclass(frozen=True, slots=True)
+class ForOldPlan:
+    """A DescribeGroups of a leader that came back, sent as `identity`."""
+
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
 class ForLeave:
     """A LeaveGroup; `closing` when nothing follows it."""
 
     closing: bool
 
 
-Context = ForLookup | ForJoin | ForPlan | ForSync | ForHeartbeat | ForCommit | ForWatch | ForLeave
+Context = ForLookup | ForJoin | ForPlan | ForSync | ForHeartbeat | ForCommit | ForWatch | ForOldPlan | ForLeave
 
 
 # Events.
@@ -142,9 +152,22 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """The user wants these topics, from now on only these."""
+    """The user wants these topics, or with `pattern` whatever matches it; from now on only these."""
 
     topics: tuple[str, ...]
+    pattern: re.Pattern[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    """The user wants nothing any more; he has heard that his partitions are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceRequested:
+    """The user wants a rebalance, for this reason."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +234,8 @@ class CloseRequested:
 Event = (
     Tick
     | Subscribed
+    | Unsubscribed
+    | RebalanceRequested
     | Answered
     | Unanswered
     | Planned
@@ -263,13 +288,15 @@ class CallBack:
     """Run a callback on the user's thread, in order, then report CalledBack.
 
     `partitions` are only those that come or go; a cooperative member keeps others. For ASSIGNED, `appeared` are the
-    partitions that did not exist at this consumer's first assignment.
+    partitions that did not exist at this consumer's first assignment. `subscription` counts how often the user has
+    unsubscribed before: what belongs to an earlier one is void.
     """
 
     kind: CallBackKind
     partitions: tuple[TopicPartition, ...]
     generation: int = -1
     appeared: frozenset[TopicPartition] = frozenset()
+    subscription: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,13 @@ LENGTH_MAX = 255
 
 SUBSCRIBED = "first subscription"
 SUBSCRIPTION_CHANGED = "the subscription has changed"
+MATCH_CHANGED = "the topics that match the subscribed pattern have changed"
 GROUP_REBALANCING = "group is already rebalancing"
 COMMIT_MET_REBALANCE = "offset commit failed since group is already rebalancing"
 MEMBER_ID_REQUIRED = "rejoining with the member id that the coordinator gave"
 POLL_TIMEOUT = "consumer poll timeout has expired"
+UNSUBSCRIBED = "the consumer unsubscribed from all topics"
+ENFORCED = "rebalance enforced by user"
 CLOSING = "the consumer is being closed"
 TO_REVOKE = "need to revoke partitions and re-join"
 ASSIGNMENT_MISMATCH = "received assignment does not match the current subscription"
@@ -29,6 +32,11 @@ def answered(api: str, error: str) -> str:
 def metadata_changed(topic: str, before: int, after: int) -> str:
     """The reason when a topic has another number of partitions than was planned for."""
     return f"cached metadata has changed: topic {topic} went from {before} to {after} partitions"
+
+
+def racks_changed(topic: str) -> str:
+    """The reason when a topic's replicas are in other racks than was planned for."""
+    return f"cached metadata has changed: replicas of topic {topic} are in other racks"
 
 
 def shorten(reason: str) -> str:

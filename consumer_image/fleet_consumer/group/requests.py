@@ -9,6 +9,7 @@ from fleet_consumer.group.reasons import shorten
 from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.group.shares import Share
 from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE
+from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
 from fleet_consumer.wire.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
 from fleet_consumer.wire.heartbeat import HeartbeatRequest
 from fleet_consumer.wire.join_group import JoinGroupRequest
@@ -68,6 +69,11 @@ def heartbeat_request(settings: GroupSettings, identity: Identity) -> HeartbeatR
         member_id=identity.member_id,
         group_instance_id=settings.instance_id,
     )
+
+
+def old_plan_request(settings: GroupSettings) -> DescribeGroupsRequest:
+    """What every member of the group was given."""
+    return DescribeGroupsRequest(groups=(settings.group_id,))
 
 
 def leave_request(settings: GroupSettings, identity: Identity, reason: str) -> LeaveGroupRequest:

@@ -28,10 +28,11 @@ class State(Enum):
         return self.value[0]
 
 
-_ENDS = (State.LEFT, State.FAILED)
+_ENDS = (State.IDLE, State.LEFT, State.FAILED)
+"""Where unsubscribing, closing and failing lead, from wherever a member is."""
 
 MOVES: Mapping[State, frozenset[State]] = {
-    State.IDLE: frozenset({State.UNJOINED, *_ENDS}),
+    State.IDLE: frozenset({State.UNJOINED, State.LEFT, State.FAILED}),
     State.UNJOINED: frozenset({State.REVOKING, State.JOINING, *_ENDS}),
     State.REVOKING: frozenset({State.UNJOINED, *_ENDS}),
     State.JOINING: frozenset({State.PLANNING, State.SYNCING, State.UNJOINED, *_ENDS}),

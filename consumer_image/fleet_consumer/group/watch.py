@@ -1,113 +1,133 @@
-"""Partition counts of the topics that matter to a member, and when to look again.
+"""The topics that matter to a member: which there are, how many partitions they have, and when to look again.
 
-Every member watches its own topics, to say which are missing; the leader watches the whole group's and compares with
-what it planned for, because a topic that gained partitions must be dealt out anew. Counts come in as Metadata answers.
+Every member watches its own topics, to say which are missing, or by its pattern which there are; the leader watches
+the whole group's and compares with what it planned for, because a topic that gained partitions, or whose replicas
+moved to other racks, must be dealt out anew. All of it comes in as Metadata answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
-from fleet_consumer.group import errors
+from fleet_consumer.group import errors, reasons
+from fleet_consumer.group.metadata import (
+    BrokerRacks,
+    Racks,
+    all_topics_request,
+    partition_counts,
+    topics_request,
+)
 from fleet_consumer.group.timing import NEVER, Backoff
+from fleet_consumer.naming import pattern_matches
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode, describe
-from fleet_consumer.wire.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from fleet_consumer.wire.metadata import MetadataRequest, MetadataResponse
 
 MISSING_TOPIC_RECHECK_S = 2.0
 """How often a topic that does not exist yet is looked for; Java asks every second or faster."""
 
 
-def topics_request(topics: Iterable[str]) -> MetadataRequest:
-    """Ask for these topics without creating them."""
-    names = sorted(set(topics))
-    return MetadataRequest(
-        topics=tuple(MetadataRequestTopic(name=name) for name in names), allow_auto_topic_creation=False
-    )
-
-
-def partition_counts(response: MetadataResponse) -> tuple[dict[str, int], dict[str, int]]:
-    """Counts of the topics that exist, and the error codes of those that cannot be seen.
-
-    A topic whose leaders are being elected carries an error and its partitions; it counts as existing.
-    """
-    counts: dict[str, int] = {}
-    failures: dict[str, int] = {}
-    for topic in response.topics:
-        if topic.partitions:
-            counts[topic.name or ""] = len(topic.partitions)
-        elif topic.error_code != ErrorCode.NONE:
-            failures[topic.name or ""] = topic.error_code
-    return counts, failures
-
-
 class MetadataWatch:
-    """What one member knows of partition counts."""
+    """What one member knows of topics. `rack` is the member's own: without one, racks are no reason to rebalance."""
 
-    def __init__(self, max_age_s: float, backoff: Backoff) -> None:
+    def __init__(self, max_age_s: float, backoff: Backoff, rack: str | None = None) -> None:
         self._max_age_s = max_age_s
         self._backoff = backoff
-        self._own: frozenset[str] = frozenset()
+        self._rack = rack
+        self._pattern: re.Pattern[str] | None = None
         self._group: frozenset[str] = frozenset()
         self._planned: dict[str, int] = {}
-        self._first: dict[str, int] | None = None
+        self._planned_racks: dict[str, Racks] = {}
+        # Partitions that existed when the user subscribed to their topic; filled in at the next assignment.
+        self._first: dict[str, int] = {}
+        self._subscribed_anew = False
         self._informed = False
+        self.own: frozenset[str] = frozenset()
+        """This member's topics: those it named, or those that exist and match its pattern."""
         self.counts: dict[str, int] = {}
+        self.racks = BrokerRacks()
         self.error: errors.ConsumerError | None = None
         self.next_at = NEVER
         self.in_flight = False
 
-    @property
-    def topics(self) -> frozenset[str]:
-        """What to ask for."""
-        return self._own | self._group
+    def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
+        """This member's own topics from now on; with a pattern, whatever matches it."""
+        self.own = frozenset(topics)
+        self._pattern = pattern
+        self._subscribed_anew = True
+        self._informed = False
+        self.error = None
+        self.refresh()
 
-    def subscribe(self, topics: Iterable[str]) -> None:
-        """This member's own topics from now on."""
-        self._own = frozenset(topics)
+    def refresh(self) -> None:
+        """Ask as soon as possible."""
         self.next_at = NEVER
 
-    def lead(self, topics: frozenset[str], counts: dict[str, int]) -> None:
-        """This member leads and has planned with these counts of the group's topics."""
+    def lead(self, topics: frozenset[str], counts: Mapping[str, int], racks: Mapping[str, Racks] | None = None) -> None:
+        """This member leads and has planned with these counts (and racks) of the group's topics."""
         self._group = topics
         self.counts.update(counts)
-        self._informed = self._informed or bool(counts)
         self._planned = {topic: counts.get(topic, 0) for topic in topics}
+        self._planned_racks = dict(racks or {})
 
     def lead_old_plan(self, topics: frozenset[str]) -> None:
-        """This member leads, by a plan that it has not made (KIP-814); the counts of that plan are not known.
+        """This member leads, by a plan that it has not made (KIP-814).
 
-        What this member saw when it subscribed stands in for them, and for other topics the next answer does.
+        Until `old_plan_had` tells the counts of that plan, what this member saw when it subscribed stands in for them,
+        and for other topics the next answer does.
         """
         self._group = topics
-        self._planned = {topic: self.counts.get(topic, 0) for topic in self._own} if self._informed else {}
+        self._planned_racks = {}
+        self._planned = {topic: self.counts.get(topic, 0) for topic in self.own} if self._informed else {}
+
+    def old_plan_had(self, planned: Mapping[str, int]) -> None:
+        """The counts of the plan that this member leads by and has not made."""
+        self._planned = {topic: planned.get(topic, 0) for topic in self._group}
+        self.refresh()
 
     def follow(self) -> None:
         """Somebody else leads."""
         self._group = frozenset()
         self._planned = {}
+        self._planned_racks = {}
 
     def due(self, now: float) -> bool:
         """Whether to ask now."""
-        return not self.in_flight and bool(self.topics) and now >= self.next_at
+        wanted = self._pattern is not None or bool(self.own or self._group)
+        return not self.in_flight and wanted and now >= self.next_at
 
-    def answered(self, response: MetadataResponse, now: float) -> tuple[str, int, int] | None:
-        """Take an answer to `topics_request(self.topics)`.
+    def request(self) -> MetadataRequest:
+        """What to ask."""
+        return topics_request(self.own | self._group) if self._pattern is None else all_topics_request()
 
-        Returns a topic whose count is not the planned one any more, with both counts.
-        """
+    def answered(self, response: MetadataResponse, now: float) -> str | None:
+        """Take an answer to `request`. Returns why the leader must plan again, None while its plan holds."""
         self.in_flight = False
         self._informed = True
         self._backoff.reset()
-        self.counts, failures = partition_counts(response)
-        self.error = _visible_error({topic: code for topic, code in failures.items() if topic in self._own})
+        self.racks.learn(response)
+        counts, failures = partition_counts(response)
+        if self._pattern is not None:
+            self.own = frozenset(topic for topic in counts if pattern_matches(self._pattern, topic))
+        watched = self.own | self._group
+        self.counts = {topic: count for topic, count in counts.items() if topic in watched}
+        self.error = _visible_error({topic: code for topic, code in failures.items() if topic in self.own})
         # Somebody who waits for a topic should not wait for the metadata to grow old.
-        missing = self._own - self.counts.keys()
+        missing = self.own - self.counts.keys()
         self.next_at = now + (min(MISSING_TOPIC_RECHECK_S, self._max_age_s) if missing else self._max_age_s)
         for topic in sorted(self._group):
             planned, count = self._planned.setdefault(topic, self.counts.get(topic, 0)), self.counts.get(topic, 0)
             if planned != count:
-                return topic, planned, count
+                return reasons.metadata_changed(topic, planned, count)
+        return self._moved(response) if self._rack is not None else None
+
+    def _moved(self, response: MetadataResponse) -> str | None:
+        """A topic whose replicas stand in other racks than when it was planned."""
+        now = self.racks.of_topics(response, self._group)
+        for topic in sorted(now):
+            if self._planned_racks.setdefault(topic, now[topic]) != now[topic]:
+                return reasons.racks_changed(topic)
         return None
 
     def unanswered(self, now: float, wait_s: float = 0.0) -> None:
@@ -116,16 +136,18 @@ class MetadataWatch:
         self.next_at = now + max(self._backoff.next(), wait_s)
 
     def appeared(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Which of `partitions` did not exist yet at the first assignment, when this was asked first.
+        """Which of `partitions` did not exist yet at the first assignment after their topic was subscribed to.
 
         Records that were written to them before we knew of them must not be skipped, so they start at the beginning.
         Before the first Metadata answer nothing is known of what existed, and none counts as new.
         """
-        if self._first is None:
-            self._first = dict(self.counts) if self._informed else None
-            return frozenset()
-        first = self._first
-        return frozenset(part for part in partitions if part.partition >= first.get(part.topic, 0))
+        if self._subscribed_anew:
+            if not self._informed:
+                return frozenset()
+            self._subscribed_anew = False
+            for topic in self.own:
+                self._first.setdefault(topic, self.counts.get(topic, 0))
+        return frozenset(part for part in partitions if part.partition >= self._first.get(part.topic, 0))
 
 
 def _visible_error(failures: dict[str, int]) -> errors.ConsumerError | None:
