@@ -104,6 +104,13 @@ class Kafka:
         assert producer.flush(30) == 0
         return count
 
+    def produce_keyed(self, topic: str, records: Iterable[tuple[bytes | None, bytes]]) -> None:
+        """Write pairs of key and value; keys choose their partitions."""
+        producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        for key, value in records:
+            producer.produce(topic, value, key)
+        assert producer.flush(30) == 0
+
     def end_offsets(self, topic: str) -> dict[int, int]:
         """The end offset of each partition."""
         consumer = confluent_kafka.Consumer({"bootstrap.servers": self.bootstrap, "group.id": "tests"})
