@@ -24,7 +24,7 @@ from e2e.local_cluster.kafka_node import (
     scram_arguments,
 )
 from e2e.local_cluster.waiting import wait_until
-from tests.support.kafka_security import SASL_TLS_LISTENER, TLS_LISTENER, BrokerPki, TokenIssuer
+from tests.support.kafka_security import MUTUAL_LISTENER, SASL_TLS_LISTENER, TLS_LISTENER, BrokerPki, TokenIssuer
 from tests.support.lifetime import Server
 
 __all__ = ["ADDRESS", "KafkaBroker", "Place", "new_cluster_id"]
@@ -59,9 +59,9 @@ class KafkaBroker(Server):
     being named. ``proxied_as`` opens a plain-text listener that tells its clients to come to that ``host:port``, where
     a test listens and passes on to `proxied_listener`. ``jvm_options`` are added to the command line.
 
-    ``tls`` opens a TLS listener, which with "mutual" asks for a client certificate, and beside it, where there are
-    users or tokens, one with TLS and SASL; ``pki`` then holds the files. ``oauth`` lets the SASL listeners take the
-    tokens of ``issuer``.
+    ``tls`` opens a TLS listener, with "mutual" another that asks for a client certificate, and where there are users
+    or tokens one with TLS and SASL; ``pki`` then holds the files. ``oauth`` lets the SASL listeners take the tokens of
+    ``issuer``.
     """
 
     def __init__(
@@ -84,15 +84,17 @@ class KafkaBroker(Server):
         self._place = place
         self._pki = BrokerPki(self.directory / "pki") if tls else None
         self._issuer = TokenIssuer(self.directory / "issuer") if oauth else None
-        plain_port, controller_port, sasl_port, proxied_port, tls_port, sasl_tls_port = free_ports(6, ADDRESS)
+        plain_port, controller_port, sasl_port, proxied_port, *tls_ports = free_ports(7, ADDRESS)
         self.port = plain_port
         listeners = {"PLAINTEXT": f"{ADDRESS}:{plain_port}"}
         if self._users or oauth:
             listeners[SASL_LISTENER] = f"{ADDRESS}:{sasl_port}"
         if tls:
-            listeners[TLS_LISTENER] = f"{ADDRESS}:{tls_port}"
+            listeners[TLS_LISTENER] = f"{ADDRESS}:{tls_ports[0]}"
+        if tls == "mutual":
+            listeners[MUTUAL_LISTENER] = f"{ADDRESS}:{tls_ports[1]}"
         if tls and SASL_LISTENER in listeners:
-            listeners[SASL_TLS_LISTENER] = f"{ADDRESS}:{sasl_tls_port}"
+            listeners[SASL_TLS_LISTENER] = f"{ADDRESS}:{tls_ports[2]}"
         if proxied_as is not None:
             listeners[PROXIED_LISTENER] = f"{ADDRESS}:{proxied_port}"
         self._listeners = listeners
@@ -110,7 +112,7 @@ class KafkaBroker(Server):
             settings |= {"node.id": str(place.node_id), "controller.quorum.voters": voters}
         if self._users:
             settings |= sasl_properties(self._users)
-        settings |= self._security_settings(settings, mutual=tls == "mutual")
+        settings |= self._security_settings(settings)
         self._properties.write_text(format_properties(settings | dict(properties or {})))
         options = [f"-Xmx{HEAP_MIB}m", f"-XX:ErrorFile={self.directory}/jvm-error.log", *jvm_options]
         options += self._issuer.jvm_options if self._issuer is not None else []
@@ -135,6 +137,11 @@ class KafkaBroker(Server):
     def tls_bootstrap(self) -> str:
         """``host:port`` of the TLS listener; only with ``tls``."""
         return self._listeners[TLS_LISTENER]
+
+    @property
+    def mutual_bootstrap(self) -> str:
+        """``host:port`` of the TLS listener that asks for a client certificate; only with ``tls="mutual"``."""
+        return self._listeners[MUTUAL_LISTENER]
 
     @property
     def sasl_tls_bootstrap(self) -> str:
@@ -214,16 +221,17 @@ class KafkaBroker(Server):
         options = ["-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         return run(java_command(self._java, self._jars, main_class, *args, options=options), reason="KafkaToolFailed")
 
-    def _security_settings(self, settings: Mapping[str, str], *, mutual: bool) -> dict[str, str]:
+    def _security_settings(self, settings: Mapping[str, str]) -> dict[str, str]:
         """The settings of listeners with TLS or tokens, on top of those that a plain node has."""
         added: dict[str, str] = {}
         sasl = [name for name in (SASL_LISTENER, SASL_TLS_LISTENER) if name in self._listeners]
         if self._pki is not None:
-            protocols = {TLS_LISTENER: "SSL"} | ({SASL_TLS_LISTENER: "SASL_SSL"} if len(sasl) > 1 else {})
+            secured = {TLS_LISTENER: "SSL", MUTUAL_LISTENER: "SSL", SASL_TLS_LISTENER: "SASL_SSL"}
+            protocols = {name: protocol for name, protocol in secured.items() if name in self._listeners}
             known = dict(each.split(":") for each in settings["listener.security.protocol.map"].split(","))
             added["listener.security.protocol.map"] = ",".join(f"{k}:{v}" for k, v in (known | protocols).items())
             for listener in protocols:
-                added |= self._pki.listener_settings(listener, mutual=mutual and listener == TLS_LISTENER)
+                added |= self._pki.listener_settings(listener, mutual=listener == MUTUAL_LISTENER)
         if self._users and SASL_TLS_LISTENER in sasl:
             own, other = f"listener.name.{SASL_LISTENER.lower()}.", f"listener.name.{SASL_TLS_LISTENER.lower()}."
             added |= {key.replace(own, other): value for key, value in settings.items() if key.startswith(own)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import subprocess
 import time
 from collections.abc import Sequence
@@ -16,9 +17,10 @@ from pathlib import Path
 from e2e.local_cluster.commands import run
 from e2e.local_cluster.pki import Authority
 
-__all__ = ["OAUTH_AUDIENCE", "SASL_TLS_LISTENER", "TLS_LISTENER", "BrokerPki", "TokenIssuer"]
+__all__ = ["MUTUAL_LISTENER", "OAUTH_AUDIENCE", "SASL_TLS_LISTENER", "TLS_LISTENER", "BrokerPki", "TokenIssuer"]
 
 TLS_LISTENER = "TLS"
+MUTUAL_LISTENER = "MUTUAL"
 SASL_TLS_LISTENER = "SASL_TLS"
 OAUTH_AUDIENCE = "kafka"
 OAUTH_ISSUER = "https://issuer.test"
@@ -65,6 +67,16 @@ class BrokerPki:
         self.truststore.write_text(authority.root_certificate.read_text())
         if mount:
             self.mount()
+
+    def certificate(self, name: str, *, names: Sequence[str] = (), expired: bool = False) -> tuple[str, str]:
+        """Certificate and key for ``name`` by the present authority; an ``expired`` one ended yesterday."""
+        certificate, key = self.authority.issue(name, name, names=names)
+        if expired:
+            root, request = self.authority, self._directory / f"{name}.csr"
+            run(["openssl", "req", "-new", "-key", key, "-subj", f"/CN={name}", "-out", request])
+            issuer = ["-CA", root.root_certificate, "-CAkey", root.root_key, "-set_serial", "7"]
+            run(["openssl", "x509", "-req", "-in", request, *issuer, "-days", "-1", "-out", certificate])
+        return str(certificate), str(key)
 
     def mount(self) -> None:
         """Show clients the present files, all in one step."""
@@ -117,7 +129,8 @@ class TokenIssuer:
             "aud": audience,
             "iss": OAUTH_ISSUER,
             "iat": int(min(now, now + lifetime_s) - 1),
-            "exp": now + lifetime_s,
+            # Whole seconds are all that Kafka's reader of tokens knows; never less than what was asked for.
+            "exp": math.ceil(now + lifetime_s),
         }
         parts = ({"alg": "RS256", "typ": "JWT", "kid": "test"}, claims)
         signed = ".".join(_url(json.dumps(part).encode()) for part in parts)

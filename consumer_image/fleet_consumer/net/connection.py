@@ -16,9 +16,10 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
 
+from fleet_consumer.net import tls_failures
 from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.call import Call
-from fleet_consumer.net.errors import ConnectFailed, Disconnected, NetError, TlsFailed, TokenUnavailable
+from fleet_consumer.net.errors import ConnectFailed, Disconnected, NetError, TokenUnavailable
 from fleet_consumer.net.oauth import OAuthToken
 from fleet_consumer.net.resolver import Lookup, SocketAddress
 from fleet_consumer.net.session import Session
@@ -100,7 +101,7 @@ class Connection:
             return float("inf")  # an idle end or a new login has to wait for the answers
         idle_end = self._last_used_at + IDLE_SECONDS_MAX
         if self._token_wish is not None:
-            return min(idle_end, self.session.expires_at)  # the token itself is told
+            return min(idle_end, self.session.expires_at + self._patience_s)  # the token itself is told
         return idle_end if self.session.renew_at is None else min(idle_end, self.session.renew_at)
 
     def has_idled_out(self, now: float) -> bool:
@@ -158,7 +159,7 @@ class Connection:
                     break
                 del outbox[:sent]
         except OSError as error:
-            raise self._broken(error) from error
+            raise self._broken(self._last_words() or error) from error
         self._watch()
 
     def close(self) -> None:
@@ -177,28 +178,35 @@ class Connection:
     def _renew(self, now: float) -> None:
         """Log in again before the broker would close the connection.
 
-        Requests go on until a new token is there, which may take as long as the present login holds.
+        Requests go on until a new token is there, or the present login has ended; then they wait.
         """
-        if self._tokens is not None and not self.session.renewing:
-            if self._token_wish is None:
-                self._token_wish = self._tokens.request(self._on_news)
-            try:
-                if not self._take_token() and now < self.session.expires_at:
-                    return
-            except NetError:
-                if now >= self.session.expires_at:
-                    raise
-                self.session.renew_at = min(now + TOKEN_RETRY_S, self.session.expires_at)
-                return
-            if self._token_wish is not None:
-                raise TokenUnavailable(
-                    f"the login at broker {self.address} has ended before a new token came", address=self.address
-                )
+        if self._tokens is not None and not self.session.renewing and not self._renew_token(now):
+            return
         self.session.renewing = True
         if self.session.idle:
             self._setup_deadline = now + self._patience_s
             self.phase = Phase.NEGOTIATING
             self.session.renew(self._token)
+
+    def _renew_token(self, now: float) -> bool:
+        """Whether a token for the renewal is there. Raises NetError once the login has ended and none will come."""
+        assert self._tokens is not None
+        expires_at = self.session.expires_at
+        if self._token_wish is None:
+            self._token_wish = self._tokens.request(self._on_news)
+        try:
+            if self._take_token():
+                return True
+        except NetError:
+            if now >= expires_at:
+                raise
+            self.session.renew_at = min(now + TOKEN_RETRY_S, expires_at)
+        if now >= expires_at + self._patience_s:
+            raise TokenUnavailable(
+                f"the login at broker {self.address} has ended and no new token came within {self._patience_s:g} s",
+                address=self.address,
+            )
+        return False
 
     def _take_token(self) -> bool:
         """Whether the token that was wished for is there. Raises NetError when there will be none."""
@@ -274,12 +282,7 @@ class Connection:
         try:
             finished = self._transport.handshake()
         except ssl.SSLCertVerificationError as error:
-            raise TlsFailed(
-                f"TLS to broker {self.address}: its certificate is not trusted: {error.verify_message}; "
-                "check the CA file and the host name in the certificate",
-                address=self.address,
-                reason="CertificateNotTrusted",
-            ) from error
+            raise tls_failures.not_trusted(error, self.address) from error
         except OSError as error:
             raise self._broken(error) from error
         if finished:
@@ -303,21 +306,29 @@ class Connection:
             self._setup_deadline = None
         self._last_used_at = now
 
+    def _last_words(self) -> ssl.SSLError | None:
+        """What the broker said before it hung up, if it did: a TLS alert may wait unread when our own send fails."""
+        assert self._transport is not None
+        try:
+            self._transport.receive()
+        except ssl.SSLError as alert:
+            return None if isinstance(alert, ssl.SSLEOFError) else alert
+        except OSError:
+            return None
+        return None
+
     def _broken(self, error: OSError | None) -> NetError:
         """What a failed or ended socket means in this phase."""
         seen = "closed by the broker" if error is None else (error.strerror or str(error))
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-            return TlsFailed(
-                f"TLS to broker {self.address} failed: {error.reason or error}; check that this listener speaks TLS "
-                "and whether it wants a client certificate",
-                address=self.address,
-            )
+            return tls_failures.refused(error, self.address, self._settings.tls)
         if self.phase is Phase.SECURING:
             return ConnectFailed(
                 f"broker {self.address} hung up at the start of TLS: {seen}; does this listener speak TLS?",
                 address=self.address,
             )
-        hint = "" if self.session.answers > 1 else "; does this listener want TLS or SASL that is not configured?"
+        wanted = "TLS or SASL" if self._settings.tls is None else "SASL or a client certificate"
+        hint = "" if self.session.answers > 1 else f"; does this listener want {wanted} that is not configured?"
         return Disconnected(
             f"connection to broker {self.address} ended while it was {self.phase.value}: {seen}{hint}",
             address=self.address,

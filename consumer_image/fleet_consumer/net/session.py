@@ -24,6 +24,13 @@ from fleet_consumer.wire.message import Request, Response
 IN_FLIGHT_MAX: Final = 100
 """Requests without an answer on one connection, as in Kafka's consumer; more wait on our side."""
 
+RENEWAL_SECONDS_MIN: Final = 1.05
+"""Kafka's brokers refuse to renew a login within a second of the last; one that ends sooner lets requests wait."""
+
+USABLE_SHARE: Final = 0.95
+"""The part of a login's lifetime in which requests are sent: by the broker's clock it began a little before it did by
+ours, and a request takes time to arrive."""
+
 
 class _Outstanding(NamedTuple):
     correlation_id: int
@@ -45,7 +52,7 @@ class Session:
         self.renew_at: float | None = None
         """When to log in again, None while that need not be."""
         self.expires_at = float("inf")
-        """When the login ends; requests after that would cost the connection (KIP-368)."""
+        """When the login must be used no more; requests after its end would cost the connection (KIP-368)."""
         self.renewing = False
         """Whether nothing new is taken, because the login is to be renewed as soon as all answers are there."""
         self.answers = 0
@@ -158,7 +165,7 @@ class Session:
             self._setup = None
             self.ready = True
             if lifetime_s is not None:
-                self.renew_at = now + lifetime_s * self._renewal_share
-                self.expires_at = now + lifetime_s
+                self.renew_at = now + max(lifetime_s * self._renewal_share, RENEWAL_SECONDS_MIN)
+                self.expires_at = now + lifetime_s * USABLE_SHARE
         else:
             self._write(request, version, None)

@@ -13,7 +13,15 @@ from itertools import chain
 from typing import Any, Final, TypeVar
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.net import AllBrokersUnreachable, Call, Coordinator, NetError, NetworkClient
+from fleet_consumer.net import (
+    AllBrokersUnreachable,
+    AuthenticationFailed,
+    Call,
+    Coordinator,
+    NetError,
+    NetworkClient,
+    TlsFailed,
+)
 from fleet_consumer.wire.describe_configs import DescribeConfigsResponse
 from fleet_consumer.wire.describe_groups import DescribeGroupsResponse
 from fleet_consumer.wire.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -249,7 +257,10 @@ def failure(error: NetError, last: ClusterObservation | None, now: float) -> Clu
     message = str(error)
     if isinstance(error, AllBrokersUnreachable):  # in the same order each time, whichever was asked first
         message = f"no broker answers: {'; '.join(sorted(str(failed) for failed in error.failures))}"
-    reason = error.reason if error.reason in ("AuthenticationFailed", "TlsFailed") else "BrokerUnreachable"
+    # The classes and not their finer reasons: people read those in the message, and conditions keep to few words.
+    reason = "BrokerUnreachable"
+    if isinstance(error, AuthenticationFailed | TlsFailed):
+        reason = "TlsFailed" if isinstance(error, TlsFailed) else "AuthenticationFailed"
     return ClusterObservation(
         observed_at=now,
         reachable=False,

@@ -177,8 +177,8 @@ def test_token_that_never_comes_ends_the_call_in_time(broker: ScriptedBroker) ->
 
 
 def test_login_is_renewed_with_a_new_token_on_the_same_connection(broker: ScriptedBroker) -> None:
-    broker.on(SaslAuthenticateRequest, accept(lifetime_ms=400))
-    with connected(broker.address, sasl=sasl(Callback(lifetime_s=0.4))) as client:
+    broker.on(SaslAuthenticateRequest, accept(lifetime_ms=1_300))
+    with connected(broker.address, sasl=sasl(Callback(lifetime_s=1.3))) as client:
         list_groups(client, broker)
 
         def renewed() -> bool:
@@ -194,7 +194,7 @@ def test_requests_go_on_while_the_new_token_is_late_and_stop_when_the_login_has_
     """A broker cuts the connection of whoever uses an ended login; until its end it is as good as ever."""
     broker.on(SaslAuthenticateRequest, accept(lifetime_ms=2_000))
     callback = Callback(lifetime_s=2.0)
-    with connected(broker.address, sasl=sasl(callback)) as client:
+    with connected(broker.address, sasl=sasl(callback), connect_timeout_ms=500) as client:
         list_groups(client, broker)
         callback.gate.clear()
         try:

@@ -73,16 +73,21 @@ def test_client_certificate_is_shown_where_the_broker_wants_one(pairs: dict[str,
         with connected(broker.address, tls=TlsSettings(ca_file=ca)) as client:
             with pytest.raises(NetError) as caught:
                 client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S)
-            assert isinstance(caught.value, TlsFailed) or "TLS" in str(caught.value)
+            # OpenSSL's server sends the alert and hangs up at once; when our request meets that, the alert may be lost.
+            assert caught.value.reason in ("ClientCertificateMissing", "Disconnected")
+            assert "client certificate" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("serves", "trusts", "complaint"),
-    [("broker", "elsewhere", "not trusted: .*self-signed"), ("elsewhere", "elsewhere", "not trusted: .*mismatch")],
+    ("serves", "trusts", "complaint", "reason"),
+    [
+        ("broker", "elsewhere", "not trusted: .*self-signed.*CA file", "CertificateNotTrusted"),
+        ("elsewhere", "elsewhere", "not trusted: .*mismatch.*issued for 127.0.0.1", "HostNameMismatch"),
+    ],
     ids=["unknown authority", "other host name"],
 )
 def test_broker_that_cannot_be_trusted_is_not_talked_to(
-    pairs: dict[str, KeyPair], serves: str, trusts: str, complaint: str
+    pairs: dict[str, KeyPair], serves: str, trusts: str, complaint: str, reason: str
 ) -> None:
     with (
         ScriptedBroker(serving(pairs[serves])) as broker,
@@ -90,8 +95,24 @@ def test_broker_that_cannot_be_trusted_is_not_talked_to(
     ):
         with pytest.raises(TlsFailed, match=complaint) as caught:
             client.metadata(timeout_s=PATIENCE_S)
-        assert caught.value.reason == "CertificateNotTrusted"
+        assert caught.value.reason == reason
         assert broker.negotiated == []
+
+
+def test_expired_certificate_of_a_broker_is_named(pairs: dict[str, KeyPair], tmp_path: Path) -> None:
+    old, request = KeyPair(str(tmp_path / "old.crt"), pairs["broker"].key), str(tmp_path / "old.csr")
+    for words in (
+        ["req", "-new", "-key", old.key, "-subj", "/CN=broker", "-out", request],
+        ["x509", "-req", "-in", request, "-signkey", old.key, "-days", "-1", "-out", old.cert],
+    ):
+        subprocess.run(["openssl", *words], check=True, capture_output=True)
+    with (
+        ScriptedBroker(serving(old)) as broker,
+        connected(broker.address, tls=TlsSettings(ca_file=old.cert)) as client,
+    ):
+        with pytest.raises(TlsFailed, match="has expired; renew it at the broker") as caught:
+            client.metadata(timeout_s=PATIENCE_S)
+        assert caught.value.reason == "CertificateExpired"
 
 
 def test_listener_without_tls_is_recognized(pairs: dict[str, KeyPair]) -> None:

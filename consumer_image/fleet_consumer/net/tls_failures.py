@@ -1,0 +1,68 @@
+"""What OpenSSL's errors mean to whoever has to mend them. No I/O."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from fleet_consumer.net.addresses import BrokerAddress
+from fleet_consumer.net.errors import TlsFailed
+from fleet_consumer.net.settings import TlsSettings
+
+_EXPIRED: Final = 10
+_OTHER_HOST: Final = frozenset({62, 64})
+"""X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
+
+_CLIENT_CERTIFICATE: Final = frozenset(
+    {
+        "SSLV3_ALERT_BAD_CERTIFICATE",
+        "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+        "SSLV3_ALERT_CERTIFICATE_REVOKED",
+        "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+        "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
+        "SSLV3_ALERT_HANDSHAKE_FAILURE",
+        "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+        "TLSV1_ALERT_ACCESS_DENIED",
+        "TLSV1_ALERT_UNKNOWN_CA",
+    }
+)
+"""The alerts by which a broker refuses the client's certificate, or asks for one. Kafka's JVM sends
+SSLV3_ALERT_BAD_CERTIFICATE for a missing one, and for one that has expired or is not trusted
+SSLV3_ALERT_CERTIFICATE_UNKNOWN."""
+
+
+def not_trusted(error: ssl.SSLCertVerificationError, address: BrokerAddress) -> TlsFailed:
+    """Why we do not trust the broker; `reason` is CertificateExpired, HostNameMismatch or CertificateNotTrusted."""
+    reason, remedy = "CertificateNotTrusted", "check that the CA file holds the authority that signed it"
+    if error.verify_code == _EXPIRED:
+        reason, remedy = "CertificateExpired", "renew it at the broker, and check this machine's clock"
+    elif error.verify_code in _OTHER_HOST:
+        reason = "HostNameMismatch"
+        remedy = f"connect by a name that it carries, or have it issued for {address.host} too"
+    return TlsFailed(
+        f"TLS to broker {address}: its certificate is not trusted: {error.verify_message}; {remedy}",
+        address=address,
+        reason=reason,
+    )
+
+
+def refused(error: ssl.SSLError, address: BrokerAddress, tls: TlsSettings | None) -> TlsFailed:
+    """Why the broker ended TLS; `reason` is ClientCertificateMissing, ClientCertificateRefused or TlsFailed."""
+    seen = error.reason or str(error)
+    if seen not in _CLIENT_CERTIFICATE:
+        return TlsFailed(
+            f"TLS to broker {address} failed: {seen}; check that this listener speaks TLS, and its protocol versions",
+            address=address,
+        )
+    if tls is None or tls.cert_file is None:
+        return TlsFailed(
+            f"broker {address} wants a client certificate and none is configured ({seen}); give certificate and key",
+            address=address,
+            reason="ClientCertificateMissing",
+        )
+    return TlsFailed(
+        f"broker {address} refuses the client certificate {tls.cert_file} ({seen}); check whether it has expired, "
+        "and whether the broker trusts the authority that signed it",
+        address=address,
+        reason="ClientCertificateRefused",
+    )

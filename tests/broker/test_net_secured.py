@@ -1,0 +1,158 @@
+"""The network client at a real broker's TLS and OAUTHBEARER listeners: what opens, and what each refusal is called."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fleet_consumer.net import (
+    AuthenticationFailed,
+    ConnectionSettings,
+    NetError,
+    NetworkClient,
+    OAuthToken,
+    SaslSettings,
+    TlsFailed,
+    TlsSettings,
+    parse_address,
+)
+from fleet_consumer.wire.list_groups import ListGroupsRequest
+from tests.broker.security import PASSWORD, USER, WAYS, connection, oauth, token_server
+from tests.support.kafka import KafkaBroker
+from tests.support.kafka_security import BrokerPki
+from tests.support.token_server import TokenServer
+
+PATIENCE_S = 30.0
+LOGIN_MS = 2_000
+OTHER_NAME = "127.1"
+"""Leads to the broker, but is no name on its certificate."""
+LIST_GROUPS = ListGroupsRequest(states_filter=(), types_filter=())
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[KafkaBroker]:
+    """A broker with all listeners, where a login holds for two seconds (without TLS for a minute)."""
+    properties = {
+        "connections.max.reauth.ms": str(LOGIN_MS),
+        "listener.name.sasl.connections.max.reauth.ms": "60000",
+    }
+    with KafkaBroker(tls="mutual", oauth=True, sasl_users={USER: PASSWORD}, properties=properties) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def tokens(secured: KafkaBroker) -> Iterator[TokenServer]:
+    with token_server(secured) as running:
+        yield running
+
+
+@contextmanager
+def client_for(settings: ConnectionSettings) -> Iterator[NetworkClient]:
+    made = NetworkClient(settings)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_in_opens(secured: KafkaBroker, tokens: TokenServer, way: str) -> None:
+    with client_for(connection(secured, tokens, way)) as client:
+        known = client.metadata(timeout_s=PATIENCE_S).brokers
+    assert [f"{broker.host}:{broker.port}" for broker in known] == list(
+        connection(secured, tokens, way).bootstrap_servers
+    )
+
+
+@pytest.mark.parametrize("way", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
+def test_connection_outlives_its_login_by_each_mechanism(secured: KafkaBroker, tokens: TokenServer, way: str) -> None:
+    """KIP-368: the broker hangs up on whoever asks on an ended login; no call may notice, and it is one connection."""
+    address = parse_address(secured.sasl_tls_bootstrap)
+    with client_for(connection(secured, tokens, way)) as client:
+        client.call(address, LIST_GROUPS, timeout_s=PATIENCE_S)
+        before = _connections(secured)
+        end = time.monotonic() + 2.5 * LOGIN_MS / 1000
+        while time.monotonic() < end:
+            assert client.call(address, LIST_GROUPS, timeout_s=PATIENCE_S).error_code == 0
+            client.poll(0.05)
+        assert _connections(secured) == before
+
+
+def _connections(broker: KafkaBroker) -> set[str]:
+    """Our end of each established connection to the TLS and SASL listener, as the kernel tells."""
+    port = f"{parse_address(broker.sasl_tls_bootstrap).port:04X}"
+    rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    return {row[1] for row in rows if row[2].endswith(f":{port}") and row[3] == "01"}
+
+
+def test_token_that_ends_before_the_brokers_limit_is_renewed_in_its_own_time(secured: KafkaBroker) -> None:
+    """Here the limit is a minute, so it is the token's three seconds that count."""
+    address = parse_address(secured.sasl_bootstrap)
+    with token_server(secured, lifetime_s=3.0) as tokens:
+        way = connection(secured, tokens, "OAUTHBEARER", bootstrap_servers=(secured.sasl_bootstrap,), tls=None)
+        with client_for(way) as client:
+            end = time.monotonic() + 5.0
+            while time.monotonic() < end:
+                assert client.call(address, LIST_GROUPS, timeout_s=PATIENCE_S).error_code == 0
+                client.poll(0.05)
+        assert len(tokens.asked) >= 2
+
+
+def test_refused_tokens_are_told_with_the_brokers_reason(secured: KafkaBroker, tokens: TokenServer) -> None:
+    issuer, later = secured.issuer, time.time() + 3600
+    other_broker_issuer_key = issuer.token("bob").rsplit(".", 1)[0] + ".AAAA"
+    for value in (
+        issuer.token("bob", audience="another"),
+        issuer.token("bob", lifetime_s=-60),
+        other_broker_issuer_key,
+        "opaque",
+    ):
+        shown = OAuthToken(value=value, expires_at=later)
+        sasl = SaslSettings(mechanism="OAUTHBEARER", token_callback=partial(replace, shown))
+        with client_for(connection(secured, tokens, "OAUTHBEARER", sasl=sasl)) as client:
+            with pytest.raises(AuthenticationFailed, match=r"invalid_token.*audience, scope and lifetime") as caught:
+                client.metadata(timeout_s=PATIENCE_S)
+            assert value not in str(caught.value)
+
+
+def test_refused_client_is_told_before_any_broker_is_asked(secured: KafkaBroker, tokens: TokenServer) -> None:
+    wrong = connection(secured, tokens, "OAUTHBEARER", sasl=oauth(tokens, secret="wrong"))
+    with client_for(wrong) as client, pytest.raises(AuthenticationFailed, match="no token: HTTP 401 invalid_client"):
+        client.metadata(timeout_s=PATIENCE_S)
+
+
+def test_each_refusal_of_tls_has_its_reason_and_its_remedy(
+    secured: KafkaBroker, tokens: TokenServer, tmp_path: Path
+) -> None:
+    pki, other = secured.pki, BrokerPki(tmp_path / "other")
+    expired, expired_key = pki.certificate("expired", expired=True)
+    cases = {
+        "CertificateNotTrusted": (secured.tls_bootstrap, TlsSettings(ca_file=other.ca_file), "CA file"),
+        "HostNameMismatch": (f"{OTHER_NAME}:{parse_address(secured.tls_bootstrap).port}", None, OTHER_NAME),
+        "ClientCertificateMissing": (secured.mutual_bootstrap, TlsSettings(ca_file=pki.ca_file), "give certificate"),
+        "ClientCertificateRefused": (
+            secured.mutual_bootstrap,
+            TlsSettings(ca_file=pki.ca_file, cert_file=other.cert_file, key_file=other.key_file),
+            "broker trusts the authority",
+        ),
+        "ClientCertificateRefused ": (
+            secured.mutual_bootstrap,
+            TlsSettings(ca_file=pki.ca_file, cert_file=expired, key_file=expired_key),
+            "has expired",
+        ),
+    }
+    for reason, (bootstrap, tls, remedy) in cases.items():
+        changes = {"bootstrap_servers": (bootstrap,), **({"tls": tls} if tls is not None else {})}
+        with client_for(connection(secured, tokens, "TLS", **changes)) as client:
+            with pytest.raises(NetError) as caught:
+                client.metadata(timeout_s=5.0)
+            print(reason, "|", caught.value)
+            assert isinstance(caught.value, TlsFailed), reason
+            assert caught.value.reason == reason.strip()
+            assert remedy in str(caught.value)
