@@ -74,8 +74,8 @@ class BrokerPki:
         if expired:
             root, request = self.authority, self._directory / f"{name}.csr"
             run(["openssl", "req", "-new", "-key", key, "-subj", f"/CN={name}", "-out", request])
-            issuer = ["-CA", root.root_certificate, "-CAkey", root.root_key, "-set_serial", "7"]
-            run(["openssl", "x509", "-req", "-in", request, *issuer, "-days", "-1", "-out", certificate])
+            issuer = ["-CA", str(root.root_certificate), "-CAkey", str(root.root_key), "-set_serial", "7"]
+            run(["openssl", "x509", "-req", "-in", str(request), *issuer, "-days", "-1", "-out", str(certificate)])
         return str(certificate), str(key)
 
     def mount(self) -> None:

@@ -101,9 +101,11 @@ def test_broker_that_cannot_be_trusted_is_not_talked_to(
 
 def test_expired_certificate_of_a_broker_is_named(pairs: dict[str, KeyPair], tmp_path: Path) -> None:
     old, request = KeyPair(str(tmp_path / "old.crt"), pairs["broker"].key), str(tmp_path / "old.csr")
+    names = tmp_path / "names.cnf"
+    names.write_text("subjectAltName=IP:127.0.0.1")
     for words in (
         ["req", "-new", "-key", old.key, "-subj", "/CN=broker", "-out", request],
-        ["x509", "-req", "-in", request, "-signkey", old.key, "-days", "-1", "-out", old.cert],
+        ["x509", "-req", "-in", request, "-signkey", old.key, "-days", "-1", "-extfile", str(names), "-out", old.cert],
     ):
         subprocess.run(["openssl", *words], check=True, capture_output=True)
     with (
