@@ -10,10 +10,12 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fleet_consumer.net import ConnectionSettings, TokenSource
+from fleet_consumer.net import ConnectionSettings, FileWatch, TokenSource
 
 logger = logging.getLogger(__name__)
 
+TLS_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
+"""The properties that name files. librdkafka reads them once, when a client is made."""
 TOKEN_WAIT_S = 20.0
 """How long librdkafka's callback waits for a token."""
 
@@ -91,12 +93,8 @@ def connection_config(connection: ConnectionSettings) -> dict[str, Any]:
     scheme = "SASL_" if sasl is not None else ""
     config["security.protocol"] = scheme + ("SSL" if tls is not None else "PLAINTEXT")
     if tls is not None:
-        files = {
-            "ssl.ca.location": tls.ca_file,
-            "ssl.certificate.location": tls.cert_file,
-            "ssl.key.location": tls.key_file,
-        }
-        config |= {name: path for name, path in files.items() if path is not None}
+        files = zip(TLS_FILES, (tls.ca_file, tls.cert_file, tls.key_file), strict=True)
+        config |= {name: path for name, path in files if path is not None}
     if sasl is not None:
         config |= {
             "sasl.mechanism": sasl.mechanism,
@@ -108,6 +106,11 @@ def connection_config(connection: ConnectionSettings) -> dict[str, Any]:
         else:
             config |= {"sasl.username": sasl.username, "sasl.password": sasl.password}
     return config
+
+
+def tls_files(config: Mapping[str, Any]) -> FileWatch:
+    """A watch over the files that a client with this configuration has read."""
+    return FileWatch(config[name] for name in TLS_FILES if name in config)
 
 
 def _token_callback(tokens: TokenSource) -> Callable[[str | None], tuple[str, float, str, dict[str, str]]]:

@@ -25,7 +25,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes
-from fleet_consumer.fetch.librdkafka import SettingsRefused
+from fleet_consumer.fetch.librdkafka import SettingsRefused, tls_files
 from fleet_consumer.fetch.records import Records
 from fleet_consumer.group.errors import DataPlaneFailed, InternalFailure
 from fleet_consumer.record import TopicPartition
@@ -48,6 +48,7 @@ SERVE_S = 1.0
 
 Command = Callable[[confluent_kafka.Consumer], None]
 
+_offset: Callable[[Message], Any] = Message.offset
 _error: Callable[[Message], Any] = Message.error
 _topic: Callable[[Message], Any] = Message.topic
 _partition: Callable[[Message], Any] = Message.partition
@@ -74,10 +75,10 @@ class FetchThread:
         self.failure: InternalFailure | None = None
         self._trouble: tuple[DataPlaneFailed, float] | None = None
         self._clock = clock
-        try:
-            self._consumer = confluent_kafka.Consumer({**config, "error_cb": self._on_error})
-        except KafkaException as refused:
-            raise SettingsRefused(f"the data plane's settings: {refused.args[0].str()}") from refused
+        self._config = config
+        # Before the consumer reads them: a renewal in between must not be missed.
+        self._tls_files = tls_files(config)
+        self._consumer = self._open()
         self._limit = read_ahead_records
         self._on_data = on_data
         self._commands: deque[Command] = deque()
@@ -91,6 +92,8 @@ class FetchThread:
         self._turn = threading.Lock()
         # Only with the turn in hand.
         self._buffers: dict[tuple[str, int], PartitionBuffer] = {}
+        # What comes after the last record that librdkafka gave: where another consumer would have to go on.
+        self._next: dict[tuple[str, int], int] = {}
         self._only_topic: str | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -122,6 +125,7 @@ class FetchThread:
             # librdkafka remembers a pause across assignments.
             consumer.resume([_at(part) for part in added])
             self._buffers.update({part: buffer for part, (buffer, _, _) in added.items()})
+            self._next.update({part: offset for part, (_, offset, _) in added.items()})
 
         self._do(command)
 
@@ -131,6 +135,8 @@ class FetchThread:
         def command(consumer: confluent_kafka.Consumer) -> None:
             known = [part for part in partitions if self._buffers.pop(part, None) is not None]
             consumer.incremental_unassign([_at(part) for part in known])
+            for part in known:
+                del self._next[part]
 
         self._do(command)
 
@@ -142,6 +148,7 @@ class FetchThread:
             if part in self._buffers:
                 consumer.seek(_at(part, offset))
                 self._buffers[part] = buffer
+                self._next[part] = offset
 
         self._do(command)
 
@@ -195,6 +202,8 @@ class FetchThread:
                     break
                 with self._turn:
                     self._obey()
+                    if self.trouble is not None and self._tls_files.changed():
+                        self._reopen()
                     reads = self._wanted and bool(self._buffers)
                     if reads:
                         self._read_ahead()
@@ -211,6 +220,30 @@ class FetchThread:
         logger.error("reading ended", exc_info=bug)
         self.failure = InternalFailure(f"the fetch thread ended by {type(bug).__name__}: {bug}")
         self._on_data()
+
+    def _open(self) -> confluent_kafka.Consumer:
+        try:
+            return confluent_kafka.Consumer({**self._config, "error_cb": self._on_error})
+        except KafkaException as refused:
+            raise SettingsRefused(f"the data plane's settings: {refused.args[0].str()}") from refused
+
+    def _reopen(self) -> None:
+        """Replace librdkafka's consumer, which cannot read certificates again, and go on where the old one stood.
+
+        Only when there is trouble: connections that hold are as good with the certificates that they began with.
+        """
+        try:
+            fresh = self._open()
+        except SettingsRefused as refused:  # renewed by halves, or wrongly; what works goes on
+            logger.warning("renewed TLS files are of no use: %s", refused)
+            return
+        self._tls_files.used()
+        logger.info("TLS files have changed: the data plane connects anew")
+        fresh.incremental_assign([_at(part, self._next[part]) for part in self._buffers])
+        fresh.pause([_at(part) for part, buffer in self._buffers.items() if buffer.on_hold])
+        worn, self._consumer = self._consumer, fresh
+        worn.close()
+        self._trouble = None
 
     def _obey(self) -> None:
         if not self._commands:
@@ -290,6 +323,7 @@ class FetchThread:
         buffer = self._buffers.get(key)
         if buffer is not None:
             self.read_ahead.put(buffer, run, value_bytes(run) if counted else 0)
+            self._next[key] = _offset(run[-1]) + 1
             self._trouble = None
 
     def _sift(self, batch: list[Message], *, counted: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.errors import TlsFailed
 from fleet_consumer.net.settings import TlsSettings
+from fleet_consumer.net.tls_files import stamps_of
 
 RECEIVE_BYTES: Final = 256 * 1024
 """How much is taken from one connection before the next has its turn."""
@@ -135,16 +136,22 @@ def make_transport(connected: socket.socket, tls: TlsSettings | None, address: B
 
 
 def _context(tls: TlsSettings, address: BrokerAddress) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=tls.ca_file)
-        if tls.cert_file is not None:
-            # An encrypted key would make OpenSSL ask on the terminal, which nobody watches.
-            context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")
-    except (OSError, ValueError) as error:
-        raise TlsFailed(
-            f"TLS to broker {address}: cannot use the files ca={tls.ca_file} cert={tls.cert_file} key={tls.key_file}: "
-            f"{error}; they must exist, be PEM, and the key must fit and have no passphrase",
-            address=address,
-            reason="TlsFilesInvalid",
-        ) from error
-    return context
+    """Read the files. They are renewed as a whole, so a mixture of old and new that fits nothing is read again."""
+    paths = [path for path in (tls.ca_file, tls.cert_file, tls.key_file) if path is not None]
+    while True:
+        before = stamps_of(paths)
+        try:
+            context = ssl.create_default_context(cafile=tls.ca_file)
+            if tls.cert_file is not None:
+                # An encrypted key would make OpenSSL ask on the terminal, which nobody watches.
+                context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")
+        except (OSError, ValueError) as error:
+            if stamps_of(paths) != before:
+                continue
+            raise TlsFailed(
+                f"TLS to broker {address}: cannot use the files ca={tls.ca_file} cert={tls.cert_file} "
+                f"key={tls.key_file}: {error}; they must exist, be PEM, and the key must fit and have no passphrase",
+                address=address,
+                reason="TlsFilesInvalid",
+            ) from error
+        return context
