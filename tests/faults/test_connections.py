@@ -66,4 +66,5 @@ def test_reset_while_stable(proxied: Proxied, tmp_path: Path, api_key: int, at_a
             pass
         scene.await_progress(members)
         assert scene.await_shared(members) == generation
-        assert scene.finish(members).duplicates == 0
+        verdict = scene.finish(members)
+        assert verdict.duplicates == 0, str(verdict)

@@ -61,7 +61,7 @@ def test_m4_coordinator_moved_and_the_generation_does_not_change(
         assert {member.membership.generation for member in members} == {generation}
         assert [member.history().calls for member in members] == calls
         verdict = scene.finish(members)
-        assert verdict.duplicates == 0
+        assert verdict.duplicates == 0, str(verdict)
 
 
 @pytest.mark.parametrize("assignor", PROTOCOLS)

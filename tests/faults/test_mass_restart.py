@@ -36,7 +36,7 @@ def test_mass_restart_of_fifty_members(proxied: Proxied, tmp_path: Path, assigno
         scene.await_progress(again)
         verdict = scene.finish(again)
         # Everybody left in order, with his last commit: nothing need be read again.
-        assert verdict.duplicates == 0
+        assert verdict.duplicates == 0, str(verdict)
 
 
 @pytest.mark.parametrize("assignor", PROTOCOLS)
@@ -51,4 +51,5 @@ def test_mass_restart_of_fifty_static_members_moves_nothing(proxied: Proxied, tm
         again = [scene.thread(group_instance_id=f"member-{number:02}") for number in range(MEMBERS)]
         assert scene.await_shared(again, timeout_s=120) == generation
         assert [member.history().holds for member in again] == owned
-        assert scene.finish(again).duplicates == 0
+        verdict = scene.finish(again)
+        assert verdict.duplicates == 0, str(verdict)

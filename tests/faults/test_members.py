@@ -74,7 +74,8 @@ def test_static_member_restarted_inside_its_session_moves_nothing(
         assert second.history().holds == owned
         assert len(other.history().calls) == calls
         scene.await_progress([second])
-        assert scene.finish([other, second]).duplicates == 0
+        verdict = scene.finish([other, second])
+        assert verdict.duplicates == 0, str(verdict)
 
 
 @pytest.mark.parametrize("assignor", PROTOCOLS)
@@ -89,7 +90,8 @@ def test_static_member_restarted_after_its_session_finds_its_place_taken(
         assert alone > generation
         second = scene.process(group_instance_id="b")
         assert scene.await_shared([other, second]) > alone
-        assert scene.finish([other, second]).duplicates == 0
+        verdict = scene.finish([other, second])
+        assert verdict.duplicates == 0, str(verdict)
 
 
 @pytest.mark.parametrize("assignor", PROTOCOLS)

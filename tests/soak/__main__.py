@@ -187,7 +187,7 @@ class Soak:
             "lost": verdict.lost_count,
             "handed_out_again": verdict.duplicates,
             "of_these_never_committed_before": verdict.explained,
-            "refused_commits": verdict.refused_commits,
+            "refused_commits": dict(verdict.refused_commits),
             "members": len(self._fleet.histories()),
             "done_to_members": dict(self._fleet.done),
             "done_to_brokers": dict(self._bounces),

@@ -13,6 +13,7 @@ things are judged (M4 in the mechanisms):
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -132,7 +133,8 @@ class Verdict:
     lost_count: int
     unexplained: Sequence[str]
     overlaps: Sequence[str]
-    refused_commits: int
+    refused_commits: Mapping[str, int]
+    """How many, by the first word of the error."""
 
     @property
     def good(self) -> bool:
@@ -141,7 +143,10 @@ class Verdict:
 
     def __str__(self) -> str:
         findings = [*self.lost, *self.unexplained, *self.overlaps]
-        counts = f"{self.handed} handed out, {self.duplicates} of them again, {self.lost_count} lost"
+        counts = (
+            f"{self.handed} handed out, {self.duplicates} of them again, {self.lost_count} lost; "
+            f"commits refused: {dict(self.refused_commits)}"
+        )
         return "\n  ".join([counts, *findings])
 
 
@@ -188,7 +193,9 @@ def judge(histories: Iterable[History], written: Mapping[int, int]) -> Verdict:
         lost_count=lost_count,
         unexplained=unexplained[:MAX_TOLD],
         overlaps=overlaps[:MAX_TOLD],
-        refused_commits=sum(commit.error is not None for life in lives for commit in life.commits),
+        refused_commits=Counter(
+            commit.error.split(":")[0] for life in lives for commit in life.commits if commit.error is not None
+        ),
     )
 
 

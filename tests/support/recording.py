@@ -40,6 +40,7 @@ Row = list[Any]
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.2
 COMMIT_EVERY_S = 0.2
+REVOKE_PATIENCE_S = 10.0
 _lives = itertools.count(1)
 
 
@@ -192,7 +193,7 @@ class RecordingMember:
         if going:
             number = self._asked(going)
             try:
-                self.consumer.commit(going, 3.0)
+                self.consumer.commit(going, REVOKE_PATIENCE_S)
             except errors.ConsumerError as error:
                 self._answered(number, error)
             else:

@@ -63,7 +63,7 @@ def test_repetition_after_a_refused_commit_is_explained() -> None:
     woken = life("a", assigned(0), handed(0, 9, 1, 2), commit(0, 10, 8), answered(0, 8.1, "CommitFailed"))
     verdict = judge([woken, life("b", assigned(5, 2), handed(0, 9, 6, 7, 2))], {0: 10})
     assert verdict.good
-    assert verdict.refused_commits == 1
+    assert verdict.refused_commits == {"CommitFailed": 1}
 
 
 def test_repetition_of_what_was_committed_is_wrong() -> None:
