@@ -70,7 +70,7 @@ def _augment(question: Question, plan: dict[Partition, str], start: Partition) -
                 if member != holder and (member not in reach or cost < reach[member][0]):
                     reach[member] = (cost, partition)
                     changed = True
-    counts = {member: 0 for member in question.members}
+    counts = dict.fromkeys(question.members, 0)
     for holder in plan.values():
         counts[holder] += 1
     member = min(reach, key=lambda member: reach[member][0] + UNEVEN * counts[member])

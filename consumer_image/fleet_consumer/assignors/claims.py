@@ -40,50 +40,54 @@ def settle(counts: Mapping[str, int], wanted: Sequence[frozenset[str]], claims: 
     neither can know (rules of Kafka's `AbstractStickyAssignor`).
     """
     claimed: dict[str, list[int]] = {topic: [] for topic in counts}
+    given_up: set[str] = set()
     contested: dict[str, set[int]] = {}
     kept: list[dict[str, Sequence[int]]] = []
     for topics, claim in zip(wanted, claims, strict=True):
         held = dict(claim.owned) if all(claim.owned.values()) else {t: some for t, some in claim.owned.items() if some}
         if not held.keys() <= topics:
-            for topic in held.keys() - topics:
-                contested.setdefault(topic, set()).update(held.pop(topic))
+            given_up |= held.keys() - topics
+            held = {topic: numbers for topic, numbers in held.items() if topic in topics}
         kept.append(held)
         for topic, numbers in held.items():
             claimed[topic].extend(numbers)
     free = {}
     for topic, count in counts.items():
         numbers, distinct = claimed[topic], frozenset(claimed[topic])
-        if len(distinct) != len(numbers) or (distinct and (min(distinct) < 0 or max(distinct) >= count)):
-            distinct, disputed = _judge(topic, count, claims, kept)
-            contested.setdefault(topic, set()).update(disputed)
+        beyond = distinct and (min(distinct) < 0 or max(distinct) >= count)
+        if beyond or len(distinct) != len(numbers) or topic in given_up:
+            distinct, contested[topic] = _judge(topic, count, claims, kept)
         if len(distinct) < count:
             free[topic] = [number for number in range(count) if number not in distinct] if distinct else [*range(count)]
-    unowned = {topic: numbers.intersection(free.get(topic, ())) for topic, numbers in contested.items()}
-    return Holdings(kept, free, {topic: numbers for topic, numbers in unowned.items() if numbers})
+    return Holdings(kept, free, {topic: numbers for topic, numbers in contested.items() if numbers})
 
 
 def _judge(
     topic: str, count: int, claims: Sequence[Claim], kept: Sequence[dict[str, Sequence[int]]]
 ) -> tuple[frozenset[int], set[int]]:
-    """Cut the claims to one topic down to those that stand; returns what is held now, and what equals dispute."""
+    """Cut the claims to one topic down to those that stand; returns what is kept now, and what nobody may keep.
+
+    A member that no longer subscribes keeps nothing of the topic, but its claim counts: it may well be the true one.
+    """
     best: dict[int, tuple[int, int]] = {}
-    disputed = set()
-    for member, (claim, held) in enumerate(zip(claims, kept, strict=True)):
-        for number in dict.fromkeys(held.get(topic, ())):
+    contested = set()
+    for member, claim in enumerate(claims):
+        for number in dict.fromkeys(claim.owned.get(topic, ())):
             if not 0 <= number < count:
                 continue
             generation = best[number][0] if number in best else None
             if generation is None or claim.generation > generation:
                 best[number] = (claim.generation, member)
-                disputed.discard(number)
+                contested.discard(number)
             elif claim.generation == generation:
-                disputed.add(number)
+                contested.add(number)
+    contested |= {number for number, (_, member) in best.items() if topic not in kept[member]}
     for held in kept:
         held.pop(topic, None)
     standing: dict[int, list[int]] = {}
     for number, (_, member) in best.items():
-        if number not in disputed:
+        if number not in contested:
             standing.setdefault(member, []).append(number)
     for member, numbers in standing.items():
         kept[member][topic] = numbers
-    return frozenset(number for numbers in standing.values() for number in numbers), disputed
+    return frozenset(number for numbers in standing.values() for number in numbers), contested
