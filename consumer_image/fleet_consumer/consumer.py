@@ -2,131 +2,68 @@
 
 It joins three parts, each with its own thread: the coordinator thread keeps the membership alive, the fetch thread
 reads ahead, and the caller's thread polls. Here is only what binds them: which record may be handed out now, and
-what the caller is told and when. Callbacks run on the caller's thread, inside `poll` and `close`.
+what the caller is told and when. Callbacks run on the caller's thread, inside `poll`, `unsubscribe` and `close`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
 
-from fleet_consumer.assignors import Assignor, load
-from fleet_consumer.clock import Clock, SystemClock
-from fleet_consumer.coordinator.flows import Ticket
-from fleet_consumer.coordinator.offsets import ResetPolicy
-from fleet_consumer.coordinator.thread import CoordinatorThread
-from fleet_consumer.fetch.librdkafka import check_properties, consumer_config
+from fleet_consumer.clock import Clock
+from fleet_consumer.consumer_base import CommitCallback
+from fleet_consumer.consumer_offsets import OffsetCalls
+from fleet_consumer.consumer_settings import ConsumerSettings
 from fleet_consumer.fetch.records import Records
-from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.group import errors
-from fleet_consumer.group.membership import Membership, OffsetAndMetadata
+from fleet_consumer.group.membership import Membership
 from fleet_consumer.group.messages import CallBack, CallBackKind, FinishCommit
-from fleet_consumer.group.settings import GroupSettings
-from fleet_consumer.net import ConnectionSettings
-from fleet_consumer.positions import Positions
 from fleet_consumer.record import TopicPartition
+
+__all__ = ["CommitCallback", "Consumer", "ConsumerSettings", "RebalanceCallback"]
 
 logger = logging.getLogger(__name__)
 
 RebalanceCallback = Callable[[Sequence[TopicPartition]], None]
-CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], Exception | None], None]
 
 LOOK_UP_S = 1.0
 """The longest that a waiting `poll` sleeps: so often at least it tells that the user's thread is alive."""
-READ_AHEAD_POLLS = 2
-"""How many full polls are read ahead: one to hand out while the next is read. Measured with values of 1 KiB, 4 took 5 %
-more CPU time: records grow cold in the processor's cache while they wait. librdkafka holds far more before it."""
-ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 LEAVE_WORDS = ("default", "leave", "remain")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerSettings:
-    """Everything that decides how a consumer behaves. Defaults are those of Kafka 4's Java consumer.
-
-    Times are milliseconds. `assignors` are names for `fleet_consumer.assignors.load`, or assignors (an object serves
-    one consumer), in order of preference; members keep their partitions through rebalances when all are cooperative.
-    `group_instance_id` makes the member static (KIP-345). `auto_offset_reset` is `earliest`, `latest` or `none`, for
-    partitions without a usable committed offset; partitions that appear after the first assignment start at the
-    beginning whatever it says. `rebalance_timeout_ms` None means `max_poll_interval_ms`, as in Java.
-    `properties` are further librdkafka settings, only those that `fetch.librdkafka.ALLOWED_PROPERTIES` lists.
-    Raises ValueError, naming the setting, for values that cannot work.
-    """
-
-    connection: ConnectionSettings
-    group_id: str
-    assignors: tuple[str | Assignor, ...] = ("range",)
-    group_instance_id: str | None = None
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3_000
-    max_poll_interval_ms: int = 300_000
-    max_poll_records: int = 500
-    auto_offset_reset: str = "earliest"
-    isolation_level: str = "read_uncommitted"
-    rebalance_timeout_ms: int | None = None
-    metadata_max_age_ms: int = 300_000
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.group_id:
-            raise ValueError("group_id is empty")
-        if not self.assignors:
-            raise ValueError("assignors names none; the default is ('range',)")
-        if self.auto_offset_reset not in [policy.value for policy in ResetPolicy]:
-            raise ValueError(f"auto_offset_reset is {self.auto_offset_reset!r}; use earliest, latest or none")
-        if self.isolation_level not in ISOLATION_LEVELS:
-            raise ValueError(f"isolation_level is {self.isolation_level!r}; use {' or '.join(ISOLATION_LEVELS)}")
-        for name in ("session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms", "max_poll_records"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.heartbeat_interval_ms >= self.session_timeout_ms:
-            raise ValueError(
-                f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
-                f"({self.session_timeout_ms}), usually a third of it or less"
-            )
-        check_properties(self.properties)
-
-
-class Consumer:
-    """A member of a consumer group. Making one starts nothing; `subscribe` does; `close` must be called.
+class Consumer(OffsetCalls):
+    """A member of a consumer group. Making one starts nothing; `subscribe` does; `close` must be called, or the
+    consumer used as a context manager.
 
     All methods belong to one thread, except `wakeup`, `membership` and `holds_session`, which any thread may call.
     Callbacks may call `commit`, `commit_async`, `committed`, `position`, `seek`, `pause`, `resume` and `assignment`,
-    never `poll` or `close`. After a `FatalConsumerError` every call but `close` raises it again.
+    never `poll`, `unsubscribe` or `close`. After a `FatalConsumerError` every call but `close` raises it again.
     """
 
     def __init__(self, settings: ConsumerSettings, clock: Clock | None = None) -> None:
-        self._settings = settings
-        self._clock = clock or SystemClock()
-        # A one-slot latch: whoever has news for the user's thread sets it.
-        self._signal = threading.Event()
+        super().__init__(settings, clock)
         self._woken = False
-        self._user = threading.Lock()
-        self._user_thread: int | None = None
-        self._closed = False
-        self._fatal: Exception | None = None
-        self._group = CoordinatorThread(
-            settings.connection,
-            _group_settings(settings),
-            tuple(load(each) if isinstance(each, str) else each for each in settings.assignors),
-            clock=self._clock,
-            on_news=self._signal.set,
-        )
-        # Both from the first subscription on.
-        self._fetch: FetchThread | None = None
-        self._positions: Positions | None = None
         self._callbacks: dict[CallBackKind, RebalanceCallback | None] = {}
-        self._commit_callbacks: dict[Ticket[None], CommitCallback] = {}
+        # How often `unsubscribe` was called: callbacks that were under way then are void.
+        self._subscription = 0
+        self._subscribed = False
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
     # Membership.
 
     def subscribe(
         self,
-        topics: Iterable[str],
+        topics: Iterable[str] | re.Pattern[str],
         *,
         on_assigned: RebalanceCallback | None = None,
         on_revoked: RebalanceCallback | None = None,
@@ -134,15 +71,18 @@ class Consumer:
     ) -> None:
         """Join the group for these topics; a second call replaces the first. Returns at once, joining goes on behind.
 
+        A compiled pattern takes in every topic whose whole name matches it, also those that are created later, but
+        neither the brokers' internal topics (`__…`) nor the ones that Consumer Fleet makes (`_fleet.…`).
+
         `on_revoked` gets partitions that still belong to this member until it returns: commit there.
         `on_lost` gets partitions that may belong to others already; without it `on_revoked` is called instead.
-        `on_assigned` gets the new partitions, before any record of theirs is handed out: seek there.
+        `on_assigned` gets the new partitions, before any record of theirs is handed out: seek there. In a cooperative
+        group each of them gets only what comes or goes, `on_assigned` also with nothing when all stays as it was.
         Raises ValueError for topics without a name, SettingsRefused (a ValueError) for what librdkafka does not take.
         """
         with self._entered():
-            wanted = tuple(topics)
-            if not wanted or not all(wanted):
-                raise ValueError(f"topics must be non-empty names, got {wanted!r}")
+            pattern = topics if isinstance(topics, re.Pattern) else None
+            wanted = () if isinstance(topics, re.Pattern) else _names(topics)
             self._callbacks = {
                 CallBackKind.ASSIGNED: on_assigned,
                 CallBackKind.REVOKED: on_revoked,
@@ -150,7 +90,33 @@ class Consumer:
             }
             if self._fetch is None:
                 self._start()
-            self._group.subscribe(wanted)
+            self._group.polled_at = self._clock.monotonic()
+            self._group.subscribe(wanted, pattern)
+            self._subscribed = True
+
+    def unsubscribe(self) -> None:
+        """Give everything back and leave the group (a static member only stops taking part); `subscribe` joins again.
+
+        Calls `on_revoked` or `on_lost` as `close` does; what it raises is raised after the group was left.
+        """
+        with self._entered(nested=False):
+            if not self._subscribed:
+                return
+            self._subscribed = False
+            try:
+                self._give_back_all(self._settings.rebalance_timeout_s)
+            finally:
+                self._subscription += 1
+                self._group.unsubscribe()
+
+    def enforce_rebalance(self, reason: str = "") -> None:
+        """Make the group rebalance with the next `poll`s, for example because an assignor's user data changed.
+
+        `reason` is for the broker's log. Raises NotSubscribed.
+        """
+        with self._entered():
+            self._check_subscribed()
+            self._group.enforce_rebalance(reason)
 
     def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
         """Hand out at most `max_records` records, as soon as any are there, after at most `timeout_s` seconds.
@@ -165,6 +131,7 @@ class Consumer:
         """
         with self._entered(nested=False):
             positions = self._started()
+            self._check_subscribed()
             limit = self._settings.max_poll_records if max_records is None else max_records
             deadline = self._clock.monotonic() + timeout_s
             while True:
@@ -174,6 +141,7 @@ class Consumer:
                 self._take_news()
                 self._check_fetch()
                 positions.take_starts()
+                self._auto_commit()
                 # Once the session is over, others may be handing out the same.
                 records = positions.take_records(limit) if self.holds_session() else Records([])
                 woken = self._woken
@@ -207,8 +175,9 @@ class Consumer:
         """Revoke, then leave or remain, then stop all threads; at most about `timeout_s` seconds. Idempotent.
 
         `leave` (KIP-1092): `leave` tells the coordinator at once, also for a static member; `remain` lets the session
-        time out; `default` is leave for dynamic and remain for static members. Commits nothing by itself: `on_revoked`
-        is called first, as in a rebalance. What a callback raises is raised after everything has been closed.
+        time out; `default` is leave for dynamic and remain for static members. Commits nothing by itself, unless
+        `auto_commit_interval_ms` says so: `on_revoked` is called first, as in a rebalance. What a callback raises is
+        raised after everything has been closed.
         """
         if leave not in LEAVE_WORDS:
             raise ValueError(f"leave is {leave!r}; use one of {', '.join(LEAVE_WORDS)}")
@@ -219,7 +188,7 @@ class Consumer:
             deadline = self._clock.monotonic() + timeout_s
             static = self._settings.group_instance_id is not None
             try:
-                self._give_back_all()
+                self._give_back_all(timeout_s)
             finally:
                 leaves = leave == "leave" or (leave == "default" and not static)
                 ended = self._group.close(leave=leaves, timeout_s=max(0.0, deadline - self._clock.monotonic()))
@@ -229,74 +198,7 @@ class Consumer:
                     logger.warning("group %s: threads had not ended after %g s", self._settings.group_id, timeout_s)
                 self._take_commit_results()
 
-    # Offsets.
-
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
-        """Commit and wait. Retries while that can help, at most `timeout_s` seconds.
-
-        Raises CommitFailed (no longer ours: do not repeat), RebalanceInProgress, RetriableCommitFailed (time is up;
-        unknown whether written), CommitRefused, TopicAuthorizationFailed, FatalConsumerError.
-        """
-        with self._entered():
-            self._started()
-            if not offsets:
-                return
-            ticket = self._group.commit(offsets, self._clock.monotonic() + timeout_s)
-            # The thread ends the ticket at its deadline; the second on top is for a thread that is busy.
-            if not ticket.wait(timeout_s + 1.0):
-                raise errors.RetriableCommitFailed(f"group {self._settings.group_id!r}: commit not confirmed in time")
-            self._take_commit_results()
-            if ticket.error is not None:
-                raise ticket.error
-
-    def commit_async(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None = None
-    ) -> None:
-        """Commit without waiting or retrying.
-
-        `callback(offsets, error or None)` runs inside a later `poll`, `commit` or `close`.
-        """
-        with self._entered():
-            self._started()
-            if offsets:
-                ticket = self._group.commit(offsets, None)
-                if callback is not None:
-                    self._commit_callbacks[ticket] = callback
-
-    def committed(
-        self, partitions: Iterable[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets, None where there is none.
-
-        Raises OffsetLookupFailed (also when the time is up), TopicAuthorizationFailed, GroupAuthorizationFailed.
-        """
-        with self._entered():
-            self._started()
-            ticket = self._group.committed(partitions)
-            if not ticket.wait(timeout_s):
-                ticket.cancel()
-                raise errors.OffsetLookupFailed(
-                    f"group {self._settings.group_id!r}: no answer about committed offsets within {timeout_s:g} s"
-                )
-            if ticket.error is not None:
-                raise ticket.error
-            return ticket.result or {}
-
-    def position(self, partition: TopicPartition) -> int | None:
-        """The next offset that poll would hand out; None while it is being looked up. Raises NotAssigned.
-
-        Worth a commit even where nothing was handed out yet: under `latest`, whoever owns the partition next would
-        otherwise start at what is the end by then.
-        """
-        with self._entered():
-            return self._started().position(partition)
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at `offset`; nothing that was read ahead before comes out. Raises NotAssigned."""
-        with self._entered():
-            if offset < 0:
-                raise ValueError(f"offset {offset} is negative")
-            self._started().seek(partition, offset)
+    # Holding back.
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions until `resume`; reassignment ends a pause. Raises NotAssigned."""
@@ -340,23 +242,9 @@ class Consumer:
         if first is not None:
             raise first
 
-    def _take_commit_results(self) -> None:
-        """As `_take_news`, but only commits: a callback that commits must not be called back into."""
-        kept = []
-        while self._group.news:
-            news = self._group.news.popleft()
-            if isinstance(news, FinishCommit):
-                self._finish_commit(news)
-            else:
-                kept.append(news)
-        self._group.news.extendleft(reversed(kept))
-
-    def _finish_commit(self, news: FinishCommit) -> None:
-        callback = self._commit_callbacks.pop(news.commit.ticket, None)
-        if callback is not None:
-            callback(news.commit.offsets, news.error)
-
     def _call_back(self, callback: CallBack) -> None:
+        if callback.subscription != self._subscription:
+            return  # From before `unsubscribe`, which has told the user itself.
         # Whatever the user's code raises, the rebalance goes on: the coordinator thread hears that this is done.
         try:
             if callback.kind is CallBackKind.ASSIGNED:
@@ -364,7 +252,8 @@ class Consumer:
             else:
                 # While the callback waited for this poll, the membership may have ended.
                 ours = self.holds_session() and self._group.picture.generation == callback.generation
-                self._taken_away(callback.kind if ours else CallBackKind.LOST, callback.partitions)
+                kind = callback.kind if ours else CallBackKind.LOST
+                self._taken_away(kind, callback.partitions, self._settings.rebalance_timeout_s)
         finally:
             self._group.called_back(callback)
 
@@ -376,11 +265,13 @@ class Consumer:
         finally:
             positions.look_up_unknown()
 
-    def _taken_away(self, kind: CallBackKind, partitions: Sequence[TopicPartition]) -> None:
+    def _taken_away(self, kind: CallBackKind, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
         """Revoked or lost: nothing of these comes out any more, then the user hears of it, then they are gone."""
         positions = self._started()
         positions.void(partitions)
         try:
+            if kind is CallBackKind.REVOKED:
+                self._auto_commit_before_giving_back(partitions, timeout_s)
             self._run_user_callback(kind, partitions)
         finally:
             positions.forget(partitions)
@@ -390,61 +281,16 @@ class Consumer:
         if callback is not None:
             callback(partitions)
 
-    def _give_back_all(self) -> None:
-        """Closing: tell the user that everything goes, as revoked while the session holds, else as lost."""
+    def _give_back_all(self, timeout_s: float) -> None:
+        """Tell the user that everything goes, as revoked while the session holds, else as lost."""
         partitions = tuple(sorted(self.assignment()))
         if partitions:
-            self._taken_away(CallBackKind.REVOKED if self.holds_session() else CallBackKind.LOST, partitions)
+            kind = CallBackKind.REVOKED if self.holds_session() else CallBackKind.LOST
+            self._taken_away(kind, partitions, timeout_s)
 
-    # Rules of use.
-
-    @contextmanager
-    def _entered(self, *, closing: bool = False, nested: bool = True) -> Iterator[None]:
-        """One thread at a time; calls from inside its callbacks where `nested` allows; after the end only close."""
-        me = threading.get_ident()
-        inside = self._user_thread == me
-        if inside and not nested:
-            raise errors.ConcurrentUse("callbacks may call neither poll nor close")
-        if not inside and not self._user.acquire(blocking=False):
-            raise errors.ConcurrentUse("another thread is inside this consumer; only wakeup may be called meanwhile")
-        try:
-            self._user_thread = me
-            if not closing:
-                if self._closed and not inside:
-                    raise errors.ConsumerClosed("this consumer is closed")
-                if self._fatal is not None:
-                    raise self._fatal
-            yield
-        finally:
-            if not inside:
-                self._user_thread = None
-                self._user.release()
-
-    def _start(self) -> None:
-        settings = self._settings
-        config = consumer_config(settings.connection, settings.group_id, settings.isolation_level, settings.properties)
-        self._fetch = FetchThread(
-            config,
-            name=f"fetch-{settings.group_id}",
-            read_ahead_records=settings.max_poll_records * READ_AHEAD_POLLS,
-            on_data=self._signal.set,
-            clock=self._clock,
-        )
-        self._positions = Positions(
-            self._group,
-            self._fetch,
-            group_id=settings.group_id,
-            policy=ResetPolicy(settings.auto_offset_reset),
-            read_committed=settings.isolation_level == "read_committed",
-            held_records_max=settings.max_poll_records,
-        )
-        self._fetch.start()
-        self._group.start()
-
-    def _started(self) -> Positions:
-        if self._positions is None:
+    def _check_subscribed(self) -> None:
+        if not self._subscribed:
             raise errors.NotSubscribed("subscribe first")
-        return self._positions
 
     def _check_fetch(self) -> None:
         if self._fetch is not None and self._fetch.failure is not None:
@@ -452,15 +298,8 @@ class Consumer:
             raise self._fetch.failure
 
 
-def _group_settings(settings: ConsumerSettings) -> GroupSettings:
-    rebalance_ms = settings.rebalance_timeout_ms
-    return GroupSettings(
-        group_id=settings.group_id,
-        instance_id=settings.group_instance_id,
-        session_timeout_s=settings.session_timeout_ms / 1000,
-        heartbeat_interval_s=settings.heartbeat_interval_ms / 1000,
-        max_poll_interval_s=settings.max_poll_interval_ms / 1000,
-        rebalance_timeout_s=(settings.max_poll_interval_ms if rebalance_ms is None else rebalance_ms) / 1000,
-        request_timeout_s=settings.connection.request_timeout_ms / 1000,
-        metadata_max_age_s=settings.metadata_max_age_ms / 1000,
-    )
+def _names(topics: Iterable[str]) -> tuple[str, ...]:
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if isinstance(topics, str) or not names or not all(names):
+        raise ValueError(f"topics must be a list of non-empty names or a compiled pattern, got {topics!r}")
+    return names

@@ -9,20 +9,50 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from fleet_consumer.coordinator.flows import Ticket
-from fleet_consumer.coordinator.offsets import ResetPolicy, Starts
+from fleet_consumer.coordinator.offsets import Starts
+from fleet_consumer.coordinator.reset_policy import ResetPolicy
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer
 from fleet_consumer.fetch.records import Records
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.group import errors
+from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 LOOKUP_RETRY_S = 5.0
 """How long starting positions that could not be found are left alone, so that their error is not raised hotly."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """A position that its broker did not have, and where reading went on instead.
+
+    `skipped` is how many offsets lie between, never to be read: records that were deleted before anybody read them,
+    or, when the log was cut off, 0.
+    """
+
+    partition: TopicPartition
+    position: int
+    start: int
+
+    @property
+    def skipped(self) -> int:
+        """The number of offsets from `position` up to and without `start`."""
+        return max(0, self.start - self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRangeReport:
+    """All of a consumer's OFFSET_OUT_OF_RANGE: how many, how many offsets were skipped in all, and the last one."""
+
+    count: int = 0
+    skipped: int = 0
+    last: OffsetReset | None = None
 
 
 class Positions:
@@ -48,6 +78,9 @@ class Positions:
         self._buffers: dict[TopicPartition, PartitionBuffer | None] = {}
         self._paused: set[TopicPartition] = set()
         self._appeared: set[TopicPartition] = set()
+        # Positions that turned out not to exist, until it is known where reading goes on.
+        self._out_of_range: dict[TopicPartition, int] = {}
+        self.out_of_range = OutOfRangeReport()
         # Lookups of starting positions under way, with the partitions they are for.
         self._lookups: dict[Ticket[Starts], frozenset[TopicPartition]] = {}
 
@@ -100,6 +133,15 @@ class Positions:
         for part in partitions:
             self._buffers.pop(part, None)
             self._paused.discard(part)
+            self._out_of_range.pop(part, None)
+
+    def committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Every position that is known, with the leader epoch of the record before it."""
+        return {
+            part: OffsetAndMetadata(buffer.position, buffer.leader_epoch)
+            for part, buffer in self._buffers.items()
+            if buffer is not None
+        }
 
     # What the user decides. Each raises NotAssigned, naming what is not owned, before it changes anything.
 
@@ -113,6 +155,7 @@ class Positions:
         """Go on at `offset`."""
         self._check_owned((partition,))
         former = self._buffers[partition]
+        self._out_of_range.pop(partition, None)
         buffer = PartitionBuffer(partition, offset, paused=partition in self._paused)
         self._buffers[partition] = buffer
         if former is None:
@@ -196,8 +239,11 @@ class Positions:
             start = starts.found.get(part)
             if start is not None:
                 buffer = PartitionBuffer(part, start.offset, paused=part in self._paused)
+                buffer.leader_epoch = start.leader_epoch
                 self._buffers[part] = buffer
                 buffers[part] = (buffer, start.leader_epoch)
+                if part in self._out_of_range:
+                    self._report(OffsetReset(part, self._out_of_range.pop(part), start.offset))
         if buffers:
             self._fetch.assign(buffers)
         without = [part for part in partitions if part in starts.without]
@@ -213,12 +259,21 @@ class Positions:
         part = buffer.topic_partition
         logger.warning(
             "partition %s-%d: offset %d is out of range (%s); reset policy: %s",
-            *(part.topic, part.partition, buffer.position, what.detail, self._policy.value),
+            *(part.topic, part.partition, buffer.position, what.detail, self._policy),
         )
+        self._out_of_range[part] = buffer.position
         buffer.current = False
         self._buffers[part] = None
         self._fetch.unassign(frozenset((part,)))
         self._look_up((part,), use_committed=False)
+
+    def _report(self, reset: OffsetReset) -> None:
+        before = self.out_of_range
+        self.out_of_range = OutOfRangeReport(before.count + 1, before.skipped + reset.skipped, reset)
+        logger.warning(
+            "partition %s-%d: reading goes on at %d; %d offsets were skipped, %d up to and without %d",
+            *(*reset.partition, reset.start, reset.skipped, reset.position, max(reset.position, reset.start)),
+        )
 
     def _check_owned(self, partitions: Iterable[TopicPartition]) -> None:
         missing = [part for part in partitions if part not in self._buffers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -89,7 +90,7 @@ class Member:
     def __init__(
         self,
         settings: ConsumerSettings,
-        topics: Sequence[str],
+        topics: Sequence[str] | re.Pattern[str],
         *,
         commits: bool = True,
         while_revoking: Callable[[], object] = lambda: None,

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, NamedTuple
 
 from fleet_consumer.coordinator.flows import Ask, AskAll, DoubtCoordinator, Flow, Pause, Where
+from fleet_consumer.coordinator.reset_policy import ResetPolicy
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.group.timing import SLOW_RETRY_S
 from fleet_consumer.group.metadata import topics_request
+from fleet_consumer.group.timing import SLOW_RETRY_S
 from fleet_consumer.net import AuthenticationFailed, NetError, TlsFailed
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode, describe, is_retriable
@@ -37,19 +37,13 @@ RETRY_S = 0.2
 READ_COMMITTED = 1
 
 
-class ResetPolicy(Enum):
-    """What to do about a partition without a usable offset; the values are Kafka's `auto.offset.reset`."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    NONE = "none"
-
-
 class Start(NamedTuple):
-    """Where to begin reading: offset, and the leader epoch it was committed with (-1: unknown)."""
+    """Where to begin reading: offset, the leader epoch it was committed with, and the record's time where that was
+    what was asked for (-1: unknown)."""
 
     offset: int
     leader_epoch: int = -1
+    timestamp: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +112,7 @@ def _read_committed(response: OffsetFetchResponse) -> tuple[dict[TopicPartition,
 def list_offsets(times: Mapping[TopicPartition, int], *, read_committed: bool) -> Flow[dict[TopicPartition, Start]]:
     """The offset at each partition's time (`EARLIEST`, `LATEST` or milliseconds), from its leader.
 
+    For a time in milliseconds it is the first record that is not older, or -1 where there is none.
     Raises TopicAuthorizationFailed, OffsetLookupFailed.
     """
     found: dict[TopicPartition, Start] = {}
@@ -178,7 +173,7 @@ def _read_offsets(response: Any) -> dict[TopicPartition, Start]:
         for part in topic.partitions:
             key = TopicPartition(topic.name, part.partition_index)
             if part.error_code == ErrorCode.NONE:
-                found[key] = Start(part.offset, part.leader_epoch)
+                found[key] = Start(part.offset, part.leader_epoch, part.timestamp)
             elif not is_retriable(part.error_code):
                 raise errors.OffsetLookupFailed(
                     f"partition {topic.name}-{part.partition_index}: "
@@ -196,11 +191,13 @@ def find_starts(
     read_committed: bool,
     use_committed: bool = True,
     delay_s: float = 0.0,
+    now_ms: int = 0,
 ) -> Flow[Starts]:
     """Where to begin: at the committed offset, else by the policy; partitions that `appeared` later at the beginning.
 
     `use_committed` False is for positions that turned out to be out of range. `delay_s` keeps a lookup that failed
     before from being repeated hotly.
+    `now_ms` is the time of day, for a policy by duration; a partition that has nothing so young begins at its end.
     """
     if delay_s:
         yield Pause(delay_s)
@@ -211,14 +208,20 @@ def find_starts(
     for part in partitions:
         if part in found:
             continue
-        if part in appeared or policy is ResetPolicy.EARLIEST:
+        if part in appeared or policy == ResetPolicy.EARLIEST:
             times[part] = EARLIEST
-        elif policy is ResetPolicy.LATEST:
+        elif policy == ResetPolicy.LATEST:
             times[part] = LATEST
+        elif policy.duration_ms is not None:
+            times[part] = max(0, now_ms - policy.duration_ms)
         else:
             without.append(part)
     if times:
-        found |= yield from list_offsets(times, read_committed=read_committed)
+        listed = yield from list_offsets(times, read_committed=read_committed)
+        ends = dict.fromkeys((part for part, start in listed.items() if start.offset < 0), LATEST)
+        if ends:
+            listed |= yield from list_offsets(ends, read_committed=read_committed)
+        found |= listed
     return Starts(found, tuple(without))
 
 

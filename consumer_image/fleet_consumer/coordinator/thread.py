@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,8 @@ from fleet_consumer.assignors import Assignor
 from fleet_consumer.clock import Clock
 from fleet_consumer.coordinator.directory import Directory
 from fleet_consumer.coordinator.flows import Ask, Flow, FlowRunner, Ticket, Where
-from fleet_consumer.coordinator.offsets import ResetPolicy, Starts, fetch_committed, find_starts
+from fleet_consumer.coordinator.offsets import Start, Starts, fetch_committed, find_starts, list_offsets
+from fleet_consumer.coordinator.reset_policy import ResetPolicy
 from fleet_consumer.group import errors
 from fleet_consumer.group.classic import ClassicMembership
 from fleet_consumer.group.membership import Membership, OffsetAndMetadata
@@ -31,16 +33,19 @@ from fleet_consumer.group.messages import (
     Commit,
     CommitRequested,
     CoordinatorDoubted,
+    CoordinatorWanted,
     Event,
     FinishCommit,
     PlanFailed,
     Planned,
+    RebalanceRequested,
     Report,
     RunAssignor,
     Send,
     Subscribed,
     Tick,
     Unanswered,
+    Unsubscribed,
 )
 from fleet_consumer.group.planning import plan
 from fleet_consumer.group.settings import GroupSettings
@@ -132,13 +137,26 @@ class CoordinatorThread:
         self._thread.start()
 
     @property
+    def started(self) -> bool:
+        """Whether `start` was called."""
+        return self._thread.ident is not None
+
+    @property
     def alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
-    def subscribe(self, topics: Iterable[str]) -> None:
-        """Be a member that wants these topics."""
-        self._tell(Subscribed(tuple(topics)))
+    def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
+        """Be a member that wants these topics, or with `pattern` whatever matches it."""
+        self._tell(Subscribed(tuple(topics), pattern))
+
+    def unsubscribe(self) -> None:
+        """Be no member any more."""
+        self._tell(Unsubscribed())
+
+    def enforce_rebalance(self, reason: str) -> None:
+        """Join again."""
+        self._tell(RebalanceRequested(reason))
 
     def called_back(self, callback: CallBack) -> None:
         """The user's callback has run."""
@@ -153,6 +171,7 @@ class CoordinatorThread:
     def committed(self, partitions: Iterable[TopicPartition]) -> Ticket[dict[TopicPartition, OffsetAndMetadata | None]]:
         """Ask for the group's committed offsets."""
         ticket: Ticket[dict[TopicPartition, OffsetAndMetadata | None]] = Ticket()
+        self._tell(CoordinatorWanted())
         self._tell(_Begin(fetch_committed(self._settings.group_id, tuple(partitions)), ticket))
         return ticket
 
@@ -176,8 +195,17 @@ class CoordinatorThread:
             read_committed=read_committed,
             use_committed=use_committed,
             delay_s=delay_s,
+            now_ms=round(self._clock.wall() * 1000),
         )
         self._tell(_Begin(flow, ticket))
+        return ticket
+
+    def list_offsets(
+        self, times: Mapping[TopicPartition, int], *, read_committed: bool
+    ) -> Ticket[dict[TopicPartition, Start]]:
+        """Ask the partitions' leaders for offsets by time (`offsets.list_offsets`)."""
+        ticket: Ticket[dict[TopicPartition, Start]] = Ticket()
+        self._tell(_Begin(list_offsets(times, read_committed=read_committed), ticket))
         return ticket
 
     def nudge(self) -> None:

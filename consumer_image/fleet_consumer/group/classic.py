@@ -25,6 +25,7 @@ from fleet_consumer.group.messages import (
     CloseRequested,
     CommitRequested,
     CoordinatorDoubted,
+    CoordinatorWanted,
     Event,
     FinishCommit,
     ForCommit,
@@ -108,6 +109,9 @@ class ClassicMembership(JoiningMember):
         if event.address == self._lookup.address:
             self._lookup.lost(now)
 
+    def _on_coordinator_wanted(self, _event: CoordinatorWanted, _now: float) -> None:
+        self._coordinator_wanted = True
+
     def _on_commit_requested(self, event: CommitRequested, now: float) -> None:
         event.commit.requested_at = now
         if self._fatal is not None:
@@ -179,7 +183,8 @@ class ClassicMembership(JoiningMember):
 
     def _heartbeat_answered(self, context: ForHeartbeat, response: Any, now: float) -> None:
         code = response.error_code
-        if context.identity is not self._identity:
+        # Sent before the close and answered after the LeaveGroup, it says that this member is unknown: so it wanted.
+        if context.identity is not self._identity or self._state is State.LEFT:
             return
         rule = rule_for(Api.HEARTBEAT, code)
         match rule.verdict:
@@ -248,12 +253,14 @@ class ClassicMembership(JoiningMember):
     # What time makes due.
 
     def _advance(self, now: float) -> None:
-        if self._state in (State.IDLE, State.LEFT, State.FAILED):
+        if self._state in (State.LEFT, State.FAILED):
             return
         self._doubt_coordinator(now)
-        if self._lookup.due(now):
+        if self._lookup.due(now) and (self._state is not State.IDLE or self._coordinator_wanted):
             self._lookup.in_flight = True
             self._send(lookup_request(self._settings), ForLookup(), anywhere=True)
+        if self._state is State.IDLE:
+            return
         if self._watch.due(now):
             self._watch.in_flight = True
             self._send(self._watch.request(), ForWatch(), anywhere=True)
@@ -307,6 +314,7 @@ _HANDLERS: Mapping[type, Callable[[ClassicMembership, Any, float], None]] = {
     Unsubscribed: ClassicMembership._on_unsubscribed,
     RebalanceRequested: ClassicMembership._on_rebalance_requested,
     CoordinatorDoubted: ClassicMembership._on_coordinator_doubted,
+    CoordinatorWanted: ClassicMembership._on_coordinator_wanted,
     CalledBack: ClassicMembership._on_called_back,
     CommitRequested: ClassicMembership._on_commit_requested,
     CloseRequested: ClassicMembership._on_close,

@@ -87,6 +87,7 @@ class MemberCore:
         self._leaving = False
         self._fatal: errors.ConsumerError | None = None
         self._trouble: Exception | None = None
+        self._coordinator_wanted = False
         self._lookup = CoordinatorLookup(backoff())
         self._heartbeat = HeartbeatTimer(settings.session_timeout_s, settings.heartbeat_interval_s, backoff())
         self._watch = MetadataWatch(settings.metadata_max_age_s, backoff(), settings.rack)

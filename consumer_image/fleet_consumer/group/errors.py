@@ -144,6 +144,12 @@ class NoOffsetForPartition(ConsumerError):
         self.partitions = tuple(partitions)
 
 
+class GroupMetadataUnknown(ConsumerError):
+    """The linked librdkafka writes group metadata in a format that is not known here; transactions need them."""
+
+    reason = "GroupMetadataUnknown"
+
+
 class NotAssigned(ConsumerError):
     """The call names a partition that this consumer does not own now."""
 

@@ -18,6 +18,14 @@ class OffsetAndMetadata(NamedTuple):
     metadata: str = ""
 
 
+class OffsetAndTimestamp(NamedTuple):
+    """A record found by time: its offset, its time in milliseconds since the epoch, its leader epoch (-1 unknown)."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int = -1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
     """One member of one group, at one moment.

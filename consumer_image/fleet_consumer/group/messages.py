@@ -211,6 +211,11 @@ class CoordinatorDoubted:
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorWanted:
+    """Somebody who is no member yet has a question for the coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
 class CalledBack:
     """The user's thread has finished a callback."""
 
@@ -241,6 +246,7 @@ Event = (
     | Planned
     | PlanFailed
     | CoordinatorDoubted
+    | CoordinatorWanted
     | CalledBack
     | CommitRequested
     | CloseRequested

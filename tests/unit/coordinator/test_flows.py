@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fleet_consumer.coordinator.flows import Ask, AskAll, DoubtCoordinator, Flow, FlowRunner, Pause, Ticket, Where
-from fleet_consumer.coordinator.offsets import ResetPolicy, Start, fetch_committed, find_starts, list_offsets
+from fleet_consumer.coordinator.offsets import Start, fetch_committed, find_starts, list_offsets
+from fleet_consumer.coordinator.reset_policy import ResetPolicy
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.net import Disconnected

@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import Message
 
 from fleet_consumer.coordinator.flows import Ticket
-from fleet_consumer.coordinator.offsets import ResetPolicy, Start, Starts
+from fleet_consumer.coordinator.offsets import Start, Starts
+from fleet_consumer.coordinator.reset_policy import ResetPolicy
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes
 from fleet_consumer.fetch.records import Records
