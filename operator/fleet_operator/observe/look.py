@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final, TypeVar
 
@@ -29,10 +29,12 @@ from fleet_consumer.wire.list_offsets import EARLIEST, LATEST, ListOffsetsRespon
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.metadata import MetadataResponse
 from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
+from fleet_operator.api.v1alpha1.conditions import TOPIC_NOT_FOUND
 from fleet_operator.observe import batches, folding
 from fleet_operator.observe.folding import GroupFacts, Offsets
 from fleet_operator.observe.settings import GroupInterest
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
+from fleet_operator.planning.topic_pattern import matched
 
 CALL_SECONDS: Final = 8.0
 """Patience with one phase of a look. There are three, so a broker that hangs is told of within half a minute."""
@@ -84,9 +86,24 @@ class Look:
 
     def take(self) -> ClusterObservation:
         """Ask the cluster everything. Raises NetError when not even Metadata can be had, or LookAbandonedError."""
+        metadata, topics = self._topics()
+        # From here on a pattern is the topics that it matches now.
+        return replace(self, interests=_resolved(self.interests, topics))._take(metadata, topics)
+
+    def _topics(self) -> tuple[MetadataResponse, dict[str, TopicObservation]]:
+        """The topics that matter. Patterns need the names of all; what nobody cares for is left out again."""
         named = {topic for interest in self.interests.values() for topic in interest.named_topics}
-        metadata = self.client.metadata((*sorted(named), batches.OFFSETS_TOPIC), timeout_s=CALL_SECONDS)
+        patterns = {interest.pattern for interest in self.interests.values() if interest.pattern is not None}
+        asked = (*sorted(named), batches.OFFSETS_TOPIC)
+        metadata = self.client.metadata(None if patterns else asked, timeout_s=CALL_SECONDS)
         topics = folding.topics(metadata)
+        if patterns:
+            wanted = {*asked, *(topic for pattern in patterns for topic in matched(pattern, topics))}
+            missing = dict.fromkeys(wanted - topics.keys(), TopicObservation(partitions=0, error=TOPIC_NOT_FOUND))
+            topics = {name: topics[name] for name in topics if name in wanted} | missing
+        return metadata, topics
+
+    def _take(self, metadata: MetadataResponse, topics: dict[str, TopicObservation]) -> ClusterObservation:
         facts = self._coordinators()
         questions = self._ask(metadata, topics, facts)
         self._wait(questions.calls())
@@ -213,6 +230,17 @@ class Look:
 
     def _last_of(self, group_id: str) -> GroupObservation | None:
         return self.last.groups.get(group_id) if self.last else None
+
+
+def _resolved(
+    interests: Mapping[str, GroupInterest], topics: Mapping[str, TopicObservation]
+) -> dict[str, GroupInterest]:
+    return {
+        group_id: interest
+        if interest.pattern is None
+        else replace(interest, topics=tuple(dict.fromkeys((*interest.topics, *matched(interest.pattern, topics)))))
+        for group_id, interest in interests.items()
+    }
 
 
 def _partitions(interest: GroupInterest, topics: Mapping[str, TopicObservation]) -> dict[str, int] | None:

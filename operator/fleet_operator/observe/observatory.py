@@ -19,6 +19,7 @@ from fleet_operator.observe import folding
 from fleet_operator.observe.observer import Observer, ObserverStoppedError
 from fleet_operator.observe.settings import GroupInterest, ObserverSettings
 from fleet_operator.planning.observation import ClusterObservation
+from fleet_operator.planning.topic_pattern import matched
 
 log = logging.getLogger(__name__)
 
@@ -204,11 +205,12 @@ class Observatory:
 
 
 def _both(one: GroupInterest, two: GroupInterest) -> GroupInterest:
-    """The interests of two objects in one Kafka group; a pattern (no topics) on either side means all topics."""
-    topics = tuple(dict.fromkeys((*one.topics, *two.topics))) if one.topics and two.topics else ()
+    """The interests of two objects in one Kafka group. Of two patterns the older object's counts: the younger waits."""
+    topics = tuple(dict.fromkeys((*one.topics, *two.topics)))
     return GroupInterest(
         group_id=one.group_id,
         topics=topics,
+        pattern=one.pattern or two.pattern,
         other_topics=tuple(dict.fromkeys((*one.other_topics, *two.other_topics))),
         failed_topic=one.failed_topic or two.failed_topic,
         read_committed=one.read_committed,
@@ -232,4 +234,7 @@ def _cluster_shape(seen: ClusterObservation | None) -> tuple[object, ...] | None
 
 def _topics(seen: ClusterObservation | None, interest: GroupInterest) -> list[object]:
     """The topics that one group cares for."""
-    return [seen.topics.get(topic) if seen else None for topic in interest.named_topics]
+    if seen is None:
+        return []
+    matching = matched(interest.pattern, seen.topics) if interest.pattern else ()
+    return [(topic, seen.topics.get(topic)) for topic in (*interest.named_topics, *matching)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -57,13 +58,15 @@ class ObserverSettings:
 class GroupInterest:
     """One ConsumerGroup's wish to be observed.
 
-    `topics` are its source topics; empty (a pattern) means those it has commits for. `other_topics` are those whose
+    `topics` are its source topics, `pattern` matches further ones at each look; where neither is known, those it has
+    commits for count. `other_topics` are those whose
     existence matters (outputs). `expects_members` says whether workers should be there, that is whether a group
     without members is worth looking at more often.
     """
 
     group_id: str
     topics: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
     other_topics: tuple[str, ...] = ()
     failed_topic: str = ""
     read_committed: bool = False

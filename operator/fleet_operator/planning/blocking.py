@@ -14,7 +14,9 @@ from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning.duplicates import Claim
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.support import consumer_group_support, kafka_cluster_support
+from fleet_operator.planning.sidecar import HANDLER_CONTAINER, handler_container
+from fleet_operator.planning.support import kafka_cluster_support
+from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern
 
 
 def find_blocking_problem(
@@ -37,9 +39,6 @@ def find_blocking_problem(
             f"KafkaCluster {name!r} is not in namespace {group.metadata.namespace!r}: create it there "
             "(spec.clusterRef cannot be changed)",
         )
-    not_served = consumer_group_support(group.spec).blocking
-    if not_served:
-        return Problem(conditions.NOT_YET_AVAILABLE, f"this version cannot run spec.{'; spec.'.join(not_served)}")
     not_served = kafka_cluster_support(cluster.spec).blocking
     if not_served:
         named = f"KafkaCluster {cluster.metadata.name!r}"
@@ -54,7 +53,25 @@ def find_blocking_problem(
         )
     if cluster_id_changed(cluster, observation):
         return Problem(conditions.CLUSTER_ID_CHANGED, changed_id_message(cluster, observation))
-    return _handler_problem(group, handler_files)
+    return _pattern_problem(group) or _container_problem(group) or _handler_problem(group, handler_files)
+
+
+def _pattern_problem(group: ConsumerGroup) -> Problem | None:
+    try:
+        group_pattern(group)
+    except PatternRefused as refused:
+        return Problem(conditions.TOPIC_PATTERN_REFUSED, f"spec.topicPattern: {refused}")
+    return None
+
+
+def _container_problem(group: ConsumerGroup) -> Problem | None:
+    if group.spec.handler.http is None or handler_container(group.spec.template) is not None:
+        return None
+    return Problem(
+        conditions.HANDLER_CONTAINER_NOT_FOUND,
+        f"spec.handler.http needs the container that serves it: name one {HANDLER_CONTAINER!r} in "
+        "spec.template.containers",
+    )
 
 
 def _handler_problem(group: ConsumerGroup, handler_files: Mapping[str, str] | None) -> Problem | None:

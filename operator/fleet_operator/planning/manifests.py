@@ -28,7 +28,7 @@ from fleet_operator.planning.readings import (
 )
 from fleet_operator.planning.revision import Revision
 from fleet_operator.planning.rollout import RevisionMark
-from fleet_operator.planning.worker_config import HTTP_PORT
+from fleet_operator.planning.sidecar import worker_port
 
 MIN_READY_S: Final = 5
 """A worker counts as available after this: a crash loop that is ready for a moment counts as nothing."""
@@ -46,7 +46,7 @@ def headless_service(group: ConsumerGroup) -> dict[str, Any]:
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": labels.worker_selector(name),
-            "ports": [{"name": "http", "port": HTTP_PORT, "targetPort": "http", "protocol": "TCP"}],
+            "ports": [{"name": "http", "port": worker_port(group), "targetPort": "http", "protocol": "TCP"}],
         },
     }
 

@@ -16,6 +16,7 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import labels
 from fleet_operator.planning.readings import REVISION_ANNOTATION, WORKER_CONFIG_KEY
+from fleet_operator.planning.sidecar import containers_of, worker_port
 from fleet_operator.planning.worker_config import (
     CA_PATH,
     CLIENT_CERT_PATH,
@@ -24,7 +25,6 @@ from fleet_operator.planning.worker_config import (
     CREDENTIALS_PATH,
     DRAIN_S,
     HANDLER_PATH,
-    HTTP_PORT,
 )
 
 CONTAINER: Final = "worker"
@@ -52,6 +52,7 @@ def pod_template(
         "labels": {**extra.labels, **labels.child_labels(group.metadata.name, labels.WORKER)},
         "annotations": {**extra.annotations, REVISION_ANNOTATION: revision},
     }
+    first, beside = containers_of(group)
     own_scratch = any(mount.get("mountPath", "").rstrip("/") == SCRATCH_PATH for mount in extra.volume_mounts)
     volumes = [_settings_volume(group, cluster, revision, handler_keys), *_plain(extra.volumes)]
     if not own_scratch:
@@ -67,9 +68,11 @@ def pod_template(
             "fsGroup": USER_ID,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_worker(group, image, own_scratch), *map(_restricted, extra.containers)],
+        "containers": [_worker(group, image, own_scratch), *map(_restricted, beside)],
         "volumes": volumes,
     }
+    if first:
+        spec["initContainers"] = [_restricted(container) for container in first]
     spec |= _placement(group)
     return {"metadata": metadata, "spec": spec}
 
@@ -102,7 +105,7 @@ def _worker(group: ConsumerGroup, image: str, own_scratch: bool) -> dict[str, An
         "command": ["fleet-consumer"],
         "args": ["run", "--config", CONFIG_FILE],
         "env": [*_plain(extra.env), _field("POD_NAME", "metadata.name"), _field("POD_NAMESPACE", "metadata.namespace")],
-        "ports": [{"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"}],
+        "ports": [{"name": "http", "containerPort": worker_port(group), "protocol": "TCP"}],
         "readinessProbe": _probe("/readyz", period_s=2, failures=2),
         "livenessProbe": _probe("/healthz", period_s=10, failures=6),
         "securityContext": {**copy.deepcopy(RESTRICTED), "readOnlyRootFilesystem": True},
@@ -157,7 +160,6 @@ def _placement(group: ConsumerGroup) -> dict[str, Any]:
         "topologySpreadConstraints": _plain(extra.topology_spread_constraints),
         "priorityClassName": extra.priority_class_name,
         "serviceAccountName": extra.service_account_name,
-        "initContainers": [_restricted(container) for container in extra.init_containers],
     }
     return {key: value for key, value in said.items() if value}
 

@@ -16,7 +16,7 @@ from fleet_operator.planning.rollout import Phase
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
 from fleet_operator.planning.status_members import STABLE, Roster, name_some, sort_members
 from fleet_operator.planning.status_problems import find_problems, topics_problem
-from fleet_operator.planning.support import consumer_group_support, effective_assignors
+from fleet_operator.planning.support import consumer_group_support
 
 
 def project_conditions(
@@ -222,9 +222,9 @@ def _topics_ready(facts: ConsumerGroupFacts) -> Condition:
         return Condition(c.TOPICS_READY, "False", problem.reason, problem.message)
     if facts.observation is None or not facts.observation.reachable:
         return _not_observed(facts, c.TOPICS_READY)
-    known = facts.observation.topics
-    needed = (*facts.group.source_topics, *facts.group.spec.handler.outputs)
-    if any(name not in known for name in needed):
+    known, sources = facts.observation.topics, facts.source_topics
+    needed = (*(sources or ()), *facts.group.spec.handler.outputs)
+    if sources is None or any(name not in known for name in needed):
         return Condition(c.TOPICS_READY, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been asked for yet")
     failed = known.get(facts.failed_topic)
     if failed is None or failed.error:
@@ -261,7 +261,7 @@ def _assignor(facts: ConsumerGroupFacts) -> str:
     observed = facts.observed_group
     if observed is not None and observed.assignor:
         return observed.assignor
-    return effective_assignors(facts.group.spec.consumer.classic.assignors)[0]
+    return facts.group.spec.consumer.classic.assignors[0]
 
 
 def _status_of(previous: Sequence[Mapping[str, Any]], kind: str) -> str:

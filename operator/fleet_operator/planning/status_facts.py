@@ -10,6 +10,7 @@ from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, WorkerObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.rollout import FleetFacts, PodFacts, RolloutDecision
+from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern, matched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +47,28 @@ class ConsumerGroupFacts:
         return naming.failed_topic(self.group.group_id)
 
     @property
+    def source_topics(self) -> tuple[str, ...] | None:
+        """The topics that the group reads: the spec's, or those that match its pattern; None while nobody has looked.
+
+        A pattern's topics are known once the group itself was part of a look: before, only others' topics are.
+        """
+        seen = self.observation
+        if self.group.spec.topic_pattern is None:
+            return self.group.source_topics
+        if seen is None or not seen.reachable or self.group.group_id not in seen.groups:
+            return None
+        try:
+            pattern = group_pattern(self.group)
+        except PatternRefused:
+            return None
+        assert pattern is not None
+        return matched(pattern, seen.topics)
+
+    @property
     def partition_counts(self) -> dict[str, int] | None:
         """Partitions of each source topic; None while one of them is missing or has not been asked for."""
         if self.observation is None or not self.observation.reachable:
             return None
-        found = {topic: self.observation.topics.get(topic) for topic in self.group.source_topics}
+        found = {topic: self.observation.topics.get(topic) for topic in self.source_topics or ()}
         counts = {name: topic.partitions for name, topic in found.items() if topic and not topic.error}
         return counts if counts and len(counts) == len(found) else None

@@ -102,13 +102,20 @@ def topics_problem(facts: ConsumerGroupFacts) -> Problem | None:
     if facts.observation is None or not facts.observation.reachable:
         return None
     topics = facts.observation.topics
-    needed = (*facts.group.source_topics, *facts.group.spec.handler.outputs)
+    sources = facts.source_topics
+    needed = (*(sources or ()), *facts.group.spec.handler.outputs)
     bad = {name: topics[name].error for name in needed if name in topics and topics[name].error}
     missing = [name for name, error in bad.items() if error == conditions.TOPIC_NOT_FOUND]
     if missing:
         return Problem(
             conditions.TOPIC_NOT_FOUND,
             f"not on the cluster: {name_some(missing)}; source and output topics are yours to create",
+        )
+    if sources == ():
+        return Problem(
+            conditions.TOPIC_NOT_FOUND,
+            f"no topic on the cluster matches spec.topicPattern {facts.group.spec.topic_pattern!r} yet; "
+            "the workers wait for one",
         )
     for name, error in bad.items():
         return Problem(str(error), f"topic {name} cannot be used: {error}")

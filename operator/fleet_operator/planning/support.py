@@ -12,9 +12,6 @@ from typing import Final
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroupSpec, Deletion
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaClusterSpec
 
-ASSIGNORS: Final = ("range", "roundrobin")
-"""The assignors that this version's workers have."""
-
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -31,34 +28,18 @@ class Support:
         return not self.ignored and not self.blocking
 
 
-def effective_assignors(wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """The wanted assignors that exist here, in the wanted order; range when there is none."""
-    return tuple(name for name in wanted if name in ASSIGNORS) or ASSIGNORS[:1]
-
-
 def consumer_group_support(spec: ConsumerGroupSpec) -> Support:
     """What a ConsumerGroup asks for that this version does not do."""
     ignored = []
-    missing = [name for name in spec.consumer.classic.assignors if name not in ASSIGNORS]
-    if missing:
-        used = ", ".join(effective_assignors(spec.consumer.classic.assignors))
-        ignored.append(f"consumer.classic.assignors: {', '.join(missing)} (the fleet runs {used})")
     if spec.consumer.protocol != "Classic":
         ignored.append("consumer.protocol: Consumer (the fleet runs Classic)")
-    if spec.handler.concurrency > 1:
-        ignored.append(f"handler.concurrency: {spec.handler.concurrency} (each worker runs 1 handler)")
     if spec.retry is not None:
         ignored.append("retry (failed records go to the failed topic at once)")
     if spec.scaling is not None:
         ignored.append("scaling (the fleet keeps spec.replicas)")
     if spec.deletion != Deletion():
         ignored.append("deletion (the Kafka group and its topics are kept)")
-    blocking = []
-    if spec.topic_pattern is not None:
-        blocking.append("topicPattern (name the topics in spec.topics)")
-    if spec.handler.http is not None:
-        blocking.append("handler.http (use spec.handler.python)")
-    return Support(tuple(ignored), tuple(blocking))
+    return Support(tuple(ignored))
 
 
 def kafka_cluster_support(spec: KafkaClusterSpec) -> Support:

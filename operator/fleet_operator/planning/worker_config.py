@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fleet_consumer import naming
-from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, HttpHandler
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
-from fleet_operator.planning.support import effective_assignors
+from fleet_operator.planning.sidecar import worker_port
 
 CONFIG_VERSION: Final = 1
 CONFIG_DIRECTORY: Final = "/etc/consumer-fleet"
@@ -20,7 +20,6 @@ CREDENTIALS_PATH: Final = "credentials"
 CA_PATH: Final = "tls/ca"
 CLIENT_CERT_PATH: Final = "tls/client"
 
-HTTP_PORT: Final = 8080
 DRAIN_S: Final = 20
 """How long a worker may finish what it has in hand after SIGTERM; the pod's grace period is longer."""
 
@@ -42,7 +41,7 @@ def worker_config(group: ConsumerGroup, cluster: KafkaCluster, *, revision: str)
         "handler": _handler(group),
         "consumer": _consumer(group),
         "failedTopic": naming.failed_topic(group.group_id),
-        "httpPort": HTTP_PORT,
+        "httpPort": worker_port(group),
         "drainSeconds": DRAIN_S,
     }
 
@@ -71,19 +70,23 @@ def _handler(group: ConsumerGroup) -> dict[str, Any]:
         python = {"callable": handler.python.callable, "path": path}
     return {
         "python": python,
-        "http": {"port": handler.http.port, "path": handler.http.path} if handler.http else None,
+        "http": _http(handler.http) if handler.http else None,
         "timeoutSeconds": handler.timeout_seconds,
         "decode": {"key": handler.decode.key, "value": handler.decode.value},
         "outputs": list(handler.outputs),
-        "concurrency": 1,
+        "concurrency": handler.concurrency,
     }
+
+
+def _http(http: HttpHandler) -> dict[str, Any]:
+    return {"port": http.port, "path": http.path, "batch": http.batch}
 
 
 def _consumer(group: ConsumerGroup) -> dict[str, Any]:
     consumer = group.spec.consumer
     return {
         "protocol": "Classic",
-        "assignors": list(effective_assignors(consumer.classic.assignors)),
+        "assignors": list(consumer.classic.assignors),
         "sessionTimeoutSeconds": consumer.classic.session_timeout_seconds,
         "heartbeatIntervalSeconds": consumer.classic.heartbeat_interval_seconds,
         "staticMembership": consumer.static_membership,

@@ -6,6 +6,7 @@ What changes often comes from the caches; what must be certain (a handler's sour
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, KAFKA_CLUST
 from fleet_operator.observe.settings import GroupInterest
 from fleet_operator.planning.duplicates import Claim, older_owner
 from fleet_operator.planning.observation import ClusterObservation, WorkerObservation, as_of
+from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.routing import cluster_of, group_id_of
 from fleet_operator.runtime.cache import Key, key_of
@@ -104,11 +106,20 @@ def _interest(group: ConsumerGroup) -> GroupInterest:
     return GroupInterest(
         group_id=group.group_id,
         topics=group.source_topics,
+        pattern=_pattern(group),
         other_topics=group.spec.handler.outputs,
         failed_topic=naming.failed_topic(group.group_id),
         read_committed=group.spec.consumer.isolation_level == "ReadCommitted",
         expects_members=group.wanted_replicas > 0,
     )
+
+
+def _pattern(group: ConsumerGroup) -> re.Pattern[str] | None:
+    """The pattern to be matched; one that is refused matches nothing, and a condition says why."""
+    try:
+        return group_pattern(group)
+    except PatternRefused:
+        return None
 
 
 async def _handler_files(context: Context, group: ConsumerGroup) -> Mapping[str, str] | None:

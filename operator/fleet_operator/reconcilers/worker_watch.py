@@ -16,7 +16,8 @@ from fleet_consumer.clock import Clock
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.clients.worker_status import WorkerStatusClient
 from fleet_operator.planning.observation import WorkerObservation
-from fleet_operator.planning.worker_config import HTTP_PORT
+from fleet_operator.planning.pod_template import CONTAINER
+from fleet_operator.planning.sidecar import WORKER_PORT
 from fleet_operator.runtime.cache import Key
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class _Fleet:
 
     answers: tuple[WorkerObservation, ...] = ()
     due_at: float = 0.0
-    pods: frozenset[tuple[str, str]] = frozenset()
+    pods: frozenset[tuple[str, str, int]] = frozenset()
     asking: asyncio.Task[None] | None = None
 
 
@@ -55,7 +56,7 @@ class WorkerWatch:
         if addresses and fleet.asking is None and (now >= fleet.due_at or addresses != fleet.pods):
             fleet.pods = addresses
             fleet.asking = asyncio.create_task(self._ask(group, fleet), name=f"workers-of-{'/'.join(group)}")
-        living = {pod for pod, _ in addresses}
+        living = {pod for pod, _, _ in addresses}
         return tuple(answer for answer in fleet.answers if answer.pod in living)
 
     def forget(self, group: Key) -> None:
@@ -74,7 +75,7 @@ class WorkerWatch:
     async def _ask(self, group: Key, fleet: _Fleet) -> None:
         try:
             asked = sorted(fleet.pods)[:WORKERS_MAX]
-            heard = await asyncio.gather(*(self._client.member(pod, ip, HTTP_PORT) for pod, ip in asked))
+            heard = await asyncio.gather(*(self._client.member(pod, ip, port) for pod, ip, port in asked))
         finally:
             fleet.asking = None
         answers = tuple(answer for answer in heard if answer is not None)
@@ -84,10 +85,20 @@ class WorkerWatch:
             self._news(group)
 
 
-def _addresses(pods: Sequence[JsonObject]) -> list[tuple[str, str]]:
-    """Name and address of each running pod."""
+def _addresses(pods: Sequence[JsonObject]) -> list[tuple[str, str, int]]:
+    """Name, address and port of each running pod."""
     return [
-        (pod["metadata"]["name"], pod["status"]["podIP"])
+        (pod["metadata"]["name"], pod["status"]["podIP"], _port(pod))
         for pod in pods
         if pod.get("status", {}).get("podIP") and pod["status"].get("phase") == "Running"
     ]
+
+
+def _port(pod: JsonObject) -> int:
+    """Where the worker in this pod answers: pods of different revisions may differ."""
+    for container in pod.get("spec", {}).get("containers", ()):
+        if container.get("name") == CONTAINER:
+            for port in container.get("ports", ()):
+                if port.get("name") == "http":
+                    return int(port["containerPort"])
+    return WORKER_PORT

@@ -21,8 +21,9 @@ KNOWN = {"clusterId": "cluster-b"}
     ("spec", "arguments", "reason", "named"),
     [
         ({}, {"cluster": None}, "ClusterNotFound", "'main'"),
-        ({"topics": None, "topicPattern": "^x"}, {}, "NotYetAvailable", "spec.topicPattern"),
-        ({"handler": {"http": {}}}, {}, "NotYetAvailable", "spec.handler.http"),
+        ({"topics": None, "topicPattern": "("}, {}, "TopicPatternRefused", "spec.topicPattern: '('"),
+        ({"topics": None, "topicPattern": "(a+)+"}, {}, "TopicPatternRefused", "repetition inside another"),
+        ({"handler": {"http": {}}}, {}, "HandlerContainerNotFound", "'handler'"),
         ({}, {"cluster": kafka_cluster(sasl=OAUTH, tls={})}, "NotYetAvailable", "spec.sasl.mechanism"),
         ({}, {"older": OLDER}, "GroupIdTaken", "shop/first"),
         ({}, {"cluster": kafka_cluster(status=KNOWN), "observation": observation()}, "ClusterIdChanged", "cluster-b"),
@@ -42,6 +43,9 @@ def test_blocking_problem_names_the_object_and_the_cause(
 
 def test_nothing_blocks_a_plain_group() -> None:
     assert find_blocking_problem(consumer_group(), kafka_cluster()) is None
+    assert find_blocking_problem(consumer_group(topics=None, topicPattern="^orders\\..*"), kafka_cluster()) is None
+    served = consumer_group(handler={"http": {}}, template={"containers": [{"name": "handler", "image": "shop"}]})
+    assert find_blocking_problem(served, kafka_cluster()) is None
     with_source = consumer_group(handler=FROM_CONFIG_MAP)
     assert find_blocking_problem(with_source, kafka_cluster(), handler_files={"shop.py": ""}) is None
 

@@ -189,6 +189,39 @@ def test_check_pod_is_the_workers_pod_with_another_command() -> None:
     assert [c["name"] for c in spec["initContainers"]] == ["first"]
 
 
+SERVED: dict[str, Any] = {
+    "handler": {"http": {"port": 8080}},
+    "template": {
+        "containers": [
+            {"name": "beside", "image": "b"},
+            {"name": "handler", "image": "shop", "securityContext": {"privileged": True}},
+        ],
+        "initContainers": [{"name": "first", "image": "f"}],
+    },
+}
+
+
+def test_http_handler_runs_as_a_native_sidecar_that_outlives_the_worker() -> None:
+    group = consumer_group(**SERVED)
+    revision = plan_revision(group, kafka_cluster(), handler_files=None, image=IMAGE)
+    spec = revision.pod_template["spec"]
+    assert [each["name"] for each in spec["initContainers"]] == ["first", "handler"]
+    assert spec["initContainers"][1]["restartPolicy"] == "Always"
+    assert "privileged" not in spec["initContainers"][1]["securityContext"]
+    assert [each["name"] for each in spec["containers"]] == ["worker", "beside"]
+    check = manifests.preflight_pod(group, revision=revision.hash, pod_template=revision.pod_template)["spec"]
+    assert [each["name"] for each in check["initContainers"]] == ["first", "handler"]
+    assert [each["name"] for each in check["containers"]] == ["worker"]
+
+
+def test_worker_leaves_the_port_that_its_handler_wants() -> None:
+    group = consumer_group(**SERVED)
+    revision = plan_revision(group, kafka_cluster(), handler_files=None, image=IMAGE)
+    assert revision.worker_config["httpPort"] == 8081
+    assert revision.pod_template["spec"]["containers"][0]["ports"][0]["containerPort"] == 8081
+    assert manifests.headless_service(group)["spec"]["ports"][0]["port"] == 8081
+
+
 def test_revision_is_named_wherever_it_is_needed() -> None:
     group = consumer_group()
     revision = revision_of(group, files=FILES)
@@ -235,6 +268,8 @@ def test_settings_handler_and_secrets_lie_in_one_projected_volume() -> None:
         {"handler": {"python": {"callable": "shop:handle", "configMapRef": {"name": "h"}}, "outputs": ["done"]}},
         {"consumer": {"classic": {"assignors": ["cooperative-sticky"]}, "staticMembership": False}},
         {"consumer": {"properties": {"fetch.min.bytes": "1"}, "isolationLevel": "ReadCommitted"}},
+        {"topics": None, "topicPattern": "^orders", "consumer": {"classic": {"assignors": ["shop.assign:Mine"]}}},
+        {"handler": {"http": {"port": 9000, "batch": True}}, "template": {"containers": [{"name": "handler"}]}},
         {"groupId": "shop.orders", "topics": ["a", "b"], "handler": {"python": {"callable": "a:b"}, "concurrency": 4}},
     ],
 )
@@ -248,7 +283,8 @@ def test_worker_reads_what_the_operator_writes(spec: dict[str, Any], connection:
     assert (config.group_id, config.topics) == (group.group_id, group.source_topics)
     assert (config.revision, config.failed_topic) == (revision.hash, naming.failed_topic(group.group_id))
     assert config.consumer.session_timeout_seconds == group.spec.consumer.classic.session_timeout_seconds
-    assert set(config.consumer.assignors) <= {"range", "roundrobin"}
+    assert config.consumer.assignors == group.spec.consumer.classic.assignors
+    assert config.handler.concurrency == group.spec.handler.concurrency
 
 
 def test_worker_pod_can_write_only_to_its_scratch_directory() -> None:

@@ -312,11 +312,11 @@ def test_fields_of_later_versions_are_named() -> None:
     group = consumer_group(
         scaling={"maxReplicas": 4},
         retry={"policyRef": {"name": "standard"}},
-        consumer={"classic": {"assignors": ["cooperative-sticky"]}},
+        consumer={"protocol": "Consumer"},
     )
     status = project(facts(group=group))
     assert condition(status, "SpecHonored") == ("False", "NotYetAvailable")
-    for word in ("spec.scaling", "spec.retry", "spec.consumer.classic.assignors: cooperative-sticky", "runs range"):
+    for word in ("spec.scaling", "spec.retry", "spec.consumer.protocol: Consumer", "runs Classic"):
         assert word in message(status, "SpecHonored")
     assert condition(status, "ScalingActive") == ("False", "NotYetAvailable")
     assert condition(status, "Ready") == ("True", "FleetReady"), "the fleet works without them"
@@ -337,6 +337,41 @@ def test_fields_of_later_versions_are_named() -> None:
 )
 def test_topics(topics: Mapping[str, TopicObservation], verdict: tuple[str, str]) -> None:
     assert condition(project(facts(observation=observation(topics=topics))), "TopicsReady") == verdict
+
+
+PATTERN: dict[str, Any] = {"topics": None, "topicPattern": "^orders.*"}
+TWO_MATCH = {
+    "orders": TopicObservation(partitions=4),
+    "orders.eu": TopicObservation(partitions=2),
+    "payments": TopicObservation(partitions=9),
+    "_fleet.orders.failed": TopicObservation(partitions=4),
+}
+
+
+def test_pattern_counts_the_topics_that_match_and_no_other() -> None:
+    group = consumer_group(replicas=2, **PATTERN)
+    ends = {("orders", n): 100 for n in range(4)} | {("orders.eu", n): 7 for n in range(2)}
+    seen = observation(
+        observed_group(end_offsets=ends, log_starts=dict.fromkeys(ends, 0)),
+        topics=TWO_MATCH,
+    )
+    status = project(facts(group=group, observation=seen))
+    assert (status["partitions"], status["lag"]) == (6, 8)
+    assert condition(status, "TopicsReady") == ("True", "TopicsExist")
+
+
+def test_pattern_that_matches_nothing_yet_is_told() -> None:
+    group = consumer_group(topics=None, topicPattern="^invoices")
+    status = project(facts(group=group, observation=observation(topics=TWO_MATCH)))
+    assert condition(status, "TopicsReady") == ("False", "TopicNotFound")
+    assert "'^invoices'" in message(status, "TopicsReady")
+
+
+def test_topics_of_a_pattern_are_unknown_until_the_group_was_looked_at() -> None:
+    group = consumer_group(**PATTERN)
+    status = project(facts(group=group, observation=observation(groups={}, topics=TWO_MATCH)))
+    assert condition(status, "TopicsReady") == ("Unknown", "NotYetObserved")
+    assert "partitions" not in status
 
 
 def test_missing_output_topic_is_named() -> None:

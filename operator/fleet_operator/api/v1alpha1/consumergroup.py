@@ -40,6 +40,7 @@ class HttpHandler(Model):
 
     port: Annotated[int, Field(ge=1, le=65_535)] = 8080
     path: Annotated[str, Field(max_length=1024, pattern=r"^/")] = "/records"
+    batch: bool = False
 
 
 class Decode(Model):
@@ -200,7 +201,7 @@ class ConsumerGroup(CustomResource):
 
     @property
     def source_topics(self) -> tuple[str, ...]:
-        """The topics named in the spec; empty for a pattern."""
+        """The topics named in the spec; empty for a pattern, whose topics only a look at the cluster tells."""
         return self.spec.topics or ()
 
     @property

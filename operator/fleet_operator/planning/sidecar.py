@@ -1,0 +1,50 @@
+"""The container of an HTTP handler: where a user gives it, and how it stands in the pod.
+
+It is written like any other container of `template.containers`, under the name `handler`, and becomes a native sidecar
+(an init container that restarts): the kubelet starts it before the worker and ends it after the worker, so it still
+answers while the worker drains.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, Template
+
+HANDLER_CONTAINER: Final = "handler"
+"""The name by which the handler's container is known among those of the template."""
+
+WORKER_PORT: Final = 8080
+SPARE_WORKER_PORT: Final = 8081
+
+
+def handler_container(template: Template) -> Mapping[str, Any] | None:
+    """The handler's container, or None; an init container of that name counts when it is a native sidecar already."""
+    for container in template.containers:
+        if container.get("name") == HANDLER_CONTAINER:
+            return container
+    for container in template.init_containers:
+        if container.get("name") == HANDLER_CONTAINER and container.get("restartPolicy") == "Always":
+            return container
+    return None
+
+
+def containers_of(group: ConsumerGroup) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The user's init containers and containers, with the handler's among the former when it is served over HTTP.
+
+    It comes last there: what prepares the pod may prepare the handler too.
+    """
+    template = group.spec.template
+    first, beside = [list(map(copy.deepcopy, each)) for each in (template.init_containers, template.containers)]
+    if group.spec.handler.http is None:
+        return first, beside
+    moved = [{**each, "restartPolicy": "Always"} for each in beside if each.get("name") == HANDLER_CONTAINER]
+    return [*first, *moved], [each for each in beside if each.get("name") != HANDLER_CONTAINER]
+
+
+def worker_port(group: ConsumerGroup) -> int:
+    """The port of the worker's own pages: containers of a pod share their ports, and the handler chooses first."""
+    http = group.spec.handler.http
+    return SPARE_WORKER_PORT if http is not None and http.port == WORKER_PORT else WORKER_PORT
