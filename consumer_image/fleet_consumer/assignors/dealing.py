@@ -6,7 +6,7 @@ no step is taken for a single partition where a million of them are dealt.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 
@@ -25,22 +25,24 @@ class Cards:
         return len(self.numbers)
 
 
-def deal(cards: Cards, needs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, Cards]]:
-    """Deal all cards to (member, number of cards wanted), one by one around the table; who has enough gets up.
+def deal(cards: Cards, tables: Iterable[Sequence[tuple[int, int]]]) -> Iterator[tuple[int, Cards]]:
+    """Deal all cards, one table after the other, to (member, number of cards wanted).
 
-    The wants sum up to the cards that there are. Yields members with their hands, in which the order is kept.
+    At a table cards go round one by one; who has enough gets up. The wants sum up to the cards that there are. Yields
+    members with their hands, in which the order is kept.
     """
-    hands = {member: Cards() for member, need in needs if need}
-    at, rounds = 0, 0
-    table = [(member, need) for member, need in needs if need]
-    while table:
-        more = min(need for _, need in table) - rounds
-        end = at + more * len(table)
-        for seat, (member, _) in enumerate(table, at):
-            hands[member].topics += cards.topics[seat : end : len(table)]
-            hands[member].numbers += cards.numbers[seat : end : len(table)]
-        at, rounds = end, rounds + more
-        table = [(member, need) for member, need in table if need > rounds]
+    hands: dict[int, Cards] = {}
+    at = 0
+    for table in tables:
+        rounds = 0
+        while seated := [(member, need) for member, need in table if need > rounds]:
+            more = min(need for _, need in seated) - rounds
+            end = at + more * len(seated)
+            for seat, (member, _) in enumerate(seated, at):
+                hand = hands.setdefault(member, Cards())
+                hand.topics += cards.topics[seat : end : len(seated)]
+                hand.numbers += cards.numbers[seat : end : len(seated)]
+            at, rounds = end, rounds + more
     yield from hands.items()
 
 

@@ -20,6 +20,8 @@ from fleet_consumer.assignors.steals import is_settled, steal
 
 Tally = Mapping[int, int]
 """How many partitions of each kind."""
+Needs = list[tuple[int, int]]
+"""Members by index, and how many more partitions they want."""
 
 
 def plan_sticky(
@@ -52,13 +54,8 @@ def plan_sticky(
         if surplus:
             _release(kinds, holdings, index, surplus)
     shares = [dict(zip(kept, map(sorted, kept.values()), strict=True)) for kept in holdings.kept]
-    needs: list[list[tuple[int, int]]] = [[] for _ in kinds.sizes]
-    for index, (had, gets) in enumerate(zip(held, given, strict=True)):
-        for kind, count in gets.items():
-            if count > had.get(kind, 0):
-                needs[kind].append((index, count - had.get(kind, 0)))
-    for cards, wishes in zip(_cards(kinds, counts, holdings.free), needs, strict=True):
-        for index, hand in deal(cards, wishes):
+    for cards, tables in zip(_cards(kinds, counts, holdings.free), _tables(kinds, held, given), strict=True):
+        for index, hand in deal(cards, tables):
             put(hand if hand_over else _uncontested(hand, holdings.contested), shares[index])
     return {member: Assignment(share) for member, share in zip(members, shares, strict=True)}
 
@@ -79,6 +76,22 @@ def _spread_out(kinds: Kinds, held: Sequence[Tally]) -> Sequence[Tally]:
     if not is_settled(spread):
         exchange(spread)
     return spread.given
+
+
+def _tables(kinds: Kinds, held: Sequence[Tally], given: Sequence[Tally]) -> list[tuple[Needs, Needs]]:
+    """Who is dealt how many cards of each kind: first those below the lowest count of all, up to it, then the rest."""
+    floor = min((sum(gets.values()) for gets in given), default=0)
+    tables: list[tuple[Needs, Needs]] = [([], []) for _ in kinds.sizes]
+    for index, (had, gets) in enumerate(zip(held, given, strict=True)):
+        below = floor - sum(had.values())
+        for kind, count in gets.items():
+            need = count - had.get(kind, 0)
+            if need > 0:
+                first = max(0, min(need, below))
+                tables[kind][0].append((index, first))
+                tables[kind][1].append((index, need - first))
+                below -= first
+    return tables
 
 
 def _release(kinds: Kinds, holdings: Holdings, index: int, surplus: Mapping[int, int]) -> None:

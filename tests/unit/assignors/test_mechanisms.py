@@ -1,4 +1,4 @@
-"""The worked examples of how range and round robin deal partitions."""
+"""The worked examples of how the assignors share partitions out."""
 
 from __future__ import annotations
 
@@ -6,16 +6,31 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from fleet_consumer.assignors import COOPERATIVE, EAGER, Assignment, AssignorUnknown, ClusterView, Subscription, load
+from fleet_consumer.assignors import COOPERATIVE, EAGER, Assignment, ClusterView, Subscription, load
+
+STICKY_PAIR = ("sticky", "cooperative-sticky")
 
 
 def plan(assignor: str, topics: Mapping[str, int], members: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Member to its partitions as `t0p0 t0p1`."""
     subscriptions = {member: Subscription(topics=wanted) for member, wanted in members.items()}
-    plans = load(assignor).assign(ClusterView(partitions=topics), subscriptions)
+    return written(load(assignor).assign(ClusterView(partitions=topics), subscriptions))
+
+
+def written(plans: Mapping[str, Assignment]) -> dict[str, str]:
     return {
-        member: " ".join(f"{topic}p{number}" for topic, numbers in plan.partitions.items() for number in numbers)
+        member: " ".join(
+            f"{topic}p{number}" for topic, numbers in sorted(plan.partitions.items()) for number in numbers
+        )
         for member, plan in plans.items()
+    }
+
+
+def holding(plans: Mapping[str, Assignment], members: Mapping[str, Sequence[str]]) -> dict[str, Subscription]:
+    """The subscriptions of `members` once they hold what `plans` gave them."""
+    return {
+        name: Subscription(topics=topics, owned=plans[name].partitions, generation=1)
+        for name, topics in members.items()
     }
 
 
@@ -63,6 +78,61 @@ def test_m10_roundrobin_skips_members_that_do_not_subscribe() -> None:
     }
 
 
+@pytest.mark.parametrize("name", STICKY_PAIR)
+def test_m11_sticky_keeps_what_the_remaining_members_had(name: str) -> None:
+    topics = {f"t{number}": 2 for number in range(4)}
+    members = {f"C{number}": list(topics) for number in range(3)}
+    sticky, cluster = load(name), ClusterView(topics)
+    before = sticky.assign(cluster, {member: Subscription(topics=wanted) for member, wanted in members.items()})
+    assert [len(share.split()) for share in written(before).values()] == [3, 3, 2]
+
+    del members["C1"]
+    after = written(sticky.assign(cluster, holding(before, members)))
+    had = {member: set(share.split()) for member, share in written(before).items()}
+    has = {member: set(share.split()) for member, share in after.items()}
+    assert all(has[member] > had[member] and len(has[member]) == 4 for member in members)
+    lost = sum(len(had[member] - set(share.split())) for member, share in plan("roundrobin", topics, members).items())
+    assert lost > 0, "round robin moves what it need not move"
+
+
+@pytest.mark.parametrize("name", STICKY_PAIR)
+def test_m12_sticky_is_evener_than_roundrobin_and_moves_only_what_was_freed(name: str) -> None:
+    topics = {"t0": 1, "t1": 2, "t2": 3}
+    members = {"C0": ["t0"], "C1": ["t0", "t1"], "C2": ["t0", "t1", "t2"]}
+    sticky, cluster = load(name), ClusterView(topics)
+    before = sticky.assign(cluster, {member: Subscription(topics=wanted) for member, wanted in members.items()})
+    assert written(before) == {"C0": "t0p0", "C1": "t1p0 t1p1", "C2": "t2p0 t2p1 t2p2"}
+
+    del members["C0"]
+    assert written(sticky.assign(cluster, holding(before, members))) == {
+        "C1": "t0p0 t1p0 t1p1",
+        "C2": "t2p0 t2p1 t2p2",
+    }
+
+
+@pytest.mark.parametrize("name", ["range", *STICKY_PAIR])
+def test_m14_members_get_partitions_with_a_replica_in_their_rack(name: str) -> None:
+    """Three racks, two replicas of each partition, so every rack lacks a third of them."""
+    pairs = [frozenset("ab"), frozenset("bc"), frozenset("ca")]
+    cluster = ClusterView(
+        {"t0": 6, "t1": 6}, {topic: [pairs[number % 3] for number in range(6)] for topic in ("t0", "t1")}
+    )
+    members = {f"C{rack}": Subscription(topics=["t0", "t1"], rack=rack) for rack in "abc"}
+    plans = load(name).assign(cluster, members)
+    assert [sum(map(len, share.partitions.values())) for share in plans.values()] == [4, 4, 4]
+    for member, share in plans.items():
+        assert all(member[1] in pairs[number % 3] for numbers in share.partitions.values() for number in numbers), plans
+
+
+@pytest.mark.parametrize("name", ["range", *STICKY_PAIR])
+def test_m14_counts_come_before_racks(name: str) -> None:
+    """Everything is in rack a: the member there gets no more than its half."""
+    cluster = ClusterView({"t0": 3, "t1": 1}, {"t0": [frozenset("a")] * 3, "t1": [frozenset("b")]})
+    members = {"Ca": Subscription(topics=["t0"], rack="a"), "Cb": Subscription(topics=["t0"], rack="z")}
+    plans = load(name).assign(cluster, members)
+    assert sorted(sum(map(len, share.partitions.values())) for share in plans.values()) == [1, 2]
+
+
 def test_static_members_come_first_and_in_order_of_their_instance_ids() -> None:
     """A static member that comes back under another member id gets the same share."""
     before = {
@@ -79,12 +149,18 @@ def test_static_members_come_first_and_in_order_of_their_instance_ids() -> None:
         assert first["a-dynamic"] == second["a-dynamic"] == Assignment({"t": [2]})
 
 
-@pytest.mark.parametrize("name", ["range", "roundrobin"])
+@pytest.mark.parametrize("name", ["range", "roundrobin", *STICKY_PAIR])
 def test_topic_that_does_not_exist_is_left_out(name: str) -> None:
     assert plan(name, {"t0": 1}, {"C0": ["t0", "gone"]}) == {"C0": "t0p0"}
 
 
-@pytest.mark.parametrize("name", ["range", "roundrobin"])
+@pytest.mark.parametrize("name", ["range", "roundrobin", *STICKY_PAIR])
+def test_topic_listed_twice_counts_once(name: str) -> None:
+    shares = plan(name, {"t0": 4}, {"C0": ["t0", "t0"], "C1": ["t0"]})
+    assert sorted(len(share.split()) for share in shares.values()) == [2, 2]
+
+
+@pytest.mark.parametrize("name", ["range", "roundrobin", *STICKY_PAIR])
 def test_group_without_topics_gets_empty_shares(name: str) -> None:
     assert plan(name, {}, {"C0": [], "C1": []}) == {"C0": "", "C1": ""}
 
@@ -95,11 +171,3 @@ def test_built_in_assignors_are_eager_and_carry_no_user_data(name: str) -> None:
     assert (assignor.name, assignor.protocol) == (name, EAGER)
     assert assignor.protocol is not COOPERATIVE
     assert assignor.subscription_user_data(["t0"]) is None
-
-
-@pytest.mark.parametrize(
-    "name", ["ranged", "no.such.module:Class", "fleet_consumer.assignors:Missing", "collections:OrderedDict"]
-)
-def test_unknown_assignor_is_refused_by_name(name: str) -> None:
-    with pytest.raises(AssignorUnknown, match=name):
-        load(name)
