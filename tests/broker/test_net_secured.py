@@ -1,4 +1,5 @@
-"""The network client at a real broker's TLS and OAUTHBEARER listeners: what opens, and what each refusal is called."""
+"""A real broker's TLS and SASL listeners: what opens, for the network client, the whole Consumer and the producer, and
+what each refusal is called."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from fleet_consumer import Consumer, ConsumerSettings
+from fleet_consumer.fetch.librdkafka import connection_config
+from fleet_consumer.fetch.producer import RecordProducer
 from fleet_consumer.net import (
     AuthenticationFailed,
     ConnectionSettings,
@@ -23,10 +27,12 @@ from fleet_consumer.net import (
     parse_address,
 )
 from fleet_consumer.wire.list_groups import ListGroupsRequest
+from tests.broker.members import create_topic, unique
 from tests.broker.security import PASSWORD, USER, WAYS, connection, oauth, token_server
 from tests.support.kafka import KafkaBroker
 from tests.support.kafka_security import BrokerPki
 from tests.support.token_server import TokenServer
+from tests.support.waiting import eventually
 
 PATIENCE_S = 30.0
 LOGIN_MS = 2_000
@@ -68,6 +74,37 @@ def test_each_way_in_opens(secured: KafkaBroker, tokens: TokenServer, way: str) 
     assert [f"{broker.host}:{broker.port}" for broker in known] == list(
         connection(secured, tokens, way).bootstrap_servers
     )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_records_are_written_consumed_and_committed_by_each_way(
+    secured: KafkaBroker, tokens: TokenServer, way: str
+) -> None:
+    """The coordinator's connections, librdkafka's consumer and its producer all come in; a second member goes on."""
+    how = connection(secured, tokens, way)
+    topic, group = create_topic(secured.bootstrap, 2), unique("group")
+    producer = RecordProducer(connection_config(how))
+    for start in (0, 100):
+        for number in range(start, start + 100):
+            producer.send(topic, key=None, value=str(number), partition=number % 2)
+        assert producer.flush(PATIENCE_S) == 0
+        with Consumer(ConsumerSettings(connection=how, group_id=group)) as consumer:
+            consumer.subscribe([topic])
+            seen = consume(consumer, 100)
+            consumer.commit(timeout_s=PATIENCE_S)
+        assert seen == sorted((number % 2, number // 2) for number in range(start, start + 100))
+
+
+def consume(consumer: Consumer, count: int) -> list[tuple[int, int]]:
+    """Where the next `count` records are, as sorted (partition, offset)."""
+    seen: list[tuple[int, int]] = []
+
+    def enough() -> bool:
+        seen.extend((record.partition, record.offset) for record in consumer.poll(0.5))
+        return len(seen) >= count
+
+    eventually(enough, timeout_s=PATIENCE_S, what=f"{count} records", poll_s=0.001)
+    return sorted(seen)
 
 
 @pytest.mark.parametrize("way", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
