@@ -7,12 +7,19 @@ does, within `delivery.timeout.ms`; after that the caller decides.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from fleet_consumer.fetch.librdkafka import tls_files
 from fleet_consumer.record import Headers
+
+logger = logging.getLogger(__name__)
+
+PURGE_S = 5.0
+"""How long a producer that is replaced may take to tell of the records that it gives up; it takes next to none."""
 
 DEFAULTS: Mapping[str, Any] = {
     "acks": "all",
@@ -57,7 +64,12 @@ class RecordProducer:
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._producer = Producer({**DEFAULTS, **settings})
+        self._settings = {**DEFAULTS, **settings, "error_cb": self._on_error}
+        # Before the producer reads them: a renewal in between must not be missed.
+        self._tls_files = tls_files(settings)
+        self._producer = Producer(self._settings)
+        # Whether librdkafka has met trouble since everything was last known to be written.
+        self._troubled = False
 
     def send(
         self,
@@ -73,6 +85,7 @@ class RecordProducer:
         `partition` None lets the key choose. What librdkafka refuses at once (too large, queue full for more than a
         moment) is told through the handle like any other failure, so that callers have one place to look.
         """
+        self._reopen_if_useful()
         handle = SendHandle(topic)
         extra: dict[str, Any] = {} if partition is None else {"partition": partition}
         for attempt in range(2):
@@ -92,4 +105,31 @@ class RecordProducer:
 
     def flush(self, timeout_s: float) -> int:
         """Wait until every record sent so far is written or given up, at most `timeout_s`; how many are left."""
-        return int(self._producer.flush(timeout_s))
+        self._reopen_if_useful()
+        left = int(self._producer.flush(timeout_s))
+        if not left:
+            self._troubled = False
+        return left
+
+    def _reopen_if_useful(self) -> None:
+        """Connect anew when there is trouble and the TLS files were renewed: librdkafka reads them only once.
+
+        What is still on its way is given up (`_PURGE_QUEUE`, `_PURGE_INFLIGHT`), so that the caller sends it again
+        now and not after the delivery time-out.
+        """
+        if not self._troubled or not self._tls_files.changed():
+            return
+        try:
+            fresh = Producer(self._settings)
+        except KafkaException as refused:  # renewed by halves, or wrongly; librdkafka goes on trying with the old
+            logger.warning("renewed TLS files are of no use: %s", refused.args[0].str())
+            return
+        self._tls_files.used()
+        worn, self._producer = self._producer, fresh
+        worn.purge()
+        worn.flush(PURGE_S)
+        self._troubled = False
+        logger.info("TLS files have changed: the producer connects anew")
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._troubled = True
