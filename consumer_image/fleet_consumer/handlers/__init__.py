@@ -6,7 +6,7 @@ What an application does wrong must end with its record or with a refused revisi
 from __future__ import annotations
 
 from fleet_consumer.handlers.answers import Outputs
-from fleet_consumer.handlers.decoding import decoder
+from fleet_consumer.handlers.decoding import checker, decoder
 from fleet_consumer.handlers.loading import (
     Handler,
     HandlerContext,
@@ -25,6 +25,7 @@ __all__ = [
     "Outputs",
     "Performer",
     "add_import_folder",
+    "checker",
     "decoder",
     "load_handler",
 ]

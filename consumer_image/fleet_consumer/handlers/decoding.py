@@ -31,6 +31,19 @@ def decoder(field: str, format_name: str) -> Decoder | None:
     raise ValueError(f"unknown format {format_name!r}; known are {', '.join(FORMATS)}")
 
 
+def checker(field: str, format_name: str) -> Decoder | None:
+    """As `decoder`, for handlers that take bytes: what cannot be decoded is refused, all else stays as it is."""
+    decode = decoder(field, format_name)
+    if decode is None:
+        return None
+
+    def check(raw: bytes) -> bytes:
+        decode(raw)
+        return raw
+
+    return check
+
+
 def _text(field: str) -> Decoder:
     def decode(raw: bytes) -> str:
         try:

@@ -46,12 +46,17 @@ def _nothing(context: HandlerContext) -> None:
     """Stands in for a `setup` or `teardown` that a module does not have."""
 
 
+def _no_trouble() -> None:
+    """What is imported can be called."""
+
+
 @dataclass(frozen=True, slots=True)
 class Handler:
     """A handler that can be called; `setup` and `teardown` run once in each worker.
 
     `call` takes one record, or a list of them when `batch`; when `asynchronous` it gives a coroutine, and so may the
-    hooks. `times_itself`: it ends its own calls in time, so nobody else has to.
+    hooks. `times_itself`: it ends its own calls in time, so nobody else has to. `takes_bytes`: decoding only checks.
+    `trouble` says what keeps it from being called at all just now.
     """
 
     spec: str
@@ -61,6 +66,8 @@ class Handler:
     batch: bool = False
     asynchronous: bool = False
     times_itself: bool = False
+    takes_bytes: bool = False
+    trouble: Callable[[], Exception | None] = _no_trouble
 
 
 def load_handler(spec: str, path: str | None) -> Handler:

@@ -20,6 +20,10 @@ TIMEOUT_CLASS: Final = "Timeout"
 """The error class of a handler that took too long, as rules and headers know it."""
 
 
+HTTP_STATUS_CLASS: Final = "HttpStatus"
+"""The error class of an HTTP handler's answer; the status is the first word of its text."""
+
+
 class FailureReason(StrEnum):
     """Why a record is in the failed topic: the values of the header `kr-reason`."""
 
@@ -68,12 +72,27 @@ class TimedOut(Exception):
     """The handler's time-out ended its call: the record is failed as `Timeout`, whatever the handler did meanwhile."""
 
 
+class HttpStatus(Exception):
+    """An HTTP handler answered with a status that is no success; 5xx and 429 may pass, all others are final."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def final(self) -> bool:
+        return self.status < 500 and self.status != 429
+
+
 def classify(error: BaseException) -> Failure | Drop:
     """Decide what happens to the record whose handler raised `error`; never raises itself."""
     if isinstance(error, Skip):
         return Drop(cut(error.reason))
     if isinstance(error, TimedOut):
         return Failure(FailureReason.TIMEOUT, TIMEOUT_CLASS, error_text(error))
+    if isinstance(error, HttpStatus):
+        reason = FailureReason.FATAL if error.final else FailureReason.EXHAUSTED
+        return Failure(reason, HTTP_STATUS_CLASS, error_text(error))
     if isinstance(error, Undecodable):
         reason = FailureReason.UNDECODABLE
     elif isinstance(error, Fatal | OutputRefused):

@@ -7,7 +7,9 @@ the handler, or writes anything.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -34,6 +36,9 @@ EXIT_SURROUNDINGS: Final = 21
 
 BROKER_PATIENCE_S: Final = 10.0
 """For all questions to the brokers together: enough for a cold cluster to make `__consumer_offsets`."""
+
+HANDLER_PATIENCE_S: Final = 60.0
+"""For an HTTP handler's container to listen."""
 
 RETRY_INTERVAL_S: Final = 0.5
 
@@ -69,11 +74,12 @@ class _Surroundings(Exception):
 
 
 def check(path: str, clock: Clock | None = None) -> CheckResult:
-    """Try everything that can be tried without joining the group; takes at most about 30 seconds."""
+    """Try everything that can be tried without joining the group; at most about 30 s, 60 s more for an HTTP handler."""
     try:
         config = load_config(path)
         for step in STEPS:
             step(config)
+        _await_handler(config, clock or SystemClock())
         _ask_brokers(config, clock or SystemClock())
     except (SettingsInvalid, HandlerImportFailed, HandlerNotCallable) as error:
         return CheckResult.refused(error)
@@ -87,7 +93,21 @@ def check(path: str, clock: Clock | None = None) -> CheckResult:
 
 
 def _handler_loads(config: WorkerConfig) -> None:
-    handler_of(config)
+    handler_of(config, SystemClock())
+
+
+def _await_handler(config: WorkerConfig, clock: Clock) -> None:
+    """An HTTP handler's container has been started before us, and may still be getting ready."""
+    if config.handler.http is None:
+        return
+    from fleet_consumer.handlers.http import HandlerUnreachable, listens
+
+    port, deadline, pause = config.handler.http.port, clock.monotonic() + HANDLER_PATIENCE_S, threading.Event()
+    while not asyncio.run(listens(port)):
+        if clock.monotonic() >= deadline:
+            message = f"nobody listens on port {port} of the pod after {HANDLER_PATIENCE_S:g} s; see container handler"
+            raise _Surroundings(HandlerUnreachable.reason, message)
+        pause.wait(RETRY_INTERVAL_S)
 
 
 def _assignors_exist(config: WorkerConfig) -> None:

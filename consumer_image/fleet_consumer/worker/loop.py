@@ -98,10 +98,7 @@ class ConsumeLoop:
     def start(self) -> None:
         """Join the group; returns at once."""
         self._consumer.subscribe(
-            self._settings.topics,  # type: ignore[arg-type]  # patterns: the consumer learns them
-            on_assigned=self._assigned,
-            on_revoked=self._revoked,
-            on_lost=self._lost,
+            self._settings.topics, on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost
         )
 
     def stop(self, within_s: float | None = None) -> None:

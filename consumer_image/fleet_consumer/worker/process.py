@@ -76,14 +76,30 @@ def run_worker(config: WorkerConfig, environment: Mapping[str, str]) -> int:
     identity = identify(config, environment)
     watch = Watch()
     logs.configure(lambda: watch.record, threading.get_ident())
-    return WorkerProcess(config, identity, handler_of(config), watch, SystemClock()).run()
+    clock = SystemClock()
+    return WorkerProcess(config, identity, handler_of(config, clock), watch, clock).run()
 
 
-def handler_of(config: WorkerConfig) -> Handler:
-    """The handler that the settings name, loaded. Raises HandlerImportFailed, HandlerNotCallable."""
-    python = config.handler.python
-    assert python is not None
-    return load_handler(python.callable, python.path)
+def handler_of(config: WorkerConfig, clock: Clock) -> Handler:
+    """The handler that the settings name, ready to be set up. Raises HandlerImportFailed, HandlerNotCallable.
+
+    Comes before anything else of the application is imported: it puts the source's folder into the import path.
+    """
+    python, http = config.handler.python, config.handler.http
+    if python is not None:
+        return load_handler(python.callable, python.path)
+    assert http is not None
+    # aiohttp takes a while to import, and workers with Python handlers do without.
+    from fleet_consumer.handlers.http import HttpHandler
+
+    return HttpHandler(
+        http.port,
+        http.path,
+        batch=http.batch,
+        timeout_s=config.handler.timeout_seconds,
+        value_format=config.handler.decode_value,
+        clock=clock,
+    ).handler()
 
 
 def tame_collector() -> None:
@@ -109,6 +125,7 @@ class WorkerProcess:
         self._crew = make_crew(config, handler, clock)
         self._stats = Stats()
         self._state = WorkerState(config.revision, config.consumer.max_poll_interval_seconds, identity.instance_id)
+        self._state.handler_trouble = handler.trouble
         self._gave_up: dict[str, object] | None = None
         self._signalled = False
         self._stop = threading.Event()

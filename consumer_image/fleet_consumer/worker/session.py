@@ -15,7 +15,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.consumer import Consumer
 from fleet_consumer.fetch.librdkafka import connection_config
 from fleet_consumer.fetch.producer import RecordProducer
-from fleet_consumer.handlers import Handler, Outputs, Performer, decoder
+from fleet_consumer.handlers import Handler, Outputs, Performer, checker, decoder
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.concurrent import Concurrency, ConcurrentLoop
 from fleet_consumer.worker.config import WorkerConfig
@@ -109,11 +109,12 @@ def make_crew(config: WorkerConfig, handler: Handler, clock: Clock) -> Crew | No
     size = config.handler.concurrency
     if size == 1 and not handler.batch and not handler.asynchronous:
         return None
+    decode = checker if handler.takes_bytes else decoder
     performer = Performer(
         handler.call,
         batch=handler.batch,
-        decode_key=decoder("key", config.handler.decode_key),
-        decode_value=decoder("value", config.handler.decode_value),
+        decode_key=decode("key", config.handler.decode_key),
+        decode_value=decode("value", config.handler.decode_value),
         outputs=Outputs(config.handler.outputs),
         timeout_s=None if handler.times_itself else config.handler.timeout_seconds,
     )

@@ -1,0 +1,306 @@
+"""The HTTP form of a handler: one POST to a container beside the worker for a record, or for a batch of them.
+
+A record: its value is the body, everything else stands in `X-Kafka-` headers; bytes in headers are base64. A batch: a
+JSON object `{"records": [...]}`, and `{"results": [...]}` in its answer, one for each record in order. Outputs come
+back as JSON objects with base64 keys and values. What a status means is said once, in `_judged`.
+
+A handler that does not listen (yet) fails no record: the call waits until somebody does. One that breaks the connection
+in the middle of an answer is asked a few times more, and then the record has failed, or a record that kills its handler
+would stop its partition for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, Final
+
+import aiohttp
+
+from fleet_consumer.clock import Clock
+from fleet_consumer.handlers.hand import begin_anew
+from fleet_consumer.handlers.loading import Handler, HandlerContext
+from fleet_consumer.record import Headers, Produce, Record, RetryAfter
+from fleet_consumer.retry.failure import HttpStatus, OutputRefused, TimedOut
+
+HOST: Final = "127.0.0.1"
+"""The handler's container shares the worker's network, so nothing leaves the pod."""
+
+LISTEN_WAIT_S: Final = 10.0
+"""How long `setup` waits for the handler to listen before it says that it does not."""
+LISTEN_LOOK_S: Final = 0.2
+UNREACHABLE_PAUSE_S: Final = 0.5
+"""Between two attempts to reach a handler that does not listen."""
+BROKEN_MAX: Final = 3
+"""How often a call may lose its connection before its record has failed."""
+ANSWER_BYTES_MAX: Final = 64 << 20
+"""A larger answer is refused: its outputs would have to be held in memory all at once."""
+TOLD_BYTES_MAX: Final = 512
+"""How much of an error's body becomes part of the failure's text."""
+
+CONTENT_TYPES: Final = {
+    "Bytes": "application/octet-stream",
+    "String": "text/plain; charset=utf-8",
+    "Json": "application/json",
+}
+
+
+class HandlerUnreachable(Exception):
+    """Nobody listens where the handler should."""
+
+    reason = "HandlerUnreachable"
+
+
+class HandlerBroken(Exception):
+    """The handler broke the connection instead of answering, several times for the same record."""
+
+
+class HttpHandler:
+    """Calls one endpoint. Everything but `trouble` runs in the event loop that `setup` ran in."""
+
+    def __init__(self, port: int, path: str, *, batch: bool, timeout_s: float, value_format: str, clock: Clock) -> None:
+        self.url = f"http://{HOST}:{port}{path}"
+        self._port = port
+        self._batch = batch
+        self._timeout_s = timeout_s
+        self._content_type = CONTENT_TYPES[value_format]
+        self._clock = clock
+        self._session: aiohttp.ClientSession | None = None
+        self.trouble: HandlerUnreachable | None = None
+
+    def handler(self) -> Handler:
+        """In the form that workers run."""
+        return Handler(
+            self.url,
+            self.many if self._batch else self.one,
+            self.setup,
+            self.teardown,
+            batch=self._batch,
+            asynchronous=True,
+            times_itself=True,
+            takes_bytes=True,
+            trouble=lambda: self.trouble,
+        )
+
+    async def setup(self, context: HandlerContext) -> None:
+        """Wait for the handler to listen. Raises HandlerUnreachable when it does not for a while."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"User-Agent": "consumer-fleet"},
+            )
+        deadline = self._clock.monotonic() + LISTEN_WAIT_S
+        while not await listens(self._port):
+            if self._clock.monotonic() >= deadline:
+                raise self._unreachable()
+            await asyncio.sleep(LISTEN_LOOK_S)
+
+    async def teardown(self, context: HandlerContext) -> None:
+        """Close what is open."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def one(self, record: Record) -> list[Produce]:
+        """POST one record; its outputs. Raises what becomes of it otherwise."""
+        body = record.value if record.value is not None else b""
+        status, headers, answer = await self._post(body, _headers(record) | {"Content-Type": self._content_type})
+        _judged(status, headers.get("Retry-After"), answer)
+        if headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
+            return []
+        document = _json(answer)
+        return _outputs(document.get("outputs")) if isinstance(document, dict) else []
+
+    async def many(self, records: Sequence[Record]) -> list[list[Produce] | Exception] | None:
+        """POST a batch; a result for each record. Raises when the request as a whole came to nothing."""
+        body = json.dumps({"records": [_document(record) for record in records]}).encode()
+        status, headers, answer = await self._post(body, {"Content-Type": "application/json"})
+        _judged(status, headers.get("Retry-After"), answer)
+        if not answer.strip():
+            return None
+        document = _json(answer)
+        results = document.get("results") if isinstance(document, dict) else None
+        if not isinstance(results, list) or len(results) != len(records):
+            raise OutputRefused(f"the answer must hold `results`, a list of {len(records)}, one for each record")
+        return [_result(result) for result in results]
+
+    async def _post(self, body: bytes, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and body of the answer. Raises TimedOut and HandlerBroken; waits for one who listens."""
+        assert self._session is not None, "set up before use"
+        broken = 0
+        while True:
+            limit = asyncio.timeout(self._timeout_s)
+            try:
+                async with (
+                    limit,
+                    self._session.post(self.url, data=body, headers=headers, allow_redirects=False) as got,
+                ):
+                    answer = await _body(got)
+                    self.trouble = None
+                    return got.status, got.headers, answer
+            except aiohttp.ClientConnectorError:
+                self.trouble = self._unreachable()
+                await asyncio.sleep(UNREACHABLE_PAUSE_S)
+            except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
+                # Also the ordinary race: it closes an idle connection just when we use it again.
+                broken += 1
+                if broken >= BROKEN_MAX:
+                    raise HandlerBroken(f"{self.url} broke {broken} connections in the middle: {error!r}") from error
+                await asyncio.sleep(UNREACHABLE_PAUSE_S)
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                raise TimedOut(f"{self.url} did not answer within {self._timeout_s:g} s") from error
+            begin_anew()
+
+    def _unreachable(self) -> HandlerUnreachable:
+        return HandlerUnreachable(f"nobody listens on port {self._port} of the pod; see the handler's container")
+
+
+async def listens(port: int) -> bool:
+    """Whether somebody accepts connections on this port of our own network."""
+    try:
+        _, writer = await asyncio.open_connection(HOST, port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+def _judged(status: int, retry_after: str | None, body: bytes) -> None:
+    """Raise what a status means for its record; 2xx means done."""
+    if 200 <= status < 300:
+        return
+    try:
+        words = HTTPStatus(status).phrase
+    except ValueError:
+        words = "unknown status"
+    told = " ".join(body[:TOLD_BYTES_MAX].decode("utf-8", "replace").split())
+    error = HttpStatus(status, f"{status} {words}{': ' if told else ''}{told}")
+    seconds = _seconds(retry_after) if status in (429, 503) else None
+    if seconds is not None:
+        raise RetryAfter(seconds) from error
+    raise error
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Retry-After as RFC 9110 has it: seconds, or a date."""
+    if retry_after is None:
+        return None
+    if re.fullmatch(r"[0-9]{1,9}", retry_after.strip()):
+        return float(retry_after)
+    try:
+        at = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return None
+    return max(0.0, (at.astimezone(UTC) - datetime.now(UTC)).total_seconds())
+
+
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    parts, size = [], 0
+    async for part in answer.content.iter_any():
+        size += len(part)
+        if size > ANSWER_BYTES_MAX:
+            answer.close()
+            raise OutputRefused(f"the answer is larger than {ANSWER_BYTES_MAX} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _headers(record: Record) -> dict[str, str]:
+    told = {
+        "X-Kafka-Topic": record.topic,
+        "X-Kafka-Partition": str(record.partition),
+        "X-Kafka-Offset": str(record.offset),
+        "X-Kafka-Timestamp": str(record.timestamp),
+        "X-Kafka-Attempt": str(record.attempt),
+    }
+    if record.first_failed_at is not None:
+        told["X-Kafka-First-Failed-At"] = str(record.first_failed_at)
+    if record.key is not None:
+        told["X-Kafka-Key"] = _encoded(record.key) or ""
+    if record.value is None:
+        told["X-Kafka-Tombstone"] = "true"
+    if record.headers:
+        told["X-Kafka-Headers"] = json.dumps(_encoded_headers(record.headers))
+    return told
+
+
+def _document(record: Record) -> dict[str, Any]:
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "attempt": record.attempt,
+        "firstFailedAt": record.first_failed_at,
+        "key": _encoded(record.key),
+        "value": _encoded(record.value),
+        "headers": _encoded_headers(record.headers),
+    }
+
+
+def _encoded(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def _encoded_headers(headers: Headers) -> list[list[str | None]]:
+    return [[name, _encoded(value)] for name, value in headers]
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise OutputRefused(f"the answer is not the JSON that it says it is: {error}") from error
+
+
+def _result(result: object) -> list[Produce] | Exception:
+    """One entry of `results`: `status` as for a single record, `outputs`, and for errors `error` and `retryAfter`."""
+    if not isinstance(result, dict) or type(result.get("status")) is not int:
+        return OutputRefused("each entry of `results` must be an object with a `status`")
+    after = result.get("retryAfter")
+    try:
+        _judged(result["status"], None if after is None else str(after), str(result.get("error") or "").encode())
+        return _outputs(result.get("outputs"))
+    except Exception as error:
+        return error
+
+
+def _outputs(outputs: object) -> list[Produce]:
+    if outputs is None:
+        return []
+    if not isinstance(outputs, list):
+        raise OutputRefused("`outputs` must be a list")
+    return [_output(output) for output in outputs]
+
+
+def _output(output: object) -> Produce:
+    if not isinstance(output, dict) or not isinstance(output.get("topic"), str):
+        raise OutputRefused("each output must be an object with a `topic`")
+    headers = output.get("headers") or []
+    if not isinstance(headers, list) or not all(isinstance(each, list) and len(each) == 2 for each in headers):
+        raise OutputRefused("the `headers` of an output must be a list of pairs")
+    return Produce(
+        output["topic"],
+        _decoded("value", output.get("value")),
+        _decoded("key", output.get("key")),
+        [(name, _decoded("header", value)) for name, value in headers],
+    )
+
+
+def _decoded(field: str, text: object) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        return base64.b64decode(str(text), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise OutputRefused(f"the {field} of an output is not base64: {error}") from error
