@@ -291,6 +291,11 @@ class RecordedProcess:
         self._reading = _Reading(self._reading.history, self._reading.offset + len(whole))
         return self._reading.history
 
+    def rows(self) -> list[Row]:
+        """Everything it wrote down so far, as it wrote it."""
+        with self._log.open("rb") as log:
+            return [json.loads(line) for line in log if line.endswith(b"\n")]
+
     def suspend(self) -> None:
         """SIGSTOP."""
         self._process.send_signal(signal.SIGSTOP)

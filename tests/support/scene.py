@@ -32,7 +32,14 @@ class Scene:
     """
 
     def __init__(
-        self, cluster: KafkaCluster, folder: Path, *, bootstrap: str | None = None, partitions: int = 6, **changes: Any
+        self,
+        cluster: KafkaCluster,
+        folder: Path,
+        *,
+        bootstrap: str | None = None,
+        partitions: int = 6,
+        per_second: int = 200,
+        **changes: Any,
     ) -> None:
         number = next(_names)
         self.cluster = cluster
@@ -43,7 +50,7 @@ class Scene:
         self._folder = folder
         self._changes = changes
         self._members: list[AnyMember] = []
-        self.writer = Writer(cluster.bootstrap, self.topic, partitions)
+        self.writer = Writer(cluster.bootstrap, self.topic, partitions, per_second=per_second)
 
     def __enter__(self) -> Scene:
         return self

@@ -1,0 +1,91 @@
+"""What the benchmarks of groups share: members of three makes on three brokers, pauses, percentiles, results.
+
+All makes run in one go on the same brokers, each member in a process of its own, and write down what they hand out in
+the same rows; times are the machine's one monotonic clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+
+from e2e.local_cluster.versions import KAFKA
+from tests.support.recording import RecordedProcess
+from tests.support.scene import Scene
+
+__all__ = ["MAKES", "pauses", "percentiles", "recorded", "write_result"]
+
+RESULTS: Final = Path(__file__).parent / "results"
+
+MAKES: Final[dict[str, Callable[..., RecordedProcess]]] = {
+    "fleet": Scene.process,
+    "java": Scene.java,
+    "librdkafka": Scene.librdkafka,
+}
+"""How a scene gets a member of each make."""
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """p50, p90, p99 and max, in the values' unit; nearest rank, so that each is a value that was seen."""
+    ranked = sorted(values)
+    if not ranked:
+        raise ValueError("nothing was measured")
+
+    def rank(share: float) -> float:
+        return ranked[min(len(ranked) - 1, max(0, round(share * len(ranked) + 0.5) - 1))]
+
+    return {"p50": statistics.median(ranked), "p90": rank(0.9), "p99": rank(0.99), "max": ranked[-1]}
+
+
+def pauses(processes: Iterable[RecordedProcess], partitions: int, since: float) -> dict[int, list[float]]:
+    """For each partition, the times (seconds) that passed between one handing-out and the next by anybody."""
+    ranges: dict[int, list[tuple[float, float]]] = {partition: [] for partition in range(partitions)}
+    for process in processes:
+        for row in process.rows():
+            if row[0] == "h" and row[6] >= since:
+                ranges[row[1]].append((row[5], row[6]))
+    found: dict[int, list[float]] = {}
+    for partition, seen in ranges.items():
+        seen.sort()
+        reached, gaps = since, []
+        for began, ended in seen:
+            gaps.append(max(0.0, began - reached))
+            reached = max(reached, ended)
+        found[partition] = gaps
+    return found
+
+
+def recorded(name: str, figures: dict[str, Any]) -> dict[str, Any]:
+    """The figures with what one must know to compare them."""
+    return {
+        "benchmark": name,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **figures,
+        "versions": {
+            "consumer-fleet": version("consumer-fleet"),
+            "confluent-kafka": confluent_kafka.version(),
+            "librdkafka": confluent_kafka.libversion()[0],
+            "python": platform.python_version(),
+            "kafka": KAFKA,
+        },
+        "machine": f"{os.cpu_count()} cores, three brokers on the same machine",
+    }
+
+
+def write_result(result: dict[str, Any], page: Sequence[str]) -> None:
+    """Write the numbers and the page to bench/results, and print the page."""
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    text = "\n".join([*page, "", f"{result['machine']}; {result['date']}; {versions}.", ""])
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{result['benchmark']}.json").write_text(json.dumps(result, indent=2) + "\n")
+    (RESULTS / f"{result['benchmark']}.md").write_text(text)
+    print(text)

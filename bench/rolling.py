@@ -1,0 +1,131 @@
+"""Rolling restart of twenty cooperative members: how long each partition stands still, beside the Java consumer.
+
+One after the other closes in order, and once the others share its partitions a new one starts in its place; the next
+goes when the group is whole again. Waiting keeps the start of a process, which is the machine's business, out of the
+pauses. A partition's pause is the time without a record handed out by anybody, under a steady stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from bench.group_lab import MAKES, pauses, percentiles, recorded, write_result
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.recording import RecordedProcess
+from tests.support.scene import Scene
+
+MEMBERS: Final = 20
+PARTITIONS_EACH: Final = 2
+PER_SECOND_EACH: Final = 20
+SIDES: Final = ("fleet", "java")
+SETTINGS: Final[dict[str, Any]] = {
+    "assignors": ("cooperative-sticky",),
+    "session_timeout_ms": 30_000,
+    "heartbeat_interval_ms": 500,
+}
+NAMES: Final = {"fleet": "Consumer Fleet", "java": "Java consumer"}
+
+
+def restart_all(cluster: KafkaCluster, folder: Path, make: str, members: int) -> dict[str, Any]:
+    """One rolling restart of one make."""
+    partitions = members * PARTITIONS_EACH
+    with Scene(cluster, folder, partitions=partitions, per_second=partitions * PER_SECOND_EACH, **SETTINGS) as scene:
+        fleet: list[RecordedProcess] = [MAKES[make](scene) for _ in range(members)]
+        everybody = list(fleet)
+        scene.await_shared(fleet, timeout_s=180)
+        scene.await_progress(fleet, partitions * PER_SECOND_EACH)
+        began = time.monotonic()
+        for _ in range(members):
+            fleet.pop(0).stop()
+            scene.await_shared(fleet, timeout_s=60)
+            fleet.append(MAKES[make](scene))
+            everybody.append(fleet[-1])
+            scene.await_shared(fleet, timeout_s=60)
+        scene.await_progress(fleet, partitions * PER_SECOND_EACH)
+        took = time.monotonic() - began
+        verdict = scene.finish(fleet)
+        longest = [max(gaps) for gaps in pauses(everybody, partitions, began).values()]
+        moves = handover_pauses(everybody, began)
+    print(f"  {make:<6} {took:.0f} s, longest pause {max(longest):.2f} s", file=sys.stderr, flush=True)
+    return {
+        "seconds": round(took, 1),
+        "longest_pause_of_each_partition_s": percentiles(longest),
+        "pause_of_each_move_s": percentiles(moves),
+        "moves": len(moves),
+        "handed_out_again": verdict.duplicates,
+    }
+
+
+def handover_pauses(processes: Sequence[RecordedProcess], since: float) -> list[float]:
+    """For each time that a partition went from one member to another: the time between their records."""
+    stints = sorted(
+        (stint for process in processes for stint in process.history().stints if stint.ended_at >= since),
+        key=lambda stint: (stint.partition, stint.began_at),
+    )
+    return [
+        max(0.0, after.began_at - before.ended_at)
+        for before, after in pairwise(stints)
+        if before.partition == after.partition and before.member != after.member
+    ]
+
+
+def page(result: dict[str, Any]) -> list[str]:
+    """The result as Markdown."""
+    lines = [
+        "# Rolling restart",
+        "",
+        f"**{result['ratio_p99']:.2f}** of the Java consumer's p99 pause and {result['ratio_p50']:.2f} of its p50, "
+        "over every move of a partition.",
+        "",
+        f"{result['members']} members with cooperative-sticky, {result['members'] * PARTITIONS_EACH} partitions, "
+        f"{PER_SECOND_EACH} records per second in each; every member restarted once, heartbeats twice a second. Seconds "
+        "without a record.",
+        "",
+        "| Make | what | p50 | p90 | p99 | max |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for title, key in (
+        ("each move of a partition", "pause_of_each_move_s"),
+        ("the longest of each partition", "longest_pause_of_each_partition_s"),
+    ):
+        for side in SIDES:
+            row = result["sides"][side]
+            shown = " | ".join(f"{row[key][name]:.3f}" for name in ("p50", "p90", "p99", "max"))
+            lines.append(f"| {NAMES[side]} | {title} | {shown} |")
+    moves = ", ".join(f"{NAMES[side]} {result['sides'][side]['moves']}" for side in SIDES)
+    return [*lines, "", f"Moves of partitions: {moves}."]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run both sides on the same brokers."""
+    parser = argparse.ArgumentParser(prog="python -m bench.rolling", description=__doc__.splitlines()[0])
+    parser.add_argument("--members", type=int, default=MEMBERS)
+    options = parser.parse_args(arguments)
+    sides = {}
+    with KafkaCluster() as cluster:
+        for side in SIDES:
+            with tempfile.TemporaryDirectory(prefix="fleet-bench-") as folder:
+                sides[side] = restart_all(cluster, Path(folder), side, options.members)
+    ours, theirs = (sides[side]["pause_of_each_move_s"] for side in SIDES)
+    result = recorded(
+        "rolling",
+        {
+            "ratio_p50": ours["p50"] / theirs["p50"],
+            "ratio_p99": ours["p99"] / theirs["p99"],
+            "members": options.members,
+            "sides": sides,
+        },
+    )
+    write_result(result, page(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
