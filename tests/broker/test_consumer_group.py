@@ -164,33 +164,3 @@ def test_commit_of_a_member_that_was_replaced_is_refused(broker: KafkaBroker) ->
     finally:
         hung.close()
     assert committed(broker.bootstrap, group, topic, 1) == {0: 100}
-
-
-@pytest.mark.parametrize("instance_id", [None, "static"])
-def test_m1_slow_handler_keeps_its_membership_and_a_hung_one_loses_it(
-    broker: KafkaBroker, instance_id: str | None
-) -> None:
-    """Longer than the session but not than max.poll.interval: kept. Longer than that: a dynamic member leaves and
-    rejoins; a static one says nothing, and its partitions move when its session ends."""
-    topic, group = create_topic(broker.bootstrap, 2), unique("group")
-    slow_settings = settings(
-        broker.bootstrap, group, group_instance_id=instance_id, session_timeout_ms=1_500, max_poll_interval_ms=4_000
-    )
-    with Member(slow_settings, [topic]) as slow:
-        await_shares([slow], topic, 2)
-        generation = slow.membership.generation
-        slow.hang()
-        beats = slow.membership.last_heartbeat_at or 0.0
-        eventually(
-            lambda: (slow.membership.last_heartbeat_at or 0.0) > beats + 2.0,
-            timeout_s=6,
-            what="heartbeats for longer than a session while the handler works",
-        )
-        assert slow.membership.state == "Stable"
-        assert slow.membership.generation == generation
-        with Member(settings(broker.bootstrap, group), [topic]) as other:
-            # The newcomer waits: the hung one does not answer the rebalance until its poll timer ends.
-            await_shares([other], topic, 2, timeout_s=15)
-            slow.wake()
-            await_shares([slow, other], topic, 2)
-        assert ("lost", slow.calls[0][1]) in slow.calls

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 
 import pytest
@@ -78,49 +77,6 @@ def test_deleted_records_are_skipped_to_the_first_that_is_left(
     finally:
         second.close()
     assert "offset 10 is out of range" in caplog.text
-
-
-def test_m16_nothing_from_before_a_seek_or_during_a_pause_comes_out(broker: KafkaBroker) -> None:
-    """320,000 records of toggling are for the nightly; here are enough to have read-ahead at every toggle."""
-    topic = create_topic(broker.bootstrap, 2)
-    produce(broker.bootstrap, topic, 2, 10_000)
-    one, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    consumer = Consumer(settings(broker.bootstrap, unique("group")))
-    expected = {one: 0, other: 0}
-    handed = {one: 0, other: 0}
-    rounds = itertools.count()
-    try:
-        consumer.subscribe([topic])
-        while sum(expected.values()) < 20_000:
-            records = consumer.poll(5.0)
-            for run in records.runs:
-                assert run.topic_partition not in consumer.paused()
-                offsets = [record.offset for record in run.records]
-                assert offsets == list(range(expected[run.topic_partition], offsets[-1] + 1))
-                expected[run.topic_partition] = run.next_offset
-                handed[run.topic_partition] += len(offsets)
-                assert consumer.position(run.topic_partition) == run.next_offset
-            if not records:
-                consumer.resume([one, other])
-                continue
-            match next(rounds) % 5:
-                case 0:
-                    consumer.resume([other])
-                    consumer.pause([one])
-                case 1:
-                    consumer.resume([one])
-                case 2:
-                    consumer.seek(one, max(0, expected[one] - 100))
-                    expected[one] = max(0, expected[one] - 100)
-                case 3:
-                    consumer.pause([other])
-                case _:
-                    consumer.resume([one, other])
-                    consumer.seek(other, min(10_000, expected[other] + 50))
-                    expected[other] = min(10_000, expected[other] + 50)
-    finally:
-        consumer.close()
-    assert expected == {one: 10_000, other: 10_000}
 
 
 def test_long_pause_does_not_read_ahead_without_bound(broker: KafkaBroker) -> None:

@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 
 def test_m3_group_uses_the_assignor_that_all_share_and_refuses_who_shares_none(broker: KafkaBroker) -> None:
     """Three members listing [range, roundrobin], [roundrobin, range], [roundrobin] use roundrobin; a fourth that
-    lists only something else is refused with a clear error, and the other three go on."""
+    lists only sticky is refused with a clear error, and the other three go on."""
     topic, group = create_topic(broker.bootstrap, 6), unique("group")
 
     def member(*assignors: str) -> Member:
@@ -30,7 +30,7 @@ def test_m3_group_uses_the_assignor_that_all_share_and_refuses_who_shares_none(b
         await_shares([a, b, c], topic, 6)
         assert {one.membership.protocol for one in (a, b, c)} == {"roundrobin"}
         generation = a.membership.generation
-        stranger = member("range")
+        stranger = member("sticky")
         eventually(lambda: stranger.error, timeout_s=15, what="the stranger to be refused")
         assert isinstance(stranger.error, InconsistentProtocol)
         assert group in str(stranger.error)

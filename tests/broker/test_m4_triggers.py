@@ -5,6 +5,7 @@ The coordinator that moves to another broker needs three brokers and has its tes
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -99,3 +100,20 @@ def test_m4_topic_gains_partitions(broker: KafkaBroker) -> None:
         grow_topic(broker.bootstrap, topic, 4)
         await_shares([a, b], topic, 4)
         await_records([a, b], produce(broker.bootstrap, topic, 4, 10))
+
+
+def test_m4_pattern_matches_a_new_topic(broker: KafkaBroker) -> None:
+    family, group = unique("family"), unique("group")
+    first = create_topic(broker.bootstrap, 2, f"{family}-1")
+    pattern = re.compile(rf"{re.escape(family)}-\d")
+    with (
+        Member(settings(broker.bootstrap, group), pattern) as a,
+        Member(settings(broker.bootstrap, group), pattern) as b,
+    ):
+        await_shares([a, b], first, 2)
+        second = create_topic(broker.bootstrap, 2, f"{family}-2")
+        wanted = sorted((topic, number) for topic in (first, second) for number in range(2))
+        eventually(
+            lambda: sorted([*a.owned, *b.owned]) == wanted, timeout_s=30, what="each partition to have one owner"
+        )
+        await_records([a, b], produce(broker.bootstrap, second, 2, 10))
