@@ -32,9 +32,12 @@ def sorted_members(subscriptions: Mapping[str, Subscription], members: Iterable[
 
 
 def members_by_topic(subscriptions: Mapping[str, Subscription]) -> dict[str, list[str]]:
-    """Which members want each topic, in the members' order."""
+    """Which members want each topic, in the members' order; topics may share one list."""
+    members = sorted_members(subscriptions, subscriptions)
+    if len({tuple(subscriptions[member].topics) for member in members}) == 1:
+        return dict.fromkeys(subscriptions[members[0]].topics, members)
     wanted: dict[str, list[str]] = {}
-    for member in sorted_members(subscriptions, subscriptions):
+    for member in members:
         for topic in dict.fromkeys(subscriptions[member].topics):
             wanted.setdefault(topic, []).append(member)
     return wanted

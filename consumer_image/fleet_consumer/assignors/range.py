@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fleet_consumer.assignors.allocation import collector_at_rest
 from fleet_consumer.assignors.interface import EAGER, Assignment, ClusterView, RebalanceProtocol, Subscription
 from fleet_consumer.assignors.ordering import members_by_topic
 from fleet_consumer.assignors.racks import member_racks, partition_racks, racks_matter
@@ -28,13 +29,14 @@ class RangeAssignor:
         return None
 
     def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
-        topics = {
-            topic: members
-            for topic, members in members_by_topic(subscriptions).items()
-            if cluster.partitions.get(topic, 0) > 0
-        }
-        shares = _near(cluster, subscriptions, topics) or _plain(cluster, subscriptions, topics)
-        return {member: Assignment(share) for member, share in shares.items()}
+        with collector_at_rest():
+            topics = {
+                topic: members
+                for topic, members in members_by_topic(subscriptions).items()
+                if cluster.partitions.get(topic, 0) > 0
+            }
+            shares = _near(cluster, subscriptions, topics) or _plain(cluster, subscriptions, topics)
+            return {member: Assignment(share) for member, share in shares.items()}
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
         """Plans of range depend on nothing that was before."""
@@ -44,12 +46,11 @@ def _plain(cluster: ClusterView, members: Mapping[str, Subscription], topics: Ma
     shares: Shares = {member: {} for member in members}
     for topic, takers in topics.items():
         base, remainder = divmod(cluster.partitions[topic], len(takers))
-        start = 0
-        for index, member in enumerate(takers):
-            end = start + base + (index < remainder)
-            if end > start:
-                shares[member][topic] = list(range(start, end))
-            start = end
+        end = 0
+        for member in takers if base else takers[:remainder]:
+            start, end = end, end + base + (remainder > 0)
+            remainder -= 1
+            shares[member][topic] = [start] if end == start + 1 else [*range(start, end)]
     return shares
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fleet_consumer.assignors.allocation import collector_at_rest
 from fleet_consumer.assignors.interface import EAGER, Assignment, ClusterView, RebalanceProtocol, Subscription
 from fleet_consumer.assignors.ordering import java_key, sorted_members
 
@@ -24,37 +25,33 @@ class RoundRobinAssignor:
 
     def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
         members = sorted_members(subscriptions, subscriptions)
-        wanted = {member: frozenset(subscriptions[member].topics) for member in members}
-        shares: dict[str, dict[str, list[int]]] = {member: {} for member in subscriptions}
+        wanted = [frozenset(subscriptions[member].topics) for member in members]
+        shares: list[dict[str, list[int]]] = [{} for _ in members]
+        common = frozenset.intersection(*wanted) if wanted else frozenset[str]()
         cursor = 0
-        for topic in sorted(frozenset[str]().union(*wanted.values()), key=java_key):
-            count = cluster.partitions.get(topic, 0)
-            if count:
-                cursor = _deal(topic, count, members, wanted, cursor, shares)
-        return {member: Assignment(share) for member, share in shares.items()}
+        with collector_at_rest():
+            for topic in sorted(frozenset[str]().union(*wanted), key=java_key):
+                count = cluster.partitions.get(topic, 0)
+                if count:
+                    table = [*range(cursor, len(members)), *range(cursor)]
+                    circle = table if topic in common else [place for place in table if topic in wanted[place]]
+                    _deal(topic, count, circle, shares)
+                    cursor = (circle[(count - 1) % len(circle)] + 1) % len(members)
+        return {member: Assignment(share) for member, share in zip(members, shares, strict=True)}
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
         """Plans of round robin depend on nothing that was before."""
 
 
-def _deal(
-    topic: str,
-    count: int,
-    members: Sequence[str],
-    wanted: Mapping[str, frozenset[str]],
-    cursor: int,
-    shares: dict[str, dict[str, list[int]]],
-) -> int:
-    """Deal one topic from `cursor` on, and tell where the next topic begins.
+def _deal(topic: str, count: int, circle: Sequence[int], shares: Sequence[dict[str, list[int]]]) -> None:
+    """Deal one topic to those around the table who want it, beginning with the first of `circle`.
 
     Within one topic the circle is the same for every partition, so each member's share is an arithmetic sequence and
     no partition needs a step of its own.
     """
-    circle = [
-        place % len(members)
-        for place in range(cursor, cursor + len(members))
-        if topic in wanted[members[place % len(members)]]
-    ]
-    for seat, place in enumerate(circle[:count]):
-        shares[members[place]][topic] = list(range(seat, count, len(circle)))
-    return (circle[(count - 1) % len(circle)] + 1) % len(members)
+    if count <= len(circle):
+        for seat, place in enumerate(circle[:count]):
+            shares[place][topic] = [seat]
+        return
+    for seat, place in enumerate(circle):
+        shares[place][topic] = [*range(seat, count, len(circle))]

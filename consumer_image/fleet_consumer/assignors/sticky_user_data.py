@@ -16,6 +16,7 @@ from fleet_consumer.assignors.claims import Claim
 
 UNKNOWN_GENERATION: Final = -1
 _INT32: Final = struct.Struct(">i")
+_TWO_INT32: Final = struct.Struct(">ii")
 _INT16: Final = struct.Struct(">h")
 NOTHING: Final = Claim({}, UNKNOWN_GENERATION)
 
@@ -43,22 +44,30 @@ def decode_sticky(data: bytes | None) -> Claim:
 
 
 def _read_owned(data: bytes) -> tuple[dict[str, Sequence[int]], int]:
-    """Partitions by topic, and where they end. Lengths are checked against the data before anything is made."""
-    unpack_int, unpack_short = _INT32.unpack_from, _INT16.unpack_from
+    """Partitions by topic, and where they end. Lengths are checked against the data before anything is made.
+
+    A leader reads a million of these entries, most of them with one partition: hence one `unpack` for a length and the
+    first number together (what follows the last entry without numbers is the generation, or nothing).
+    """
+    length_of_name, two_ints, size = _INT16.unpack_from, _TWO_INT32.unpack_from, len(data)
     owned: dict[str, Sequence[int]] = {}
-    count, at = unpack_int(data)[0], _INT32.size
-    if count < 0 or count > len(data):
-        raise ValueError(f"{count} topics in {len(data)} bytes")
+    count, at = _INT32.unpack_from(data)[0], _INT32.size
+    if count < 0 or count > size:
+        raise ValueError(f"{count} topics in {size} bytes")
     for _ in range(count):
-        name_end = at + 2 + unpack_short(data, at)[0]
-        length = unpack_int(data, name_end)[0]
-        end = name_end + 4 + 4 * length
-        if name_end < at + 2 or length < 0 or end > len(data):
-            raise ValueError(f"a topic that ends at {end} in {len(data)} bytes")
+        name_end = at + 2 + length_of_name(data, at)[0]
+        if name_end < at + 2:
+            raise ValueError("a name of negative length")
         topic = data[at + 2 : name_end].decode()
-        numbers = struct.unpack_from(f">{length}i", data, name_end + 4)
+        if name_end + 8 <= size:
+            length, first = two_ints(data, name_end)
+        else:
+            length, first = _INT32.unpack_from(data, name_end)[0], 0
+        at = name_end + 4 + 4 * length
+        if length < 0 or at > size:
+            raise ValueError(f"{length} partitions in {size} bytes")
+        numbers = (first,) if length == 1 else struct.unpack_from(f">{length}i", data, name_end + 4)
         owned[topic] = (*owned[topic], *numbers) if topic in owned else numbers
-        at = end
     return owned, at
 
 
