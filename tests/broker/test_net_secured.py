@@ -27,6 +27,7 @@ from fleet_consumer.net import (
     parse_address,
 )
 from fleet_consumer.wire.list_groups import ListGroupsRequest
+from fleet_operator.observe.settings import ObserverSettings, TlsMaterial
 from tests.broker.members import create_topic, unique
 from tests.broker.security import PASSWORD, USER, WAYS, connection, oauth, token_server
 from tests.support.kafka import KafkaBroker
@@ -193,3 +194,20 @@ def test_each_refusal_of_tls_has_its_reason_and_its_remedy(
             assert isinstance(caught.value, TlsFailed), reason
             assert caught.value.reason == reason.strip()
             assert remedy in str(caught.value)
+
+
+def test_operator_observes_through_tls_and_tokens(secured: KafkaBroker, tokens: TokenServer, tmp_path: Path) -> None:
+    """The observer's settings hold PEM texts from Secrets and no paths; its client must come in with them."""
+    pki = secured.pki
+    material = TlsMaterial(ca=Path(pki.ca_file).read_bytes())
+    mutual = replace(material, certificate=Path(pki.cert_file).read_bytes(), key=Path(pki.key_file).read_bytes())
+    for number, settings in enumerate(
+        (
+            ObserverSettings(bootstrap_servers=(secured.sasl_tls_bootstrap,), tls=material, sasl=oauth(tokens)),
+            ObserverSettings(bootstrap_servers=(secured.mutual_bootstrap,), tls=mutual),
+        )
+    ):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        with client_for(settings.connection(directory)) as client:
+            assert client.metadata(timeout_s=PATIENCE_S).brokers

@@ -89,7 +89,7 @@ def test_broker_that_is_away_is_told_and_exits_21(fleet: Fleet) -> None:
 def test_wrong_password_is_told_without_the_password_and_exits_21(fleet: Fleet, broker: KafkaBroker) -> None:
     changes = {
         "connection__bootstrapServers": [broker.sasl_bootstrap],
-        "connection__sasl": {"mechanism": "SCRAM-SHA-512", "directory": str(fleet.folder)},
+        "connection__sasl": {"mechanism": "SCRAM-SHA-512", "directory": str(fleet.folder), "oauth": None},
     }
     code, result = check(fleet, **changes)
     assert (code, result["reason"]) == (21, "AuthenticationFailed")
@@ -100,7 +100,7 @@ def test_wrong_password_is_told_without_the_password_and_exits_21(fleet: Fleet, 
 
 
 def test_missing_credentials_are_told_by_their_path(fleet: Fleet, tmp_path: Path) -> None:
-    code, result = check(fleet, connection__sasl={"mechanism": "PLAIN", "directory": str(tmp_path)})
+    code, result = check(fleet, connection__sasl={"mechanism": "PLAIN", "directory": str(tmp_path), "oauth": None})
     assert (code, result["reason"]) == (21, "AuthenticationFailed")
     assert str(tmp_path / "username") in result["message"]
 
@@ -125,7 +125,7 @@ def test_wrong_password_is_told_and_the_right_one_taken_without_a_restart(broker
     connection = {
         "bootstrapServers": [broker.sasl_bootstrap],
         "tls": None,
-        "sasl": {"mechanism": "PLAIN", "directory": str(tmp_path)},
+        "sasl": {"mechanism": "PLAIN", "directory": str(tmp_path), "oauth": None},
     }
     with fleet.worker(connection=connection) as worker:
         message = worker.wait_error("AuthenticationFailed")

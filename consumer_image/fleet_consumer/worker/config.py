@@ -39,11 +39,21 @@ class TlsFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEndpoint:
+    """Where OAUTHBEARER tokens come from."""
+
+    url: str
+    scope: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSource:
-    """How to log in; user name and password are the files `username` and `password` in `directory`."""
+    """How to log in. `directory` holds the files `username` and `password`, for OAUTHBEARER `clientId` and
+    `clientSecret`."""
 
     mechanism: str
     directory: str
+    oauth: TokenEndpoint | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,11 +194,20 @@ def _sasl(section: _Section | None) -> SaslSource | None:
     if section is None:
         return None
     mechanism = section.choice("mechanism", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-    if mechanism == "OAUTHBEARER":
-        raise SettingsInvalid(section.at("mechanism"), "OAUTHBEARER comes with a later version; use SCRAM or PLAIN")
-    source = SaslSource(mechanism=mechanism, directory=section.text("directory"))
+    oauth = _oauth(section.optional_section("oauth"))
+    if (oauth is not None) != (mechanism == "OAUTHBEARER"):
+        raise SettingsInvalid(section.at("oauth"), "goes with mechanism OAUTHBEARER; give both or neither")
+    source = SaslSource(mechanism=mechanism, directory=section.text("directory"), oauth=oauth)
     section.end()
     return source
+
+
+def _oauth(section: _Section | None) -> TokenEndpoint | None:
+    if section is None:
+        return None
+    endpoint = TokenEndpoint(url=section.text("tokenEndpoint"), scope=section.optional_text("scope"))
+    section.end()
+    return endpoint
 
 
 def _handler(section: _Section) -> HandlerConfig:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fleet_consumer.consumer import ConsumerSettings
 from fleet_consumer.naming import instance_id
-from fleet_consumer.net import ConnectionSettings, SaslSettings, TlsSettings
-from fleet_consumer.worker.config import SettingsInvalid, WorkerConfig
+from fleet_consumer.net import ConnectionSettings, OAuthSettings, SaslSettings, TlsSettings
+from fleet_consumer.worker.config import SaslSource, SettingsInvalid, WorkerConfig
 
 
 class CredentialsUnreadable(Exception):
@@ -54,13 +54,30 @@ def connection_settings(config: WorkerConfig, client_id: str) -> ConnectionSetti
     if config.tls is not None:
         tls = TlsSettings(ca_file=config.tls.ca_file, cert_file=config.tls.cert_file, key_file=config.tls.key_file)
     if config.sasl is not None:
-        directory = config.sasl.directory
-        username, password = _credential(directory, "username"), _credential(directory, "password")
-        sasl = SaslSettings(mechanism=config.sasl.mechanism, username=username, password=password)
+        sasl = _login(config.sasl, None if config.tls is None else config.tls.ca_file)
     try:
         return ConnectionSettings(bootstrap_servers=config.bootstrap_servers, client_id=client_id, tls=tls, sasl=sasl)
     except ValueError as error:
         raise SettingsInvalid("connection.bootstrapServers", str(error)) from error
+
+
+def _login(source: SaslSource, ca_file: str | None) -> SaslSettings:
+    """The mounted credentials. `ca_file` is trusted for the token endpoint too: private authorities sign both."""
+    keys = ("username", "password") if source.oauth is None else ("clientId", "clientSecret")
+    name, proof = (_credential(source.directory, key) for key in keys)
+    try:
+        if source.oauth is None:
+            return SaslSettings(mechanism=source.mechanism, username=name, password=proof)
+        oauth = OAuthSettings(
+            token_endpoint=source.oauth.url,
+            client_id=name,
+            client_secret=proof,
+            scope=source.oauth.scope,
+            ca_file=ca_file,
+        )
+        return SaslSettings(mechanism=source.mechanism, oauth=oauth)
+    except ValueError as error:
+        raise SettingsInvalid("connection.sasl", str(error)) from error
 
 
 def consumer_settings(config: WorkerConfig, connection: ConnectionSettings, identity: Identity) -> ConsumerSettings:
@@ -89,5 +106,5 @@ def _credential(directory: str, name: str) -> str:
         return path.read_text(encoding="utf-8").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise CredentialsUnreadable(
-            f"cannot read {path}: {error}; the cluster's secret must hold the keys username and password"
+            f"cannot read {path}: {error}; the cluster's secret must hold the key {name}"
         ) from error

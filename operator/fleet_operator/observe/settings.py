@@ -51,7 +51,11 @@ class ObserverSettings:
                 path.touch(mode=0o600)
                 path.write_bytes(pem)
                 paths[f"{name}_file"] = str(path)
-        return replace(settings, tls=TlsSettings(**paths))
+        sasl = self.sasl
+        if sasl is not None and sasl.oauth is not None:
+            # Who signs the brokers' certificates signs the token endpoint's too, where both are private.
+            sasl = replace(sasl, oauth=replace(sasl.oauth, ca_file=paths.get("ca_file")))
+        return replace(settings, tls=TlsSettings(**paths), sasl=sasl)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

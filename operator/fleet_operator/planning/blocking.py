@@ -15,7 +15,6 @@ from fleet_operator.planning.duplicates import Claim
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.sidecar import HANDLER_CONTAINER, handler_container
-from fleet_operator.planning.support import kafka_cluster_support
 from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern
 
 
@@ -38,12 +37,6 @@ def find_blocking_problem(
             conditions.CLUSTER_NOT_FOUND,
             f"KafkaCluster {name!r} is not in namespace {group.metadata.namespace!r}: create it there "
             "(spec.clusterRef cannot be changed)",
-        )
-    not_served = kafka_cluster_support(cluster.spec).blocking
-    if not_served:
-        named = f"KafkaCluster {cluster.metadata.name!r}"
-        return Problem(
-            conditions.NOT_YET_AVAILABLE, f"this version cannot use spec.{'; spec.'.join(not_served)} of {named}"
         )
     if older is not None:
         return Problem(

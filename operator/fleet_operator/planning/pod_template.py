@@ -137,7 +137,7 @@ def _settings_volume(
         sources.append({"configMap": {"name": naming.revision_handler(name, revision), "items": items}})
     tls, sasl = cluster.spec.tls, cluster.spec.sasl
     if sasl is not None:
-        sources.append(_secret(sasl.secret_ref.name, CREDENTIALS_PATH, ("username", "password")))
+        sources.append(_secret(sasl.secret_ref.name, CREDENTIALS_PATH, sasl.secret_keys))
     if tls is not None and tls.ca_secret_ref is not None:
         sources.append(_secret(tls.ca_secret_ref.name, CA_PATH, (tls.ca_secret_ref.key,)))
     if tls is not None and tls.client_cert_secret_ref is not None:

@@ -247,7 +247,7 @@ def _spec_honored(facts: ConsumerGroupFacts) -> Condition:
     support = consumer_group_support(facts.group.spec)
     if support.complete:
         return Condition(c.SPEC_HONORED, "True", c.ALL_FIELDS_HONORED, "every field has its effect")
-    named = "; ".join(f"spec.{entry}" for entry in (*support.blocking, *support.ignored))
+    named = "; ".join(f"spec.{entry}" for entry in support.ignored)
     return Condition(c.SPEC_HONORED, "False", c.NOT_YET_AVAILABLE, f"not in this version: {named}")
 
 

@@ -71,11 +71,7 @@ def _conditions(facts: KafkaClusterFacts) -> Sequence[Condition]:
 
 
 def _ready(facts: KafkaClusterFacts, reachable: Condition) -> Condition:
-    """Fleets can be made on it: it answers, it is still the same cluster, and this version can use its settings."""
-    blocking = kafka_cluster_support(facts.cluster.spec).blocking
-    if blocking:
-        message = f"this version cannot use spec.{'; spec.'.join(blocking)}"
-        return Condition(c.READY, "False", c.NOT_YET_AVAILABLE, message)
+    """Fleets can be made on it: it answers, and it is still the same cluster."""
     if cluster_id_changed(facts.cluster, facts.observation):
         return Condition(c.READY, "False", c.CLUSTER_ID_CHANGED, changed_id_message(facts.cluster, facts.observation))
     return Condition(c.READY, reachable.status, reachable.reason, reachable.message)
@@ -110,5 +106,5 @@ def _spec_honored(facts: KafkaClusterFacts) -> Condition:
     support = kafka_cluster_support(facts.cluster.spec)
     if support.complete:
         return Condition(c.SPEC_HONORED, "True", c.ALL_FIELDS_HONORED, "every field has its effect")
-    named = "; ".join(f"spec.{entry}" for entry in (*support.blocking, *support.ignored))
+    named = "; ".join(f"spec.{entry}" for entry in support.ignored)
     return Condition(c.SPEC_HONORED, "False", c.NOT_YET_AVAILABLE, f"not in this version: {named}")

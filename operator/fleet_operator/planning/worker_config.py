@@ -54,7 +54,11 @@ def _connection(cluster: KafkaCluster) -> dict[str, Any]:
         "certFile": f"{CONFIG_DIRECTORY}/{CLIENT_CERT_PATH}/tls.crt" if client else None,
         "keyFile": f"{CONFIG_DIRECTORY}/{CLIENT_CERT_PATH}/tls.key" if client else None,
     }
-    login = {"mechanism": sasl.mechanism, "directory": f"{CONFIG_DIRECTORY}/{CREDENTIALS_PATH}"} if sasl else None
+    login: dict[str, Any] | None = None
+    if sasl is not None:
+        oauth = {"tokenEndpoint": sasl.oauth.token_endpoint, "scope": sasl.oauth.scope} if sasl.oauth else None
+        directory = f"{CONFIG_DIRECTORY}/{CREDENTIALS_PATH}"
+        login = {"mechanism": sasl.mechanism, "directory": directory, "oauth": oauth}
     return {
         "bootstrapServers": list(cluster.spec.bootstrap_servers),
         "tls": files if tls else None,

@@ -10,16 +10,15 @@ import binascii
 from dataclasses import dataclass
 from typing import Final
 
-from fleet_consumer.net import SaslSettings
+from fleet_consumer.net import OAuthSettings, SaslSettings
 from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
+from fleet_operator.api.v1alpha1.kafkacluster import Sasl
 from fleet_operator.api.v1alpha1.model import CREDENTIALS_LABEL
 from fleet_operator.clients.kinds import SECRET, JsonObject
 from fleet_operator.clients.kube import KubeClient
 from fleet_operator.observe.settings import ObserverSettings, TlsMaterial
 from fleet_operator.planning.problem import Problem
 
-USERNAME: Final = "username"
-PASSWORD: Final = "password"
 CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"
 
@@ -40,7 +39,7 @@ class SecretReader:
     namespace: str
 
     async def observer_settings(self, cluster: KafkaCluster) -> ObserverSettings:
-        """How to reach a cluster, with its secrets. Raises UnusableSecretError, or KubeError."""
+        """How to reach a cluster, with its secrets. Raises UnusableSecretError, KubeError or ValueError."""
         spec = cluster.spec
         tls = None
         if spec.tls is not None:
@@ -53,18 +52,23 @@ class SecretReader:
             tls = TlsMaterial(ca=ca, certificate=certificate, key=key)
         sasl = None
         if spec.sasl is not None:
-            secret = await self._read(spec.sasl.secret_ref.name)
-            sasl = SaslSettings(
-                mechanism=spec.sasl.mechanism,
-                username=self._text(secret, USERNAME),
-                password=self._text(secret, PASSWORD),
-            )
+            sasl = self._login(spec.sasl, await self._read(spec.sasl.secret_ref.name))
         return ObserverSettings(
             bootstrap_servers=spec.bootstrap_servers,
             interval_seconds=float(spec.observe_interval_seconds),
             tls=tls,
             sasl=sasl,
         )
+
+    def _login(self, sasl: Sasl, secret: JsonObject) -> SaslSettings:
+        """How to log in. Raises ValueError for a token endpoint that cannot be used."""
+        name, proof = (self._text(secret, key) for key in sasl.secret_keys)
+        if sasl.oauth is None:
+            return SaslSettings(mechanism=sasl.mechanism, username=name, password=proof)
+        oauth = OAuthSettings(
+            token_endpoint=sasl.oauth.token_endpoint, client_id=name, client_secret=proof, scope=sasl.oauth.scope
+        )
+        return SaslSettings(mechanism=sasl.mechanism, oauth=oauth)
 
     async def _read(self, name: str) -> JsonObject:
         secret = await self.kube.get(SECRET, self.namespace, name)

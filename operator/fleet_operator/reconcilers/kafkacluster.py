@@ -11,7 +11,6 @@ from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.clients.kinds import KAFKA_CLUSTER, JsonObject
 from fleet_operator.planning import times
 from fleet_operator.planning.status_kafkacluster import KafkaClusterFacts, project_kafkacluster_status
-from fleet_operator.planning.support import kafka_cluster_support
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
 from fleet_operator.reconcilers.publishing import publish
@@ -64,11 +63,6 @@ class KafkaClusterReconciler:
     async def _observe(self, key: Key, cluster: KafkaCluster) -> None:
         """Have the cluster observed, or say why it is not."""
         observatory = self._context.observatory
-        unusable = kafka_cluster_support(cluster.spec).blocking
-        if unusable:
-            message = f"this version cannot use spec.{'; spec.'.join(unusable)}"
-            observatory.refuse(key, conditions.NOT_YET_AVAILABLE, message)
-            return
         try:
             settings = await SecretReader(self._context.store.kube, key[0]).observer_settings(cluster)
             settings.check()

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.net import NetworkClient
+from fleet_consumer.net import AuthenticationFailed, NetError, NetworkClient, TlsFailed, TokenUnavailable
+from fleet_operator.observe.look import failure
 from fleet_operator.observe.observatory import Observatory
 from fleet_operator.observe.observer import HURRY_MAX_SECONDS, ObserverStoppedError, Pace
 from fleet_operator.observe.settings import GroupInterest, ObserverSettings
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
+from fleet_operator.reconcilers.kafkacluster import MENDED_BY_SECRETS
 from tests.support.waiting import eventually_async
 
 CLUSTER, GROUP = ("ns", "main"), ("ns", "flights")
@@ -192,3 +194,19 @@ async def test_action_for_an_observer_that_is_being_stopped_is_refused(nobody: O
     with pytest.raises(ObserverStoppedError):
         await waiting
     await observatory.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TlsFailed("x", reason="CertificateNotTrusted"), "TlsFailed"),
+        (TlsFailed("x", reason="ClientCertificateRefused"), "TlsFailed"),
+        (AuthenticationFailed("x", reason="ServerNotAuthentic"), "AuthenticationFailed"),
+        (TokenUnavailable("x"), "BrokerUnreachable"),
+    ],
+)
+def test_what_a_renewed_secret_may_mend_is_told_in_the_words_that_have_it_read_again(
+    error: NetError, reason: str
+) -> None:
+    assert failure(error, None, 0.0).reason == reason
+    assert (reason in MENDED_BY_SECRETS) == (reason != "BrokerUnreachable")

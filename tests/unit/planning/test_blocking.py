@@ -12,7 +12,6 @@ from fleet_operator.planning.observation import ClusterObservation
 from tests.unit.planning.builders import consumer_group, kafka_cluster, observation, unreachable
 
 FROM_CONFIG_MAP = {"python": {"callable": "shop:handle", "configMapRef": {"name": "source"}}}
-OAUTH = {"mechanism": "OAUTHBEARER", "secretRef": {"name": "s"}, "oauth": {"tokenEndpoint": "https://x"}}
 OLDER = Claim(cluster="c", group_id="orders", created_at="2026", namespace="shop", name="first")
 KNOWN = {"clusterId": "cluster-b"}
 
@@ -24,7 +23,6 @@ KNOWN = {"clusterId": "cluster-b"}
         ({"topics": None, "topicPattern": "("}, {}, "TopicPatternRefused", "spec.topicPattern: '('"),
         ({"topics": None, "topicPattern": "(a+)+"}, {}, "TopicPatternRefused", "repetition inside another"),
         ({"handler": {"http": {}}}, {}, "HandlerContainerNotFound", "'handler'"),
-        ({}, {"cluster": kafka_cluster(sasl=OAUTH, tls={})}, "NotYetAvailable", "spec.sasl.mechanism"),
         ({}, {"older": OLDER}, "GroupIdTaken", "shop/first"),
         ({}, {"cluster": kafka_cluster(status=KNOWN), "observation": observation()}, "ClusterIdChanged", "cluster-b"),
         ({"handler": FROM_CONFIG_MAP}, {}, "HandlerSourceNotFound", "'source'"),

@@ -19,6 +19,11 @@ from fleet_operator.planning.revision import Revision, plan_revision
 from fleet_operator.planning.rollout import RevisionMark
 from tests.unit.planning.builders import IMAGE, consumer_group, kafka_cluster
 
+OAUTH = {
+    "mechanism": "OAUTHBEARER",
+    "secretRef": {"name": "login"},
+    "oauth": {"tokenEndpoint": "https://login.example/token"},
+}
 SASL = {"mechanism": "PLAIN", "secretRef": {"name": "login"}, "allowWithoutTls": True}
 TLS = {"caSecretRef": {"name": "ca", "key": "root.pem"}, "clientCertSecretRef": {"name": "client"}}
 FILES = {"shop.py": "def handle(record): ...", "helpers.py": ""}
@@ -253,11 +258,25 @@ def test_settings_handler_and_secrets_lie_in_one_projected_volume() -> None:
     ]
     assert volume["defaultMode"] == 0o440
     connection = revision.worker_config["connection"]
-    assert connection["sasl"] == {"mechanism": "PLAIN", "directory": "/etc/consumer-fleet/credentials"}
+    assert connection["sasl"] == {"mechanism": "PLAIN", "directory": "/etc/consumer-fleet/credentials", "oauth": None}
     assert connection["tls"] == {
         "caFile": "/etc/consumer-fleet/tls/ca/root.pem",
         "certFile": "/etc/consumer-fleet/tls/client/tls.crt",
         "keyFile": "/etc/consumer-fleet/tls/client/tls.key",
+    }
+
+
+def test_client_credentials_for_tokens_are_mounted_and_their_endpoint_is_told() -> None:
+    cluster = kafka_cluster(tls=TLS, sasl=OAUTH)
+    revision = plan_revision(consumer_group(), cluster, handler_files=None, image=IMAGE)
+    volume = json.dumps(revision.pod_template["spec"]["volumes"])
+    assert '"credentials/clientId"' in volume
+    assert '"credentials/clientSecret"' in volume
+    assert "password" not in volume
+    assert revision.worker_config["connection"]["sasl"] == {
+        "mechanism": "OAUTHBEARER",
+        "directory": "/etc/consumer-fleet/credentials",
+        "oauth": {"tokenEndpoint": "https://login.example/token", "scope": None},
     }
 
 
@@ -273,7 +292,7 @@ def test_settings_handler_and_secrets_lie_in_one_projected_volume() -> None:
         {"groupId": "shop.orders", "topics": ["a", "b"], "handler": {"python": {"callable": "a:b"}, "concurrency": 4}},
     ],
 )
-@pytest.mark.parametrize("connection", [{}, {"tls": {}}, {"tls": TLS, "sasl": SASL}])
+@pytest.mark.parametrize("connection", [{}, {"tls": {}}, {"tls": TLS, "sasl": SASL}, {"tls": TLS, "sasl": OAUTH}])
 def test_worker_reads_what_the_operator_writes(spec: dict[str, Any], connection: dict[str, Any]) -> None:
     """worker.json as the worker's own parser sees it: strict, so that any drift between the two fails here."""
     group = consumer_group(**spec)

@@ -139,9 +139,7 @@ def test_offsets_topic(why: str, seen: dict[str, Any], status: str, reason: str,
 
 
 def test_what_this_version_cannot_use_is_told() -> None:
-    oauth = {"mechanism": "OAUTHBEARER", "secretRef": {"name": "s"}, "oauth": {"tokenEndpoint": "https://x"}}
-    cluster = kafka_cluster(tls={}, sasl=oauth, offsetsTopic={"manage": "Provision"})
+    cluster = kafka_cluster(offsetsTopic={"manage": "Provision"})
     status = project(None, cluster=cluster)
-    assert condition(status, "Ready")[:2] == ("False", "NotYetAvailable")
     assert condition(status, "SpecHonored")[:2] == ("False", "NotYetAvailable")
     assert "offsetsTopic.manage" in condition(status, "SpecHonored")[2]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fleet_consumer.net import OAuthSettings
 from fleet_operator.api.v1alpha1 import KafkaCluster
 from fleet_operator.clients.kinds import SECRET
 from fleet_operator.observe.settings import ObserverSettings
@@ -14,6 +16,13 @@ from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretE
 from tests.unit.runtime.memory_kube import MemoryKube
 
 PASSWORD = "correct horse"
+
+
+OAUTH = {
+    "mechanism": "OAUTHBEARER",
+    "secretRef": {"name": "login"},
+    "oauth": {"tokenEndpoint": "https://login.example/token", "scope": "kafka"},
+}
 
 
 def cluster(**spec: Any) -> KafkaCluster:
@@ -49,6 +58,39 @@ async def test_password_is_read_and_never_shown() -> None:
     assert settings.sasl
     assert settings.sasl.password == PASSWORD
     assert PASSWORD not in repr(settings)
+
+
+async def test_client_credentials_are_read_for_oauthbearer(tmp_path: Path) -> None:
+    of = cluster(tls={"caSecretRef": {"name": "login"}}, sasl=OAUTH)
+    body = secret({"clientId": "fleet", "clientSecret": PASSWORD, "ca.crt": "CA"})
+    settings = await read(body, of=of)
+    assert PASSWORD not in repr(settings)
+    assert settings == await read(body, of=of)  # no new observer without need
+    connection = settings.connection(tmp_path)
+    assert connection.sasl
+    assert connection.tls
+    assert connection.sasl.oauth == OAuthSettings(
+        token_endpoint="https://login.example/token",
+        client_id="fleet",
+        client_secret=PASSWORD,
+        scope="kafka",
+        ca_file=connection.tls.ca_file,
+    )
+
+
+async def test_renewed_secrets_make_settings_that_need_a_new_observer() -> None:
+    """Certificates and credentials alike: the observatory replaces an observer whose settings differ."""
+    of = cluster(tls={"caSecretRef": {"name": "login"}, "clientCertSecretRef": {"name": "login"}}, sasl=OAUTH)
+    data = {"clientId": "fleet", "clientSecret": PASSWORD, "ca.crt": "CA", "tls.crt": "CERT", "tls.key": "KEY"}
+    before = await read(secret(data), of=of)
+    for key in data:
+        assert await read(secret(data | {key: "renewed"}), of=of) != before
+
+
+async def test_token_endpoint_that_would_show_the_secret_is_refused() -> None:
+    oauth = {"tokenEndpoint": "http://login.example/token"}
+    with pytest.raises(ValueError, match="readable on the wire; use https"):
+        await read(secret({"clientId": "a", "clientSecret": "b"}), of=cluster(tls={}, sasl=OAUTH | {"oauth": oauth}))
 
 
 @pytest.mark.parametrize(

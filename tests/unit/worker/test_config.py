@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet_consumer.worker.config import HttpEndpoint, SaslSource, SettingsInvalid, TlsFiles, load_config, parse_config
+from fleet_consumer.net import OAuthSettings
+from fleet_consumer.worker.config import (
+    HttpEndpoint,
+    SaslSource,
+    SettingsInvalid,
+    TlsFiles,
+    TokenEndpoint,
+    load_config,
+    parse_config,
+)
 from fleet_consumer.worker.settings import CredentialsUnreadable, connection_settings, consumer_settings, identify
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
@@ -18,6 +27,13 @@ from fleet_operator.planning.worker_config import worker_config
 from tests.unit.worker.documents import changed, worker_document
 
 ROOT = Path(__file__).resolve().parents[3]
+
+PLAIN = {"mechanism": "PLAIN", "oauth": None}
+LOGIN = {
+    "mechanism": "OAUTHBEARER",
+    "directory": "/x",
+    "oauth": {"tokenEndpoint": "https://login.example/token", "scope": "kafka"},
+}
 
 
 def test_contracts_example_is_read_whole() -> None:
@@ -39,6 +55,9 @@ def test_contracts_example_is_read_whole() -> None:
         ("revision", ..., "revision: is missing"),
         ("surprise", 1, "surprise: is not a setting that this version knows"),
         ("connection.sasl", {"mechanism": "GSSAPI", "directory": "/x"}, "connection.sasl.mechanism: is 'GSSAPI'"),
+        ("connection.sasl", LOGIN | {"oauth": None}, "connection.sasl.oauth: goes with mechanism OAUTHBEARER"),
+        ("connection.sasl", LOGIN | {"mechanism": "PLAIN"}, "connection.sasl.oauth: goes with mechanism OAUTHBEARER"),
+        ("connection.sasl", LOGIN | {"oauth": {"scope": None}}, "connection.sasl.oauth.tokenEndpoint: is missing"),
         ("connection.tls", {"caFile": None, "certFile": "/c", "keyFile": None}, "certFile and keyFile go together"),
         ("connection", [], "connection: must be an object, not a list"),
         ("handler.timeoutSeconds", "60", "handler.timeoutSeconds: must be a whole number, not a string"),
@@ -81,7 +100,6 @@ def test_http_endpoint_stands_in_place_of_python() -> None:
     ("path", "value"),
     [
         ("consumer.protocol", "Consumer"),
-        ("connection.sasl", {"mechanism": "OAUTHBEARER", "directory": "/x"}),
     ],
 )
 def test_what_a_later_version_runs_is_refused_naming_the_field(path: str, value: Any) -> None:
@@ -122,11 +140,13 @@ def test_dynamic_member_needs_no_pod_name() -> None:
 def test_settings_become_kafkas_words(tmp_path: Path) -> None:
     (tmp_path / "username").write_text("alice\n")
     (tmp_path / "password").write_text("alice-secret\n")
-    document = changed(worker_document(), "connection.sasl", {"mechanism": "PLAIN", "directory": str(tmp_path)})
+    document = changed(
+        worker_document(), "connection.sasl", {"mechanism": "PLAIN", "directory": str(tmp_path), "oauth": None}
+    )
     document = changed(document, "connection.tls", {"caFile": "/ca.pem", "certFile": None, "keyFile": None})
     document = changed(document, "consumer.autoOffsetReset", "None")
     config = parse_config(changed(document, "consumer.isolationLevel", "ReadCommitted"))
-    assert config.sasl == SaslSource(mechanism="PLAIN", directory=str(tmp_path))
+    assert config.sasl == SaslSource(mechanism="PLAIN", directory=str(tmp_path), oauth=None)
     assert config.tls == TlsFiles(ca_file="/ca.pem", cert_file=None, key_file=None)
     connection = connection_settings(config, "flights-0")
     assert connection.sasl is not None
@@ -137,8 +157,43 @@ def test_settings_become_kafkas_words(tmp_path: Path) -> None:
     assert (consumer.session_timeout_ms, consumer.group_instance_id) == (45_000, "default.flights.0d9c2f3e-0")
 
 
+def test_client_credentials_are_read_for_oauthbearer(tmp_path: Path) -> None:
+    """The brokers' authority is trusted for the token endpoint too; a renewed secret makes other settings."""
+    (tmp_path / "clientId").write_text("fleet\n")
+    (tmp_path / "clientSecret").write_text("fleet-secret\n")
+    document = changed(worker_document(), "connection.sasl", LOGIN | {"directory": str(tmp_path)})
+    document = changed(document, "connection.tls", {"caFile": "/ca.pem", "certFile": None, "keyFile": None})
+    config = parse_config(document)
+    assert config.sasl is not None
+    assert config.sasl.oauth == TokenEndpoint(url="https://login.example/token", scope="kafka")
+    before = connection_settings(config, "flights-0")
+    assert before.sasl is not None
+    assert before.sasl.oauth == OAuthSettings(
+        token_endpoint="https://login.example/token",
+        client_id="fleet",
+        client_secret="fleet-secret",
+        scope="kafka",
+        ca_file="/ca.pem",
+    )
+    assert "fleet-secret" not in repr(before)
+    assert connection_settings(config, "flights-0") == before
+    (tmp_path / "clientSecret").write_text("renewed")
+    assert connection_settings(config, "flights-0") != before
+
+
+def test_token_endpoint_that_would_show_the_secret_is_refused(tmp_path: Path) -> None:
+    for name in ("clientId", "clientSecret"):
+        (tmp_path / name).write_text("x")
+    oauth = {"tokenEndpoint": "http://login.example/token", "scope": None}
+    login = LOGIN | {"directory": str(tmp_path), "oauth": oauth}
+    with pytest.raises(SettingsInvalid, match=r"connection\.sasl: token endpoint .* readable on the wire; use https"):
+        connection_settings(parse_config(changed(worker_document(), "connection.sasl", login)), "c")
+
+
 def test_missing_credentials_are_told_by_path(tmp_path: Path) -> None:
-    document = changed(worker_document(), "connection.sasl", {"mechanism": "PLAIN", "directory": str(tmp_path)})
+    document = changed(
+        worker_document(), "connection.sasl", {"mechanism": "PLAIN", "directory": str(tmp_path), "oauth": None}
+    )
     with pytest.raises(CredentialsUnreadable, match="username"):
         connection_settings(parse_config(document), "c")
 
@@ -165,6 +220,6 @@ def test_worker_reads_what_the_operator_renders() -> None:
     config = parse_config(json.loads(json.dumps(rendered)))
     assert (config.name, config.group_id, config.topics) == ("flights", "flights", ("flights",))
     assert config.handler.outputs == ("flights-done",)
-    assert config.sasl == SaslSource(mechanism="SCRAM-SHA-512", directory="/etc/consumer-fleet/credentials")
+    assert config.sasl == SaslSource(mechanism="SCRAM-SHA-512", directory="/etc/consumer-fleet/credentials", oauth=None)
     assert config.tls is not None
     assert config.consumer.properties == {"fetch.min.bytes": "1"}

@@ -40,6 +40,11 @@ class Sasl(Model):
     oauth: OAuth | None = None
     allow_without_tls: bool = False
 
+    @property
+    def secret_keys(self) -> tuple[str, str]:
+        """The keys of the Secret: who we are, and our proof."""
+        return ("clientId", "clientSecret") if self.mechanism == "OAUTHBEARER" else ("username", "password")
+
 
 class OffsetsTopic(Model):
     """What `__consumer_offsets` must look like."""
