@@ -66,6 +66,15 @@ class States:
         self._admin.delete_consumer_groups([self._group])[self._group].result()
 
 
+def await_words(first: Member, second: Member, word: str) -> None:
+    """Members hear of it with their next heartbeat or answer."""
+    eventually(
+        lambda: first.membership.state == second.membership.state == word,
+        timeout_s=20,
+        what=f"both members to be in {word}",
+    )
+
+
 def _seen(what: object) -> bool:
     raise AssertionError(what)
 
@@ -85,16 +94,12 @@ def test_m5_scripted_run_shows_each_state_of_the_classic_machine(broker: KafkaBr
         with member() as second:
             # The first is slow to give back: the group waits for it to join.
             states.await_both("PREPARING_REBALANCING", first)
-            assert first.membership.state == second.membership.state == "PreparingRebalance"
+            await_words(first, second, "PreparingRebalance")
             go_on.clear()
             give_back.set()
             # All have joined, and the leader's assignor is slow.
             states.await_both("COMPLETING_REBALANCING", first)
-            eventually(
-                lambda: {first.membership.state, second.membership.state} == {"CompletingRebalance"},
-                timeout_s=20,
-                what="both members to say so too",
-            )
+            await_words(first, second, "CompletingRebalance")
             go_on.set()
             await_shares([first, second], topic, 4)
             states.await_both("STABLE", first)
