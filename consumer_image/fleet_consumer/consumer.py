@@ -149,7 +149,11 @@ class Consumer(OffsetCalls):
                     self._woken = False
                 if records or woken or now >= deadline:
                     return records
-                self._signal.wait(min(deadline - now, LOOK_UP_S))
+                left = min(deadline - now, LOOK_UP_S)
+                if limit and self.holds_session():
+                    positions.wait(left, self._signal)
+                else:
+                    self._signal.wait(left)
 
     def membership(self) -> Membership:
         """The membership as of now. Any thread."""

@@ -8,6 +8,7 @@ paused, given back. Everything here belongs to the user's thread; nothing here m
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -219,6 +220,10 @@ class Positions:
         for buffer, what in out_of_range:
             self._reset(buffer, what)
         return records
+
+    def wait(self, timeout_s: float, news: threading.Event) -> None:
+        """Wait until records may be there to be taken, or `news` is set, at most `timeout_s`."""
+        self._fetch.wait(timeout_s, news)
 
     def _look_up(
         self, partitions: tuple[TopicPartition, ...], *, use_committed: bool = True, delay_s: float = 0.0

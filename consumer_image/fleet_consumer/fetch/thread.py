@@ -1,11 +1,12 @@
 """Reading from librdkafka, which lets one thread at a time into its consumer.
 
-Who reads, reads with the turn in hand, a lock that is held for one read. While records stream, that is the user's own
-thread, inside `poll`: librdkafka has fetched them in the background, and handing them over from another thread would
-cost more than reading them (and twice so while a handler keeps the interpreter busy). When nothing is there, the fetch
-thread waits for it, because a wait inside librdkafka cannot be interrupted, and `poll` must hear of rebalances and
-wake-ups meanwhile; as long as little comes at a time, it goes on reading and `poll` takes what it has read. It also
-carries out every command, and serves librdkafka's callbacks while the user's thread is away.
+Who is in there holds the turn. Records are read by the user's own thread, inside `poll`: librdkafka has fetched them in
+the background, and to hand them over from another thread would cost more than to read them, twice so while a handler
+keeps the interpreter busy. When nothing is there, `poll` waits inside librdkafka too, in short slices, because such a
+wait cannot be interrupted and `poll` must hear of rebalances and wake-ups.
+
+The fetch thread does the rest: it carries out commands, serves librdkafka's callbacks while the user's thread is away
+with its records, and looks after connections in trouble. It asks for the turn, and the user's thread makes way.
 
 Back-pressure is not reading: librdkafka's `pause` would throw away what was prefetched (measured: 12 times the data,
 11 times the time). Only partitions that are held back for long, and keep being sent, are paused there.
@@ -35,16 +36,15 @@ logger = logging.getLogger(__name__)
 READ_BATCH = 500
 """Messages per read: measured fastest between 100 and 1000."""
 READ_AHEAD_BYTES = 32 * 1024 * 1024
-"""Read-ahead in bytes of values; one more batch may come on top, bounded by `queued.max.messages.kbytes`."""
-IDLE_POLL_S = 0.05
-"""How long the thread's reads wait for data, and so how late a command may be noticed."""
-NEXT_WAIT_S = 0.001
-"""How long the user's thread waits inside librdkafka between one batch and the next, before it asks the fetch thread to
-wait: handing over costs about a tenth of that, and the next batch is rarely further away while records stream."""
+"""Bytes of values that may wait to be taken. While the user's thread is away, each serving of callbacks may bring a
+record along, until this is reached; `queued.max.messages.kbytes` bounds what librdkafka itself fetches ahead.
+"""
+SLICE_S = 0.01
+"""The longest wait inside librdkafka: so late at most a `poll` that waits for records hears of anything else."""
 TROUBLE_TOLD_S = 15.0
 """How long trouble counts after it was last told: librdkafka tries again, and tells again, every 10 s at the latest."""
 SERVE_S = 1.0
-"""How often librdkafka's callbacks are served while nobody waits for records."""
+"""How often the fetch thread looks after librdkafka."""
 
 Command = Callable[[confluent_kafka.Consumer], None]
 
@@ -55,7 +55,7 @@ _partition: Callable[[Message], Any] = Message.partition
 
 
 class FetchThread:
-    """Reads the assigned partitions. `on_data` is called, on the fetch thread, when there is news for the user's.
+    """Reads the assigned partitions. `on_turn` is called, on the fetch thread, when it has given the turn back.
 
     Constructing opens librdkafka's consumer, and raises SettingsRefused for values that it does not take; `start`
     starts the thread, `close` ends both. All other methods belong to one thread, the user's.
@@ -66,8 +66,7 @@ class FetchThread:
         config: Mapping[str, Any],
         *,
         name: str,
-        read_ahead_records: int,
-        on_data: Callable[[], None],
+        on_turn: Callable[[], None],
         clock: Clock,
     ) -> None:
         self.read_ahead = ReadAhead()
@@ -79,18 +78,17 @@ class FetchThread:
         # Before the consumer reads them: a renewal in between must not be missed.
         self._tls_files = tls_files(config)
         self._consumer = self._open()
-        self._limit = read_ahead_records
-        self._on_data = on_data
+        self._on_turn = on_turn
         self._commands: deque[Command] = deque()
-        # Set by whoever gives the thread a reason to look up from waiting: a command, a wish for data, or the end.
+        # Set by whoever gives the thread a reason to look up from waiting: a command or the end.
         self._attention = threading.Event()
         self._closing = False
-        # Whether the thread is to wait for data. Raised by the user's thread, which has nothing left to take; lowered
-        # by the fetch thread, always before it calls `on_data`, so that whoever saw it raised is called once more.
-        self._wanted = False
+        # Whether the fetch thread waits for the turn: a lock alone would go back to the user's thread again and again.
+        self._asked = False
         # Held by whoever touches librdkafka's consumer. The user's thread tries it and never waits for it.
         self._turn = threading.Lock()
-        # Only with the turn in hand.
+        # Only with the turn in hand. Whether librdkafka's callbacks were served since the thread last looked.
+        self._served = False
         self._buffers: dict[tuple[str, int], PartitionBuffer] = {}
         # What comes after the last record that librdkafka gave: where another consumer would have to go on.
         self._next: dict[tuple[str, int], int] = {}
@@ -161,21 +159,40 @@ class FetchThread:
         self._do(lambda consumer: consumer.resume([_at(partition)]) if partition in self._buffers else None)
 
     def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
-        """Hand out at most `limit` records; when none are there, see to it that `on_data` tells of the next."""
-        ahead = self.read_ahead
-        # A command that waits may void what is read now, and the thread may be waiting inside librdkafka.
-        if limit and not ahead.waiting and not self._commands and self._turn.acquire(blocking=False):
+        """Hand out at most `limit` of the records that are there."""
+        if limit and not self.read_ahead.waiting and self._take_turn():
             try:
-                self._read_here(limit)
+                while self._read(0.0) == READ_BATCH and self.read_ahead.waiting < limit:
+                    pass
             except Exception as bug:
                 self._fail(bug)
             finally:
                 self._turn.release()
-        records = ahead.take(limit, on_out_of_range)
-        if limit and not records and not self._wanted:
-            self._wanted = True
-            self._attention.set()
-        return records
+        return self.read_ahead.take(limit, on_out_of_range)
+
+    def wait(self, timeout_s: float, news: threading.Event) -> None:
+        """Wait until there may be something to take, or `news` is set, at most `timeout_s`. `on_turn` sets `news`."""
+        deadline = self._clock.monotonic() + timeout_s
+        while not news.is_set() and (left := deadline - self._clock.monotonic()) > 0:
+            if self.read_ahead.waiting or not self._take_turn():
+                # Nothing is assigned, or the thread wants the turn: it calls `on_turn` when that has changed.
+                news.wait(left)
+                return
+            try:
+                if self._read(min(left, SLICE_S)):
+                    return
+            except Exception as bug:
+                self._fail(bug)
+                return
+            finally:
+                self._turn.release()
+
+    def _take_turn(self) -> bool:
+        """Take the turn if there is something to read and the thread does not want it: a command may void what is
+        read now."""
+        if self._asked or self._commands or not self._buffers:
+            return False
+        return self._turn.acquire(blocking=False)
 
     def close(self, timeout_s: float) -> bool:
         """End the thread and librdkafka's consumer; whether both ended in time."""
@@ -200,16 +217,15 @@ class FetchThread:
                 self._attention.clear()
                 if self._closing:
                     break
+                self._asked = True
                 with self._turn:
+                    self._asked = False
                     self._obey()
                     if self.trouble is not None and self._tls_files.changed():
                         self._reopen()
-                    reads = self._wanted and bool(self._buffers)
-                    if reads:
-                        self._read_ahead()
-                if not reads and not self._attention.wait(SERVE_S):
-                    with self._turn:
-                        self._serve()
+                    self._serve()
+                self._on_turn()
+                self._attention.wait(SERVE_S)
         except Exception as bug:
             # Also what librdkafka refuses: a partition that was not assigned or not moved must not go unread silently.
             self._fail(bug)
@@ -219,7 +235,7 @@ class FetchThread:
     def _fail(self, bug: Exception) -> None:
         logger.error("reading ended", exc_info=bug)
         self.failure = InternalFailure(f"the fetch thread ended by {type(bug).__name__}: {bug}")
-        self._on_data()
+        self._on_turn()
 
     def _open(self) -> confluent_kafka.Consumer:
         try:
@@ -253,50 +269,29 @@ class FetchThread:
         topics = {topic for topic, _ in self._buffers}
         self._only_topic = next(iter(topics)) if len(topics) == 1 else None
 
-    def _full(self) -> bool:
-        ahead = self.read_ahead
-        return ahead.waiting >= self._limit or ahead.waiting_bytes >= READ_AHEAD_BYTES
-
-    # Reading, with the turn in hand.
-
-    def _read_here(self, limit: int) -> None:
-        """Read what librdkafka has, on the user's thread, which takes it at once: its bytes need no count."""
-        if not self._buffers:
-            return
-        wait_s = NEXT_WAIT_S
-        while self.read_ahead.waiting < limit:
-            batch = self._read(wait_s)
-            self._sort(batch, counted=False)
-            if len(batch) < READ_BATCH:
-                break
-            wait_s = 0.0
-
-    def _read_ahead(self) -> None:
-        """Read, on the fetch thread, as soon as something is there, and tell the user's.
-
-        After a full batch there is more: the user's thread can read that itself.
-        """
-        batch = self._read(IDLE_POLL_S)
-        if not batch:
-            return
-        self._sort(batch, counted=True)
-        if len(batch) == READ_BATCH or self._full():
-            self._wanted = False
-        self._on_data()
+    # With the turn in hand.
 
     def _serve(self) -> None:
-        """Let librdkafka run its callbacks; a message that comes along is kept, so not when too much waits."""
-        if self.read_ahead.waiting_bytes < READ_AHEAD_BYTES:
+        """Let librdkafka run its callbacks, if nobody did of late; a message that comes along is kept."""
+        if not self._served and self.read_ahead.waiting_bytes < READ_AHEAD_BYTES:
             message = self._consumer.poll(0.0)
             if message is not None:
                 self._sort([message], counted=True)
-                self._on_data()
+        self._served = False
 
-    def _read(self, timeout_s: float) -> list[Message]:
-        # The poll runs librdkafka's callbacks, too. Batches of more than one are only taken without waiting: while
-        # librdkafka waits to complete one, it keeps those that are there.
+    def _read(self, timeout_s: float) -> int:
+        """Read what is there, at most `READ_BATCH`; how many messages came. They are taken at once and not counted.
+
+        The poll runs librdkafka's callbacks, too. More than one are only taken without waiting: while librdkafka waits
+        to complete a batch, it keeps the messages that are there.
+        """
+        self._served = True
         first = self._consumer.poll(timeout_s)
-        return [] if first is None else [first, *self._consumer.consume(READ_BATCH - 1, 0)]
+        if first is None:
+            return 0
+        batch = [first, *self._consumer.consume(READ_BATCH - 1, 0)]
+        self._sort(batch, counted=False)
+        return len(batch)
 
     def _sort(self, batch: list[Message], *, counted: bool) -> None:
         """Put a batch into the read-ahead, errors apart."""

@@ -77,10 +77,18 @@ def check(path: str, clock: Clock | None = None) -> CheckResult:
     """Try everything that can be tried without joining the group; at most about 30 s, 60 s more for an HTTP handler."""
     try:
         config = load_config(path)
+    except SettingsInvalid as error:
+        return CheckResult.refused(error)
+    return examine(config, clock or SystemClock())
+
+
+def examine(config: WorkerConfig, clock: Clock) -> CheckResult:
+    """As `check`, for settings that were read already."""
+    try:
         for step in STEPS:
             step(config)
-        _await_handler(config, clock or SystemClock())
-        _ask_brokers(config, clock or SystemClock())
+        _await_handler(config, clock)
+        _ask_brokers(config, clock)
     except (SettingsInvalid, HandlerImportFailed, HandlerNotCallable) as error:
         return CheckResult.refused(error)
     except (_Surroundings, CredentialsUnreadable) as error:
@@ -122,7 +130,7 @@ def _librdkafka_takes_settings(config: WorkerConfig) -> None:
     connection = ConnectionSettings(bootstrap_servers=config.bootstrap_servers, client_id=config.name)
     try:
         settings = consumer_config(connection, config.group_id, "read_uncommitted", config.consumer.properties)
-        FetchThread(settings, name="check", read_ahead_records=1, on_data=lambda: None, clock=SystemClock()).close(1.0)
+        FetchThread(settings, name="check", on_turn=lambda: None, clock=SystemClock()).close(1.0)
     except PropertyNotAllowed as error:
         raise SettingsInvalid("consumer.properties", str(error)) from error
     except Exception as error:  # librdkafka's own refusal: a value out of range, or of the wrong type

@@ -15,7 +15,7 @@ from fleet_consumer.fetch import thread as fetch_module
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead
 from fleet_consumer.fetch.librdkafka import consumer_config
 from fleet_consumer.fetch.records import Records
-from fleet_consumer.fetch.thread import READ_BATCH, FetchThread
+from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import TopicPartition
 from tests.support.waiting import eventually
@@ -26,14 +26,13 @@ ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 class Reader:
     """A fetch thread and its user, who waits as `Consumer.poll` does."""
 
-    def __init__(self, bootstrap: str, read_ahead_records: int = 1_000) -> None:
+    def __init__(self, bootstrap: str) -> None:
         connection = ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="test")
         self.signal = threading.Event()
         self.fetch = FetchThread(
             consumer_config(connection, "g", "read_uncommitted", {}),
             name="fetch-test",
-            read_ahead_records=read_ahead_records,
-            on_data=self.signal.set,
+            on_turn=self.signal.set,
             clock=SystemClock(),
         )
         self.out_of_range: list[str] = []
@@ -47,8 +46,8 @@ class Reader:
     def take(self, limit: int = 500) -> Records:
         self.signal.clear()
         records = self.fetch.take(limit, self._note)
-        if not records:
-            self.signal.wait(0.5)
+        if not records and limit:
+            self.fetch.wait(0.5, self.signal)
         return records
 
     def _note(self, buffer: PartitionBuffer, what: OutOfRange) -> None:
@@ -72,8 +71,8 @@ class Cluster:
         assert self.producer.flush(30) == 0
 
     @contextmanager
-    def reader(self, read_ahead_records: int = 1_000) -> Iterator[Reader]:
-        reader = Reader(self.bootstrap, read_ahead_records)
+    def reader(self) -> Iterator[Reader]:
+        reader = Reader(self.bootstrap)
         try:
             yield reader
         finally:
@@ -132,28 +131,48 @@ def test_while_records_stream_the_user_reads_them_itself(cluster: Cluster) -> No
             return total >= 20_000
 
         eventually(all_read, timeout_s=60, poll_s=0, what="all records to be read")
-    assert by[threading.current_thread().name] > 10_000, by
+    assert by[threading.current_thread().name] > 19_000, by
 
 
-def test_record_that_comes_while_nobody_reads_is_told(cluster: Cluster) -> None:
+def test_record_that_comes_ends_the_wait_for_it(cluster: Cluster) -> None:
     with cluster.reader() as reader:
         reader.begin(ONE)
-        for round_ in range(5):
-            assert not reader.fetch.take(500, lambda *_: None)
-            reader.signal.clear()
-            cluster.write(0, 1)
-            assert reader.signal.wait(10), f"round {round_}"
-            got = eventually(reader.take, timeout_s=10, what="the record")
-            assert [record.offset for record in got] == [round_]
+        for expected in range(5):
+            threading.Timer(0.1, cluster.write, (0, 1)).start()
+            got = eventually(reader.take, timeout_s=20, poll_s=0, what="the record")
+            assert [record.offset for record in got] == [expected]
 
 
-@pytest.mark.parametrize(("records", "size"), [(1_000, 1_000_000_000), (1_000_000, 500_000)])
-def test_user_who_stays_away_bounds_what_is_read(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, records: int, size: int
-) -> None:
-    """Neither the count nor the bytes of what is read ahead grow while nobody takes; one batch may come on top."""
-    monkeypatch.setattr(fetch_module, "READ_AHEAD_BYTES", size)
-    monkeypatch.setattr(fetch_module, "SERVE_S", 0.01)
+def test_wait_for_records_ends_when_there_is_other_news(cluster: Cluster) -> None:
+    with cluster.reader() as reader:
+        reader.begin(ONE)
+        assert not reader.take()
+        news = threading.Event()
+        threading.Timer(0.2, news.set).start()
+        reader.fetch.wait(60.0, news)
+        assert news.is_set()
+
+
+def test_user_who_waits_without_end_makes_way_for_the_thread(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock alone would go back to the user's thread each time."""
+    monkeypatch.setattr(fetch_module, "SERVE_S", 0.05)
+    turns = 0
+    with cluster.reader() as reader:
+        reader.begin(ONE)
+
+        def told() -> None:
+            nonlocal turns
+            turns += 1
+            reader.signal.set()
+
+        reader.fetch._on_turn = told
+        eventually(lambda: (reader.take(), turns >= 10)[1], timeout_s=20, poll_s=0, what="the thread to have its turns")
+
+
+def test_user_who_stays_away_bounds_what_is_read(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Serving librdkafka's callbacks may bring a record each time; that ends at a number of bytes."""
+    monkeypatch.setattr(fetch_module, "READ_AHEAD_BYTES", 20_000)
+    monkeypatch.setattr(fetch_module, "SERVE_S", 0.005)
     served, serve = 0, FetchThread._serve
 
     def count(self: FetchThread) -> None:
@@ -162,20 +181,16 @@ def test_user_who_stays_away_bounds_what_is_read(
         serve(self)
 
     monkeypatch.setattr(FetchThread, "_serve", count)
-    cluster.write(0, 4_000, size=1_000)  # librdkafka's cluster keeps 5 MB of a partition
-    with cluster.reader(read_ahead_records=records) as reader:
-        assert not reader.fetch.take(500, lambda *_: None)  # a wish for data, and then the user is gone
-        ahead = reader.fetch.read_ahead
+    cluster.write(0, 100, size=1_000)
+    with cluster.reader() as reader:
         reader.begin(ONE)
-        bound = min(records, size // 1_000)
-        eventually(
-            lambda: not reader.fetch._wanted and ahead.waiting >= READ_BATCH, timeout_s=20, what="reading to stop"
-        )
-        # librdkafka's callbacks are served meanwhile, and each time a record may come along.
+        ahead = reader.fetch.read_ahead
+        eventually(lambda: ahead.waiting_bytes >= 20_000, timeout_s=20, what="the bound to be reached")
         before = served
-        eventually(lambda: served - before >= 20, timeout_s=20, what="librdkafka to be served")
-        assert ahead.waiting <= bound + READ_BATCH + served
-        assert ahead.waiting_bytes <= size + READ_BATCH * 1_000
+        eventually(lambda: served - before >= 20, timeout_s=20, what="further rounds")
+        assert ahead.waiting == 20
+        assert [record.offset for record in reader.take()] == list(range(20))
+        assert next(iter(eventually(reader.take, timeout_s=20, poll_s=0, what="the rest"))).offset == 20
 
 
 def test_commands_are_carried_out_while_the_user_streams_and_nothing_old_follows_a_seek(cluster: Cluster) -> None:

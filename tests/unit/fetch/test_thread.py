@@ -18,7 +18,7 @@ CONFIG = {"group.id": "g", "auto.offset.reset": "error", "log_level": 0}
 
 
 def fetch_thread(told: threading.Event) -> FetchThread:
-    return FetchThread(CONFIG, name="fetch-test", read_ahead_records=10, on_data=told.set, clock=SystemClock())
+    return FetchThread(CONFIG, name="fetch-test", on_turn=told.set, clock=SystemClock())
 
 
 def test_value_that_librdkafka_does_not_take_is_refused_by_name() -> None:
@@ -26,8 +26,7 @@ def test_value_that_librdkafka_does_not_take_is_refused_by_name() -> None:
         FetchThread(
             {**CONFIG, "queued.min.messages": "many"},
             name="fetch-test",
-            read_ahead_records=10,
-            on_data=threading.Event().set,
+            on_turn=threading.Event().set,
             clock=SystemClock(),
         )
 
