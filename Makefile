@@ -15,7 +15,7 @@ demo-down: venv ## Remove everything the demo made, cluster included
 	$(PY) -m e2e.demo down
 
 ##@ Work on it
-.PHONY: test lint format bench images chart lock
+.PHONY: test lint format bench soak images chart lock
 test: venv ## Every suite in order of cost; what was skipped, and why, on the last lines
 	$(PY) -m tests.run
 
@@ -31,6 +31,9 @@ format: venv ## Rewrite the code in the project's format
 
 bench: venv ## Benchmarks beside their peers, written to bench/results
 	$(PY) -m bench
+
+soak: venv ## Half an hour of members and brokers dying under load, judged record by record (MINUTES=, SEED=)
+	$(PY) -m tests.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 images: venv ## Build the operator's and the worker's image
 	$(PY) -m e2e.local_cluster images

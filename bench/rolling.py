@@ -85,8 +85,8 @@ def page(result: dict[str, Any]) -> list[str]:
         "over every move of a partition.",
         "",
         f"{result['members']} members with cooperative-sticky, {result['members'] * PARTITIONS_EACH} partitions, "
-        f"{PER_SECOND_EACH} records per second in each; every member restarted once, heartbeats twice a second. Seconds "
-        "without a record.",
+        f"{PER_SECOND_EACH} records per second in each; every member restarted once, heartbeats twice a second. "
+        "Seconds without a record.",
         "",
         "| Make | what | p50 | p90 | p99 | max |",
         "|---|---|---:|---:|---:|---:|",

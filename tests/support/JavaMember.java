@@ -2,6 +2,7 @@ import java.io.FileOutputStream;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
@@ -57,27 +58,37 @@ public class JavaMember implements ConsumerRebalanceListener {
         consumer.subscribe(List.of(words.get("topic")), this);
     }
 
-    /** Arguments are {@code name=value}: bootstrap, group, topic, log, assignors, session, heartbeat, instance. */
+    /** Arguments are {@code name=value}: bootstrap, group, topic, log, assignors, session, heartbeat, members, instance. */
     public static void main(String[] args) throws Exception {
         Map<String, String> words = new HashMap<>();
         for (String arg : args) {
             int at = arg.indexOf('=');
             words.put(arg.substring(0, at), arg.substring(at + 1));
         }
-        JavaMember member = new JavaMember(words);
-        Thread main = Thread.currentThread();
+        List<JavaMember> members = new ArrayList<>();
+        List<Thread> threads = new ArrayList<>();
+        for (int number = 0; number < Integer.parseInt(words.get("members")); number++) {
+            JavaMember member = new JavaMember(words);
+            members.add(member);
+            threads.add(new Thread(member::run));
+        }
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
-            member.consumer.wakeup();
-            try {
-                main.join(20_000);
-            } catch (InterruptedException interrupted) {
-                Thread.currentThread().interrupt();
+            members.forEach(member -> member.consumer.wakeup());
+            for (Thread thread : threads) {
+                try {
+                    thread.join(20_000);
+                } catch (InterruptedException interrupted) {
+                    Thread.currentThread().interrupt();
+                }
             }
         }));
-        member.run();
+        threads.forEach(Thread::start);
+        for (Thread thread : threads) {
+            thread.join();
+        }
     }
 
-    private void run() throws IOException {
+    private void run() {
         long committed = System.nanoTime();
         try {
             while (true) {

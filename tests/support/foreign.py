@@ -34,10 +34,12 @@ def _classes() -> tempfile.TemporaryDirectory[str]:
 def java_member(
     folder: Path, bootstrap: str, group: str, topic: str, *, assignors: Sequence[str], **more: str | int
 ) -> RecordedProcess:
-    """Kafka's own consumer. `more`: `session_timeout_ms`, `heartbeat_interval_ms`, `group_instance_id`."""
+    """Kafka's own consumer. `more`: `session_timeout_ms`, `heartbeat_interval_ms`, `group_instance_id`, and `members`:
+    so many on threads of one process, their rows mixed."""
 
     def command(log: Path) -> Sequence[str]:
         words = _words(bootstrap, group, topic, assignors, log, more)
+        words["members"] = str(more.get("members", 1))
         path = f"{_classes().name}:{ensure_kafka_jars()}/*"
         return [str(find_java()), *SMALL_JVM, "-cp", path, "JavaMember", *(f"{k}={v}" for k, v in words.items())]
 

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -322,12 +323,18 @@ class RecordedProcess:
 
 
 class MemberProcess(RecordedProcess):
-    """A recording member of ours in a process of its own; `settings` are changes to `member_settings`, JSON-able."""
+    """A recording member of ours in a process of its own; `settings` are changes to `member_settings`, JSON-able.
 
-    def __init__(self, folder: Path, bootstrap: str, group: str, topic: str, **settings: Any) -> None:
+    With several `members` on threads of the process their rows are mixed, and tell no history.
+    """
+
+    def __init__(
+        self, folder: Path, bootstrap: str, group: str, topic: str, *, members: int = 1, **settings: Any
+    ) -> None:
         def command(log: Path) -> Sequence[str]:
-            words = {"bootstrap": bootstrap, "group": group, "topic": topic, "log": str(log), "settings": settings}
-            return [sys.executable, "-m", "tests.support.recording", json.dumps(words)]
+            words = {"bootstrap": bootstrap, "group": group, "topic": topic, "log": str(log)}
+            more = {"settings": settings, "members": members}
+            return [sys.executable, "-m", "tests.support.recording", json.dumps({**words, **more})]
 
         super().__init__(folder, "fleet", command)
 
@@ -344,12 +351,22 @@ def rows_to(log: Path) -> Callable[[Row], None]:
 
 def _main(words: Mapping[str, Any]) -> int:
     settings = {name: tuple(value) if isinstance(value, list) else value for name, value in words["settings"].items()}
-    member = RecordingMember(
-        member_settings(words["bootstrap"], words["group"], **settings),
-        [words["topic"]],
-        rows_to(Path(words["log"])),
-    )
-    run_until_told(member.run, member.stop)
+    write = rows_to(Path(words["log"]))
+    members = [
+        RecordingMember(member_settings(words["bootstrap"], words["group"], **settings), [words["topic"]], write)
+        for _ in range(words["members"])
+    ]
+
+    def run() -> None:
+        with ThreadPoolExecutor(len(members)) as pool:
+            for done in [pool.submit(member.run) for member in members]:
+                done.result()
+
+    def stop() -> None:
+        for member in members:
+            member.stop()
+
+    run_until_told(run, stop)
     return 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet_consumer.net import ConnectionSettings, Coordinator, NetError, NetworkClient
+from fleet_consumer.wire.consumer_protocol import decode_assignment
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest
 from tests.support.foreign import java_member, librdkafka_member
 from tests.support.kafka_cluster import KafkaCluster
@@ -105,16 +106,23 @@ class Scene:
         assert answer.error_code == 0, answer
         return answer
 
+    def planned(self, group: DescribedGroup) -> list[int]:
+        """The partitions that the coordinator's plan gives to anybody, sorted."""
+        return sorted(part for member in group.members for part in _planned(member.member_assignment))
+
     def await_shared(self, members: Sequence[AnyMember], *, timeout_s: float = SHARE_TIMEOUT_S) -> int:
         """Wait until these, and only these, are a Stable group that owns every partition once; their generation."""
 
         def shared() -> bool:
-            held = [(member.name, sorted(member.history().holds)) for member in members]
-            owned = sorted(partition for _, parts in held for partition in parts)
+            held = {member.name: sorted(member.history().holds) for member in members}
+            owned = sorted(partition for parts in held.values() for partition in parts)
             assert owned == list(range(self.partitions)), held
             group = self.described()
             assert group.group_state == "Stable", group.group_state
-            assert len(group.members) == len(members), f"{len(group.members)} members"
+            # Between the two rounds of a cooperative rebalance the group is Stable too, and the coordinator's plan
+            # lacks what is on its way from one member to another.
+            planned = sorted(_planned(member.member_assignment) for member in group.members)
+            assert planned == sorted(held.values()), f"planned {planned}, held {held}"
             return True
 
         eventually(shared, timeout_s=timeout_s, what=f"{len(members)} members to share {self.topic}", poll_s=0.1)
@@ -153,6 +161,12 @@ class Scene:
     def histories(self) -> list[History]:
         """The histories of all members that ever were."""
         return [member.history() for member in self._members]
+
+
+def _planned(assignment: bytes) -> list[int]:
+    # A member that the leader gave nothing may have no bytes at all.
+    topics = decode_assignment(assignment).assigned_partitions if assignment else ()
+    return sorted(part for topic in topics for part in topic.partitions)
 
 
 def handed(history: History) -> int:

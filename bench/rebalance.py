@@ -1,0 +1,131 @@
+"""How long a group of a hundred members takes to rebalance when one joins or leaves, beside the Java consumer.
+
+Measured where all makes are measured alike: by the coordinator's log, from "Preparing to rebalance" to the leader's
+assignment; a cooperative join takes two rounds, and counts from the first beginning to the last end. Members learn of a
+rebalance with a heartbeat, so that its interval is in every figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from bench.group_lab import MAKES, percentiles, recorded, write_result
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.scene import Scene
+from tests.support.waiting import eventually
+
+MEMBERS: Final = 100
+PROCESSES: Final = 5
+SETTINGS: Final[dict[str, Any]] = {"session_timeout_ms": 45_000, "heartbeat_interval_ms": 1_000}
+SIDES: Final = (
+    ("fleet", "range"),
+    ("java", "range"),
+    ("fleet", "cooperative-sticky"),
+    ("java", "cooperative-sticky"),
+)
+NAMES: Final = {"fleet": "Consumer Fleet", "java": "Java consumer"}
+LINE: Final = re.compile(
+    r"^(?P<at>\S+) .*(?:(?P<begin>Preparing to rebalance) group (?P<began>\S+) "
+    r"|(?P<end>Assignment received) from leader \S+ for group (?P<ended>\S+) )"
+)
+PATIENCE_S: Final = 120.0
+
+
+def rounds(log: Path, group: str) -> list[tuple[float, float]]:
+    """Beginning and end of each of the group's rebalances, in seconds, as its coordinator noted them."""
+    found: list[tuple[float, float]] = []
+    began: float | None = None
+    for line in log.read_text(errors="replace").splitlines():
+        match = LINE.match(line)
+        if match is None or group not in (match["began"], match["ended"]):
+            continue
+        at = datetime.fromisoformat(match["at"]).timestamp()
+        if match["begin"]:
+            began = at if began is None else began
+        elif began is not None:
+            found.append((began, at))
+            began = None
+    return found
+
+
+def await_members(scene: Scene, count: int) -> None:
+    """Wait until so many members are Stable and the coordinator's plan leaves no partition out."""
+
+    def settled() -> bool:
+        group = scene.described()
+        assert group.group_state == "Stable", group.group_state
+        assert len(group.members) == count, f"{len(group.members)} members"
+        planned = scene.planned(group)
+        assert planned == list(range(scene.partitions)), f"{len(planned)} partitions"
+        return True
+
+    eventually(settled, timeout_s=PATIENCE_S, what=f"{count} members to share", poll_s=0.2)
+
+
+def measure(cluster: KafkaCluster, make: str, assignor: str, members: int, runs: int) -> dict[str, Any]:
+    """One side: so many joins and leaves of one more member."""
+    joins, leaves = [], []
+    with (
+        tempfile.TemporaryDirectory(prefix="fleet-bench-") as folder,
+        Scene(cluster, Path(folder), partitions=2 * members, assignors=(assignor,), **SETTINGS) as scene,
+    ):
+        for _ in range(PROCESSES):
+            MAKES[make](scene, members=members // PROCESSES)
+        await_members(scene, members)
+        log = cluster.coordinator_of(scene.group).log
+        for _ in range(runs):
+            before = len(rounds(log, scene.group))
+            one_more = MAKES[make](scene)
+            await_members(scene, members + 1)
+            joined = len(rounds(log, scene.group))
+            one_more.stop()
+            await_members(scene, members)
+            seen = rounds(log, scene.group)
+            joins.append(seen[joined - 1][1] - seen[before][0])
+            leaves.append(seen[-1][1] - seen[joined][0])
+    print(f"  {make} {assignor}: join {max(joins):.2f} s, leave {max(leaves):.2f} s", file=sys.stderr, flush=True)
+    return {"make": make, "assignor": assignor, "join_s": percentiles(joins), "leave_s": percentiles(leaves)}
+
+
+def page(result: dict[str, Any]) -> list[str]:
+    """The result as Markdown."""
+    lines = [
+        f"# Rebalance with {result['members']} members",
+        "",
+        f"One member joins, one leaves; {result['runs']} of each, heartbeats each second. Seconds from the "
+        "coordinator's first to its last word.",
+        "",
+        "| Make | assignor | join p50 | join max | leave p50 | leave max |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for side in result["sides"]:
+        join, leave = side["join_s"], side["leave_s"]
+        lines.append(
+            f"| {NAMES[side['make']]} | {side['assignor']} | {join['p50']:.2f} | {join['max']:.2f} "
+            f"| {leave['p50']:.2f} | {leave['max']:.2f} |"
+        )
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run all sides on the same brokers."""
+    parser = argparse.ArgumentParser(prog="python -m bench.rebalance", description=__doc__.splitlines()[0])
+    parser.add_argument("--members", type=int, default=MEMBERS)
+    parser.add_argument("--runs", type=int, default=3)
+    options = parser.parse_args(arguments)
+    with KafkaCluster() as cluster:
+        sides = [measure(cluster, make, assignor, options.members, options.runs) for make, assignor in SIDES]
+    result = recorded("rebalance", {"members": options.members, "runs": options.runs, "sides": sides})
+    write_result(result, page(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
