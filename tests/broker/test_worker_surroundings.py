@@ -29,7 +29,8 @@ def fleet(broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Flee
     folder = tmp_path_factory.mktemp("check")
     (folder / "username").write_text("alice")
     (folder / "password").write_text("wrong-secret")
-    (folder / "later.py").write_text("async def handle(record): pass\n")
+    (folder / "later.py").write_text("async def handle(record): yield\n")
+    (folder / "shares.py").write_text("class Half:\n    name = 'half'\n")
     (folder / "broken.py").write_text("import nowhere_at_all\n")
     return Fleet(Kafka(broker.bootstrap), folder, "checked")
 
@@ -55,9 +56,12 @@ def test_revision_that_can_work_passes_without_joining_the_group(fleet: Fleet) -
         ({"handler__python__callable": "missing:handle"}, "HandlerImportFailed", "missing"),
         ({"handler__python__callable": "broken:handle"}, "HandlerImportFailed", "broken.py, line 1"),
         ({"handler__python__callable": "handler:hanlde"}, "HandlerNotCallable", "handle"),
-        ({"handler__python__callable": "later:handle"}, "SettingsInvalid", "handler.python.callable"),
-        ({"handler__concurrency": 4}, "SettingsInvalid", "handler.concurrency"),
+        ({"handler__python__callable": "later:handle"}, "HandlerNotCallable", "asynchronous generator"),
         ({"consumer__assignors": ["fairest"]}, "SettingsInvalid", "fairest"),
+        ({"consumer__assignors": ["shares:Gone"]}, "SettingsInvalid", "Gone"),
+        ({"consumer__assignors": ["broken:Mine"]}, "SettingsInvalid", "nowhere_at_all"),
+        ({"consumer__assignors": ["shares:Half"]}, "SettingsInvalid", "shares:Half"),
+        ({"topics": [], "topicPattern": "(orders"}, "SettingsInvalid", "topicPattern"),
         ({"consumer__properties": {"plugin.library.paths": "x"}}, "SettingsInvalid", "plugin.library.paths"),
         ({"consumer__properties": {"fetch.min.bytes": "many"}}, "SettingsInvalid", "fetch.min.bytes"),
         ({"topics": ["no spaces allowed"]}, "SettingsInvalid", "no spaces allowed"),

@@ -11,13 +11,21 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Final
 
+from fleet_consumer.worker.local_options import EXAMPLES, add_local_options
+
 DEFAULT_CONFIG: Final = "/etc/consumer-fleet/worker.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     options = _parser().parse_args(arguments)
-    return _check(options.config) if options.command == "check" else _run(options.config)
+    if options.command == "check":
+        return _check(options.config)
+    if options.local is not None:
+        from fleet_consumer.worker.local import run_local
+
+        return run_local(options, os.environ)
+    return _run(options.config)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -27,8 +35,12 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="consume until SIGTERM",
-        description="Consume until SIGTERM. Exit codes: 0 drained, 20 settings or handler unusable, 75 handler hung.",
+        description="Consume until SIGTERM or Ctrl-C. Exit codes: 0 drained, 20 settings or handler unusable, "
+        "21 brokers or topics unusable (--local only), 75 handler hung.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_local_options(run)
     check = commands.add_parser(
         "check",
         help="try settings, handler, brokers and topics, and say what is wrong",

@@ -119,9 +119,20 @@ class PartsBudget(logging.Filter):
         return allowed
 
 
-def configure(record_in_hand: Callable[[], Record | None], handler_thread: int | None) -> None:
-    """Send all logging of this process to standard error as JSON, from level INFO."""
+class TextFormatter(logging.Formatter):
+    """The same lines for a person in front of a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
+        text = f"{record.levelname.lower()}: {record.getMessage()[:MESSAGE_CHARACTERS_MAX]}{' ' * bool(told)}{told}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def configure(
+    record_in_hand: Callable[[], Record | None], handler_thread: int | None, *, for_people: bool = False
+) -> None:
+    """Send all logging of this process to standard error, from level INFO: as JSON, or as text `for_people`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(PartsBudget())
-    handler.setFormatter(JsonFormatter(record_in_hand, handler_thread))
+    handler.setFormatter(TextFormatter() if for_people else JsonFormatter(record_in_hand, handler_thread))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.handlers import Handler, HandlerContext, load_handler
@@ -67,17 +67,30 @@ class SetupFailed(Exception):
     reason = "HandlerSetupFailed"
 
 
-def run_worker(config: WorkerConfig, environment: Mapping[str, str]) -> int:
+class Onlooker(Protocol):
+    """Somebody who tells a person in front of a terminal how it goes."""
+
+    def watch(self, stats: Stats, state: WorkerState) -> None:
+        """What to look at; before anything has begun."""
+        ...
+
+    def look(self, now: float) -> None:
+        """Called several times a second, on the watchdog's thread."""
+        ...
+
+
+def run_worker(config: WorkerConfig, environment: Mapping[str, str], *, local: Onlooker | None = None) -> int:
     """Work until SIGTERM or SIGINT; returns the exit code. Call it from the main thread.
 
     Raises SettingsInvalid (also when the HTTP port is taken) and the handler's loading errors before anything is
-    started. Ends the process itself, with EXIT_HUNG, when a handler hangs for too long.
+    started. Ends the process itself, with EXIT_HUNG, when a handler hangs for too long. `local` is for a run outside of
+    a pod: logs are for people then, and pages for this machine only.
     """
     identity = identify(config, environment)
     watch = Watch()
-    logs.configure(lambda: watch.record, threading.get_ident())
+    logs.configure(lambda: watch.record, threading.get_ident(), for_people=local is not None)
     clock = SystemClock()
-    return WorkerProcess(config, identity, handler_of(config, clock), watch, clock).run()
+    return WorkerProcess(config, identity, handler_of(config, clock), watch, clock, local).run()
 
 
 def handler_of(config: WorkerConfig, clock: Clock) -> Handler:
@@ -116,7 +129,15 @@ def tame_collector() -> None:
 class WorkerProcess:
     """Wires the parts. Making one starts nothing; `run` may be called once."""
 
-    def __init__(self, config: WorkerConfig, identity: Identity, handler: Handler, watch: Watch, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        identity: Identity,
+        handler: Handler,
+        watch: Watch,
+        clock: Clock,
+        local: Onlooker | None = None,
+    ) -> None:
         self._config = config
         self._identity = identity
         self._handler = handler
@@ -126,6 +147,9 @@ class WorkerProcess:
         self._stats = Stats()
         self._state = WorkerState(config.revision, config.consumer.max_poll_interval_seconds, identity.instance_id)
         self._state.handler_trouble = handler.trouble
+        self._local = local
+        if local is not None:
+            local.watch(self._stats, self._state)
         self._gave_up: dict[str, object] | None = None
         self._signalled = False
         self._stop = threading.Event()
@@ -143,7 +167,7 @@ class WorkerProcess:
             on_hang=self._hung,
         )
         try:
-            self._http = HttpServer(config.http_port, self._pages())
+            self._http = HttpServer(config.http_port, self._pages(), "" if local is None else "127.0.0.1")
         except OSError as error:
             raise SettingsInvalid("httpPort", f"cannot listen on {config.http_port}: {error}") from error
 
@@ -299,6 +323,8 @@ class WorkerProcess:
             session = self._state.session
             if session is not None:
                 session.loop.stop()
+        if self._local is not None:
+            self._local.look(now)
         held = [self._watch.record, *(hand.records[0] for hand in self._hands())]
         busy = next((record for record in held if record is not None), None)
         if now >= self._stop_deadline and busy is not None:

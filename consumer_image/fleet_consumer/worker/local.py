@@ -1,0 +1,215 @@
+"""`fleet-consumer run --local`: a handler on a laptop, with everything as in a worker's pod except the pod.
+
+The options become the same settings that the operator writes, and the same process runs them: checked first, committed
+the same way, failed records in the failed topic. What the operator would have done beside it, making that topic, is
+done here; when it cannot be made, nothing is started, because a failed record would have nowhere to go.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import getpass
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from fleet_consumer import naming
+from fleet_consumer.clock import Clock, SystemClock
+from fleet_consumer.net import NetError, NetworkClient
+from fleet_consumer.wire.create_topics import CreatableTopic, CreateTopicsRequest
+from fleet_consumer.wire.errors import ErrorCode, describe
+from fleet_consumer.worker.check import EXIT_PASSED, EXIT_SURROUNDINGS, CheckResult, examine
+from fleet_consumer.worker.config import SettingsInvalid, WorkerConfig, parse_config
+from fleet_consumer.worker.member import WorkerState, current_error
+from fleet_consumer.worker.process import run_worker
+from fleet_consumer.worker.settings import connection_settings
+from fleet_consumer.worker.stats import Stats
+
+ASK_S: Final = 10.0
+"""Patience with the brokers for making the failed topic."""
+
+BROKER_DEFAULT: Final = -1
+"""As many partitions or replicas as the brokers give new topics (KIP-464)."""
+
+TERMINAL_EVERY_S: Final = 1.0
+PLAIN_EVERY_S: Final = 10.0
+"""How often the progress line is written: over itself on a terminal, as a line of its own elsewhere."""
+
+
+def run_local(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    """Check, make the failed topic, run until Ctrl-C; returns the exit code. Prints what is wrong in one line."""
+    clock = SystemClock()
+    try:
+        config = parse_config(settings_of(options))
+    except SettingsInvalid as refused:
+        return _refuse(CheckResult.refused(refused))
+    result = examine(config, clock)
+    if result.exit_code != EXIT_PASSED:
+        return _refuse(result)
+    problem = ensure_topic(config, clock)
+    if problem is not None:
+        return _refuse(CheckResult("TopicNotCreated", problem, EXIT_SURROUNDINGS))
+    print(f"fleet-consumer: {result.message}, group {config.group_id}, failed records to {config.failed_topic}")
+    progress = Progress(clock.monotonic, sys.stderr.write, terminal=sys.stderr.isatty())
+    code = run_worker(config, environment, local=progress)
+    print(progress.line())
+    return code
+
+
+def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The options as the settings file that the operator would write. Raises SettingsInvalid."""
+    if not options.bootstrap:
+        raise SettingsInvalid("--bootstrap", "is missing; name a broker as HOST:PORT")
+    if bool(options.topic) == (options.topic_pattern is not None):
+        raise SettingsInvalid("--topic", "give --topic (once or more) or --topic-pattern")
+    handler, stem = _handler_of(options)
+    group_id = options.group or f"local.{_plain(_user())}.{_plain(stem)}"
+    tls = {"caFile": options.tls_ca, "certFile": options.tls_cert, "keyFile": options.tls_key}
+    sasl = {"mechanism": options.sasl, "directory": options.credentials, "oauth": None}
+    return {
+        "version": 1,
+        "namespace": "local",
+        "name": stem,
+        "uid": "local",
+        "groupId": group_id,
+        "revision": "local",
+        "topics": options.topic,
+        "topicPattern": options.topic_pattern,
+        "connection": {
+            "bootstrapServers": options.bootstrap,
+            "tls": tls if any(tls.values()) else None,
+            "sasl": sasl if options.sasl else None,
+        },
+        "handler": {
+            **handler,
+            "timeoutSeconds": options.timeout,
+            "decode": {"key": options.decode_key, "value": options.decode_value},
+            "outputs": options.output,
+            "concurrency": options.concurrency,
+        },
+        "consumer": {
+            "protocol": "Classic",
+            "assignors": options.assignor or ["cooperative-sticky"],
+            "sessionTimeoutSeconds": 45,
+            "heartbeatIntervalSeconds": 3,
+            "staticMembership": False,
+            "maxPollIntervalSeconds": 300,
+            "maxPollRecords": 500,
+            "autoOffsetReset": options.start.capitalize(),
+            "isolationLevel": "ReadUncommitted",
+            "commitIntervalSeconds": 5,
+            "properties": {},
+        },
+        "failedTopic": options.failed_topic or naming.failed_topic(group_id),
+        "httpPort": 0,
+        "drainSeconds": 20,
+    }
+
+
+def _handler_of(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The handler's part of the settings, and its name."""
+    if options.local.startswith("http://"):
+        url = urlsplit(options.local)
+        if url.hostname not in ("localhost", "127.0.0.1") or url.port is None:
+            raise SettingsInvalid("--local", f"{options.local!r} is not of the form http://localhost:PORT/PATH")
+        http = {"port": url.port, "path": url.path or "/", "batch": options.batch}
+        return {"python": None, "http": http}, f"http-{url.port}"
+    name, _, attribute = options.local.partition(":")
+    file = Path(name).resolve()
+    if file.suffix != ".py" or not file.stem.isidentifier():
+        raise SettingsInvalid("--local", f"{name!r} is not the name of a Python module, such as handler.py")
+    if not file.is_file():
+        raise SettingsInvalid("--local", f"there is no file {file}")
+    python = {"callable": f"{file.stem}:{attribute or _default_callable(file)}", "path": str(file.parent)}
+    return {"python": python, "http": None}, file.stem
+
+
+def _default_callable(file: Path) -> str:
+    """`handle_batch` when the file has one and no `handle`; a file that cannot be read is told by the import."""
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (SyntaxError, ValueError):
+        return "handle"
+    defined = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return "handle_batch" if "handle_batch" in defined and "handle" not in defined else "handle"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "somebody"  # a container's bare user id has no name
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:80] or "x"
+
+
+def _refuse(result: CheckResult) -> int:
+    print(f"fleet-consumer: {result.reason}: {result.message}", file=sys.stderr)
+    return result.exit_code
+
+
+def ensure_topic(config: WorkerConfig, clock: Clock) -> str | None:
+    """Make the failed topic if it is not there; why it cannot be had, or None."""
+    name = config.failed_topic
+    client = NetworkClient(connection_settings(config, config.name), clock)
+    try:
+        (found,) = client.metadata([name], timeout_s=ASK_S).topics
+        if found.error_code == ErrorCode.NONE:
+            return None
+        if found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return f"topic {name!r} for failed records cannot be used: {describe(found.error_code)}"
+        wanted = CreatableTopic(
+            name=name, num_partitions=BROKER_DEFAULT, replication_factor=BROKER_DEFAULT, assignments=(), configs=()
+        )
+        request = CreateTopicsRequest(topics=(wanted,), timeout_ms=int(ASK_S * 1000))
+        (made,) = client.call(None, request, timeout_s=ASK_S).topics
+    except NetError as error:
+        return f"topic {name!r} for failed records cannot be asked for: {error}"
+    finally:
+        client.close()
+    if made.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+        return None
+    return (
+        f"topic {name!r} for failed records is not there and cannot be made ({describe(made.error_code)}): "
+        "make it, or name another with --failed-topic"
+    )
+
+
+class Progress:
+    """One line about how far a run has come, written from time to time."""
+
+    def __init__(self, now: Callable[[], float], write: Callable[[str], object], *, terminal: bool) -> None:
+        self._write = write
+        self._terminal = terminal
+        self._every_s = TERMINAL_EVERY_S if terminal else PLAIN_EVERY_S
+        self._due_at = now() + TERMINAL_EVERY_S
+        self._stats = Stats()
+        self._state: WorkerState | None = None
+
+    def watch(self, stats: Stats, state: WorkerState) -> None:
+        """What to tell of."""
+        self._stats, self._state = stats, state
+
+    def look(self, now: float) -> None:
+        """Called several times a second: write the line when it is time."""
+        if now >= self._due_at:
+            self._due_at = now + self._every_s
+            self._write(f"\r{self.line():<100}" if self._terminal else f"{self.line()}\n")
+
+    def line(self) -> str:
+        """How many records came to what end, and what the membership is doing."""
+        stats, session = self._stats, self._state.session if self._state is not None else None
+        counts = f"done={stats.done} failed={stats.failed} dropped={stats.dropped}"
+        if self._state is None or session is None:
+            return counts
+        error = current_error(self._state)
+        membership = session.consumer.membership()
+        owned = sum(len(partitions) for partitions in membership.assignment.values())
+        trouble = f" ({error})" if error is not None else ""
+        return f"{counts} in-flight={session.loop.in_flight} partitions={owned} {membership.state}{trouble}"

@@ -1,0 +1,64 @@
+"""The options of `fleet-consumer run --local` in words. Imports nothing heavy, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+EXAMPLES: Final = """\
+examples:
+  # handle(record) of handler.py for each record of a topic, from where it stopped last time
+  fleet-consumer run --local handler.py --topic orders --bootstrap localhost:9092
+
+  # a batch handler that writes to orders-done, only new records, four partitions at once
+  fleet-consumer run --local handler.py:handle_batch --topic orders --bootstrap localhost:9092 \\
+      --output orders-done --from latest --concurrency 4
+
+  # every topic that matches, values decoded as JSON, under a group of your own
+  fleet-consumer run --local handler.py --topic-pattern 'orders\\..*' --bootstrap localhost:9092 \\
+      --group anna-tries --decode-value Json
+
+  # a handler behind HTTP that already runs on this machine
+  fleet-consumer run --local http://localhost:8000/records --topic orders --bootstrap localhost:9092
+
+Records that fail are written to _fleet.<group>.failed, which is made if it is not there. Ctrl-C stops in order.
+"""
+
+
+def add_local_options(parser: argparse.ArgumentParser) -> None:
+    """The options that go with `--local`."""
+    parser.add_argument(
+        "--local",
+        metavar="HANDLER",
+        help="run on this machine: FILE.py, FILE.py:callable (default: handle, or handle_batch if there is no handle), "
+        "or the http:// address of a handler that runs here",
+    )
+    group = parser.add_argument_group("with --local")
+    group.add_argument("--bootstrap", metavar="HOST:PORT", action="append", help="a broker; may be given several times")
+    group.add_argument("--topic", metavar="TOPIC", action="append", default=[], help="a topic; may be repeated")
+    group.add_argument("--topic-pattern", metavar="REGEX", help="in place of --topic: all topics whose names match")
+    group.add_argument("--group", metavar="ID", help="consumer group (default: local.<you>.<handler>)")
+    group.add_argument(
+        "--from",
+        dest="start",
+        choices=("earliest", "latest"),
+        default="earliest",
+        help="where a group without commits begins (default: earliest)",
+    )
+    group.add_argument(
+        "--output", metavar="TOPIC", action="append", default=[], help="a topic the handler may write to"
+    )
+    group.add_argument("--failed-topic", metavar="TOPIC", help="for failed records (default: _fleet.<group>.failed)")
+    group.add_argument("--concurrency", metavar="N", type=int, default=1, help="handler calls at once (default: 1)")
+    group.add_argument("--timeout", metavar="SECONDS", type=int, default=60, help="for one call (default: 60)")
+    for field in ("key", "value"):
+        group.add_argument(
+            f"--decode-{field}", choices=("Bytes", "String", "Json"), default="Bytes", help="default: Bytes"
+        )
+    group.add_argument("--assignor", metavar="NAME", action="append", help="default: cooperative-sticky")
+    group.add_argument("--batch", action="store_true", help="send batches to a handler behind HTTP")
+    group.add_argument("--tls-ca", metavar="FILE", help="speak TLS, and trust this certificate authority")
+    group.add_argument("--tls-cert", metavar="FILE", help="our certificate, with --tls-key")
+    group.add_argument("--tls-key", metavar="FILE", help="our certificate's key")
+    group.add_argument("--sasl", metavar="MECHANISM", choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"))
+    group.add_argument("--credentials", metavar="FOLDER", help="with --sasl: holds the files username and password")

@@ -1,0 +1,96 @@
+"""`fleet-consumer run --local` on a real broker: the same semantics, without Kubernetes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.broker.workers import COMMAND, Kafka, free_port
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+HANDLER = """
+from fleet_consumer import Produce
+
+def handle(record):
+    if b"bad" in record.value:
+        raise ValueError("asked to fail")
+    return Produce("OUT", record.value.upper())
+"""
+
+
+@pytest.fixture
+def kafka(broker: KafkaBroker) -> Kafka:
+    return Kafka(broker.bootstrap)
+
+
+@contextmanager
+def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    environment = {name: value for name, value in os.environ.items() if name != "POD_NAME"}
+    with (folder / "err.txt").open("w") as errors:
+        process = subprocess.Popen(
+            [COMMAND, "run", *arguments],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_handler_runs_on_a_laptop_and_goes_on_where_it_stopped(kafka: Kafka, tmp_path: Path) -> None:
+    kafka.create("laptop", "laptop-done", partitions=2)
+    kafka.produce("laptop", [b"one", b"bad two", b"three"])
+    (tmp_path / "shop.py").write_text(HANDLER.replace("OUT", "laptop-done"))
+    arguments = ["--local", "shop.py", "--topic", "laptop", "--bootstrap", kafka.bootstrap, "--output", "laptop-done"]
+    arguments += ["--group", "laptop-tries"]
+    with running(tmp_path, *arguments) as process:
+        eventually(lambda: len(kafka.read("laptop-done")) == 2, timeout_s=60, what="outputs", poll_s=0.5)
+        eventually(lambda: len(kafka.read("_fleet.laptop-tries.failed")) == 1, timeout_s=30, what="a failed record")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, (tmp_path / "err.txt").read_text()
+    assert "group laptop-tries, failed records to _fleet.laptop-tries.failed" in out
+    assert out.splitlines()[-1].startswith("done=2 failed=1 dropped=0")
+    kafka.produce("laptop", [b"four"])
+    with running(tmp_path, *arguments) as process:
+        eventually(lambda: len(kafka.read("laptop-done")) == 3, timeout_s=60, what="the new record", poll_s=0.5)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert out.splitlines()[-1].startswith("done=1 failed=0 dropped=0")
+    assert {each.value for each in kafka.read("laptop-done")} == {b"ONE", b"THREE", b"FOUR"}
+    assert [each.value for each in kafka.read("_fleet.laptop-tries.failed")] == [b"bad two"]
+
+
+def test_what_is_wrong_is_told_in_one_line_before_anything_starts(kafka: Kafka, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("import nowhere_at_all\n")
+    kafka.create("laptop-wrong", partitions=1)
+
+    def refused(*arguments: str) -> tuple[int, str]:
+        command = [COMMAND, "run", "--local", "shop.py", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+        return done.returncode, done.stderr
+
+    code, told = refused("--topic", "laptop-wrong", "--bootstrap", kafka.bootstrap)
+    assert code == 20
+    assert "fleet-consumer: HandlerImportFailed:" in told
+    assert "nowhere_at_all" in told
+    (tmp_path / "shop.py").write_text("def handle(record): pass\n")
+    code, told = refused("--topic", "laptop-gone", "--bootstrap", kafka.bootstrap)
+    assert (code, "TopicNotFound" in told, "laptop-gone" in told) == (21, True, True)
+    code, told = refused("--topic", "laptop-wrong", "--bootstrap", f"127.0.0.1:{free_port()}")
+    assert (code, "BrokerUnreachable" in told) == (21, True)
+    code, told = refused("--topic", "laptop-wrong", "--bootstrap", kafka.bootstrap, "--failed-topic", "no/name")
+    assert (code, "TopicNotCreated" in told, "--failed-topic" in told or "cannot be used" in told) == (21, True, True)
+    assert "laptop-gone" not in kafka.topics()
