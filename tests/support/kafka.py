@@ -196,6 +196,14 @@ class KafkaBroker(Server):
         """End the broker as a crash would (SIGKILL)."""
         self._daemon.kill()
 
+    def move(self) -> None:
+        """Listen on another port from the next start on; only while stopped, and for the plain-text listener."""
+        assert not self.running, "a broker moves while it is stopped"
+        before = self.bootstrap
+        (self.port,) = free_ports(1, ADDRESS)
+        self._listeners["PLAINTEXT"] = f"{ADDRESS}:{self.port}"
+        self._properties.write_text(self._properties.read_text().replace(before, self.bootstrap))
+
     def pause(self) -> None:
         """Freeze the broker: connections stay open and nothing answers (SIGSTOP).
 
