@@ -39,6 +39,7 @@ class Subscription:
     """What one member told the group when it joined (`ConsumerPartitionAssignor.Subscription`).
 
     `owned` is what it held before, `generation` when it held it (-1: unknown); both are empty for eager members.
+    `user_data` is what the assignor of that member wrote with `subscription_user_data`.
     `instance_id` is None for dynamic members.
     """
 
@@ -63,6 +64,10 @@ class Assignor(Protocol):
 
     One object serves one consumer for its whole life; `on_assignment` may remember, `assign` must not depend on when
     it is called. Calls come from one thread at a time, `assign` from another thread than the rest.
+
+    A user's own class needs `name` and `assign`; `loading.complete` supplies the rest with Java's defaults. A
+    COOPERATIVE one must not give a partition to a member while another still has it in `owned`: it leaves it out, and
+    the plan of the rebalance that follows gives it away (KIP-429).
     """
 
     @property

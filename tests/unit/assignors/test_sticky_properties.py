@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleet_consumer.assignors import Assignment, ClusterView, Subscription, load
@@ -167,7 +167,7 @@ liars = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     counts=st.dictionaries(st.sampled_from(["t0", "t1", "t2", "unwanted"]), st.integers(0, 6)),
     members=st.dictionaries(st.sampled_from("abcdefg"), liars, max_size=6),
