@@ -6,11 +6,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from fleet_consumer.consumer import ConsumerSettings
 from fleet_consumer.naming import instance_id
 from fleet_consumer.net import ConnectionSettings, OAuthSettings, SaslSettings, TlsSettings
 from fleet_consumer.worker.config import SaslSource, SettingsInvalid, WorkerConfig
+
+METADATA_AGE: Final = "metadata.max.age.ms"
+METADATA_AGE_DEFAULT_MS: Final = 300_000
+"""Kafka's own default."""
 
 
 class CredentialsUnreadable(Exception):
@@ -83,6 +88,9 @@ def _login(source: SaslSource, ca_file: str | None) -> SaslSettings:
 def consumer_settings(config: WorkerConfig, connection: ConnectionSettings, identity: Identity) -> ConsumerSettings:
     """The member's settings; the words of the custom resource become Kafka's."""
     consumer = config.consumer
+    # One word for both halves of the client: how old what they know of topics may get. It is also what decides when a
+    # pattern takes in a new topic.
+    metadata_age = consumer.properties.get(METADATA_AGE)
     return ConsumerSettings(
         connection=connection,
         group_id=config.group_id,
@@ -96,6 +104,7 @@ def consumer_settings(config: WorkerConfig, connection: ConnectionSettings, iden
         isolation_level={"ReadUncommitted": "read_uncommitted", "ReadCommitted": "read_committed"}[
             consumer.isolation_level
         ],
+        metadata_max_age_ms=METADATA_AGE_DEFAULT_MS if metadata_age is None else int(metadata_age),
         properties=consumer.properties,
     )
 

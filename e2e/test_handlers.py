@@ -1,0 +1,181 @@
+"""Handlers of every form, and groups of every kind, in real pods."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from e2e.cluster import conditions, eventually
+from e2e.conftest import FleetMaker
+from e2e.demo.fleet import FlightFleet
+
+SERVER = """
+import base64
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        value = self.rfile.read(int(self.headers["Content-Length"]))
+        status = 422 if b"bad" in value else 200
+        output = {"topic": "OUTPUT", "value": base64.b64encode(value.upper()).decode()}
+        raw = json.dumps({"outputs": [output]} if status == 200 else {"error": "bad"}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+ThreadingHTTPServer(("127.0.0.1", 8080), Handler).serve_forever()
+"""
+
+RANDOM = """
+import asyncio
+import random
+
+from fleet_consumer import Produce
+from fleet_consumer.assignors import Assignment
+
+
+class RandomAssignor:
+    name = "random"
+
+    def assign(self, cluster, subscriptions):
+        chosen = {member: {} for member in subscriptions}
+        members = sorted(subscriptions)
+        for topic, count in cluster.partitions.items():
+            for number in range(count):
+                chosen[random.choice(members)].setdefault(topic, []).append(number)
+        return {member: Assignment(partitions) for member, partitions in chosen.items()}
+
+
+async def handle(record):
+    await asyncio.sleep(0.01)
+    return Produce("OUTPUT", record.value.upper())
+"""
+
+
+def config_map(fleet: FlightFleet, name: str, key: str, source: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": {"consumerfleet.io/handler": "true"}},
+        "data": {key: source.replace("OUTPUT", fleet.output)},
+    }
+
+
+def objects(fleet: FlightFleet) -> tuple[dict[str, Any], dict[str, Any]]:
+    """KafkaCluster and ConsumerGroup of the example, free to be changed."""
+    _, kafka, group = copy.deepcopy(fleet.manifests())
+    group["spec"]["handler"] = {"outputs": [fleet.output]}
+    del group["spec"]["consumer"]
+    return kafka, group
+
+
+def wait_values(fleet: FlightFleet, topic: str, wanted: set[str]) -> None:
+    def probe() -> bool:
+        found = fleet.inside("read", "--topic", topic)["values"]
+        assert set(found) == wanted, found
+        return True
+
+    eventually(probe, timeout_s=60, what=f"{topic} holds {sorted(wanted)}")
+
+
+def owned(status: dict[str, Any], members: int) -> set[tuple[str, int]]:
+    """Every partition that a member owns; an owner more than one for a partition is an error."""
+    pairs: list[tuple[str, int]] = []
+    assert len(status["members"]) == members
+    for member in status["members"]:
+        for part in filter(None, member["partitions"].split(",")):
+            first, _, last = part.partition("-")
+            pairs += [(member["id"], number) for number in range(int(first), int(last or first) + 1)]
+    numbers = [number for _, number in pairs]
+    assert len(numbers) == len(set(numbers)), pairs
+    return {("", number) for number in numbers}
+
+
+def test_http_handler_serves_its_worker_as_a_native_sidecar(fleet_of: FleetMaker) -> None:
+    """A tiny server of the standard library, on the port that the worker would have taken for itself."""
+    fleet = fleet_of("served")
+    kafka, group = objects(fleet)
+    group["spec"]["handler"]["http"] = {}
+    group["spec"]["template"] = {
+        "volumes": [{"name": "server", "configMap": {"name": "server"}}],
+        "containers": [
+            {
+                "name": "handler",
+                "image": fleet.consumer_image,
+                "command": ["python", "/server/server.py"],
+                "volumeMounts": [{"name": "server", "mountPath": "/server"}],
+            }
+        ],
+    }
+    server = config_map(fleet, "server", "server.py", SERVER)
+    fleet.cluster.apply([server, kafka, group], namespace=fleet.namespace)
+    status = fleet.wait_stable(members=2)
+    assert status["assignor"] == "cooperative-sticky"
+    pod = fleet.cluster.get("pod", "served-0", namespace=fleet.namespace) or {}
+    assert [each["name"] for each in pod["spec"]["containers"]] == ["worker"]
+    assert [each["name"] for each in pod["spec"]["initContainers"]] == ["handler"]
+    fleet.inside("write", "--topic", fleet.source, stdin=b"one tea\na bad one\ntwo teas\n")
+    wait_values(fleet, fleet.output, {"ONE TEA", "TWO TEAS"})
+    wait_values(fleet, fleet.failed, {"a bad one"})
+    # The operator reaches the worker on the port that the handler has left it: only a worker tells the generation.
+    eventually(lambda: fleet.group()["status"].get("generation"), timeout_s=60, what="a worker tells its generation")
+
+
+def test_http_handler_without_its_container_is_told_and_starts_nothing(fleet_of: FleetMaker) -> None:
+    fleet = fleet_of("unserved")
+    kafka, group = objects(fleet)
+    group["spec"]["handler"]["http"] = {}
+    fleet.cluster.apply([kafka, group], namespace=fleet.namespace)
+
+    def probe() -> bool:
+        seen = conditions(fleet.group()).get("Ready", {})
+        assert (seen.get("status"), seen.get("reason")) == ("False", "HandlerContainerNotFound"), seen
+        return True
+
+    eventually(probe, timeout_s=30, what="the missing container is told")
+    assert fleet.cluster.list("pods", namespace=fleet.namespace, selector="consumerfleet.io/group=unserved") == []
+
+
+def test_m13_random_assignor_of_a_config_map_runs_in_pods(fleet_of: FleetMaker) -> None:
+    """M13, with an asynchronous handler from the same source."""
+    fleet = fleet_of("random")
+    kafka, group = objects(fleet)
+    group["spec"]["handler"] |= {
+        "python": {"callable": "mine:handle", "configMapRef": {"name": "mine"}},
+        "concurrency": 8,
+    }
+    group["spec"]["consumer"] = {"classic": {"assignors": ["mine:RandomAssignor"]}}
+    fleet.cluster.apply([config_map(fleet, "mine", "mine.py", RANDOM), kafka, group], namespace=fleet.namespace)
+    status = fleet.wait_stable(members=2)
+    assert status["assignor"] == "random"
+    assert owned(status, 2) == {("", number) for number in range(12)}
+    fleet.inside("write", "--topic", fleet.source, stdin=b"one tea\ntwo teas\n")
+    wait_values(fleet, fleet.output, {"ONE TEA", "TWO TEAS"})
+
+
+def test_pattern_takes_in_a_topic_that_appears_later(fleet_of: FleetMaker) -> None:
+    """Status counts the topics that match, managed topics never do, and the new one is read from its beginning."""
+    fleet = fleet_of("patterned")
+    kafka, group = objects(fleet)
+    del group["spec"]["topics"]
+    group["spec"]["topicPattern"] = r"patterned(-late)?|_fleet\..*"
+    group["spec"]["handler"] |= {
+        "python": {"callable": "mine:handle", "configMapRef": {"name": "mine"}},
+        "concurrency": 8,
+    }
+    group["spec"]["consumer"] = {"properties": {"metadata.max.age.ms": "2000"}}
+    fleet.cluster.apply([config_map(fleet, "mine", "mine.py", RANDOM), kafka, group], namespace=fleet.namespace)
+    status = fleet.wait_stable(members=2)
+    assert (status["assignor"], status["partitions"]) == ("cooperative-sticky", 12)
+    fleet.inside("write", "--topic", "patterned", stdin=b"one tea\n")
+    wait_values(fleet, fleet.output, {"ONE TEA"})
+    fleet.inside("create-topics", "--partitions", "3", "patterned-late")
+    fleet.inside("write", "--topic", "patterned-late", stdin=b"two teas\n")
+    wait_values(fleet, fleet.output, {"ONE TEA", "TWO TEAS"})
+    eventually(lambda: fleet.group()["status"]["partitions"] == 15, timeout_s=60, what="its partitions to be counted")
+    assert conditions(fleet.group())["TopicsReady"]["status"] == "True"
