@@ -61,9 +61,11 @@ class OffsetCalls(ConsumerBase):
                     self._commit_callbacks[ticket] = callback
 
     def committed(
-        self, partitions: Iterable[TopicPartition], timeout_s: float = DEFAULT_TIMEOUT_S
+        self, partitions: Iterable[TopicPartition] | None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets, None where there is none. Needs no subscription.
+        """The group's committed offsets, None where there is none; with None, all that there are.
+
+        Needs no subscription.
 
         Raises OffsetLookupFailed (also when the time is up), TopicAuthorizationFailed, GroupAuthorizationFailed.
         """

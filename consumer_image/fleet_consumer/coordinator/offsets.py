@@ -55,23 +55,19 @@ class Starts:
 
 
 def fetch_committed(
-    group_id: str, partitions: Iterable[TopicPartition]
+    group_id: str, partitions: Iterable[TopicPartition] | None
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-    """The group's committed offsets. Asks for stable ones: an open transaction may still change them (KIP-447).
+    """The group's committed offsets, with None all of them. Asks for stable ones: an open transaction may still
+    change them (KIP-447).
 
     Raises GroupAuthorizationFailed, TopicAuthorizationFailed, OffsetLookupFailed.
     """
-    wanted = _by_topic(partitions)
+    wanted = {} if partitions is None else _by_topic(partitions)
+    topics = tuple(
+        OffsetFetchRequestTopics(name=topic, partition_indexes=tuple(numbers)) for topic, numbers in wanted.items()
+    )
     request = OffsetFetchRequest(
-        groups=(
-            OffsetFetchRequestGroup(
-                group_id=group_id,
-                topics=tuple(
-                    OffsetFetchRequestTopics(name=topic, partition_indexes=tuple(numbers))
-                    for topic, numbers in wanted.items()
-                ),
-            ),
-        ),
+        groups=(OffsetFetchRequestGroup(group_id=group_id, topics=None if partitions is None else topics),),
         require_stable=True,
     )
     while True:

@@ -168,11 +168,14 @@ class CoordinatorThread:
         self._tell(CommitRequested(Commit(dict(offsets), deadline, ticket)))
         return ticket
 
-    def committed(self, partitions: Iterable[TopicPartition]) -> Ticket[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """Ask for the group's committed offsets."""
+    def committed(
+        self, partitions: Iterable[TopicPartition] | None
+    ) -> Ticket[dict[TopicPartition, OffsetAndMetadata | None]]:
+        """Ask for the group's committed offsets, with None for all of them."""
         ticket: Ticket[dict[TopicPartition, OffsetAndMetadata | None]] = Ticket()
+        wanted = None if partitions is None else tuple(partitions)
         self._tell(CoordinatorWanted())
-        self._tell(_Begin(fetch_committed(self._settings.group_id, tuple(partitions)), ticket))
+        self._tell(_Begin(fetch_committed(self._settings.group_id, wanted), ticket))
         return ticket
 
     def find_starts(

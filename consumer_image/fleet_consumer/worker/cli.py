@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Final
 
+from fleet_consumer.worker import offsets_command
 from fleet_consumer.worker.local_options import EXAMPLES, add_local_options
 
 DEFAULT_CONFIG: Final = "/etc/consumer-fleet/worker.json"
@@ -21,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "check":
         return _check(options.config)
+    if options.command == "offsets":
+        return offsets_command.run(options)
     if options.local is not None:
         from fleet_consumer.worker.local import run_local
 
@@ -48,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         "output is a JSON object {ok, reason, message}. Exit codes: 0 all is well, 20 the settings or the handler must "
         "be mended, 21 the surroundings (brokers, credentials, topics).",
     )
+    offsets_command.add_options(commands.add_parser("offsets", help="show what a group has committed"))
     for command in (run, check):
         command.add_argument("--config", default=DEFAULT_CONFIG, metavar="FILE", help="default: %(default)s")
     return parser
