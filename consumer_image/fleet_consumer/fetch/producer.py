@@ -119,12 +119,13 @@ class RecordProducer:
         """
         if not self._troubled or not self._tls_files.changed():
             return
+        # Also when they turn out to be of no use: they are tried again when they have changed again.
+        self._tls_files.used()
         try:
             fresh = Producer(self._settings)
         except KafkaException as refused:  # renewed by halves, or wrongly; librdkafka goes on trying with the old
             logger.warning("renewed TLS files are of no use: %s", refused.args[0].str())
             return
-        self._tls_files.used()
         worn, self._producer = self._producer, fresh
         worn.purge()
         worn.flush(PURGE_S)

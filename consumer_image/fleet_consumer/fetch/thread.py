@@ -248,12 +248,13 @@ class FetchThread:
 
         Only when there is trouble: connections that hold are as good with the certificates that they began with.
         """
+        # Also when they turn out to be of no use: they are tried again when they have changed again.
+        self._tls_files.used()
         try:
             fresh = self._open()
         except SettingsRefused as refused:  # renewed by halves, or wrongly; what works goes on
             logger.warning("renewed TLS files are of no use: %s", refused)
             return
-        self._tls_files.used()
         logger.info("TLS files have changed: the data plane connects anew")
         fresh.incremental_assign([_at(part, self._next[part]) for part in self._buffers])
         fresh.pause([_at(part) for part, buffer in self._buffers.items() if buffer.on_hold])

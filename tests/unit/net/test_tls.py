@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import ssl
 import subprocess
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from fleet_consumer.net import AllBrokersUnreachable, ConnectFailed, NetError, TlsFailed, TlsSettings
+from fleet_consumer.net import (
+    AllBrokersUnreachable,
+    BrokerAddress,
+    ConnectFailed,
+    FileWatch,
+    NetError,
+    TlsFailed,
+    TlsSettings,
+)
+from fleet_consumer.net.transport import make_transport
 from fleet_consumer.wire.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from tests.unit.net.clients import LIST_GROUPS, NO_GROUPS, PATIENCE_S, connected
 from tests.unit.net.scripted_broker import ScriptedBroker
@@ -176,3 +188,45 @@ def test_renewed_ca_file_is_used_by_the_next_connection(pairs: dict[str, KeyPair
             client.metadata(timeout_s=0.5)
         ca.write_text(Path(pairs["broker"].cert).read_text())
         assert client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S) == NO_GROUPS
+
+
+def test_files_that_are_swapped_while_they_are_read_are_read_again(pairs: dict[str, KeyPair], tmp_path: Path) -> None:
+    """The kubelet turns one link; the certificate may be read before that, and the key after it.
+
+    Here the first key is a pipe, so that the reader stands still between the two.
+    """
+    for folder, name in (("old", "broker"), ("new", "client")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "tls.crt").write_bytes(Path(pairs[name].cert).read_bytes())
+    new_key = Path(pairs["client"].key).read_bytes()
+    (tmp_path / "new" / "tls.key").write_bytes(new_key)
+    os.mkfifo(tmp_path / "old" / "tls.key")
+    link = tmp_path / "..data"
+    link.symlink_to("old")
+
+    def swap() -> None:
+        with (tmp_path / "old" / "tls.key").open("wb") as pipe:  # opens once somebody reads
+            (tmp_path / "fresh").symlink_to("new")
+            (tmp_path / "fresh").rename(link)
+            pipe.write(new_key)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    tls = TlsSettings(ca_file=pairs["broker"].cert, cert_file=str(link / "tls.crt"), key_file=str(link / "tls.key"))
+    one, other = socket.socketpair()
+    with one, other:
+        make_transport(one, tls, BrokerAddress("127.0.0.1", 1)).close()
+    swapping.join()
+
+
+def test_watch_tells_of_a_renewal_until_it_is_taken_into_use(tmp_path: Path) -> None:
+    file = tmp_path / "ca.crt"
+    watch = FileWatch([str(file)])
+    assert not watch.changed()
+    file.write_text("one")
+    assert watch.changed()
+    assert watch.changed()
+    watch.used()
+    assert not watch.changed()
+    file.unlink()
+    assert watch.changed()
