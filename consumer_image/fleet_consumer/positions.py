@@ -202,8 +202,13 @@ class Positions:
             asked = self._lookups.pop(ticket)
             waiting = tuple(part for part in sorted(asked) if part in self._buffers and self._buffers[part] is None)
             if ticket.error is not None:
-                if waiting:
-                    self._look_up(waiting, delay_s=LOOKUP_RETRY_S)
+                # Committed offsets must not lead back to a position that does not exist.
+                lost = tuple(part for part in waiting if part in self._out_of_range)
+                fresh = tuple(part for part in waiting if part not in self._out_of_range)
+                if fresh:
+                    self._look_up(fresh, delay_s=LOOKUP_RETRY_S)
+                if lost:
+                    self._look_up(lost, use_committed=False, delay_s=LOOKUP_RETRY_S)
                 raise ticket.error
             assert ticket.result is not None
             self._begin(waiting, ticket.result)

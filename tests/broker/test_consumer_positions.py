@@ -74,6 +74,10 @@ def test_deleted_records_are_skipped_to_the_first_that_is_left(
     try:
         second.subscribe([topic])
         assert next(iter(iterate(second, 1))).offset == 60
+        report = second.out_of_range()
+        assert (report.count, report.skipped) == (1, 50)
+        assert report.last is not None
+        assert (report.last.position, report.last.start) == (10, 60)
     finally:
         second.close()
     assert "offset 10 is out of range" in caplog.text

@@ -16,7 +16,8 @@ from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, 
 from fleet_consumer.fetch.records import Records
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.group.errors import NoOffsetForPartition, NotAssigned, OffsetLookupFailed
-from fleet_consumer.positions import LOOKUP_RETRY_S, Positions
+from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.positions import LOOKUP_RETRY_S, OffsetReset, OutOfRangeReport, Positions
 from fleet_consumer.record import TopicPartition
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -203,6 +204,78 @@ def test_position_out_of_range_is_looked_up_by_the_policy_alone() -> None:
     assert not lab.group.asked[-1][1]["use_committed"]
     lab.found({ONE: 50})
     assert lab.positions.position(ONE) == 50
+
+
+def test_out_of_range_is_counted_and_reported_with_the_range_that_was_skipped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lab = Lab().reading(ONE, OTHER)
+    assert lab.positions.out_of_range == OutOfRangeReport()
+    lab.fetch.deliver(ONE, 0, 10)
+    lab.taken()
+    lab.fetch.read_ahead.put_out_of_range(lab.fetch.buffers[ONE], "deleted")
+    lab.taken()
+    lab.found({ONE: 60})
+    reset = OffsetReset(ONE, 10, 60)
+    assert lab.positions.out_of_range == OutOfRangeReport(count=1, skipped=50, last=reset)
+    assert "50 offsets were skipped, 10 up to and without 60" in caplog.text
+    # A log that was cut off leads backwards: nothing is skipped.
+    lab.fetch.deliver(ONE, 60, 5)
+    lab.taken()
+    lab.fetch.read_ahead.put_out_of_range(lab.fetch.buffers[ONE], "truncated")
+    lab.taken()
+    lab.found({ONE: 30})
+    assert lab.positions.out_of_range == OutOfRangeReport(count=2, skipped=50, last=OffsetReset(ONE, 65, 30))
+
+
+def test_lookup_after_out_of_range_that_fails_is_repeated_without_committed_offsets() -> None:
+    """They may be what was out of range: it would never end."""
+    lab = Lab().reading(ONE)
+    lab.fetch.read_ahead.put_out_of_range(lab.fetch.buffers[ONE], "deleted")
+    lab.taken()
+    lab.group.last.end(None, OffsetLookupFailed("no"))
+    with pytest.raises(OffsetLookupFailed):
+        lab.positions.take_starts()
+    assert not lab.group.asked[-1][1]["use_committed"]
+
+
+def test_cooperative_assignment_adds_and_leaves_the_rest_as_it_is() -> None:
+    lab = Lab().reading(ONE)
+    lab.fetch.deliver(ONE, 0, 3)
+    lab.taken(2)
+    lab.positions.assign([OTHER], frozenset())
+    lab.positions.look_up_unknown()
+    assert lab.group.asked[-1][0] == (OTHER,)
+    assert lab.positions.position(ONE) == 2
+    lab.found({OTHER: 7})
+    assert lab.taken() == [(0, 2)]
+    assert lab.positions.owned == {ONE, OTHER}
+
+
+def test_lookup_under_way_is_not_repeated_and_forgets_what_was_given_back_meanwhile() -> None:
+    lab = Lab()
+    lab.positions.assign([ONE, OTHER], frozenset())
+    lab.positions.look_up_unknown()
+    both = lab.group.last
+    lab.positions.assign([], frozenset())
+    lab.positions.look_up_unknown()
+    assert len(lab.group.asked) == 1
+    lab.positions.void([ONE])
+    lab.positions.forget([ONE])
+    lab.positions.assign([ONE], frozenset())  # it has come again, and its committed offset may be another
+    both.end(Starts({ONE: Start(1), OTHER: Start(2)}))
+    lab.positions.take_starts()
+    assert lab.positions.position(ONE) is None
+    assert lab.positions.position(OTHER) == 2
+
+
+def test_committable_is_every_known_position_with_the_epoch_of_what_came_before() -> None:
+    lab = Lab().reading(ONE)
+    lab.positions.assign([OTHER], frozenset())
+    assert lab.positions.committable() == {ONE: OffsetAndMetadata(0, 2)}
+    lab.fetch.deliver(ONE, 0, 3)
+    lab.taken()
+    assert lab.positions.committable() == {ONE: OffsetAndMetadata(3, -1)}
 
 
 def test_long_pause_is_handed_to_librdkafka_once_enough_is_held() -> None:

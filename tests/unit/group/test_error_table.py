@@ -15,6 +15,7 @@ from fleet_consumer.group.messages import ForHeartbeat, ForJoin, ForLookup, ForS
 from fleet_consumer.group.states import State
 from fleet_consumer.wire.errors import ErrorCode as E
 from fleet_consumer.wire.heartbeat import HeartbeatResponse
+from tests.support.assignors import CooperativeRange
 from tests.unit.group.lab import ME, ForCommit, Lab, commit_answer, join_answer, lookup_answer, sync_answer
 
 UNKNOWN_CODE = 9_999
@@ -221,3 +222,109 @@ def test_lost_connection_costs_the_coordinator_and_not_the_identity(state: str, 
     assert (after.member_id, after.generation) == (before.member_id, before.generation)
     lab.run_for(0.2)
     assert lab.count(ForLookup) == 2
+
+
+# The same answers for a cooperative member, which holds t-0 and t-1 through the rebalance.
+
+
+def cooperative(lab: Lab, generation: int = 1) -> Lab:
+    lab.answer(ForJoin, join_answer(protocol_name=CooperativeRange.name, generation_id=generation))
+    return lab
+
+
+def cooperative_rejoining() -> Lab:
+    lab = cooperative(Lab(assignors=(CooperativeRange(),)).joining())
+    lab.answer(ForSync, sync_answer())
+    lab.called_back()
+    lab.beat(E.REBALANCE_IN_PROGRESS)
+    assert lab.is_in(State.JOINING)
+    return lab
+
+
+def told_of(lab: Lab) -> list[str]:
+    """What the user was told of his partitions since the first assignment."""
+    return lab.callbacks()[1:]
+
+
+@pytest.mark.parametrize("code", ALL_CODES)
+def test_join_group_of_a_cooperative_member(code: int) -> None:
+    """Only an answer that takes the identity away costs partitions, and then all of them at once."""
+    lost = Outcome(State.UNJOINED, ME, 1, coordinator=False)
+    expected: dict[int, Outcome] = {
+        E.NONE: Outcome(State.SYNCING, ME, 2),
+        E.COORDINATOR_NOT_AVAILABLE: lost,
+        E.NOT_COORDINATOR: lost,
+        E.COORDINATOR_LOAD_IN_PROGRESS: Outcome(State.UNJOINED, ME, 1),
+        E.REBALANCE_IN_PROGRESS: Outcome(State.JOINING, ME, 1),
+        E.UNKNOWN_MEMBER_ID: Outcome(State.REVOKING, "", -1),
+        E.MEMBER_ID_REQUIRED: Outcome(State.REVOKING, "given", -1),
+        E.FENCED_INSTANCE_ID: fatal(errors.FencedInstance),
+        E.UNSUPPORTED_VERSION: fatal(errors.UnsupportedByCoordinator),
+        **{refusal: fatal(kind) for refusal, kind in REFUSALS.items()},
+    }
+    lab = cooperative_rejoining()
+    member_id = "given" if code == E.MEMBER_ID_REQUIRED else ME
+    lab.answer(ForJoin, join_answer(code, generation_id=2, member_id=member_id, protocol_name=CooperativeRange.name))
+    assert observe(lab) == expected.get(code, fatal(errors.UnexpectedAnswer))
+    assert told_of(lab) == (["lost"] if lab.is_in(State.REVOKING) else [])
+
+
+@pytest.mark.parametrize("code", ALL_CODES)
+def test_sync_group_of_a_cooperative_member(code: int) -> None:
+    lost = Outcome(State.UNJOINED, ME, 2, coordinator=False)
+    expected: dict[int, Outcome] = {
+        E.NONE: Outcome(State.STABLE, ME, 2),
+        E.COORDINATOR_NOT_AVAILABLE: lost,
+        E.NOT_COORDINATOR: lost,
+        E.REBALANCE_IN_PROGRESS: Outcome(State.JOINING, ME, 2),
+        E.UNKNOWN_MEMBER_ID: Outcome(State.REVOKING, "", -1),
+        E.ILLEGAL_GENERATION: Outcome(State.REVOKING, ME, -1),
+        E.FENCED_INSTANCE_ID: fatal(errors.FencedInstance),
+        E.GROUP_AUTHORIZATION_FAILED: fatal(errors.GroupAuthorizationFailed),
+        E.INCONSISTENT_GROUP_PROTOCOL: fatal(errors.InconsistentProtocol),
+    }
+    lab = cooperative(cooperative_rejoining(), 2)
+    lab.answer(ForSync, sync_answer(code))
+    assert observe(lab) == expected.get(code, fatal(errors.UnexpectedAnswer))
+    told = {State.REVOKING: ["lost"], State.STABLE: ["assigned"]}
+    assert told_of(lab) == told.get(lab.state, [])
+
+
+@pytest.mark.parametrize("code", ALL_CODES)
+def test_heartbeat_of_a_cooperative_member_whose_join_waits(code: int) -> None:
+    """Whatever it says, the answer to the JoinGroup is the one that counts."""
+    lab = cooperative_rejoining()
+    lab.run_for(lab.settings.heartbeat_interval_s + 0.001)
+    lab.answer(ForHeartbeat, HeartbeatResponse(error_code=code))
+    assert observe(lab) == Outcome(State.JOINING)
+    assert told_of(lab) == []
+
+
+@pytest.mark.parametrize("code", ALL_CODES)
+def test_offset_commit_of_a_cooperative_member_whose_join_waits(code: int) -> None:
+    retried = "retried"
+    joining = Outcome(State.JOINING)
+    lost = Outcome(State.JOINING, coordinator=False)
+    expected: dict[int, tuple[Outcome, object]] = {
+        E.NONE: (joining, None),
+        E.COORDINATOR_NOT_AVAILABLE: (lost, retried),
+        E.NOT_COORDINATOR: (lost, retried),
+        E.REQUEST_TIMED_OUT: (lost, retried),
+        E.COORDINATOR_LOAD_IN_PROGRESS: (joining, retried),
+        E.UNKNOWN_TOPIC_OR_PARTITION: (joining, retried),
+        # The next generation has begun at the broker: the same offsets are committed in it.
+        E.REBALANCE_IN_PROGRESS: (joining, retried),
+        E.UNKNOWN_MEMBER_ID: (joining, retried),
+        E.ILLEGAL_GENERATION: (joining, retried),
+        E.FENCED_INSTANCE_ID: (fatal(errors.FencedInstance), errors.FencedInstance),
+        E.GROUP_AUTHORIZATION_FAILED: (fatal(errors.GroupAuthorizationFailed), errors.GroupAuthorizationFailed),
+        E.TOPIC_AUTHORIZATION_FAILED: (joining, errors.TopicAuthorizationFailed),
+        E.OFFSET_METADATA_TOO_LARGE: (joining, errors.CommitRefused),
+        E.INVALID_COMMIT_OFFSET_SIZE: (joining, errors.CommitRefused),
+    }
+    lab = cooperative_rejoining()
+    lab.commit()
+    lab.answer(ForCommit, commit_answer(code))
+    ended = lab.committed()
+    told = retried if not ended else None if ended[0] is None else type(ended[0])
+    assert (observe(lab), told) == expected.get(code, (joining, errors.RetriableCommitFailed))
