@@ -5,31 +5,13 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from e2e.cluster import conditions, eventually
+import yaml
+
+from e2e.cluster import ROOT, conditions, eventually
 from e2e.conftest import FleetMaker
 from e2e.demo.fleet import FlightFleet
 
-SERVER = """
-import base64
-import json
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        value = self.rfile.read(int(self.headers["Content-Length"]))
-        status = 422 if b"bad" in value else 200
-        output = {"topic": "OUTPUT", "value": base64.b64encode(value.upper()).decode()}
-        raw = json.dumps({"outputs": [output]} if status == 200 else {"error": "bad"}).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
-
-ThreadingHTTPServer(("127.0.0.1", 8080), Handler).serve_forever()
-"""
+HTTP_EXAMPLE = ROOT / "examples" / "http"
 
 RANDOM = """
 import asyncio
@@ -57,12 +39,12 @@ async def handle(record):
 """
 
 
-def config_map(fleet: FlightFleet, name: str, key: str, source: str) -> dict[str, Any]:
+def config_map(name: str, key: str, source: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": name, "labels": {"consumerfleet.io/handler": "true"}},
-        "data": {key: source.replace("OUTPUT", fleet.output)},
+        "data": {key: source},
     }
 
 
@@ -97,31 +79,23 @@ def owned(status: dict[str, Any], members: int) -> set[tuple[str, int]]:
 
 
 def test_http_handler_serves_its_worker_as_a_native_sidecar(fleet_of: FleetMaker) -> None:
-    """A tiny server of the standard library, on the port that the worker would have taken for itself."""
+    """The example: a tiny server of the standard library, on the port that the worker would have taken for itself."""
     fleet = fleet_of("served")
-    kafka, group = objects(fleet)
-    group["spec"]["handler"]["http"] = {}
-    group["spec"]["template"] = {
-        "volumes": [{"name": "server", "configMap": {"name": "server"}}],
-        "containers": [
-            {
-                "name": "handler",
-                "image": fleet.consumer_image,
-                "command": ["python", "/server/server.py"],
-                "volumeMounts": [{"name": "server", "mountPath": "/server"}],
-            }
-        ],
-    }
-    server = config_map(fleet, "server", "server.py", SERVER)
+    kafka, group = yaml.safe_load_all((HTTP_EXAMPLE / "fleet.yaml").read_text())
+    group["metadata"]["name"], group["spec"]["topics"] = fleet.name, [fleet.source]
+    group["spec"]["handler"]["outputs"] = [fleet.output]
+    (handler,) = group["spec"]["template"]["containers"]
+    handler |= {"image": fleet.consumer_image, "env": [{"name": "OUTPUT", "value": fleet.output}]}
+    server = config_map("orders-server", "server.py", (HTTP_EXAMPLE / "server.py").read_text())
     fleet.cluster.apply([server, kafka, group], namespace=fleet.namespace)
     status = fleet.wait_stable(members=2)
     assert status["assignor"] == "cooperative-sticky"
     pod = fleet.cluster.get("pod", "served-0", namespace=fleet.namespace) or {}
     assert [each["name"] for each in pod["spec"]["containers"]] == ["worker"]
     assert [each["name"] for each in pod["spec"]["initContainers"]] == ["handler"]
-    fleet.inside("write", "--topic", fleet.source, stdin=b"one tea\na bad one\ntwo teas\n")
+    fleet.inside("write", "--topic", fleet.source, stdin=b"one tea\n   \ntwo teas\n")
     wait_values(fleet, fleet.output, {"ONE TEA", "TWO TEAS"})
-    wait_values(fleet, fleet.failed, {"a bad one"})
+    wait_values(fleet, fleet.failed, {"   "})
     # The operator reaches the worker on the port that the handler has left it: only a worker tells the generation.
     eventually(lambda: fleet.group()["status"].get("generation"), timeout_s=60, what="a worker tells its generation")
 
@@ -150,7 +124,9 @@ def test_m13_random_assignor_of_a_config_map_runs_in_pods(fleet_of: FleetMaker) 
         "concurrency": 8,
     }
     group["spec"]["consumer"] = {"classic": {"assignors": ["mine:RandomAssignor"]}}
-    fleet.cluster.apply([config_map(fleet, "mine", "mine.py", RANDOM), kafka, group], namespace=fleet.namespace)
+    fleet.cluster.apply(
+        [config_map("mine", "mine.py", RANDOM.replace("OUTPUT", fleet.output)), kafka, group], namespace=fleet.namespace
+    )
     status = fleet.wait_stable(members=2)
     assert status["assignor"] == "random"
     assert owned(status, 2) == {("", number) for number in range(12)}
@@ -169,7 +145,9 @@ def test_pattern_takes_in_a_topic_that_appears_later(fleet_of: FleetMaker) -> No
         "concurrency": 8,
     }
     group["spec"]["consumer"] = {"properties": {"metadata.max.age.ms": "2000"}}
-    fleet.cluster.apply([config_map(fleet, "mine", "mine.py", RANDOM), kafka, group], namespace=fleet.namespace)
+    fleet.cluster.apply(
+        [config_map("mine", "mine.py", RANDOM.replace("OUTPUT", fleet.output)), kafka, group], namespace=fleet.namespace
+    )
     status = fleet.wait_stable(members=2)
     assert (status["assignor"], status["partitions"]) == ("cooperative-sticky", 12)
     fleet.inside("write", "--topic", "patterned", stdin=b"one tea\n")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import subprocess
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +17,8 @@ import pytest
 from tests.broker.workers import COMMAND, Kafka, free_port
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
 
 HANDLER = """
 from fleet_consumer import Produce
@@ -94,3 +99,22 @@ def test_what_is_wrong_is_told_in_one_line_before_anything_starts(kafka: Kafka, 
     code, told = refused("--topic", "laptop-wrong", "--bootstrap", kafka.bootstrap, "--failed-topic", "no/name")
     assert (code, "TopicNotCreated" in told, "--failed-topic" in told or "cannot be used" in told) == (21, True, True)
     assert "laptop-gone" not in kafka.topics()
+
+
+def test_local_run_of_the_readme(kafka: Kafka, tmp_path: Path) -> None:
+    """Word for word, apart from the broker's address."""
+    text = (ROOT / "README.md").read_text()
+    source = re.search(r"  handler\.py: \|\n((?:    .*\n|\n)+)", text)
+    command = re.search(r"```bash\n(fleet-consumer run --local .*)\n```", text)
+    assert source, "the README has lost its handler"
+    assert command, "the README has lost its command"
+    (tmp_path / "handler.py").write_text(textwrap.dedent(source[1]))
+    kafka.create("orders", "orders-done", partitions=1)
+    kafka.produce("orders", [b"one tea"])
+    words = shlex.split(command[1].replace("localhost:9092", kafka.bootstrap))
+    with running(tmp_path, *words[2:]) as process:
+        eventually(lambda: kafka.read("orders-done"), timeout_s=60, what="the order to be done", poll_s=0.5)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert [each.value for each in kafka.read("orders-done")] == [b"ONE TEA"]

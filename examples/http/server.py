@@ -1,0 +1,43 @@
+"""A handler behind HTTP, with nothing but the standard library; any language can do the same.
+
+The value of a record is the body of a POST. A status of 2xx means done, and outputs come back as JSON with base64
+values; 4xx means that this record has failed, 503 with Retry-After that it should come again later.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+OUTPUT = os.environ.get("OUTPUT", "orders-done")
+
+
+class Orders(BaseHTTPRequestHandler):
+    """Upper-cases orders; an empty one is a mistake of its sender."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        """One record."""
+        order = self.rfile.read(int(self.headers["Content-Length"]))
+        if not order.strip():
+            self._answer(422, {"error": f"order {self.headers['X-Kafka-Offset']} is empty"})
+            return
+        output = {"topic": OUTPUT, "value": base64.b64encode(order.upper()).decode()}
+        if "X-Kafka-Key" in self.headers:
+            output["key"] = self.headers["X-Kafka-Key"]
+        self._answer(200, {"outputs": [output]})
+
+    def _answer(self, status: int, document: object) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+if __name__ == "__main__":
+    ThreadingHTTPServer(("127.0.0.1", 8080), Orders).serve_forever()
