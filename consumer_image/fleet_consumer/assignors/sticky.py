@@ -21,8 +21,8 @@ from fleet_consumer.assignors.interface import (
 from fleet_consumer.assignors.sticky_plan import plan_sticky
 from fleet_consumer.assignors.sticky_user_data import (
     UNKNOWN_GENERATION,
+    StickyReader,
     decode_generation,
-    decode_sticky,
     encode_generation,
     encode_sticky,
 )
@@ -51,8 +51,9 @@ class StickyAssignor:
 
     def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
         with collector_at_rest():
+            reader = StickyReader()
             claims = {
-                member: decode_sticky(told.user_data) if told.user_data else Claim(told.owned, told.generation)
+                member: reader.read(told.user_data) if told.user_data else Claim(told.owned, told.generation)
                 for member, told in subscriptions.items()
             }
             return plan_sticky(cluster, subscriptions, claims, hand_over=True)

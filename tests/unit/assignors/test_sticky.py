@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +10,13 @@ import pytest
 
 from fleet_consumer.assignors import Assignment, ClusterView, Subscription, load
 from fleet_consumer.assignors.claims import Claim
-from fleet_consumer.assignors.sticky_user_data import NOTHING, decode_generation, decode_sticky, encode_sticky
+from fleet_consumer.assignors.sticky_user_data import (
+    NOTHING,
+    StickyReader,
+    decode_generation,
+    decode_sticky,
+    encode_sticky,
+)
 
 Owned = Mapping[str, Sequence[int]]
 PAIR = pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
@@ -237,3 +244,20 @@ def test_cooperative_generation_comes_from_user_data_where_the_subscription_has_
     }
     plan = shares("cooperative-sticky", {"t0": 4}, members)
     assert plan == {"a": {"t0": [2, 3]}, "b": {"t0": [0, 1]}}
+
+
+def test_reading_many_members_is_reading_each() -> None:
+    """Data of the same form are taken apart in one step; those of the same length and another form must not be."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    topics = ["t0", "t1", "tt", "ü"]
+    reader = StickyReader()
+    for _ in range(2000):
+        wanted = chance.sample(topics, chance.randint(0, 3))
+        owned = {topic: tuple(chance.choices(range(100), k=chance.choice([1, 1, 1, 2]))) for topic in wanted}
+        generation = chance.randint(0, 5)
+        data = encode_sticky(owned, generation)
+        assert reader.read(data) == decode_sticky(data) == Claim(owned, generation)
+        shortened = data[: chance.randint(0, len(data))]
+        assert reader.read(shortened) == decode_sticky(shortened)
