@@ -95,9 +95,9 @@ public class JavaMember implements ConsumerRebalanceListener {
                 note(consumer.poll(Duration.ofMillis(200)));
                 if (System.nanoTime() - committed >= COMMIT_EVERY_NS && !done.isEmpty()) {
                     committed = System.nanoTime();
-                    int number = asked();
-                    consumer.commitAsync(new HashMap<>(done), (offsets, error) -> answered(number, error));
-                    done.clear();
+                    Map<TopicPartition, OffsetAndMetadata> going = new HashMap<>(done);
+                    int number = asked(going);
+                    consumer.commitAsync(going, (offsets, error) -> answered(number, going, error));
                 }
             }
         } catch (WakeupException told) {
@@ -120,18 +120,22 @@ public class JavaMember implements ConsumerRebalanceListener {
         }
     }
 
-    private int asked() {
+    private int asked(Map<TopicPartition, OffsetAndMetadata> going) {
         Map<Integer, Long> offsets = new TreeMap<>();
-        done.forEach((part, what) -> offsets.put(part.partition(), what.offset()));
+        going.forEach((part, what) -> offsets.put(part.partition(), what.offset()));
         String listed = offsets.entrySet().stream()
             .map(each -> "\"" + each.getKey() + "\":" + each.getValue()).collect(Collectors.joining(","));
         row("[\"c\"," + commits + "," + generation() + ",{" + listed + "}," + now() + "]");
         return commits++;
     }
 
-    private void answered(int number, Exception error) {
+    private void answered(int number, Map<TopicPartition, OffsetAndMetadata> going, Exception error) {
         String told = error == null ? "null" : "\"" + error.getClass().getSimpleName() + "\"";
         row("[\"k\"," + number + "," + now() + "," + told + "]");
+        if (error == null) {
+            // What was refused, or handed out since, is asked for again.
+            going.forEach(done::remove);
+        }
     }
 
     @Override
@@ -141,17 +145,18 @@ public class JavaMember implements ConsumerRebalanceListener {
 
     @Override
     public void onPartitionsRevoked(Collection<TopicPartition> partitions) {
-        done.keySet().retainAll(consumer.assignment());
-        if (!done.isEmpty()) {
-            int number = asked();
+        Map<TopicPartition, OffsetAndMetadata> going = new HashMap<>(done);
+        going.keySet().retainAll(partitions);
+        if (!going.isEmpty()) {
+            int number = asked(going);
             try {
-                consumer.commitSync(new HashMap<>(done), Duration.ofSeconds(3));
-                answered(number, null);
+                consumer.commitSync(going, Duration.ofSeconds(10));
+                answered(number, going, null);
             } catch (RuntimeException error) {
-                answered(number, error);
+                answered(number, going, error);
             }
-            done.clear();
         }
+        partitions.forEach(done::remove);
         called("r", partitions);
     }
 

@@ -72,7 +72,7 @@ class LibrdkafkaMember:
                 self._done[partition] = offset + 1
 
     def _commit(self, partitions: Sequence[int]) -> None:
-        going = {number: self._done.pop(number) for number in partitions if number in self._done}
+        going = {number: self._done[number] for number in partitions if number in self._done}
         if not going:
             return
         number = self._ledger.asked(UNKNOWN_GENERATION, going)
@@ -83,6 +83,8 @@ class LibrdkafkaMember:
             self._ledger.answered(number, str(error))
         else:
             self._ledger.answered(number, None)
+            for partition in going:
+                del self._done[partition]
 
     def _assigned(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._ledger.called("a", [part.partition for part in partitions], UNKNOWN_GENERATION)
@@ -90,6 +92,8 @@ class LibrdkafkaMember:
     def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         numbers = [part.partition for part in partitions]
         self._commit(numbers)
+        for number in numbers:
+            self._done.pop(number, None)
         self._ledger.called("r", numbers, UNKNOWN_GENERATION)
 
     def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:

@@ -178,33 +178,42 @@ class RecordingMember:
 
     def _commit(self) -> None:
         if self._done:
-            done, self._done = self._done, {}
+            done = dict(self._done)
             number = self._asked(done)
-            self.consumer.commit_async(done, lambda _offsets, error: self._answered(number, error))
+            self.consumer.commit_async(done, lambda _offsets, error: self._answered(number, done, error))
 
-    def _answered(self, number: int, error: Exception | None) -> None:
+    def _answered(self, number: int, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Any) -> None:
         told = None if error is None else f"{getattr(error, 'reason', type(error).__name__)}: {error}"
         self._ledger.answered(number, told)
+        if error is None:
+            for part, what in offsets.items():
+                # What was refused, or handed out since, is asked for again.
+                if self._done.get(part) == what:
+                    del self._done[part]
 
     def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
         self._called("a", partitions)
 
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        going = {part: self._done.pop(part) for part in partitions if part in self._done}
+        going = {part: self._done[part] for part in partitions if part in self._done}
         if going:
             number = self._asked(going)
             try:
                 self.consumer.commit(going, REVOKE_PATIENCE_S)
             except errors.ConsumerError as error:
-                self._answered(number, error)
+                self._answered(number, going, error)
             else:
-                self._answered(number, None)
+                self._answered(number, going, None)
+        self._forget(partitions)
         self._called("r", partitions)
 
     def _lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self._forget(partitions)
+        self._called("l", partitions)
+
+    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
         for part in partitions:
             self._done.pop(part, None)
-        self._called("l", partitions)
 
     def _called(self, kind: str, partitions: Sequence[TopicPartition]) -> None:
         self._ledger.called(kind, [part.partition for part in partitions], self.consumer.membership().generation)
