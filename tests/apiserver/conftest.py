@@ -50,9 +50,9 @@ def install_crds(server: ApiServer) -> None:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[KafkaBroker]:
-    """A broker with topic `flights` and user alice; tests that stop a broker make their own."""
+    """A broker with topic `flights`, user alice, TLS and tokens; tests that stop a broker make their own."""
     properties = {"group.min.session.timeout.ms": "1000"}
-    with KafkaBroker(properties=properties, sasl_users={"alice": "alice-secret"}) as kafka:
+    with KafkaBroker(properties=properties, sasl_users={"alice": "alice-secret"}, tls=True, oauth=True) as kafka:
         make_topic(kafka, "flights")
         yield kafka
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from tests.apiserver import objects
 from tests.apiserver.conftest import Site
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
+from tests.support.kafka_security import BrokerPki
+from tests.support.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer, answer
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("operator")
@@ -140,6 +143,40 @@ def test_mended_secret_is_taken_up(site: Callable[..., Site], broker: KafkaBroke
     assert "wrong" not in json.dumps(here.get("kafkaclusters", "main")["status"]).replace("wrong password", "")
     here.apply(objects.secret(here.name, "alice", password="alice-secret"))
     here.wait_condition("kafkaclusters", "main", "Ready", status="True", reason="Reached")
+
+
+def test_renewed_certificates_and_client_credentials_are_taken_up(
+    site: Callable[..., Site], broker: KafkaBroker, tmp_path: Path
+) -> None:
+    """A cluster with TLS and OAUTHBEARER, whose two Secrets are wrong at first and mended one after the other."""
+    here = site("renewed")
+    another_authority = BrokerPki(tmp_path / "pki").ca_file
+
+    def secrets(*, ca_file: str, client_secret: str) -> None:
+        values = {
+            "authority": {"ca.crt": Path(ca_file).read_text()},
+            "client": {"clientId": CLIENT_ID, "clientSecret": client_secret},
+        }
+        for name, data in values.items():
+            here.apply(objects.secret(here.name, name, password="") | {"stringData": data})
+
+    with TokenServer(lambda asked: answer(broker.issuer.token(asked.client_id))) as tokens:
+        secrets(ca_file=another_authority, client_secret="wrong-secret")
+        login = {
+            "mechanism": "OAUTHBEARER",
+            "secretRef": {"name": "client"},
+            "oauth": {"tokenEndpoint": tokens.url, "scope": "kafka"},
+        }
+        tls = {"caSecretRef": {"name": "authority"}}
+        here.apply(objects.cluster(here.name, broker.sasl_tls_bootstrap, sasl=login, tls=tls))
+        told = here.wait_condition("kafkaclusters", "main", "Ready", status="False", reason="AuthenticationFailed")
+        assert "check client id, client secret and scope" in told["message"]
+        secrets(ca_file=another_authority, client_secret=CLIENT_SECRET)
+        told = here.wait_condition("kafkaclusters", "main", "Ready", status="False", reason="TlsFailed")
+        assert "check that the CA file holds the authority that signed it" in told["message"]
+        secrets(ca_file=broker.pki.ca_file, client_secret=CLIENT_SECRET)
+        here.wait_condition("kafkaclusters", "main", "Ready", status="True", reason="Reached")
+        assert "secret" not in json.dumps(here.get("kafkaclusters", "main")["status"])
 
 
 def test_missing_parts_are_taken_up_when_they_come(site: Callable[..., Site], broker: KafkaBroker) -> None:

@@ -15,12 +15,13 @@ import pytest
 
 from tests.broker.workers import COMMAND, Fleet, Kafka, free_port
 from tests.support.kafka import KafkaBroker
+from tests.support.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer, answer
 from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[KafkaBroker]:
-    with KafkaBroker(sasl_users={"alice": "alice-secret"}) as broker:
+    with KafkaBroker(sasl_users={"alice": "alice-secret"}, tls=True, oauth=True) as broker:
         yield broker
 
 
@@ -101,6 +102,27 @@ def test_wrong_password_is_told_without_the_password_and_exits_21(fleet: Fleet, 
     assert "wrong-secret" not in result["message"]
     (fleet.folder / "password").write_text("alice-secret")
     assert check(fleet, **changes)[0] == 0
+
+
+def test_worker_comes_in_with_a_token_through_tls(fleet: Fleet, broker: KafkaBroker, tmp_path: Path) -> None:
+    (tmp_path / "clientId").write_text(CLIENT_ID)
+    (tmp_path / "clientSecret").write_text("wrong-secret")
+    with TokenServer(lambda asked: answer(broker.issuer.token(asked.client_id))) as tokens:
+        changes = {
+            "connection__bootstrapServers": [broker.sasl_tls_bootstrap],
+            "connection__tls": {"caFile": broker.pki.ca_file, "certFile": None, "keyFile": None},
+            "connection__sasl": {
+                "mechanism": "OAUTHBEARER",
+                "directory": str(tmp_path),
+                "oauth": {"tokenEndpoint": tokens.url, "scope": None},
+            },
+        }
+        code, result = check(fleet, **changes)
+        assert (code, result["reason"]) == (21, "AuthenticationFailed")
+        assert f"gives client '{CLIENT_ID}' no token" in result["message"]
+        assert "wrong-secret" not in result["message"]
+        (tmp_path / "clientSecret").write_text(CLIENT_SECRET)
+        assert check(fleet, **changes)[0] == 0
 
 
 def test_missing_credentials_are_told_by_their_path(fleet: Fleet, tmp_path: Path) -> None:
