@@ -1,33 +1,57 @@
 """Consumer Fleet's consumer: a library (`Consumer`) and the contract of the handlers that run on it.
 
-`Consumer` is imported on first use, so that the pure parts (`fleet_consumer.naming`) cost no librdkafka.
+What needs librdkafka or sockets is imported on first use: the pure parts (`fleet_consumer.naming`) must not cost them.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fleet_consumer.record import Delivery, Fatal, Produce, Record, RetryAfter, Skip, TopicPartition
 
 if TYPE_CHECKING:
     from fleet_consumer.consumer import Consumer, ConsumerSettings
+    from fleet_consumer.fetch.records import Records, Run
+    from fleet_consumer.group import errors
+    from fleet_consumer.group.membership import Membership, OffsetAndMetadata, OffsetAndTimestamp
+    from fleet_consumer.net import ConnectionSettings, OAuthSettings, OAuthToken, SaslSettings, TlsSettings
 
 __all__ = [
+    "ConnectionSettings",
     "Consumer",
     "ConsumerSettings",
     "Delivery",
     "Fatal",
+    "Membership",
+    "OAuthSettings",
+    "OAuthToken",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
     "Produce",
     "Record",
+    "Records",
     "RetryAfter",
+    "Run",
+    "SaslSettings",
     "Skip",
+    "TlsSettings",
     "TopicPartition",
+    "errors",
 ]
+
+_HOMES = {
+    "fleet_consumer.consumer": ("Consumer", "ConsumerSettings"),
+    "fleet_consumer.fetch.records": ("Records", "Run"),
+    "fleet_consumer.group.membership": ("Membership", "OffsetAndMetadata", "OffsetAndTimestamp"),
+    "fleet_consumer.net": ("ConnectionSettings", "OAuthSettings", "OAuthToken", "SaslSettings", "TlsSettings"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"Consumer", "ConsumerSettings"}:
-        from fleet_consumer import consumer
-
-        return getattr(consumer, name)
+    if name == "errors":
+        return import_module("fleet_consumer.group.errors")
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
