@@ -32,8 +32,8 @@ from fleet_consumer.worker.pauses import WINDOW_FULL, Pauses
 from fleet_consumer.worker.progress import PartitionProgress, Unfinished
 from fleet_consumer.worker.stats import DONE
 
-OPEN_WRITES_POLL_S: Final = 0.02
-"""How long a poll waits while acknowledgements are awaited: they announce themselves only to who asks."""
+SHORT_POLL_S: Final = 0.02
+"""How long a poll waits while acknowledgements, or records for empty hands, are awaited: who asks is told."""
 
 Lane = tuple[Any, ...]
 
@@ -99,15 +99,17 @@ class ConcurrentLoop(ConsumeLoop):
 
         Polls go on meanwhile, so the membership is kept however long it takes.
         """
-        if self.stopping:
-            self._forget_waiting(list(self.progress.partitions))
+        try:
+            if self.stopping:
+                self._forget_waiting(list(self.progress.partitions))
             while self.in_flight and self._stop_at is not None and self._clock.monotonic() < self._stop_at:
                 self._turn(0)
-        super().close(timeout_s)
+        finally:
+            super().close(timeout_s)
 
     def _turn(self, room: int) -> None:
         before = self._clock.monotonic()
-        runs = self._poll(OPEN_WRITES_POLL_S if self._open_writes else POLL_TIMEOUT_S, max_records=self._limit(room))
+        runs = self._receive(self._limit(room))
         self._stats.poll_wait_seconds += self._clock.monotonic() - before
         for run in runs:
             self._note_run(run)
@@ -122,6 +124,21 @@ class ConcurrentLoop(ConsumeLoop):
         self._regulate()
         self._commit_if_due()
         self.beat_at = self._clock.monotonic()
+
+    def _receive(self, limit: int) -> list[Run]:
+        """Records that are there, or else a wait for whatever comes first.
+
+        A poll that waits for records may hear of the crew a little late; one that takes none hears at once, but not of
+        records. So with records in flight the first only looks, and the second waits: for long only while every hand
+        is full, because then no new record could begin anyway.
+        """
+        if not self._in_flight:
+            return self._poll(SHORT_POLL_S if self._open_writes else POLL_TIMEOUT_S, max_records=limit)
+        runs = self._poll(0.0, max_records=limit) if limit else []
+        if not runs and not self._came_back:
+            idle = self._open_writes or self._out < self._crew.size
+            self._poll(SHORT_POLL_S if idle else POLL_TIMEOUT_S, max_records=0)
+        return runs
 
     def _limit(self, room: int) -> int:
         return min(room, self._concurrency.window)

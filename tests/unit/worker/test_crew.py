@@ -1,0 +1,145 @@
+"""Who runs handlers: threads and an event loop do what they are given, show what they hold, and can be ended."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.handlers import Outputs, Performer
+from fleet_consumer.handlers.hand import IN_HAND
+from fleet_consumer.handlers.performing import Result
+from fleet_consumer.record import Record
+from fleet_consumer.worker.crew import Crew, LoopCrew, ThreadCrew
+from tests.support.waiting import eventually
+
+
+class Piece:
+    """A job of one record that remembers how it ended."""
+
+    def __init__(self, offset: int) -> None:
+        self.records = [Record("t", 0, offset, 0, None, None)]
+        self.results: Sequence[Result] | None = None
+        self.ended = threading.Event()
+
+    def done(self, results: Sequence[Result], seconds: float) -> None:
+        assert seconds >= 0
+        self.results = results
+        self.ended.set()
+
+
+def performer(call: Any, timeout_s: float | None = None) -> Performer:
+    return Performer(call, batch=False, decode_key=None, decode_value=None, outputs=Outputs(()), timeout_s=timeout_s)
+
+
+def test_threads_work_side_by_side_and_show_what_they_hold() -> None:
+    release, seen = threading.Event(), []
+
+    def handle(record: Record) -> None:
+        hand = IN_HAND.get()
+        assert hand is not None
+        seen.append(hand.records[0] is record)
+        release.wait(30)
+
+    crew = ThreadCrew(performer(handle), 3, SystemClock())
+    crew.start()
+    pieces = [Piece(n) for n in range(4)]
+    for piece in pieces:
+        crew.give(piece)
+    eventually(lambda: len(crew.hands()) == 3, timeout_s=30, what="three hands to be full")
+    assert {hand.records[0].offset for hand in crew.hands()} == {0, 1, 2}
+    assert len({hand.thread for hand in crew.hands()}) == 3
+    release.set()
+    assert all(piece.ended.wait(30) for piece in pieces)
+    eventually(lambda: crew.hands() == [], timeout_s=30, what="all hands to be empty")
+    crew.close()
+    assert seen == [True] * 4
+
+
+def test_event_loop_runs_so_many_calls_at_once_as_it_is_given() -> None:
+    together = 0
+    most = 0
+
+    async def handle(_: Record) -> None:
+        nonlocal together, most
+        together += 1
+        most = max(most, together)
+        await asyncio.sleep(0.05)
+        together -= 1
+
+    crew = LoopCrew(performer(handle), 10, SystemClock())
+    crew.start()
+    pieces = [Piece(n) for n in range(10)]
+    for piece in pieces:
+        crew.give(piece)
+    assert all(piece.ended.wait(30) for piece in pieces)
+    assert (most, crew.hands()) == (10, [])
+    crew.close()
+
+
+def test_hooks_run_in_the_handlers_event_loop_and_their_errors_come_back() -> None:
+    loops: list[Any] = []
+
+    async def setup(name: str) -> None:
+        loops.append((name, asyncio.get_running_loop()))
+
+    async def handle(_: Record) -> None:
+        loops.append(("handle", asyncio.get_running_loop()))
+
+    async def fails(name: str) -> None:
+        raise ConnectionError(name)
+
+    crew = LoopCrew(performer(handle), 1, SystemClock())
+    crew.start()
+    crew.call(setup, "setup")
+    piece = Piece(0)
+    crew.give(piece)
+    assert piece.ended.wait(30)
+    crew.call(lambda name: loops.append((name, None)), "plain")
+    with pytest.raises(ConnectionError, match="no database"):
+        crew.call(fails, "no database")
+    crew.close()
+    assert [name for name, _ in loops] == ["setup", "handle", "plain"]
+    assert loops[0][1] is loops[1][1]
+
+
+def test_cancelled_calls_end_without_a_result() -> None:
+    ended = threading.Event()
+
+    async def handle(_: Record) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    crew = LoopCrew(performer(handle), 1, SystemClock())
+    crew.start()
+    piece = Piece(0)
+    crew.give(piece)
+    eventually(lambda: crew.hands(), timeout_s=30, what="the call to begin")
+    crew.cancel()
+    assert ended.is_set()
+    assert (crew.hands(), piece.results) == ([], None)
+    crew.close()
+
+
+def test_call_that_blocks_the_event_loop_stays_visible_and_does_not_keep_anybody() -> None:
+    release = threading.Event()
+
+    async def handle(_: Record) -> None:
+        release.wait(60)
+
+    crew: Crew = LoopCrew(performer(handle), 1, SystemClock())
+    crew.start()
+    piece = Piece(7)
+    crew.give(piece)
+    eventually(lambda: crew.hands(), timeout_s=30, what="the call to begin")
+    crew.cancel()
+    assert [hand.records[0].offset for hand in crew.hands()] == [7]
+    release.set()
+    assert piece.ended.wait(30)
+    crew.close()
