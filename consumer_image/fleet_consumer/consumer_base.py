@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from fleet_consumer.assignors import load
+from fleet_consumer.assignors import complete, load
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.consumer_settings import ConsumerSettings, group_settings
 from fleet_consumer.coordinator.flows import Ticket
@@ -43,7 +43,10 @@ class ConsumerBase:
         self._group = CoordinatorThread(
             settings.connection,
             group_settings(settings),
-            tuple(load(each) if isinstance(each, str) else each for each in settings.assignors),
+            tuple(
+                load(each) if isinstance(each, str) else complete(each, type(each).__name__)
+                for each in settings.assignors
+            ),
             clock=self._clock,
             on_news=self._signal.set,
         )
