@@ -1,12 +1,19 @@
-"""From librdkafka's messages to records.
+"""From librdkafka's messages to records, as cheaply as what is done with them allows.
 
-This is the hot path: what is done here is done for every record that anybody handles. All fields are filled at once,
-in one plain loop: an assignment to a slot is the cheapest way that Python has to fill an object, and a field that is
-filled costs next to nothing to read. Decision record 0009 has what else was measured.
+This is the hot path: what is done here is done for every record that anybody handles. Filling the ten fields of a
+`Record` at once, in a plain loop, is the cheapest way to have them all. It is still dear for a handler that looks at
+one or two, or passes most records by. So records begin as properties over their message: nothing is read that nobody
+asks for, and each reading costs a call. Who reads gives himself away: once readings show that filling costs less,
+records are filled from then on. To the handler there is no difference but time. Decision record 0009 has the figures.
+
+In a record over a message, the message stands in the slot of `value`, so that the class adds no slot of its own: only
+then does Python let the record become a plain one, which it does when a field of it is assigned.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
@@ -15,15 +22,76 @@ from confluent_kafka import Message
 from fleet_consumer.record import Headers, Record, TopicPartition
 
 _NO_HEADERS: Headers = ()
+_FIELDS = len(dataclasses.fields(Record))
+_VALUE_SLOT = Record.__dict__["value"]
+
+READINGS_THAT_PAY = 2.0
+"""Readings of each record, on average, above which filling all fields is cheaper; measured."""
+HABIT_RECORDS = 1_000
+"""How many records must have been handed out before their readings are judged: a few come from the consume loop."""
+
+
+class Habits:
+    """What handlers do with records that read from their message. Only hints: threads may lose counts of each other."""
+
+    __slots__ = ("fill", "handed", "readings")
+
+    def __init__(self) -> None:
+        self.fill = False
+        self.handed = self.readings = 0
+
+    def hand_out(self, count: int) -> bool:
+        """Note that so many records are handed out; whether they are to be filled. Once true, it stays so."""
+        if not self.fill and self.handed >= HABIT_RECORDS:
+            self.fill = self.readings > READINGS_THAT_PAY * self.handed
+            self.handed = self.readings = 0
+        self.handed += count
+        return self.fill
+
+
+class FetchedRecord(Record):
+    """A `Record` over a message. Only `fetched_records` makes these."""
+
+    __slots__ = ()
+
+    habits = Habits()
+    """One for the process: its handlers are of one kind."""
+
+    # The descriptor of the slot under a second name: the first is hidden by the property below.
+    _message: Message = _VALUE_SLOT
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        """What `dataclasses.replace` calls: made of fields, it is a plain record from the start."""
+        self.__class__ = Record  # type: ignore[assignment]
+        Record.__init__(self, *args, **fields)
+
+    def __eq__(self, other: object) -> bool:
+        _fill(self)
+        return self == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type[Record], tuple[Any, ...]]:
+        return Record, tuple(getattr(self, field.name) for field in dataclasses.fields(Record))
 
 
 def fetched_records(topic_partition: TopicPartition, run: list[Message]) -> list[Record]:
     """One record for each message of a run; all are of this partition, in offset order, and none is an error."""
+    if FetchedRecord.habits.hand_out(len(run)):
+        return filled_records(topic_partition, run)
+    # Made without their `__init__`, whose call alone would cost more than all that is done here.
+    records: list[Any] = list(map(object.__new__, repeat(FetchedRecord, len(run))))
+    for record, message in zip(records, run, strict=True):
+        record._message = message
+    return records
+
+
+def filled_records(topic_partition: TopicPartition, run: list[Message]) -> list[Record]:
+    """The same with all fields filled."""
     topic, partition = topic_partition
     no_headers = _NO_HEADERS
     # Leader epochs never fall along a partition, so a run whose ends agree has one epoch throughout.
     epoch = leader_epoch(run[0])
-    # Made without their `__init__`, whose call alone would cost half of what the whole loop does.
     records: list[Record] = list(map(object.__new__, repeat(Record, len(run))))
     message: Any
     for record, message in zip(records, run, strict=True):
@@ -47,3 +115,48 @@ def leader_epoch(message: Message) -> int:
     """The epoch of the leader that wrote a message, -1 when the broker did not tell."""
     epoch = message.leader_epoch()
     return -1 if epoch is None else epoch
+
+
+def _fill(record: FetchedRecord) -> None:
+    """Become a plain record, with the same fields."""
+    FetchedRecord.habits.readings += _FIELDS
+    message: Any = record._message
+    record.__class__ = Record  # type: ignore[assignment]
+    Record.__init__(
+        record,
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        message.headers() or _NO_HEADERS,
+        leader_epoch(message),
+    )
+
+
+def _field(name: str, read: Callable[[Any], Any]) -> None:
+    """Make `name` a property of `FetchedRecord` that reads from the message."""
+    habits = FetchedRecord.habits
+
+    def get(record: FetchedRecord) -> Any:
+        habits.readings += 1
+        return read(record._message)
+
+    def assign(record: FetchedRecord, value: Any) -> None:
+        _fill(record)
+        setattr(record, name, value)
+
+    setattr(FetchedRecord, name, property(get, assign))
+
+
+_field("topic", Message.topic)
+_field("partition", Message.partition)
+_field("offset", Message.offset)
+_field("timestamp", lambda message: message.timestamp()[1])
+_field("key", Message.key)
+_field("value", Message.value)
+_field("headers", lambda message: message.headers() or _NO_HEADERS)
+_field("leader_epoch", leader_epoch)
+_field("attempt", lambda message: 0)
+_field("first_failed_at", lambda message: None)

@@ -1,64 +1,128 @@
-"""Records made from messages are records like any other."""
+"""Records over messages, and filled ones, behave as plain records in everything that a handler can do with one."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import pickle
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Message
 
-from fleet_consumer.fetch.fetched import fetched_records
+from fleet_consumer.fetch.fetched import HABIT_RECORDS, FetchedRecord, Habits, fetched_records, filled_records
 from fleet_consumer.record import Record, TopicPartition
 
 PLAIN = Record("t", 3, 7, 1_700, b"k", b"v", [("h", b"1"), ("h", None)], 4)
 
 
-def fetched() -> Record:
-    message = Message(
-        topic="t",
-        partition=3,
-        offset=7,
-        timestamp=(1, 1_700),
-        key=b"k",
-        value=b"v",
-        headers=[("h", b"1"), ("h", None)],
-        leader_epoch=4,
-    )
-    return fetched_records(TopicPartition("t", 3), [message])[0]
+ONE = TopicPartition("t", 3)
+
+
+def messages(count: int = 1) -> list[Message]:
+    return [
+        Message(
+            topic="t",
+            partition=3,
+            offset=7 + number,
+            timestamp=(1, 1_700),
+            key=b"k",
+            value=b"v",
+            headers=[("h", b"1"), ("h", None)],
+            leader_epoch=4,
+        )
+        for number in range(count)
+    ]
+
+
+def over_message() -> Record:
+    return fetched_records(ONE, messages())[0]
+
+
+def filled() -> Record:
+    return filled_records(ONE, messages())[0]
+
+
+@pytest.fixture(autouse=True)
+def fresh_habits(monkeypatch: pytest.MonkeyPatch) -> Habits:
+    habits = FetchedRecord.habits
+    for name, value in (("fill", False), ("handed", 0), ("readings", 0)):
+        monkeypatch.setattr(habits, name, value)
+    return habits
+
+
+@pytest.fixture(params=[over_message, filled])
+def fetched(request: pytest.FixtureRequest) -> Callable[[], Record]:
+    make: Callable[[], Record] = request.param
+    return make
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Record)])
-def test_every_field_is_filled(field: str) -> None:
-    """They are made without their constructor, so a field that is added to `Record` must be filled by hand."""
+def test_every_field_reads_as_in_a_plain_record(fetched: Callable[[], Record], field: str) -> None:
     assert getattr(fetched(), field) == getattr(PLAIN, field)
 
 
-def test_it_is_a_record_and_equal_to_one_that_was_made_by_hand() -> None:
-    assert type(fetched()) is Record
+def test_it_is_a_record_and_equal_to_a_plain_one_from_both_sides(fetched: Callable[[], Record]) -> None:
+    assert isinstance(fetched(), Record)
     assert fetched() == PLAIN
+    assert PLAIN == fetched()  # noqa: SIM300 - the other side's comparison is what is tried
+    assert fetched() == fetched()
     assert fetched() != dataclasses.replace(PLAIN, offset=8)
     assert fetched() != object()
 
 
-def test_absent_parts_are_none_empty_and_unknown() -> None:
-    bare = fetched_records(TopicPartition("t", 0), [Message(topic="t", partition=0, offset=0)])[0]
+@pytest.mark.parametrize("make", [fetched_records, filled_records])
+def test_absent_parts_read_as_in_a_plain_record(
+    make: Callable[[TopicPartition, list[Message]], list[Record]],
+) -> None:
+    bare = make(TopicPartition("t", 0), [Message(topic="t", partition=0, offset=0)])[0]
     assert (bare.key, bare.value, bare.headers, bare.leader_epoch) == (None, None, (), -1)
 
 
-def test_copies_are_equal() -> None:
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Record)])
+def test_assigned_field_changes_alone(fetched: Callable[[], Record], field: str) -> None:
+    record = fetched()
+    setattr(record, field, "new")
+    wanted = dataclasses.replace(PLAIN)
+    setattr(wanted, field, "new")
+    assert record == wanted
+    assert type(record) is Record
+
+
+def test_copies_are_plain_records(fetched: Callable[[], Record]) -> None:
     for made in (copy.copy(fetched()), copy.deepcopy(fetched()), pickle.loads(pickle.dumps(fetched()))):
+        assert type(made) is Record
         assert made == PLAIN
     changed = dataclasses.replace(fetched(), value=b"w")
-    assert (changed.value, changed.offset) == (b"w", 7)
+    assert (changed.value, changed.offset, type(changed)) == (b"w", 7, Record)
+    assert dataclasses.asdict(fetched()) == dataclasses.asdict(PLAIN)
 
 
-def test_delivery_and_text_tell_where_it_was_read() -> None:
+def test_delivery_and_text_tell_where_it_was_read(fetched: Callable[[], Record]) -> None:
     assert fetched().delivery == PLAIN.delivery
     assert "offset=7" in repr(fetched())
 
 
-def test_unknown_attributes_are_refused() -> None:
+def test_unknown_attributes_are_refused(fetched: Callable[[], Record]) -> None:
     with pytest.raises(AttributeError):
         fetched().colour = "red"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("readings", "fills"), [(0, False), (1, False), (3, True), (8, True)])
+def test_records_are_filled_once_their_handler_is_seen_to_read_them(readings: int, fills: bool) -> None:
+    """And not because of the few readings of the loop itself."""
+    fields = [field.name for field in dataclasses.fields(Record)][:readings]
+    for _ in range(3):
+        run = fetched_records(ONE, messages(HABIT_RECORDS))
+        assert (run[0].offset, run[-1].offset) == (7, 6 + HABIT_RECORDS)
+        for record in run:
+            for field in fields:
+                getattr(record, field)
+    assert (type(fetched_records(ONE, messages())[0]) is Record) == fills
+
+
+def test_handler_that_replaces_fields_gets_filled_records() -> None:
+    """As decoding does; a record that becomes a plain one costs more than one that was filled."""
+    for record in fetched_records(ONE, messages(HABIT_RECORDS)):
+        record.value = "decoded"
+    assert type(fetched_records(ONE, messages())[0]) is Record
