@@ -1,10 +1,53 @@
-"""`python -m bench`: every benchmark, one after the other."""
+"""`python -m bench`: the benchmarks, one after the other; each records its result in bench/results."""
 
 from __future__ import annotations
 
+import argparse
+import subprocess
 import sys
+import time
+from collections.abc import Sequence
+from typing import Final
 
-from bench import throughput
+USUAL: Final = {
+    "throughput": "records per second beside librdkafka, Java, aiokafka and kafka-python",
+    "poll-wait": "the share of time that waits for the network (M17)",
+    "latency": "from producing a record to its handler, beside librdkafka's group consumer",
+}
+"""What runs when nothing is named: about six minutes on two cores."""
+LONG: Final = {
+    "takeover": "from the last record of a member that is gone to the first of who has its partitions then",
+    "rolling": "the pause of each partition while a group is restarted member by member",
+    "rebalance": "how long a group of a hundred members takes to rebalance, beside Java's consumer",
+    "assignors": "how long a leader computes, beside Java's assignors",
+}
+"""What runs when it is named, or with --all: groups on three brokers, whose sessions have to run out, and a million
+partitions."""
+TAKES_RUNS: Final = frozenset((*USUAL, "takeover", "rebalance", "assignors"))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what was asked for; 1 when one of them failed or stayed below what this product promises."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    benchmarks = USUAL | LONG
+    parser.add_argument("--only", metavar="NAME", action="append", choices=list(benchmarks), help="may be repeated")
+    parser.add_argument("--all", action="store_true", help="the long ones as well")
+    parser.add_argument("--runs", type=int, help="runs of each side; each benchmark has a default of its own")
+    options = parser.parse_args(arguments)
+    short: list[str] = []
+    for name in options.only or (benchmarks if options.all else USUAL):
+        print(f"== {name}: {benchmarks[name]}", file=sys.stderr, flush=True)
+        runs = ["--runs", str(options.runs)] if options.runs is not None and name in TAKES_RUNS else []
+        began = time.monotonic()
+        # A process for each: one that fails does not take the others with it, and none leaves anything to the next.
+        status = subprocess.run([sys.executable, "-m", f"bench.{name.replace('-', '_')}", *runs]).returncode
+        print(f"== {name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        if status:
+            short.append(name)
+    if short:
+        print(f"failed, or short of what is promised: {', '.join(short)}", file=sys.stderr, flush=True)
+    return 1 if short else 0
+
 
 if __name__ == "__main__":
-    sys.exit(throughput.main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

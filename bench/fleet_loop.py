@@ -1,0 +1,59 @@
+"""The worker's own consume loop, wired as a worker wires it, around a handler that is a function of the benchmark."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.consumer import Consumer, ConsumerSettings
+from fleet_consumer.fetch.producer import RecordProducer
+from fleet_consumer.handlers import Outputs
+from fleet_consumer.net import ConnectionSettings
+from fleet_consumer.worker.judge import Handle, Judge
+from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
+from fleet_consumer.worker.outbox import Outbox
+from fleet_consumer.worker.process import tame_collector
+from fleet_consumer.worker.stats import Stats
+from fleet_consumer.worker.watchdog import Watch
+from fleet_consumer.worker.writing import Writing
+
+
+class FleetLoop:
+    """A member of a group of its own, from the beginning of a topic; `step` polls once and handles what came."""
+
+    def __init__(self, bootstrap: str, topic: str, handle: Handle) -> None:
+        clock, stats = SystemClock(), Stats()
+        group = f"bench-{uuid.uuid4().hex}"
+        connection = ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="bench")
+        self.consumer = Consumer(ConsumerSettings(connection=connection, group_id=group))
+        outbox = Outbox(_no_producer)
+        judge = Judge(outbox=outbox, outputs=Outputs(()), failed_topic="none", group_id=group, stats=stats, clock=clock)
+        self._stats = stats
+        self._loop = ConsumeLoop(
+            consumer=self.consumer,
+            handle=handle,
+            judge=judge,
+            writing=Writing(outbox=outbox, judge=judge, consumer=self.consumer, stats=stats, clock=clock),
+            settings=LoopSettings(topics=(topic,), commit_interval_s=5, drain_s=0),
+            stats=stats,
+            watch=Watch(),
+            clock=clock,
+            pause=time.sleep,
+        )
+        tame_collector()
+        self._loop.start()
+
+    def step(self) -> int:
+        """How many records were handled."""
+        before = self._stats.done
+        self._loop.step()
+        return self._stats.done - before
+
+    def close(self) -> None:
+        """Commit and leave."""
+        self._loop.close(10)
+
+
+def _no_producer() -> RecordProducer:
+    raise AssertionError("handlers of benchmarks write nothing")

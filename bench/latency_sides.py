@@ -1,0 +1,112 @@
+"""The consumers that the latency benchmark compares, each in a process of its own.
+
+A record's value begins with the machine's monotonic time, in nanoseconds, at which its producer was given it; the
+handler's first act is to look at the same clock. Records without a time warm up; after one end mark for each partition
+the side prints what it has seen.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import confluent_kafka
+
+from bench.fleet_loop import FleetLoop
+from fleet_consumer.fetch.librdkafka import CONSUMER_DEFAULTS
+from fleet_consumer.record import Record
+
+STAMP: Final = struct.Struct(">Q")
+WARM: Final = 0
+END: Final = (1 << 64) - 1
+READY: Final = "ready"
+GIVE_UP_S: Final = 60.0
+
+
+class Seen:
+    """What a side's handler notes."""
+
+    def __init__(self, partitions: int) -> None:
+        self._ends_left = partitions
+        self._warm: set[int] = set()
+        self._partitions = partitions
+        self.waited_ns: list[int] = []
+        self._give_up_at = time.monotonic() + GIVE_UP_S
+
+    def value(self, partition: int, value: bytes) -> None:
+        """One record."""
+        now = time.monotonic_ns()
+        (stamp,) = STAMP.unpack_from(value)
+        if stamp == WARM:
+            self._warm.add(partition)
+            if len(self._warm) == self._partitions:
+                print(READY, flush=True)
+                self._partitions = -1  # said once
+        elif stamp == END:
+            self._ends_left -= 1
+        else:
+            self.waited_ns.append(now - stamp)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all partitions have ended. Raises SystemExit when that takes too long."""
+        if time.monotonic() > self._give_up_at:
+            raise SystemExit(f"no end after {GIVE_UP_S:g} s; {len(self.waited_ns)} records seen")
+        return self._ends_left == 0
+
+
+def fleet(bootstrap: str, topic: str, seen: Seen) -> None:
+    """The worker's consume loop."""
+
+    def handle(record: Record) -> None:
+        seen.value(record.partition, record.value)
+
+    loop = FleetLoop(bootstrap, topic, handle)
+    try:
+        while not seen.ended:
+            loop.step()
+    finally:
+        loop.close()
+
+
+def librdkafka(bootstrap: str, topic: str, seen: Seen) -> None:
+    """librdkafka's own group consumer, with its own commits and our settings of its queue."""
+    queue = {name: value for name, value in CONSUMER_DEFAULTS.items() if name.startswith(("queued.", "fetch."))}
+    group = {"group.id": f"bench-{uuid.uuid4().hex}", "auto.offset.reset": "earliest"}
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, **queue, **group})
+    consumer.subscribe([topic])
+    try:
+        while not seen.ended:
+            message = consumer.poll(0.5)
+            if message is not None and message.error() is None:
+                seen.value(message.partition() or 0, message.value() or b"")
+    finally:
+        consumer.close()
+
+
+SIDES: dict[str, Callable[[str, str, Seen], None]] = {"fleet": fleet, "librdkafka": librdkafka}
+
+
+def percentiles(values: Sequence[int]) -> dict[str, float]:
+    """In milliseconds, by nearest rank, so that each is a value that was seen."""
+    ranked = sorted(values)
+
+    def rank(share: float) -> float:
+        return ranked[min(len(ranked) - 1, int(share * len(ranked)))] / 1e6
+
+    return {"p50": rank(0.5), "p90": rank(0.9), "p99": rank(0.99), "max": ranked[-1] / 1e6}
+
+
+if __name__ == "__main__":
+    side, bootstrap, topic, partitions = sys.argv[1:]
+    noted = Seen(int(partitions))
+    cpu_before = time.process_time()
+    SIDES[side](bootstrap, topic, noted)
+    cpu = (time.process_time() - cpu_before) / len(noted.waited_ns) * 1_000_000
+    figures = {**percentiles(noted.waited_ns), "records": len(noted.waited_ns), "cpu_per_million": cpu}
+    print(json.dumps(figures), flush=True)

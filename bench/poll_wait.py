@@ -1,0 +1,104 @@
+"""M17: how much of its time a consumer that has work waits for the network, with 1 ms of processing per 500 records.
+
+Before `poll` returns, the next records have been asked for, so fetching goes on while records are processed. What is
+counted as waiting is all time in `poll` in which the polling thread did not compute: blocked, or without a processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any, Final
+
+from bench.report import Load, recorded, write
+from bench.throughput import fill
+from fleet_consumer import Consumer, ConsumerSettings
+from fleet_consumer.net import ConnectionSettings
+from tests.support.kafka import KafkaBroker
+
+TOPIC: Final = "bench-wait"
+RECORDS: Final = 1_000_000
+VALUE_BYTES: Final = 1024
+PARTITIONS: Final = 6
+PROCESSING_S: Final = 0.001
+PER_RECORDS: Final = 500
+WARM_UP_RECORDS: Final = 100_000
+PROMISE: Final = 0.05
+TIMEOUT_S: Final = 120
+
+
+def process(count: int) -> None:
+    """Compute, without giving the interpreter away, for as long as `count` records take."""
+    until = time.perf_counter() + PROCESSING_S * count / PER_RECORDS
+    while time.perf_counter() < until:
+        pass
+
+
+def side(bootstrap: str, records: int) -> dict[str, float]:
+    """Consume to the end; shares of the time since the warm-up."""
+    connection = ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="bench")
+    consumer = Consumer(ConsumerSettings(connection=connection, group_id=f"bench-{uuid.uuid4().hex}"))
+    consumer.subscribe([TOPIC])
+    taken, waited, in_poll, polls, began = 0, 0.0, 0.0, 0, 0.0
+    while taken < records:
+        before, cpu_before = time.perf_counter(), time.thread_time()
+        count = len(consumer.poll(5.0))
+        spent = time.perf_counter() - before
+        if taken >= WARM_UP_RECORDS:
+            began = began or before
+            in_poll += spent
+            waited += max(0.0, spent - (time.thread_time() - cpu_before))
+            polls += 1
+        taken += count
+        process(count)
+    whole = time.perf_counter() - began
+    consumer.close()
+    return {"wait_share": waited / whole, "poll_share": in_poll / whole, "polls": polls, "seconds": whole}
+
+
+def page(result: dict[str, Any]) -> list[str]:
+    """The result as a page."""
+    shares = ", ".join(f"{run['wait_share']:.1%}" for run in result["each"])
+    return [
+        "# Waiting for the network (M17)",
+        "",
+        f"**{result['wait_share']:.1%}** of the time, once running, the polling thread waited in `poll` "
+        f"({result['poll_share']:.1%} of it were spent in `poll` in all), with {PROCESSING_S * 1000:g} ms of "
+        f"processing for every {PER_RECORDS} records of {VALUE_BYTES} bytes. Promised: below {PROMISE:.0%}.",
+        "",
+        f"Median of {len(result['each'])} runs: {shares}. Waiting includes waiting for a processor.",
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmark; 1 when more than the promised share was waited."""
+    parser = argparse.ArgumentParser(prog="python -m bench.poll_wait", description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--side", metavar="BOOTSTRAP", help="be the consumer of one run (used by the benchmark itself)")
+    parser.add_argument("--trial", action="store_true", help="print the result and record nothing")
+    options = parser.parse_args(arguments)
+    if options.side is not None:
+        print(json.dumps(side(options.side, RECORDS)))
+        return 0
+    load = Load()
+    with KafkaBroker() as broker:
+        fill(broker.bootstrap, TOPIC, PARTITIONS, RECORDS, VALUE_BYTES)
+        command = [sys.executable, "-m", "bench.poll_wait", "--side", broker.bootstrap]
+        each = [
+            json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=TIMEOUT_S).stdout)
+            for _ in range(options.runs)
+        ]
+    figures = {name: statistics.median(run[name] for run in each) for name in ("wait_share", "poll_share")}
+    result = recorded("poll_wait", {**figures, "promise": PROMISE, "each": each}, load)
+    write(result, page(result), trial=options.trial)
+    return 0 if result["wait_share"] < PROMISE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,99 @@
+"""What every recorded result carries, so that it can be compared and trusted: when, where, which code, what load."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+
+from e2e.local_cluster.versions import KAFKA
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+RESULTS: Final = Path(__file__).parent / "results"
+HOT_PATH: Final = (
+    "fetch/buffer.py",
+    "fetch/fetched.py",
+    "fetch/thread.py",
+    "positions.py",
+    "record.py",
+    "worker/loop.py",
+)
+"""What every record passes through; a result is stale once one of these has changed in more than its words."""
+
+
+def code_digest(root: Path = ROOT) -> str:
+    """A digest of the hot path's code; comments and docstrings do not count."""
+    digest = hashlib.sha256()
+    for name in HOT_PATH:
+        tree = ast.parse((root / "consumer_image/fleet_consumer" / name).read_text())
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list):
+                node.body = [each for each in body if not _is_words(each)]  # type: ignore[attr-defined]
+        digest.update(ast.dump(tree).encode())
+    return digest.hexdigest()[:16]
+
+
+def _is_words(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def versions(*distributions: str) -> dict[str, str]:
+    """Versions of what took part; `distributions` are further Python packages."""
+    return {
+        "consumer-fleet": version("consumer-fleet"),
+        "confluent-kafka": version("confluent-kafka"),
+        "librdkafka": confluent_kafka.libversion()[0],
+        **{name: version(name) for name in distributions},
+        "python": platform.python_version(),
+        "kafka": KAFKA,
+    }
+
+
+class Load:
+    """The machine's load average before and after: what else ran is in it, and so is the benchmark itself."""
+
+    def __init__(self) -> None:
+        self._before = os.getloadavg()[0]
+
+    def told(self) -> dict[str, float]:
+        """Of the last minute, at the start and now."""
+        return {"before": round(self._before, 2), "after": round(os.getloadavg()[0], 2)}
+
+
+def recorded(name: str, figures: dict[str, Any], load: Load, *distributions: str) -> dict[str, Any]:
+    """The figures with what one must know to compare them."""
+    return {
+        "benchmark": name,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **figures,
+        "code": code_digest(),
+        "versions": versions(*distributions),
+        "machine": f"{os.cpu_count()} cores, one broker on the same machine",
+        "load": load.told(),
+    }
+
+
+def write(result: dict[str, Any], page: Sequence[str], *, trial: bool = False) -> None:
+    """Print the page, and unless it was a trial write it to bench/results, with the numbers beside it."""
+    text = "\n".join([*page, "", *_footer(result), ""])
+    print(text, flush=True)
+    if not trial:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{result['benchmark']}.json").write_text(json.dumps(result, indent=2) + "\n")
+        (RESULTS / f"{result['benchmark']}.md").write_text(text)
+
+
+def _footer(result: dict[str, Any]) -> Iterator[str]:
+    load = result["load"]
+    told = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    yield f"{result['machine']}; load {load['before']} before, {load['after']} after; {result['date']}; {told}."
