@@ -37,6 +37,9 @@ USER_ID: Final = 65532
 GRACE_S: Final = DRAIN_S + 15
 """Termination grace: the drain, then the last commit, leaving the group, and closing."""
 
+CHECK_GRACE_S: Final = 5
+"""The same for a check: a sidecar has nothing to drain after it, and the pod has not ended before all of it has."""
+
 KEPT_CONTEXT: Final = ("runAsUser", "runAsGroup", "readOnlyRootFilesystem")
 """What a user's container may say about its own security; 0 and false are what the pod forbids or the default."""
 
@@ -89,7 +92,12 @@ def check_pod_spec(template: Mapping[str, Any], *, deadline_s: int) -> dict[str,
     for key in ("livenessProbe", "readinessProbe", "ports"):
         worker.pop(key, None)
     worker["args"] = ["check", "--config", CONFIG_FILE]
-    spec |= {"containers": [worker], "restartPolicy": "Never", "activeDeadlineSeconds": deadline_s}
+    spec |= {
+        "containers": [worker],
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": deadline_s,
+        "terminationGracePeriodSeconds": CHECK_GRACE_S,
+    }
     return spec
 
 
