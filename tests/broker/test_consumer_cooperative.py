@@ -82,6 +82,30 @@ def test_assignor_that_moves_a_partition_directly_is_told_to_the_leaders_user(br
     follower.stop()
 
 
+def test_group_of_cooperative_sticky_members_moves_only_what_evenness_needs(broker: KafkaBroker) -> None:
+    """The built-in one, by name: joins and leaves cost the others nothing that they keep."""
+    topic, group = create_topic(broker.bootstrap, 9), unique("group")
+    sticky = settings(broker.bootstrap, group, assignors=("cooperative-sticky",))
+    with Member(sticky, [topic]) as a:
+        await_shares([a], topic, 9)
+        with Member(sticky, [topic]) as b:
+            await_shares([a, b], topic, 9)
+            with Member(sticky, [topic]) as c:
+                await_shares([a, b, c], topic, 9)
+                assert [len(one.owned) for one in (a, b, c)] == [3, 3, 3]
+                before = {one: one.owned for one in (a, b)}
+                written = produce(broker.bootstrap, topic, 9, 20)
+                await_records([a, b, c], written)
+            await_shares([a, b], topic, 9)
+            for one, owned in before.items():
+                assert owned <= one.owned
+        await_shares([a], topic, 9)
+        revoked = [parts for what, parts in a.calls if what == "revoked"]
+        assert sum(map(len, revoked)) == 6  # from 9 to 5 or 4, to 3
+    assert sorted(a.seen + b.seen + c.seen) == sorted(written)
+    assert committed(broker.bootstrap, group, topic, 9) == dict.fromkeys(range(9), 20)
+
+
 @pytest.mark.parametrize("names", [("range", "cooperative"), ("cooperative",)])
 def test_eager_and_cooperative_members_agree_on_an_assignor_that_both_have(
     broker: KafkaBroker, names: tuple[str, ...]
