@@ -17,11 +17,12 @@ from fleet_consumer.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from fleet_consumer.wire.message import Message
+from fleet_consumer.wire.headers import decode_response_header, encode_request, encode_response
+from fleet_consumer.wire.message import Message, Request
 from tests.protocol.feeding import feed
 from tests.protocol.kafka_python_oracle import kafka_python_class, to_kafka_python
 from tests.protocol.kio_oracle import kio_class, kio_decode, kio_encode, to_kio
-from tests.protocol.messages import MESSAGE_IDS, MESSAGES, messages
+from tests.protocol.messages import MESSAGE_IDS, MESSAGES, REQUESTS, messages
 
 EXAMPLES = settings(max_examples=15, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 BLOBS = [(cls, version) for cls in (ConsumerProtocolSubscription, ConsumerProtocolAssignment) for version in range(4)]
@@ -86,3 +87,65 @@ def test_blob_of_a_newer_version_is_read_as_our_newest(ours: Any, version: int, 
     """A member of another library may be ahead of us; the group must still be led."""
     blob = encode_subscription(ours, 3)
     assert decode_subscription(version.to_bytes(2, "big") + blob[2:] + extension) == ours
+
+
+CLIENT_APIS = {
+    "ListOffsets": 8,
+    "Metadata": 12,
+    "OffsetCommit": 9,
+    "OffsetFetch": 9,
+    "FindCoordinator": 6,
+    "JoinGroup": 9,
+    "Heartbeat": 4,
+    "LeaveGroup": 5,
+    "SyncGroup": 5,
+    "DescribeGroups": 6,
+    "ListGroups": 5,
+    "SaslHandshake": 1,
+    "ApiVersions": 4,
+    "SaslAuthenticate": 2,
+    "OffsetDelete": 0,
+}
+"""What a classic member and its tools need, and the highest version of each that this client speaks."""
+ONE_ENCODING = {"SaslHandshake", "OffsetDelete"}
+"""Kafka has never given these the flexible encoding."""
+
+
+def test_every_api_of_a_classic_member_is_compared_in_both_encodings() -> None:
+    """The comparisons above run over whatever there is; this says what must be there."""
+    spoken = {request.__name__.removesuffix("Request"): request for request in REQUESTS}
+    assert {name: spoken[name].MAX_VERSION for name in CLIENT_APIS} == CLIENT_APIS
+    for name in CLIENT_APIS:
+        request = spoken[name]
+        for cls in (request, request.RESPONSE):
+            versions = {version for each, version in MESSAGES if each is cls}
+            assert versions == set(range(request.MIN_VERSION, request.MAX_VERSION + 1)), name
+            encodings = {cls.is_flexible(version) for version in versions}
+            assert encodings == ({False} if name in ONE_ENCODING else {False, True}), name
+
+
+@pytest.mark.parametrize(("cls", "version"), MESSAGES, ids=MESSAGE_IDS)
+def test_headers_equal_kio(cls: Any, version: int) -> None:
+    """Which of its versions a header has follows from the API and its version, with one famous exception."""
+    header_of = kio_class(cls, version).__header_schema__
+
+    @settings(EXAMPLES, max_examples=3)
+    @given(messages(cls, version), st.integers(0, 2**31 - 1), st.none() | st.text(max_size=20))
+    def check(ours: Any, number: int, client_id: str | None) -> None:
+        body = ours.encode(version)
+        if not issubclass(cls, Request):
+            header = kio_encode(header_of(correlation_id=number))
+            assert encode_response(ours, version, number) == header + body
+            assert decode_response_header(header + body, cls, version) == (number, len(header))
+            return
+        header = kio_encode(
+            header_of(
+                request_api_key=cls.API_KEY,
+                request_api_version=version,
+                correlation_id=number,
+                client_id=client_id,
+            )
+        )
+        assert encode_request(ours, version, number, client_id) == header + body
+
+    check()
