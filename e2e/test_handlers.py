@@ -97,7 +97,7 @@ def test_http_handler_serves_its_worker_as_a_native_sidecar(fleet_of: FleetMaker
     wait_values(fleet, fleet.output, {"ONE TEA", "TWO TEAS"})
     wait_values(fleet, fleet.failed, {"   "})
     # The operator reaches the worker on the port that the handler has left it: only a worker tells the generation.
-    eventually(lambda: fleet.group()["status"].get("generation"), timeout_s=60, what="a worker tells its generation")
+    eventually(lambda: fleet.group()["status"].get("generation"), timeout_s=150, what="a worker tells its generation")
 
 
 def test_http_handler_without_its_container_is_told_and_starts_nothing(fleet_of: FleetMaker) -> None:

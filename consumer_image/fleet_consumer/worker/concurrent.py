@@ -116,11 +116,11 @@ class ConcurrentLoop(ConsumeLoop):
             if not self.stopping:
                 self._take_up(run)
         self._stats.batches += bool(runs)
-        self._take_back()
+        wrote = self._take_back()
         if self._consumer.holds_session():
             # In doubt another member may own the records; either a heartbeat gets through, or they are lost.
             self._issue()
-        self._open_writes = self._writing.tend(self.progress.partitions)
+        self._open_writes = self._writing.tend(self.progress.partitions) or wrote
         self._regulate()
         self._commit_if_due()
         self.beat_at = self._clock.monotonic()
@@ -192,7 +192,9 @@ class ConcurrentLoop(ConsumeLoop):
             self._news.set()
             self._consumer.wakeup()
 
-    def _take_back(self) -> None:
+    def _take_back(self) -> bool:
+        """Take in what came back from the crew; whether any of it is being written now."""
+        wrote = False
         self._rung = False
         self._news.clear()
         while self._came_back:
@@ -206,6 +208,8 @@ class ConcurrentLoop(ConsumeLoop):
                 continue
             for entry, result in zip(work.entries, results, strict=True):
                 self._judge.conclude(entry, result)
+                wrote = wrote or bool(entry.writes)
+        return wrote
 
     def _regulate(self) -> None:
         window = self._concurrency.window

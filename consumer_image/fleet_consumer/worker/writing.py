@@ -28,6 +28,9 @@ LOG = logging.getLogger("fleet_consumer.worker")
 ACK_WAIT_S: Final = 5.0
 """How long a batch's end waits for acknowledgements before its partitions are held and others go on."""
 
+LOOK_INTERVAL_S: Final = 0.1
+"""How often those who never wait look at everything that is under way."""
+
 BACKOFF_FIRST_S: Final = 1.0
 BACKOFF_MAX_S: Final = 30.0
 """Writes of a held partition are sent again after 1 s, 2 s, 4 s … 30 s."""
@@ -54,6 +57,8 @@ class Writing:
         self._stats = stats
         self._clock = clock
         self._held: dict[TopicPartition, _Held] = {}
+        self._look_at = float("-inf")
+        self._open = False
 
     def wait_for_batch(self, batch: Partitions) -> None:
         """Wait for the acknowledgements of a batch, a few seconds at most; hold the partitions that miss some."""
@@ -88,18 +93,23 @@ class Writing:
     def tend(self, partitions: Partitions) -> bool:
         """For those who never wait: take in acknowledgements, and hold the partitions that miss some for too long.
 
-        Returns whether any write is still open, so that the next look comes soon.
+        Returns whether any write was still open at the last look at all of them, so that the next comes soon. That look
+        costs as much as there are records under way, so it is taken a few times a second and not for each record.
         """
         self._outbox.wait(0)
+        for partition in partitions.values():
+            if partition.unfinished:
+                self._count(partition)
         now = self._clock.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_INTERVAL_S
+            self._open = self._look_at_all(partitions, now)
+        return self._open
+
+    def _look_at_all(self, partitions: Partitions, now: float) -> bool:
         still_open = False
         for topic_partition, partition in partitions.items():
-            if not partition.unfinished:
-                continue
-            self._count(partition)
-            if topic_partition in self._held:
-                continue
-            oldest = _first_unwritten(partition)
+            oldest = None if topic_partition in self._held else _first_unwritten(partition)
             if oldest is None:
                 continue
             still_open = True

@@ -237,7 +237,7 @@ def test_partition_whose_output_is_not_taken_is_held_and_goes_on_later() -> None
     assert set(shop.bench.pauses.reasons) == {P0, P1}
     assert shop.bench.loop.progress.partitions[P0].hold is not None
     shop.bench.producer.silent = False
-    shop.bench.steps(2)
+    shop.bench.steps(10)
     assert shop.bench.pauses.reasons == {}
     shop.commit()
     assert shop.consumer.offsets == {P0: 2, P1: 2}
