@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from fleet_consumer import Consumer, TopicPartition
+from fleet_consumer.group.errors import TopicAuthorizationFailed
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.naming import coordinator_partition
-from fleet_consumer.net import ConnectionSettings
+from fleet_consumer.net import ConnectionSettings, SaslSettings
 from fleet_consumer.offsets_topic import read_group
 from fleet_consumer.wire.consumer_protocol import decode_assignment
 from fleet_consumer.worker.cli import main
@@ -118,3 +128,39 @@ def test_m15_command_prints_both_views(
     assert [{name: value for name, value in row.items() if name != "commitTimestamp"} for row in stored] == api
     assert [(row["topic"], row["partition"], row["offset"]) for row in api] == [(topic, 0, 7), (topic, 1, 10)]
     assert all(row["commitTimestamp"] > 0 for row in stored)
+
+
+def test_reading_the_topic_without_the_right_says_which_right_is_missing() -> None:
+    authorized = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "allow.everyone.if.no.acl.found": "true",
+        "group.min.session.timeout.ms": "1000",
+    }
+    with KafkaBroker(properties=authorized, sasl_users={"clerk": "secret"}) as guarded:
+        topic, group = create_topic(guarded.bootstrap, 1), unique("group")
+        produce(guarded.bootstrap, topic, 1, 1)
+        with Consumer(settings(guarded.bootstrap, group)) as consumer:
+            consumer.subscribe([topic])
+            list(iterate(consumer, 1))
+            consumer.commit()
+        denied = AclBinding(
+            ResourceType.TOPIC,
+            "__consumer_offsets",
+            ResourcePatternType.LITERAL,
+            "User:clerk",
+            "*",
+            AclOperation.READ,
+            AclPermissionType.DENY,
+        )
+        admin = AdminClient({"bootstrap.servers": guarded.bootstrap})
+        for done in admin.create_acls([denied]).values():
+            done.result()
+        clerk = SaslSettings(mechanism="PLAIN", username="clerk", password="secret")
+        connection = ConnectionSettings(bootstrap_servers=(guarded.sasl_bootstrap,), client_id="m15", sasl=clerk)
+        with pytest.raises(TopicAuthorizationFailed, match=r"__consumer_offsets.*allow the principal Read"):
+            read_group(connection, group, 30)
+        # The coordinator tells the clerk nevertheless.
+        with Consumer(replace(settings(guarded.bootstrap, group), connection=connection)) as consumer:
+            stored = consumer.committed(None, 30)
+        assert [(part.topic, entry and entry.offset) for part, entry in stored.items()] == [(topic, 1)]
