@@ -158,7 +158,7 @@ def page(result: dict[str, Any]) -> list[str]:
         kept = ", ".join(f"{words}: {'yes' if kept else 'no'}" for words, kept in promises(size).items())
         lines += [
             "",
-            f"Promised: {kept}. (Java is compared by its fetch time, which leaves out joining as all clocks here do; its "
+            f"Promised: {kept}. (Java is compared by its fetch time, without joining, as on all clocks here; its "
             f"tool's own rate, joining included, was {size['java_told_per_second']:,.0f} records/s.)",
         ]
     return [*lines, "", f"Medians of alternated runs over {result['partitions']} partitions; CRCs are checked by all."]
