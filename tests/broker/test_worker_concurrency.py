@@ -230,3 +230,29 @@ def test_partition_taken_away_while_threads_work_is_neither_lost_nor_committed_t
         assert first.terminate() == 0
     # Handlers are quick and revocations wait for them, so nothing at all is repeated.
     assert counted(fleet.origins_done()) == dict.fromkeys(fleet.origins_in(), 1)
+
+
+def test_output_that_is_missing_holds_its_partition_and_no_other(kafka: Kafka, tmp_path: Path) -> None:
+    fleet = Fleet(kafka, tmp_path, "threads-held")
+    source(
+        fleet,
+        "late",
+        "from fleet_consumer import Produce\n"
+        "def handle(record):\n"
+        "    if record.partition == 1: return Produce('threads-late', record.value)\n",
+    )
+    changes: dict[str, Any] = {"handler__python__callable": "late:handle", "handler__outputs": ["threads-late"]}
+    with fleet.worker(handler__concurrency=4, handler__decode__value="Bytes", **changes) as worker:
+        worker.wait_ready()
+        kafka.produce(fleet.source, [b"1", b"2"], partition=1)
+        kafka.produce(fleet.source, [b"3", b"4"], partition=2)
+        paused = eventually(lambda: worker.member()["paused"], timeout_s=60, what="a partition to be paused")
+        assert paused == [{"topic": "threads-held", "partition": 1, "reasons": ["WritesHeld"]}]
+        assert [(each["partition"], each["offset"]) for each in worker.member()["stuck"]] == [(1, 0)]
+        eventually(lambda: kafka.committed(fleet.name, fleet.source).get(2) == 2, timeout_s=30, what="others to go on")
+        assert kafka.committed(fleet.name, fleet.source).get(1, 0) == 0
+        kafka.create("threads-late", partitions=1)
+        fleet.wait_committed(90)
+        eventually(lambda: not worker.member()["paused"], timeout_s=30, what="nothing to be paused any more")
+        assert worker.terminate() == 0
+    assert sorted(each.value or b"" for each in kafka.read("threads-late")) == [b"1", b"2"]
