@@ -13,7 +13,7 @@ from typing import Final
 from fleet_consumer.assignors.spread import Spread
 
 FAR_COST: Final = 1 << 32
-EFFORT: Final = 20_000_000
+EFFORT: Final = 10_000_000
 """How many possible exchanges are looked at, at most: seconds. What is reached then is taken: the counts are optimal
 from the start, only a few moves more than needed may remain."""
 
