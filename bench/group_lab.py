@@ -22,9 +22,12 @@ from e2e.local_cluster.versions import KAFKA
 from tests.support.recording import RecordedProcess
 from tests.support.scene import Scene
 
-__all__ = ["MAKES", "pauses", "percentiles", "recorded", "write_result"]
+__all__ = ["MAKES", "UNHURRIED", "pauses", "percentiles", "recorded", "write_result"]
 
 RESULTS: Final = Path(__file__).parent / "results"
+
+UNHURRIED: Final = {"broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "1000"}
+"""Kafka's own patience with brokers: none goes here, and none shall be taken for gone when the machine is busy."""
 
 MAKES: Final[dict[str, Callable[..., RecordedProcess]]] = {
     "fleet": Scene.process,

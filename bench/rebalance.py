@@ -11,12 +11,12 @@ import argparse
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench.group_lab import MAKES, percentiles, recorded, write_result
+from bench.group_lab import MAKES, UNHURRIED, percentiles, recorded, write_result
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.scene import Scene
 from tests.support.waiting import eventually
@@ -38,14 +38,12 @@ LINE: Final = re.compile(
 PATIENCE_S: Final = 120.0
 
 
-def rounds(log: Path, group: str) -> list[tuple[float, float]]:
-    """Beginning and end of each of the group's rebalances, in seconds, as its coordinator noted them."""
+def rounds(lines: Iterable[str], group: str) -> list[tuple[float, float]]:
+    """Beginning and end of each of the group's rebalances, in seconds, as coordinators noted them in their logs."""
     found: list[tuple[float, float]] = []
     began: float | None = None
-    for line in log.read_text(errors="replace").splitlines():
-        match = LINE.match(line)
-        if match is None or group not in (match["began"], match["ended"]):
-            continue
+    words = [match for line in lines if (match := LINE.match(line)) and group in (match["began"], match["ended"])]
+    for match in sorted(words, key=lambda match: match["at"]):
         at = datetime.fromisoformat(match["at"]).timestamp()
         if match["begin"]:
             began = at if began is None else began
@@ -79,17 +77,21 @@ def measure(cluster: KafkaCluster, make: str, assignor: str, members: int, runs:
         for _ in range(PROCESSES):
             MAKES[make](scene, members=members // PROCESSES)
         await_members(scene, members)
-        log = cluster.coordinator_of(scene.group).log
+
+        def seen() -> list[tuple[float, float]]:
+            logs = (broker.log.read_text(errors="replace") for broker in cluster.brokers.values())
+            return rounds((line for log in logs for line in log.splitlines()), scene.group)
+
         for _ in range(runs):
-            before = len(rounds(log, scene.group))
+            before = len(seen())
             one_more = MAKES[make](scene)
             await_members(scene, members + 1)
-            joined = len(rounds(log, scene.group))
+            joined = len(seen())
             one_more.stop()
             await_members(scene, members)
-            seen = rounds(log, scene.group)
-            joins.append(seen[joined - 1][1] - seen[before][0])
-            leaves.append(seen[-1][1] - seen[joined][0])
+            noted = seen()
+            joins.append(noted[joined - 1][1] - noted[before][0])
+            leaves.append(noted[-1][1] - noted[joined][0])
     print(f"  {make} {assignor}: join {max(joins):.2f} s, leave {max(leaves):.2f} s", file=sys.stderr, flush=True)
     return {"make": make, "assignor": assignor, "join_s": percentiles(joins), "leave_s": percentiles(leaves)}
 
@@ -120,7 +122,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--members", type=int, default=MEMBERS)
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args(arguments)
-    with KafkaCluster() as cluster:
+    with KafkaCluster(properties=UNHURRIED) as cluster:
         sides = [measure(cluster, make, assignor, options.members, options.runs) for make, assignor in SIDES]
     result = recorded("rebalance", {"members": options.members, "runs": options.runs, "sides": sides})
     write_result(result, page(result))

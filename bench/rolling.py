@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from bench.group_lab import MAKES, pauses, percentiles, recorded, write_result
+from bench.group_lab import MAKES, UNHURRIED, pauses, percentiles, recorded, write_result
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.recording import RecordedProcess
 from tests.support.scene import Scene
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs", type=int, default=1, help="rolling restarts of each make")
     options = parser.parse_args(arguments)
     restarts: dict[str, list[Restart]] = {side: [] for side in SIDES}
-    with KafkaCluster() as cluster:
+    with KafkaCluster(properties=UNHURRIED) as cluster:
         for number in range(options.runs):
             for side in SIDES if number % 2 == 0 else SIDES[::-1]:
                 with tempfile.TemporaryDirectory(prefix="fleet-bench-") as folder:

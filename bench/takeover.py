@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.group_lab import MAKES, percentiles, recorded, write_result
+from bench.group_lab import MAKES, UNHURRIED, percentiles, recorded, write_result
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.recording import RecordedProcess
 from tests.support.scene import Scene
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs", type=int, help="kills of each make; by default five of ours and three of the others")
     options = parser.parse_args(arguments)
     runs = dict(RUNS) if options.runs is None else dict.fromkeys(RUNS, options.runs)
-    with KafkaCluster() as cluster:
+    with KafkaCluster(properties=UNHURRIED) as cluster:
         result = measure(cluster, runs)
     write_result(result, page(result))
     return 0 if result["within_bound"] and result["static_restart_generation_unchanged"]["fleet"] else 1
