@@ -13,7 +13,7 @@ then does Python let the record become a plain one, which it does when a field o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import repeat
 from typing import Any
 
@@ -22,7 +22,6 @@ from confluent_kafka import Message
 from fleet_consumer.record import Headers, Record, TopicPartition
 
 _NO_HEADERS: Headers = ()
-_FIELDS = len(dataclasses.fields(Record))
 _VALUE_SLOT = Record.__dict__["value"]
 
 READINGS_THAT_PAY = 2.0
@@ -117,22 +116,35 @@ def leader_epoch(message: Message) -> int:
     return -1 if epoch is None else epoch
 
 
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "topic": Message.topic,
+    "partition": Message.partition,
+    "offset": Message.offset,
+    "timestamp": lambda message: message.timestamp()[1],
+    "key": Message.key,
+    "value": Message.value,
+    "headers": lambda message: message.headers() or _NO_HEADERS,
+    "leader_epoch": leader_epoch,
+    "attempt": lambda message: 0,
+    "first_failed_at": lambda message: None,
+}
+"""How each field is read from a message."""
+
+
 def _fill(record: FetchedRecord) -> None:
-    """Become a plain record, with the same fields."""
-    FetchedRecord.habits.readings += _FIELDS
-    message: Any = record._message
+    """Become a plain record, with the same fields.
+
+    Other threads may look at the record meanwhile, as the watchdog does: at any time there is either the message or
+    the field, and the slot that holds the message is the last to change.
+    """
+    FetchedRecord.habits.readings += len(_READ)
+    message = record._message
+    for name, read in _READ.items():
+        if name != "value":
+            Record.__dict__[name].__set__(record, read(message))
+    value = message.value()
     record.__class__ = Record  # type: ignore[assignment]
-    Record.__init__(
-        record,
-        message.topic(),
-        message.partition(),
-        message.offset(),
-        message.timestamp()[1],
-        message.key(),
-        message.value(),
-        message.headers() or _NO_HEADERS,
-        leader_epoch(message),
-    )
+    record.value = value
 
 
 def _field(name: str, read: Callable[[Any], Any]) -> None:
@@ -141,7 +153,10 @@ def _field(name: str, read: Callable[[Any], Any]) -> None:
 
     def get(record: FetchedRecord) -> Any:
         habits.readings += 1
-        return read(record._message)
+        try:
+            return read(record._message)
+        except (TypeError, AttributeError):  # it became a plain record on another thread since we came here
+            return getattr(record, name)
 
     def assign(record: FetchedRecord, value: Any) -> None:
         _fill(record)
@@ -150,13 +165,5 @@ def _field(name: str, read: Callable[[Any], Any]) -> None:
     setattr(FetchedRecord, name, property(get, assign))
 
 
-_field("topic", Message.topic)
-_field("partition", Message.partition)
-_field("offset", Message.offset)
-_field("timestamp", lambda message: message.timestamp()[1])
-_field("key", Message.key)
-_field("value", Message.value)
-_field("headers", lambda message: message.headers() or _NO_HEADERS)
-_field("leader_epoch", leader_epoch)
-_field("attempt", lambda message: 0)
-_field("first_failed_at", lambda message: None)
+for _name, _read in _READ.items():
+    _field(_name, _read)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import sys
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -126,3 +128,35 @@ def test_handler_that_replaces_fields_gets_filled_records() -> None:
     for record in fetched_records(ONE, messages(HABIT_RECORDS)):
         record.value = "decoded"
     assert type(fetched_records(ONE, messages())[0]) is Record
+
+
+def test_other_threads_may_look_at_a_record_while_it_becomes_a_plain_one() -> None:
+    """The watchdog tells which record hangs, whatever the handler does with it just then."""
+    run = fetched_records(ONE, messages(20_000))
+    looked: list[tuple[int, ...]] = []
+    failed: list[BaseException] = []
+    here: list[Record] = [run[0]]
+    done = threading.Event()
+
+    def look() -> None:
+        try:
+            while not done.is_set():
+                record = here[0]
+                looked.append((len(record.topic), record.partition, record.attempt))
+        except BaseException as error:
+            failed.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        for record in run:
+            here[0] = record
+            record.key = "decoded"
+    finally:
+        sys.setswitchinterval(interval)
+        done.set()
+        watcher.join()
+    assert not failed
+    assert set(looked) <= {(1, 3, 0)}

@@ -1,0 +1,64 @@
+"""Memory of a consumer whose user stays away: bounded in bytes, whatever waits at the broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from fleet_consumer import Consumer, TopicPartition
+from fleet_consumer.fetch import thread as fetch_module
+from fleet_consumer.fetch.thread import FetchThread
+from tests.broker.members import create_topic, iterate, settings, unique
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+VALUE_BYTES = 10_000
+RECORDS = 8_000
+QUEUE_KIB = 8_192
+BOUND_MIB = 40
+"""The queue's 8 MiB, an answer or two of the broker on top, and what allocators keep; written are 76 MiB."""
+
+
+def resident_mib() -> float:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def test_user_who_stays_away_grows_no_memory_and_loses_nothing(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Back-pressure is not reading: librdkafka fills its queue and stops, and nothing else is in front of it."""
+    topic = create_topic(broker.bootstrap, 1)
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(RECORDS):
+        producer.produce(topic, bytes(VALUE_BYTES), str(number).encode(), partition=0)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    del producer
+    monkeypatch.setattr(fetch_module, "SERVE_S", 0.1)
+    served, serve = 0, FetchThread._serve
+
+    def count(self: FetchThread) -> None:
+        nonlocal served
+        served += 1
+        serve(self)
+
+    monkeypatch.setattr(FetchThread, "_serve", count)
+    properties = {"queued.max.messages.kbytes": str(QUEUE_KIB)}
+    consumer = Consumer(settings(broker.bootstrap, unique("group"), properties=properties))
+    try:
+        before = resident_mib()
+        consumer.subscribe([topic])
+        first = eventually(lambda: consumer.poll(0.1), timeout_s=30, what="the first records")
+        away_since = served
+        # Time enough to fetch all of it many times over, were nothing in the way.
+        eventually(lambda: served - away_since >= 30, timeout_s=30, what="the fetch thread to look after its library")
+        assert resident_mib() - before < BOUND_MIB
+        offsets = [record.offset for record in first]
+        offsets += [record.offset for record in iterate(consumer, RECORDS - len(offsets))]
+        assert offsets == list(range(RECORDS))
+        assert consumer.position(TopicPartition(topic, 0)) == RECORDS
+    finally:
+        consumer.close()
