@@ -52,6 +52,8 @@ TOPICS = {"t": 7, "u": 4}
 SESSION_S = 10.0
 REBALANCE_S = 30.0
 STEP_S = 0.25
+QUIET_STEPS = 40
+"""For so long, ten seconds, a group must stay as it should be to count as settled."""
 
 
 @dataclass(eq=False)
@@ -383,13 +385,14 @@ def test_no_partition_is_read_by_two_and_a_group_left_alone_reads_all(assignors:
     for _ in range(1_000):
         group.shake()
         group.step()
-    for _ in range(1_200):
-        if group.settled:
-            break
+    quiet = 0
+    for _ in range(1_600):
         group.step()
-    assert group.settled, [
+        quiet = quiet + 1 if group.settled else 0
+        if quiet == QUIET_STEPS:
+            break
+    assert quiet == QUIET_STEPS, [
         (member.name, member.machine.state, member.reads, member.hangs_until) for member in group.members
     ]
-    assert group.coordinator.state == "Stable"
     assert [error for member in group.members for error in member.errors] == []
     assert group.coordinator.generation > 10
