@@ -1,8 +1,9 @@
 """`Consumer`: one member of one consumer group, with Java's semantics and Python's names.
 
 It joins three parts, each with its own thread: the coordinator thread keeps the membership alive, the fetch thread
-reads ahead, and the caller's thread polls. Here is only what binds them: which record may be handed out now, and
-what the caller is told and when. Callbacks run on the caller's thread, inside `poll`, `unsubscribe` and `close`.
+looks after librdkafka, and the caller's thread polls and reads. Here is only what binds them: which record may be
+handed out now, and what the caller is told and when. Callbacks run on the caller's thread, inside `poll`,
+`unsubscribe` and `close`.
 """
 
 from __future__ import annotations
