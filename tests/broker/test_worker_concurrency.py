@@ -142,8 +142,8 @@ def test_hung_thread_holds_up_neither_others_nor_the_membership_and_ends_the_wor
     fleet.send(*({"do": "ok"} for _ in range(20)), partition=2)
     with fleet.worker(
         handler__concurrency=3,
-        handler__timeoutSeconds=1,
-        consumer__maxPollIntervalSeconds=7,
+        handler__timeoutSeconds=3,
+        consumer__maxPollIntervalSeconds=8,
         consumer__staticMembership=False,
     ) as worker:
         stuck = eventually(lambda: worker.member()["stuck"], timeout_s=30, what="the record to be told as stuck")
@@ -167,7 +167,7 @@ def test_asynchronous_calls_overlap_and_time_out_one_by_one(kafka: Kafka, tmp_pa
         fleet.wait_committed()
         metrics = worker.get("/metrics")[1]
         assert worker.terminate() == 0
-        assert not [line for line in worker.lines() if line["level"] in {"error", "critical"}]
+        assert not [line for line in worker.lines() if line["level"] == "critical"]
     assert "fleet_consumer_timeouts_total 5.0" in metrics
     assert 'fleet_consumer_records_total{result="done"} 95.0' in metrics
     reasons = [each.headers["kr-reason"] for each in kafka.read(fleet.failed)]
@@ -216,6 +216,8 @@ def test_partition_taken_away_while_threads_work_is_neither_lost_nor_committed_t
         "handler__concurrency": 4,
         "consumer__maxPollRecords": 50,
         "consumer__staticMembership": False,
+        # A busy machine must not cost the membership here: what is lost is repeated, and nothing is to be.
+        "consumer__sessionTimeoutSeconds": 45,
     }
     with fleet.worker(0, **changes) as first:
         eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 200, timeout_s=30, what="some to be done")
@@ -256,3 +258,27 @@ def test_output_that_is_missing_holds_its_partition_and_no_other(kafka: Kafka, t
         eventually(lambda: not worker.member()["paused"], timeout_s=30, what="nothing to be paused any more")
         assert worker.terminate() == 0
     assert sorted(each.value or b"" for each in kafka.read("threads-late")) == [b"1", b"2"]
+
+
+def test_stop_finishes_what_has_begun_and_commits_all_of_it(kafka: Kafka, tmp_path: Path) -> None:
+    fleet = Fleet(kafka, tmp_path, "threads-stop")
+    fleet.send(*({"do": "slow", "seconds": 0.3, "n": n} for n in range(200)))
+    with fleet.worker(handler__concurrency=4, drainSeconds=20) as worker:
+        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 4, timeout_s=60, what="some to be done")
+        assert worker.terminate(60) == 0
+    done = fleet.origins_done()
+    assert len(done) < 200
+    assert sum(kafka.committed(fleet.name, fleet.source).values()) == len(done) == len(set(done))
+
+
+def test_stop_does_not_wait_for_a_hung_thread_and_commits_what_others_did(kafka: Kafka, tmp_path: Path) -> None:
+    fleet = Fleet(kafka, tmp_path, "threads-stuck")
+    fleet.send({"do": "ok"}, {"do": "hang"}, *({"do": "ok"} for _ in range(5)), partition=1)
+    fleet.send(*({"do": "ok"} for _ in range(5)), partition=2)
+    with fleet.worker(handler__concurrency=3, drainSeconds=2) as worker:
+        eventually(lambda: len(fleet.origins_done()) == 11, timeout_s=60, what="all the others to be done")
+        assert worker.terminate(60) == 75
+        last = [line for line in worker.lines() if line["level"] == "critical"][-1]
+        assert (last["message"], last["offset"]) == ("the handler did not end within the drain time", 1)
+    committed = kafka.committed(fleet.name, fleet.source)
+    assert (committed[1], committed[2]) == (1, 5)

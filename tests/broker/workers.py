@@ -113,13 +113,21 @@ class Kafka:
 
     def end_offsets(self, topic: str) -> dict[int, int]:
         """The end offset of each partition."""
-        consumer = confluent_kafka.Consumer({"bootstrap.servers": self.bootstrap, "group.id": "tests"})
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": self.bootstrap, "group.id": "tests", **QUIET})
+
+        def probe() -> dict[int, int]:
+            # The partitions of a topic that was just made may not have settled on their leader.
+            try:
+                partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+                return {
+                    number: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, number), timeout=10)[1]
+                    for number in partitions
+                }
+            except confluent_kafka.KafkaException as error:
+                raise AssertionError(f"no end offsets: {error}") from error
+
         try:
-            partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-            return {
-                number: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, number), timeout=10)[1]
-                for number in partitions
-            }
+            return eventually(probe, timeout_s=READ_TIMEOUT_S, what=f"the leaders of {topic} to answer")
         finally:
             consumer.close()
 

@@ -7,8 +7,9 @@ import logging
 import threading
 from typing import Any
 
+from fleet_consumer.handlers.hand import IN_HAND, Hand
 from fleet_consumer.record import Record
-from fleet_consumer.worker.logs import JsonFormatter, LineBudget, PartsBudget, fields
+from fleet_consumer.worker.logs import JsonFormatter, LineBudget, PartsBudget, TextFormatter, fields
 
 RECORD = Record("flights", 3, 42, 0, None, b"secret")
 
@@ -36,6 +37,21 @@ def test_line_of_a_handler_carries_its_record() -> None:
 
 def test_line_of_another_thread_does_not() -> None:
     assert "offset" not in line("a request", held=RECORD, thread=threading.get_ident() + 1)
+
+
+def test_handler_elsewhere_carries_its_record_with_it() -> None:
+    IN_HAND.set(Hand([RECORD, Record("flights", 3, 43, 0, None, None)], 1))
+    try:
+        assert line("half way", held=None, thread=None)["offset"] == 42
+    finally:
+        IN_HAND.set(None)
+
+
+def test_people_get_text() -> None:
+    record = logging.getLogger("shop").makeRecord(
+        "shop", logging.WARNING, "f.py", 1, "record failed", (), None, extra=fields(topic="flights", offset=42)
+    )
+    assert TextFormatter().format(record) == "warning: record failed topic=flights offset=42"
 
 
 def test_fields_are_part_of_the_object() -> None:
