@@ -44,8 +44,8 @@ class Scene:
     ) -> None:
         number = next(_names)
         self.cluster = cluster
-        self.group = f"group-{os.getpid()}-{number}"
-        self.topic = cluster.create_topic(f"topic-{os.getpid()}-{number}", partitions)
+        self.group = f"scene-group-{os.getpid()}-{number}"
+        self.topic = cluster.create_topic(f"scene-topic-{os.getpid()}-{number}", partitions)
         self.partitions = partitions
         self._bootstrap = bootstrap or cluster.bootstrap
         self._folder = folder
