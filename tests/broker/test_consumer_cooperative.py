@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 
+from fleet_consumer import Consumer, TopicPartition
 from fleet_consumer.group.errors import AssignorFailed
 from tests.broker.members import (
     Member,
@@ -104,6 +106,40 @@ def test_group_of_cooperative_sticky_members_moves_only_what_evenness_needs(brok
         assert sum(map(len, revoked)) == 6  # from 9 to 5 or 4, to 3
     assert sorted(a.seen + b.seen + c.seen) == sorted(written)
     assert committed(broker.bootstrap, group, topic, 9) == dict.fromkeys(range(9), 20)
+
+
+def test_first_exception_of_a_callback_wins_and_the_rest_still_runs(broker: KafkaBroker) -> None:
+    topic, group = create_topic(broker.bootstrap, 4), unique("group")
+    calls: list[tuple[str, int]] = []
+    quiet = threading.Event()
+    sticky = settings(broker.bootstrap, group, assignors=("cooperative-sticky",))
+
+    def called(what: str, parts: Sequence[TopicPartition]) -> None:
+        calls.append((what, len(parts)))
+        if ("revoked", 2) in calls and not quiet.is_set():
+            raise LookupError(what)
+
+    with Consumer(sticky) as consumer:
+        consumer.subscribe(
+            [topic],
+            on_assigned=lambda parts: called("assigned", parts),
+            on_revoked=lambda parts: called("revoked", parts),
+        )
+        eventually(lambda: (consumer.poll(0.1), consumer.assignment())[1], timeout_s=20, what="an assignment")
+        with Member(sticky, [topic]) as other:
+            raised: list[Exception] = []
+
+            def poll() -> bool:
+                try:
+                    consumer.poll(0.1)
+                except LookupError as error:
+                    raised.append(error)
+                return len(consumer.assignment()) == 2 and len(other.owned) == 2
+
+            eventually(poll, timeout_s=20, what="the two to share, whatever the callbacks raise")
+            assert calls[:3] == [("assigned", 4), ("revoked", 2), ("assigned", 0)]
+            assert [str(error) for error in raised[:1]] == ["revoked"]
+            quiet.set()
 
 
 @pytest.mark.parametrize("names", [("range", "cooperative"), ("cooperative",)])
