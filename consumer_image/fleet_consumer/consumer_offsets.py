@@ -111,11 +111,16 @@ class OffsetCalls(ConsumerBase):
         """This member and its generation, for `send_offsets_to_transaction` of confluent-kafka's `Producer`.
 
         Take it anew for each transaction: it holds until the next rebalance.
-        Raises GroupMetadataUnknown when this librdkafka uses another format.
+        Raises CommitFailed while this consumer is no member (Java gives out metadata that no broker checks then),
+        GroupMetadataUnknown when this librdkafka uses another format.
         """
         with self._entered():
             self._started()
             picture = self._group.picture
+            if picture.generation < 0 or not picture.member_id:
+                raise errors.CommitFailed(
+                    f"group {picture.group_id!r}: this consumer is no member now; poll until it has partitions"
+                )
             return group_metadata(picture.group_id, picture.generation, picture.member_id, picture.instance_id)
 
     def position(self, partition: TopicPartition) -> int | None:

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Part
 
 from fleet_consumer import Consumer, TopicPartition
-from fleet_consumer.group.errors import OffsetLookupFailed
+from fleet_consumer.group.errors import CommitFailed, OffsetLookupFailed
 from fleet_consumer.group.membership import OffsetAndMetadata
 from tests.broker.members import Member, await_shares, committed, create_topic, iterate, produce, settings, unique
 from tests.support.kafka import KafkaBroker
@@ -133,6 +133,8 @@ def test_transaction_of_a_member_that_lost_its_place_is_refused(broker: KafkaBro
     producer.init_transactions(20)
     with Consumer(settings(broker.bootstrap, group)) as consumer:
         consumer.subscribe([topic])
+        with pytest.raises(CommitFailed, match="no member now"):
+            consumer.group_metadata()
         list(iterate(consumer, 5))
         stale = consumer.group_metadata()
         consumer.unsubscribe()
