@@ -40,17 +40,19 @@ Lane = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concurrency:
-    """How handlers run. `batch`: whole runs of a partition, at most `window` records in a call."""
+    """How handlers run. `batch`: whole runs of a partition, at most `poll_max` records in a call, as in a poll."""
 
     batch: bool
+    poll_max: int
     window: int
     pending_max: int
 
     @classmethod
     def of(cls, *, batch: bool, size: int, max_poll_records: int) -> Concurrency:
-        """Bounds that keep `size` hands busy: a poll's records, or in batches one poll for each hand."""
-        pending = max_poll_records * size if batch else max(max_poll_records, 2 * size)
-        return cls(batch=batch, window=max(max_poll_records, 2 * size), pending_max=pending)
+        """Bounds that keep `size` hands busy: a poll's records; for batches a poll for each hand, and one waiting."""
+        window = 2 * max_poll_records if batch else max(max_poll_records, 2 * size)
+        pending = max_poll_records * (size + 1) if batch else window
+        return cls(batch=batch, poll_max=max_poll_records, window=window, pending_max=pending)
 
 
 @dataclass(slots=True, eq=False)
@@ -141,7 +143,7 @@ class ConcurrentLoop(ConsumeLoop):
         return runs
 
     def _limit(self, room: int) -> int:
-        return min(room, self._concurrency.window)
+        return min(room, self._concurrency.poll_max)
 
     def _take_up(self, run: Run) -> None:
         """From now on these records are ours to finish; their bytes are kept as they were read."""
@@ -177,7 +179,7 @@ class ConcurrentLoop(ConsumeLoop):
     def _fill_up(self, lane: Lane, work: _Work) -> None:
         """What came in while the lane was busy goes with it: the slower the handler, the larger its batches."""
         while (more := self._lanes.following(lane)) is not None and more.partition is work.partition:
-            if len(work.entries) + len(more.entries) > self._concurrency.window:
+            if len(work.entries) + len(more.entries) > self._concurrency.poll_max:
                 break
             self._lanes.follow(lane)
             work.entries.extend(more.entries)
