@@ -20,6 +20,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.coordinator.directory import Directory
 from fleet_consumer.coordinator.flows import Ask, Flow, FlowRunner, Ticket, Where
 from fleet_consumer.coordinator.offsets import Start, Starts, fetch_committed, find_starts, list_offsets
+from fleet_consumer.coordinator.rebalance_log import log_rebalance
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
 from fleet_consumer.group import errors
 from fleet_consumer.group.classic import ClassicMembership
@@ -305,6 +306,7 @@ class CoordinatorThread:
             self._act(action)
 
     def _act(self, action: Action) -> None:
+        log_rebalance(self._settings.group_id, action)
         if isinstance(action, Send):
             self._send(action)
         elif isinstance(action, RunAssignor):
