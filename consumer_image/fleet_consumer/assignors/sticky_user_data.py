@@ -19,7 +19,7 @@ UNKNOWN_GENERATION: Final = -1
 _INT32: Final = struct.Struct(">i")
 _TWO_INT32: Final = struct.Struct(">ii")
 _UINT16: Final = struct.Struct(">H")
-MOST_LAYOUTS: Final = 64
+MOST_FORMS: Final = 64
 """How many forms of data are remembered; where members differ more than that, reading each by itself is as good."""
 NOTHING: Final = Claim({}, UNKNOWN_GENERATION)
 
@@ -42,61 +42,69 @@ def decode_sticky(data: bytes | None) -> Claim:
 class StickyReader:
     """Reads the user data of many members, as a leader does, with what it has learned from those before.
 
-    The same topics come back thousands of times. Members of a group that was dealt out evenly even have as many
-    partitions of each topic: their data differ in numbers only, and are then taken apart in one step.
+    The same topics come back thousands of times. Members of a group that was dealt out evenly even have names of the
+    same lengths in the same places, with as many partitions: such data are taken apart in one step.
     """
 
     def __init__(self) -> None:
-        self._names: dict[bytes, str] = {}
-        self._layouts: dict[int, _Layout | None] = {}
+        self._topics: dict[bytes, str] = {}
+        self._forms: dict[int, _Form | None] = {}
 
     def read(self, data: bytes | None) -> Claim:
         """As `decode_sticky`."""
         if not data:
             return NOTHING
-        layout = self._layouts.get(len(data))
-        claim = layout.read(data) if layout else None
+        form = self._forms.get(len(data))
+        claim = form.read(data, self._topics) if form else None
         return claim or self._read_slowly(data)
 
     def _read_slowly(self, data: bytes) -> Claim:
         try:
-            owned, end = _read_owned(data, self._names)
+            owned, end = _read_owned(data, self._topics)
             has_generation = len(data) >= end + _INT32.size
             generation = _INT32.unpack_from(data, end)[0] if has_generation else UNKNOWN_GENERATION
         except (struct.error, UnicodeDecodeError, ValueError):
             return NOTHING
-        if len(data) not in self._layouts:
-            self._layouts[len(data)] = None
-        elif self._layouts[len(data)] is None and end + _INT32.size == len(data) and len(self._layouts) < MOST_LAYOUTS:
-            self._layouts[len(data)] = _Layout(data, owned)
+        if len(data) not in self._forms:
+            self._forms[len(data)] = None
+        elif owned and self._forms[len(data)] is None and len(self._forms) <= MOST_FORMS:
+            self._forms[len(data)] = _Form(owned)
         return Claim(owned, generation)
 
 
-class _Layout:
-    """The form of one member's data: which topics in which order, and how many partitions of each."""
+class _Form:
+    """Where what stands in data of one form: lengths of names and numbers of partitions in their order."""
 
-    def __init__(self, data: bytes, owned: Mapping[str, Sequence[int]]) -> None:
-        self._topics = tuple(owned)
-        form, fixed, at = [">i"], [0], 1
+    def __init__(self, owned: Mapping[str, Sequence[int]]) -> None:
+        form, lengths, names, at = [">i"], [0], [], 1
         self._spans: list[tuple[int, int]] = []
         for topic, numbers in owned.items():
             form.append(f"H{len(topic.encode())}si{len(numbers)}i")
-            fixed += (at, at + 1, at + 2)
+            lengths += (at, at + 2)
+            names.append(at + 1)
             self._spans.append((at + 3, at + 3 + len(numbers)))
             at += 3 + len(numbers)
-        self._form = struct.Struct("".join([*form, "i"]))
-        self._fixed = itemgetter(*fixed, 0)
-        self._expected = self._fixed(self._form.unpack(data)) if self._form.size == len(data) else None
+        self._struct = struct.Struct("".join([*form, "i"]))
+        self._lengths = itemgetter(*lengths)
+        self._names = itemgetter(*names, 0)
+        self._expected = (
+            len(owned),
+            *(length for topic, numbers in owned.items() for length in (len(topic.encode()), len(numbers))),
+        )
 
-    def read(self, data: bytes) -> Claim | None:
-        """The claim, or None when the data have another form; they must be as long as those it was made from."""
-        if self._expected is None:
+    def read(self, data: bytes, topics: Mapping[bytes, str]) -> Claim | None:
+        """The claim, or None when the data have another form, or topics that nobody has named yet, or one twice."""
+        if len(data) != self._struct.size:
             return None
-        fields = self._form.unpack(data)
-        if self._fixed(fields) != self._expected:
+        fields = self._struct.unpack(data)
+        if self._lengths(fields) != self._expected:
             return None
-        numbers = [fields[start:end] for start, end in self._spans]
-        return Claim(dict(zip(self._topics, numbers, strict=True)), fields[-1])
+        try:
+            found = [*map(topics.__getitem__, self._names(fields)[:-1])]
+        except KeyError:
+            return None
+        owned = dict(zip(found, [fields[start:end] for start, end in self._spans], strict=True))
+        return Claim(owned, fields[-1]) if len(owned) == len(found) else None
 
 
 def _read_owned(data: bytes, names: dict[bytes, str]) -> tuple[dict[str, Sequence[int]], int]:
