@@ -8,6 +8,7 @@ often that was.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import random
 import subprocess
@@ -169,6 +170,18 @@ def moved(question: Mapping[str, Any], plan: Shares) -> int:
     return sum(number not in plan[owner].get(topic, ()) for (topic, number), owner in standing(question).items())
 
 
+def moved_in_all(question: Mapping[str, Any], plans: Sequence[Shares]) -> int:
+    """How many partitions were taken from a member in any of the rounds."""
+    later = (
+        number not in after[owner].get(topic, ())
+        for before, after in itertools.pairwise(plans)
+        for owner, share in before.items()
+        for topic, numbers in share.items()
+        for number in numbers
+    )
+    return moved(question, plans[0]) + sum(later)
+
+
 def counts_of(shares: Iterable[Mapping[str, Sequence[int]]]) -> list[int]:
     return sorted((sum(map(len, share.values())) for share in shares), reverse=True)
 
@@ -218,19 +231,23 @@ def compare(question: Mapping[str, Any], first: Shares, final: Shares, answer: A
         assert not question["faithful"], (question, answer)
         return "Java raised"
     cooperative = question["assignor"] == "cooperative-sticky"
-    java_first, java_final = answer[0], answer[-1] if cooperative else answer[0]
-    sound = is_sound(question, java_first, complete=not cooperative) and is_sound(question, java_final, complete=True)
-    if not sound:
+    java_plans: list[Shares] = answer if cooperative else answer[:1]
+    sound = is_sound(question, java_plans[0], complete=not cooperative)
+    if not (sound and is_sound(question, java_plans[-1], complete=True)):
         assert not question["faithful"], (question, answer)
         return "Java's plan unsound"
-    counts, java_counts = counts_of(final.values()), counts_of(java_final.values())
+    counts, java_counts = counts_of(final.values()), counts_of(java_plans[-1].values())
     same = len({tuple(sorted(member["topics"])) for member in question["members"].values()}) == 1
     assert counts == java_counts if same else counts <= java_counts, question
     if counts < java_counts:
         return "Java less even"
-    ours_moved, java_moved = moved(question, first), moved(question, java_first)
-    assert ours_moved <= java_moved, question
+    # Java's may move something again in the second round, and be complete in the third only.
+    ours_moved = moved_in_all(question, [first, final] if cooperative else [first])
+    java_moved = moved_in_all(question, java_plans)
+    assert ours_moved == moved(question, first) <= java_moved, question
     moves.update(ours=ours_moved, java=java_moved)
+    if not is_sound(question, java_plans[min(1, len(java_plans) - 1)], complete=True):
+        return "comparable, Java's later"
     return "comparable"
 
 
