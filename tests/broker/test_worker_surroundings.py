@@ -125,6 +125,16 @@ def test_worker_comes_in_with_a_token_through_tls(fleet: Fleet, broker: KafkaBro
         assert check(fleet, **changes)[0] == 0
 
 
+def test_broker_that_is_not_trusted_is_told_and_exits_21(fleet: Fleet, broker: KafkaBroker) -> None:
+    changes = {
+        "connection__bootstrapServers": [broker.tls_bootstrap],
+        "connection__tls": {"caFile": None, "certFile": None, "keyFile": None},
+    }
+    code, result = check(fleet, **changes)
+    assert (code, result["reason"]) == (21, "TlsFailed")
+    assert "check that the CA file holds the authority that signed it" in result["message"]
+
+
 def test_missing_credentials_are_told_by_their_path(fleet: Fleet, tmp_path: Path) -> None:
     code, result = check(fleet, connection__sasl={"mechanism": "PLAIN", "directory": str(tmp_path), "oauth": None})
     assert (code, result["reason"]) == (21, "AuthenticationFailed")

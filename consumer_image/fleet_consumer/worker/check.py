@@ -22,7 +22,14 @@ from fleet_consumer.handlers import (
     HandlerImportFailed,
     HandlerNotCallable,
 )
-from fleet_consumer.net import AllBrokersUnreachable, AuthenticationFailed, ConnectionSettings, NetError, NetworkClient
+from fleet_consumer.net import (
+    AllBrokersUnreachable,
+    AuthenticationFailed,
+    ConnectionSettings,
+    NetError,
+    NetworkClient,
+    TlsFailed,
+)
 from fleet_consumer.wire.errors import ErrorCode, KafkaError, describe, is_retriable
 from fleet_consumer.worker.config import SettingsInvalid, WorkerConfig, load_config
 from fleet_consumer.worker.process import handler_of, tell_termination
@@ -215,7 +222,8 @@ def _principal(config: WorkerConfig) -> str:
 
 
 def _network_reason(error: NetError) -> str:
-    """Wrong credentials are told as such, also when several brokers refused them."""
+    """Wrong credentials and certificates are told as such, also when several brokers refused them."""
     causes = [error, *(error.failures if isinstance(error, AllBrokersUnreachable) else ())]
-    refused = any(isinstance(cause, AuthenticationFailed) for cause in causes)
-    return "AuthenticationFailed" if refused else "BrokerUnreachable"
+    if any(isinstance(cause, AuthenticationFailed) for cause in causes):
+        return "AuthenticationFailed"
+    return "TlsFailed" if any(isinstance(cause, TlsFailed) for cause in causes) else "BrokerUnreachable"
