@@ -7,9 +7,9 @@ the same rows; times are the machine's one monotonic clock.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -44,9 +44,9 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
         raise ValueError("nothing was measured")
 
     def rank(share: float) -> float:
-        return ranked[min(len(ranked) - 1, max(0, round(share * len(ranked) + 0.5) - 1))]
+        return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
-    return {"p50": statistics.median(ranked), "p90": rank(0.9), "p99": rank(0.99), "max": ranked[-1]}
+    return {"p50": rank(0.5), "p90": rank(0.9), "p99": rank(0.99), "max": ranked[-1]}
 
 
 def pauses(processes: Iterable[RecordedProcess], partitions: int, since: float) -> dict[int, list[float]]:
