@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -177,3 +178,35 @@ def test_token_that_has_ended_before_it_came_is_none(clock: Clock) -> None:
     source = TokenSource(lambda: OAuthToken(value="t", expires_at=clock.wall() - 1), clock)
     with pytest.raises(TokenUnavailable, match="clocks"):
         source.wait(PATIENCE_S)
+
+
+def test_many_threads_with_one_source_all_get_their_answer() -> None:
+    """Network clients and librdkafka's threads share a source: no wish may be forgotten, whatever they do meanwhile."""
+    clock, failing = Clock(), itertools.count()
+
+    def get() -> OAuthToken:
+        clock.now += 50
+        if next(failing) % 3 == 0:
+            raise TokenUnavailable("now and then")
+        return OAuthToken(value="t", expires_at=clock.wall() + LIFE_S)
+
+    source = TokenSource(get, clock)
+    answered: list[str] = []
+
+    def use() -> None:
+        for turn in range(100):
+            clock.now += 0.3
+            answered.append(outcome(source))
+            if turn % 7 == 0:
+                with suppress(NetError):  # the source may have none just now
+                    source.reject(source.wait(PATIENCE_S), AuthenticationFailed("refused"))
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S * 3)
+        assert not thread.is_alive()
+    assert len(answered) == 800
+    assert "t" in answered
+    assert not [each for each in answered if "within" in each]

@@ -266,6 +266,19 @@ def test_settings_handler_and_secrets_lie_in_one_projected_volume() -> None:
     }
 
 
+def test_mounted_secrets_are_renewed_in_running_pods() -> None:
+    """The kubelet renews a projected volume as a whole, but never what is mounted by `subPath` or as a variable."""
+    cluster = kafka_cluster(tls=TLS, sasl=SASL)
+    revision = plan_revision(consumer_group(), cluster, handler_files=None, image=IMAGE)
+    (volume,) = [each for each in revision.pod_template["spec"]["volumes"] if "projected" in each]
+    secrets = [source["secret"]["name"] for source in volume["projected"]["sources"] if "secret" in source]
+    assert len(secrets) == 3
+    (worker,) = revision.pod_template["spec"]["containers"]
+    (mount,) = [each for each in worker["volumeMounts"] if each["name"] == volume["name"]]
+    assert not {"subPath", "subPathExpr"} & mount.keys()
+    assert not [each for each in worker["env"] if "secretKeyRef" in each.get("valueFrom", {})]
+
+
 def test_client_credentials_for_tokens_are_mounted_and_their_endpoint_is_told() -> None:
     cluster = kafka_cluster(tls=TLS, sasl=OAUTH)
     revision = plan_revision(consumer_group(), cluster, handler_files=None, image=IMAGE)
