@@ -80,6 +80,8 @@ def run_side(side: str, bootstrap: str, topic: str, records: int) -> dict[str, f
 def run_rounds(bootstrap: str, topic: str, records: int, rounds: int) -> Runs:
     """All sides in turn, round after round."""
     runs: Runs = {side: [] for side in NAMES}
+    print("  a round of warming up the broker, not counted:", file=sys.stderr, flush=True)
+    run_side("raw", bootstrap, topic, records)
     for number in range(rounds):
         # Whoever goes first changes with every round.
         for side in NAMES if number % 2 == 0 else reversed(NAMES):
