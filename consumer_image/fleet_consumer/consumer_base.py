@@ -28,6 +28,19 @@ T = TypeVar("T")
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], Exception | None], None]
 
 
+class Latch(threading.Event):
+    """An Event that a signal handler may set on the thread that it interrupts, also inside `clear` or `wait`.
+
+    Event's own lock cannot be entered twice: the handler would wait for the thread that runs it, for ever. What a
+    `clear` that is interrupted takes back again must be remembered elsewhere, as `wakeup` does.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Event keeps all its state behind this one condition.
+        self._cond = threading.Condition(threading.RLock())
+
+
 class ConsumerBase:
     """The parts of one consumer, and the rules of calling it."""
 
@@ -35,7 +48,7 @@ class ConsumerBase:
         self._settings = settings
         self._clock = clock or SystemClock()
         # A one-slot latch: whoever has news for the user's thread sets it.
-        self._signal = threading.Event()
+        self._signal = Latch()
         self._user = threading.Lock()
         self._user_thread: int | None = None
         self._closed = False
