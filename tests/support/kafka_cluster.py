@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from confluent_kafka import ElectionType
+from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka import TopicPartition as Part
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
@@ -145,10 +145,16 @@ class KafkaCluster(Server):
         self._reassign(any_broker, plan)
         new = self.brokers[order[0]]
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.elect_leaders(ElectionType.PREFERRED, [Part(OFFSETS_TOPIC, number)]).result()
-        eventually(
-            lambda: self.leader_of(OFFSETS_TOPIC, number) is new, timeout_s=PATIENCE_S, what="the leader to change"
-        )
+
+        def led() -> bool:
+            # Refused while the replica is not in sync, or the broker is taken for gone: asked again until it leads.
+            try:
+                admin.elect_leaders(ElectionType.PREFERRED, [Part(OFFSETS_TOPIC, number)]).result()
+            except KafkaException as error:
+                raise AssertionError(str(error)) from error
+            return self.leader_of(OFFSETS_TOPIC, number) is new
+
+        eventually(led, timeout_s=PATIENCE_S, what="the leader to change", poll_s=0.5)
         return new
 
     def await_in_sync(self, timeout_s: float = PATIENCE_S) -> None:
