@@ -1,4 +1,4 @@
-"""What the benchmarks of groups share: members of three makes on three brokers, pauses, percentiles, results.
+"""What the benchmarks of groups share: members of three makes on three brokers, pauses, percentiles.
 
 All makes run in one go on the same brokers, each member in a process of its own, and write down what they hand out in
 the same rows; times are the machine's one monotonic clock.
@@ -6,25 +6,17 @@ the same rows; times are the machine's one monotonic clock.
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import platform
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import confluent_kafka
-
-from e2e.local_cluster.versions import KAFKA
 from tests.support.recording import RecordedProcess
 from tests.support.scene import Scene
 
-__all__ = ["MAKES", "UNHURRIED", "pauses", "percentiles", "recorded", "write_result"]
+__all__ = ["BROKERS", "MAKES", "UNHURRIED", "pauses", "percentiles"]
 
-RESULTS: Final = Path(__file__).parent / "results"
+BROKERS: Final = "three brokers"
+"""What their results say they ran on."""
 
 UNHURRIED: Final = {"broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "1000"}
 """Kafka's own patience with brokers: none goes here, and none shall be taken for gone when the machine is busy."""
@@ -65,30 +57,3 @@ def pauses(processes: Iterable[RecordedProcess], partitions: int, since: float) 
             reached = max(reached, ended)
         found[partition] = gaps
     return found
-
-
-def recorded(name: str, figures: dict[str, Any]) -> dict[str, Any]:
-    """The figures with what one must know to compare them."""
-    return {
-        "benchmark": name,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **figures,
-        "versions": {
-            "consumer-fleet": version("consumer-fleet"),
-            "confluent-kafka": confluent_kafka.version(),
-            "librdkafka": confluent_kafka.libversion()[0],
-            "python": platform.python_version(),
-            "kafka": KAFKA,
-        },
-        "machine": f"{os.cpu_count()} cores, three brokers on the same machine",
-    }
-
-
-def write_result(result: dict[str, Any], page: Sequence[str]) -> None:
-    """Write the numbers and the page to bench/results, and print the page."""
-    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
-    text = "\n".join([*page, "", f"{result['machine']}; {result['date']}; {versions}.", ""])
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{result['benchmark']}.json").write_text(json.dumps(result, indent=2) + "\n")
-    (RESULTS / f"{result['benchmark']}.md").write_text(text)
-    print(text)

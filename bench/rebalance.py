@@ -16,7 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench.group_lab import MAKES, UNHURRIED, percentiles, recorded, write_result
+from bench.group_lab import BROKERS, MAKES, UNHURRIED, percentiles
+from bench.report import Load, recorded, write
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.scene import Scene
 from tests.support.waiting import eventually
@@ -122,10 +123,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--members", type=int, default=MEMBERS)
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args(arguments)
+    load = Load()
     with KafkaCluster(properties=UNHURRIED) as cluster:
         sides = [measure(cluster, make, assignor, options.members, options.runs) for make, assignor in SIDES]
-    result = recorded("rebalance", {"members": options.members, "runs": options.runs, "sides": sides})
-    write_result(result, page(result))
+    figures = {"members": options.members, "runs": options.runs, "sides": sides}
+    result = recorded("rebalance", figures, load, brokers=BROKERS)
+    write(result, page(result))
     return 0
 
 

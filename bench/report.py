@@ -70,7 +70,9 @@ class Load:
         return {"before": round(self._before, 2), "after": round(os.getloadavg()[0], 2)}
 
 
-def recorded(name: str, figures: dict[str, Any], load: Load, *distributions: str) -> dict[str, Any]:
+def recorded(
+    name: str, figures: dict[str, Any], load: Load, *distributions: str, brokers: str = "one broker"
+) -> dict[str, Any]:
     """The figures with what one must know to compare them."""
     return {
         "benchmark": name,
@@ -78,7 +80,7 @@ def recorded(name: str, figures: dict[str, Any], load: Load, *distributions: str
         **figures,
         "code": code_digest(),
         "versions": versions(*distributions),
-        "machine": f"{os.cpu_count()} cores, one broker on the same machine",
+        "machine": f"{os.cpu_count()} cores, {brokers} on the same machine",
         "load": load.told(),
     }
 

@@ -17,7 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from bench.group_lab import MAKES, UNHURRIED, pauses, percentiles, recorded, write_result
+from bench.group_lab import BROKERS, MAKES, UNHURRIED, pauses, percentiles
+from bench.report import Load, recorded, write
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.recording import RecordedProcess
 from tests.support.scene import Scene
@@ -125,6 +126,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--members", type=int, default=MEMBERS)
     parser.add_argument("--runs", type=int, default=1, help="rolling restarts of each make")
     options = parser.parse_args(arguments)
+    load = Load()
     restarts: dict[str, list[Restart]] = {side: [] for side in SIDES}
     with KafkaCluster(properties=UNHURRIED) as cluster:
         for number in range(options.runs):
@@ -142,8 +144,10 @@ def main(arguments: Sequence[str]) -> int:
             "runs": options.runs,
             "sides": sides,
         },
+        load,
+        brokers=BROKERS,
     )
-    write_result(result, page(result))
+    write(result, page(result))
     return 0
 
 

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.group_lab import MAKES, UNHURRIED, percentiles, recorded, write_result
+from bench.group_lab import BROKERS, MAKES, UNHURRIED, percentiles
+from bench.report import Load, recorded, write
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.recording import RecordedProcess
 from tests.support.scene import Scene
@@ -83,6 +84,7 @@ def handovers(old: RecordedProcess, new: RecordedProcess) -> list[float]:
 
 def measure(cluster: KafkaCluster, runs: dict[str, int]) -> dict[str, Any]:
     """All makes in turn, so that a slow spell of the machine meets each."""
+    load = Load()
     after_kill: dict[str, list[float]] = {make: [] for make in runs}
     after_restart: dict[str, list[float]] = {make: [] for make in runs}
     unchanged: dict[str, bool] = dict.fromkeys(runs, True)
@@ -109,6 +111,8 @@ def measure(cluster: KafkaCluster, runs: dict[str, int]) -> dict[str, Any]:
             "static_restart_s": {make: percentiles(values) for make, values in after_restart.items()},
             "static_restart_generation_unchanged": unchanged,
         },
+        load,
+        brokers=BROKERS,
     )
 
 
@@ -143,7 +147,7 @@ def main(arguments: Sequence[str]) -> int:
     runs = dict(RUNS) if options.runs is None else dict.fromkeys(RUNS, options.runs)
     with KafkaCluster(properties=UNHURRIED) as cluster:
         result = measure(cluster, runs)
-    write_result(result, page(result))
+    write(result, page(result))
     return 0 if result["within_bound"] and result["static_restart_generation_unchanged"]["fleet"] else 1
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import sys
 import tempfile
@@ -19,13 +18,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
-
-from e2e.local_cluster.versions import KAFKA
+from bench.report import versions
 from tests.soak.fleet import Fleet
 from tests.soak.growth import growth
 from tests.soak.schedule import Action, Bounce, Join, Kill, Leave, Sleep, World, choose
@@ -194,13 +190,7 @@ class Soak:
             "errors_told_by_poll": dict(reasons),
             "growth_of_anchors": {name: asdict(each) if each else None for name, each in self._growths.items()},
             "growth_allowed_mib": GROWTH_MIB,
-            "versions": {
-                "consumer-fleet": version("consumer-fleet"),
-                "confluent-kafka": confluent_kafka.version(),
-                "librdkafka": confluent_kafka.libversion()[0],
-                "python": platform.python_version(),
-                "kafka": KAFKA,
-            },
+            "versions": versions(),
             "machine": f"{os.cpu_count()} cores, three brokers on the same machine",
         }
 
