@@ -70,7 +70,7 @@ def found_coordinators(client: NetworkClient, groups: list[str]) -> dict[str, Co
     return eventually(all_found, timeout_s=PATIENCE_S, what="a coordinator for every group") or {}
 
 
-def test_hash_and_partition_are_those_of_the_jvm(groups: list[str]) -> None:
+def test_m2_hash_and_partition_are_those_of_the_jvm(groups: list[str]) -> None:
     answer = subprocess.run(
         [str(find_java()), "-XX:TieredStopAtLevel=1", "-cp", f"{ensure_kafka_jars()}/*", str(ORACLE), str(PARTITIONS)],
         input="".join(group.encode().hex() + "\n" for group in groups).encode(),
@@ -83,7 +83,9 @@ def test_hash_and_partition_are_those_of_the_jvm(groups: list[str]) -> None:
     assert [(java_string_hash(group), coordinator_partition(group, PARTITIONS)) for group in groups] == theirs
 
 
-def test_leader_of_the_computed_partition_is_the_brokers_coordinator(client: NetworkClient, groups: list[str]) -> None:
+def test_m2_leader_of_the_computed_partition_is_the_brokers_coordinator(
+    client: NetworkClient, groups: list[str]
+) -> None:
     found = found_coordinators(client, groups)
     metadata = client.metadata(["__consumer_offsets"], timeout_s=PATIENCE_S)
     leaders = {partition.partition_index: partition.leader_id for partition in metadata.topics[0].partitions}
@@ -93,7 +95,7 @@ def test_leader_of_the_computed_partition_is_the_brokers_coordinator(client: Net
         assert found[group] == Coordinator(leader, client.brokers[leader])
 
 
-def test_commits_of_a_group_are_written_to_the_computed_partition(
+def test_m2_commits_of_a_group_are_written_to_the_computed_partition(
     broker: KafkaBroker, client: NetworkClient, groups: list[str]
 ) -> None:
     """With one broker every leader is the same; where the records really lie is proof that needs only one."""
