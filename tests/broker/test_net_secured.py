@@ -3,6 +3,7 @@ what each refusal is called."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_consumer import Consumer, ConsumerSettings
+from fleet_consumer import Consumer, ConsumerSettings, OffsetAndMetadata, TopicPartition
 from fleet_consumer.fetch.librdkafka import connection_config
 from fleet_consumer.fetch.producer import RecordProducer
 from fleet_consumer.net import (
@@ -27,12 +28,13 @@ from fleet_consumer.net import (
     parse_address,
 )
 from fleet_consumer.wire.list_groups import ListGroupsRequest
+from fleet_consumer.worker.cli import main
 from fleet_operator.observe.settings import ObserverSettings, TlsMaterial
 from tests.broker.members import create_topic, unique
 from tests.broker.security import PASSWORD, USER, WAYS, connection, oauth, token_server
 from tests.support.kafka import KafkaBroker
 from tests.support.kafka_security import BrokerPki
-from tests.support.token_server import TokenServer
+from tests.support.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer
 from tests.support.waiting import eventually
 
 PATIENCE_S = 30.0
@@ -94,6 +96,26 @@ def test_records_are_written_consumed_and_committed_by_each_way(
             seen = consume(consumer, 100)
             consumer.commit(timeout_s=PATIENCE_S)
         assert seen == sorted((number % 2, number // 2) for number in range(start, start + 100))
+
+
+def test_offsets_command_comes_in_with_tls_and_a_token(
+    secured: KafkaBroker, tokens: TokenServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, group = create_topic(secured.bootstrap, 1), unique("group")
+    with Consumer(ConsumerSettings(connection=connection(secured, tokens, "OAUTHBEARER"), group_id=group)) as consumer:
+        consumer.subscribe([topic])
+        eventually(
+            lambda: consumer.poll(0.1) is not None and consumer.assignment(), timeout_s=PATIENCE_S, what="a share"
+        )
+        consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(7)}, PATIENCE_S)
+    (tmp_path / "clientId").write_text(CLIENT_ID)
+    (tmp_path / "clientSecret").write_text(CLIENT_SECRET)
+    login = f"--sasl OAUTHBEARER --credentials {tmp_path} --token-endpoint {tokens.url} --token-scope kafka"
+    where = f"--bootstrap {secured.sasl_tls_bootstrap} --tls-ca {secured.pki.ca_file}"
+    status = main(["offsets", "--group", group, *where.split(), *login.split()])
+    told = capsys.readouterr()
+    assert status == 0, told.err
+    assert [json.loads(line)["offset"] for line in told.out.splitlines()] == [7]
 
 
 def consume(consumer: Consumer, count: int) -> list[tuple[int, int]]:

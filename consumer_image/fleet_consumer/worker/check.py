@@ -31,8 +31,9 @@ from fleet_consumer.net import (
     TlsFailed,
 )
 from fleet_consumer.wire.errors import ErrorCode, KafkaError, describe, is_retriable
-from fleet_consumer.worker.config import SettingsInvalid, WorkerConfig, load_config
+from fleet_consumer.worker.config import WorkerConfig, load_config
 from fleet_consumer.worker.process import handler_of, tell_termination
+from fleet_consumer.worker.section import SettingsInvalid
 from fleet_consumer.worker.settings import CredentialsUnreadable, connection_settings
 
 EXIT_PASSED: Final = 0
@@ -134,7 +135,7 @@ def _assignors_exist(config: WorkerConfig) -> None:
 
 
 def _librdkafka_takes_settings(config: WorkerConfig) -> None:
-    connection = ConnectionSettings(bootstrap_servers=config.bootstrap_servers, client_id=config.name)
+    connection = ConnectionSettings(bootstrap_servers=config.brokers.bootstrap_servers, client_id=config.name)
     try:
         settings = consumer_config(connection, config.group_id, "read_uncommitted", config.consumer.properties)
         FetchThread(settings, name="check", on_turn=lambda: None, clock=SystemClock()).close(1.0)
@@ -153,7 +154,7 @@ STEPS: Final[Sequence[Callable[[WorkerConfig], None]]] = (
 
 
 def _ask_brokers(config: WorkerConfig, clock: Clock) -> None:
-    client = NetworkClient(connection_settings(config, f"{config.name}-check"), clock)
+    client = NetworkClient(connection_settings(config.brokers, f"{config.name}-check"), clock)
     deadline = clock.monotonic() + BROKER_PATIENCE_S
     try:
         _ask_until(lambda left: _topic_trouble(config, client, left), client, clock, deadline)
@@ -218,7 +219,11 @@ def _group_trouble(config: WorkerConfig, client: NetworkClient, patience_s: floa
 
 
 def _principal(config: WorkerConfig) -> str:
-    return "the cluster's user" if config.sasl is not None else "anonymous clients (the cluster has no sasl settings)"
+    return (
+        "the cluster's user"
+        if config.brokers.sasl is not None
+        else "anonymous clients (the cluster has no sasl settings)"
+    )
 
 
 def _network_reason(error: NetError) -> str:

@@ -68,8 +68,9 @@ def _check(path: str) -> int:
 def _run(path: str) -> int:
     from fleet_consumer.handlers import HandlerImportFailed, HandlerNotCallable
     from fleet_consumer.worker.check import EXIT_REVISION, CheckResult
-    from fleet_consumer.worker.config import SettingsInvalid, load_config
+    from fleet_consumer.worker.config import load_config
     from fleet_consumer.worker.process import run_worker
+    from fleet_consumer.worker.section import SettingsInvalid
 
     try:
         return run_worker(load_config(path), os.environ)

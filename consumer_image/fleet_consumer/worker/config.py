@@ -12,48 +12,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
+
+from fleet_consumer.worker.brokers import Brokers, parse_brokers
+from fleet_consumer.worker.section import Section, SettingsInvalid
 
 VERSION: Final = 1
 """The only layout of worker.json so far."""
-
-
-class SettingsInvalid(Exception):
-    """A setting cannot be used; `field` is its path in worker.json, and the message says what to change."""
-
-    reason = "SettingsInvalid"
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}" if field else problem)
-        self.field = field
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFiles:
-    """Paths of PEM files; None where the broker's certificate or ours needs none."""
-
-    ca_file: str | None
-    cert_file: str | None
-    key_file: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenEndpoint:
-    """Where OAUTHBEARER tokens come from."""
-
-    url: str
-    scope: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaslSource:
-    """How to log in. `directory` holds the files `username` and `password`, for OAUTHBEARER `clientId` and
-    `clientSecret`."""
-
-    mechanism: str
-    directory: str
-    oauth: TokenEndpoint | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +86,7 @@ class WorkerConfig:
     revision: str
     topics: tuple[str, ...]
     topic_pattern: re.Pattern[str] | None
-    bootstrap_servers: tuple[str, ...]
-    tls: TlsFiles | None
-    sasl: SaslSource | None
+    brokers: Brokers
     handler: HandlerConfig
     consumer: ConsumerConfig
     failed_topic: str
@@ -146,12 +109,11 @@ def load_config(path: str) -> WorkerConfig:
 
 def parse_config(document: object) -> WorkerConfig:
     """The settings in a parsed worker.json. Raises SettingsInvalid for the first bad field found."""
-    root = _Section(document, "")
+    root = Section(document, "")
     version = root.integer("version", 1)
     if version != VERSION:
         raise SettingsInvalid("version", f"is {version}; this worker reads {VERSION} only: use the image it came with")
     pattern = root.pattern("topicPattern")
-    connection = root.section("connection")
     config = WorkerConfig(
         namespace=root.text("namespace"),
         name=root.text("name"),
@@ -160,9 +122,7 @@ def parse_config(document: object) -> WorkerConfig:
         revision=root.text("revision"),
         topics=root.texts("topics", least=1 if pattern is None else 0),
         topic_pattern=pattern,
-        bootstrap_servers=connection.texts("bootstrapServers", least=1),
-        tls=_tls(connection.optional_section("tls")),
-        sasl=_sasl(connection.optional_section("sasl")),
+        brokers=parse_brokers(root.section("connection")),
         handler=_handler(root.section("handler")),
         consumer=_consumer(root.section("consumer")),
         failed_topic=root.text("failedTopic"),
@@ -171,46 +131,11 @@ def parse_config(document: object) -> WorkerConfig:
     )
     if pattern is not None and config.topics:
         raise SettingsInvalid("topicPattern", "stands beside `topics`; give one of the two")
-    connection.end()
     root.end()
     return config
 
 
-def _tls(section: _Section | None) -> TlsFiles | None:
-    if section is None:
-        return None
-    files = TlsFiles(
-        ca_file=section.optional_text("caFile"),
-        cert_file=section.optional_text("certFile"),
-        key_file=section.optional_text("keyFile"),
-    )
-    if (files.cert_file is None) != (files.key_file is None):
-        raise SettingsInvalid(section.path, "certFile and keyFile go together; give both or neither")
-    section.end()
-    return files
-
-
-def _sasl(section: _Section | None) -> SaslSource | None:
-    if section is None:
-        return None
-    mechanism = section.choice("mechanism", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-    oauth = _oauth(section.optional_section("oauth"))
-    if (oauth is not None) != (mechanism == "OAUTHBEARER"):
-        raise SettingsInvalid(section.at("oauth"), "goes with mechanism OAUTHBEARER; give both or neither")
-    source = SaslSource(mechanism=mechanism, directory=section.text("directory"), oauth=oauth)
-    section.end()
-    return source
-
-
-def _oauth(section: _Section | None) -> TokenEndpoint | None:
-    if section is None:
-        return None
-    endpoint = TokenEndpoint(url=section.text("tokenEndpoint"), scope=section.optional_text("scope"))
-    section.end()
-    return endpoint
-
-
-def _handler(section: _Section) -> HandlerConfig:
+def _handler(section: Section) -> HandlerConfig:
     python, http = _python(section.optional_section("python")), _http(section.optional_section("http"))
     if (python is None) == (http is None):
         raise SettingsInvalid(section.path, "must have exactly one of `python` and `http`")
@@ -229,7 +154,7 @@ def _handler(section: _Section) -> HandlerConfig:
     return handler
 
 
-def _python(section: _Section | None) -> PythonSource | None:
+def _python(section: Section | None) -> PythonSource | None:
     if section is None:
         return None
     source = PythonSource(
@@ -239,7 +164,7 @@ def _python(section: _Section | None) -> PythonSource | None:
     return source
 
 
-def _http(section: _Section | None) -> HttpEndpoint | None:
+def _http(section: Section | None) -> HttpEndpoint | None:
     if section is None:
         return None
     endpoint = HttpEndpoint(
@@ -251,7 +176,7 @@ def _http(section: _Section | None) -> HttpEndpoint | None:
     return endpoint
 
 
-def _consumer(section: _Section) -> ConsumerConfig:
+def _consumer(section: Section) -> ConsumerConfig:
     if section.choice("protocol", "Classic", "Consumer") != "Classic":
         raise SettingsInvalid(section.at("protocol"), "this version speaks the classic group protocol; use `Classic`")
     consumer = ConsumerConfig(
@@ -272,102 +197,3 @@ def _consumer(section: _Section) -> ConsumerConfig:
         )
     section.end()
     return consumer
-
-
-_ABSENT: Final = object()
-
-
-class _Section:
-    """One JSON object on its way in: fields are taken by name and type, and at the end none may be left."""
-
-    def __init__(self, value: object, path: str) -> None:
-        self.path = path
-        if not isinstance(value, dict):
-            raise SettingsInvalid(path or "worker.json", f"must be an object, not {_json_kind(value)}")
-        self._left: dict[str, Any] = dict(value)
-
-    def at(self, name: str) -> str:
-        return f"{self.path}.{name}" if self.path else name
-
-    def take(self, name: str) -> Any:
-        """The field's value; a field that is absent is an error, null is a value."""
-        value = self._left.pop(name, _ABSENT)
-        if value is _ABSENT:
-            raise SettingsInvalid(self.at(name), "is missing")
-        return value
-
-    def end(self) -> None:
-        if self._left:
-            raise SettingsInvalid(self.at(min(self._left)), "is not a setting that this version knows")
-
-    def section(self, name: str) -> _Section:
-        return _Section(self.take(name), self.at(name))
-
-    def optional_section(self, name: str) -> _Section | None:
-        value = self.take(name)
-        return None if value is None else _Section(value, self.at(name))
-
-    def text(self, name: str, *, pattern: str | None = None) -> str:
-        value = self.take(name)
-        if not isinstance(value, str) or not value:
-            raise SettingsInvalid(self.at(name), f"must be a non-empty string, not {_json_kind(value)}")
-        if pattern is not None and re.fullmatch(pattern, value) is None:
-            raise SettingsInvalid(self.at(name), f"is {value!r}, which does not match {pattern}")
-        return value
-
-    def optional_text(self, name: str) -> str | None:
-        if self._left.get(name, _ABSENT) is None:
-            del self._left[name]
-            return None
-        return self.text(name)
-
-    def pattern(self, name: str) -> re.Pattern[str] | None:
-        text = self.optional_text(name)
-        try:
-            return None if text is None else re.compile(text)
-        except re.error as error:
-            raise SettingsInvalid(self.at(name), f"{text!r} is no regular expression: {error}") from error
-
-    def texts(self, name: str, *, least: int = 0) -> tuple[str, ...]:
-        value = self.take(name)
-        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-            raise SettingsInvalid(self.at(name), "must be a list of non-empty strings")
-        if len(value) < least:
-            raise SettingsInvalid(self.at(name), f"must have at least {least} entry")
-        return tuple(value)
-
-    def integer(self, name: str, least: int, most: int | None = None) -> int:
-        value = self.take(name)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise SettingsInvalid(self.at(name), f"must be a whole number, not {_json_kind(value)}")
-        if value < least or (most is not None and value > most):
-            bounds = f"at least {least}" if most is None else f"{least} to {most}"
-            raise SettingsInvalid(self.at(name), f"must be {bounds}, not {value}")
-        return value
-
-    def boolean(self, name: str) -> bool:
-        value = self.take(name)
-        if not isinstance(value, bool):
-            raise SettingsInvalid(self.at(name), f"must be true or false, not {_json_kind(value)}")
-        return value
-
-    def choice(self, name: str, *allowed: str) -> str:
-        value = self.take(name)
-        if value not in allowed:
-            raise SettingsInvalid(self.at(name), f"is {value!r}; allowed are {', '.join(allowed)}")
-        return str(value)
-
-    def properties(self, name: str) -> Mapping[str, str]:
-        value = self.take(name)
-        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-            raise SettingsInvalid(self.at(name), "must map names of librdkafka settings to strings")
-        return MappingProxyType(dict(value))
-
-
-def _json_kind(value: object) -> str:
-    if value is None:
-        return "null"
-    if value == "":
-        return "an empty string"
-    kinds = {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list"}
-    return kinds.get(type(value), "an object")

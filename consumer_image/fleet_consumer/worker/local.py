@@ -23,9 +23,11 @@ from fleet_consumer.net import NetError, NetworkClient
 from fleet_consumer.wire.create_topics import CreatableTopic, CreateTopicsRequest
 from fleet_consumer.wire.errors import ErrorCode, describe
 from fleet_consumer.worker.check import EXIT_PASSED, EXIT_SURROUNDINGS, CheckResult, examine
-from fleet_consumer.worker.config import SettingsInvalid, WorkerConfig, parse_config
+from fleet_consumer.worker.config import WorkerConfig, parse_config
+from fleet_consumer.worker.connection_options import connection_of
 from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.process import run_worker
+from fleet_consumer.worker.section import SettingsInvalid
 from fleet_consumer.worker.settings import connection_settings
 from fleet_consumer.worker.stats import Stats
 
@@ -62,14 +64,11 @@ def run_local(options: argparse.Namespace, environment: Mapping[str, str]) -> in
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     """The options as the settings file that the operator would write. Raises SettingsInvalid."""
-    if not options.bootstrap:
-        raise SettingsInvalid("--bootstrap", "is missing; name a broker as HOST:PORT")
+    connection = connection_of(options)
     if bool(options.topic) == (options.topic_pattern is not None):
         raise SettingsInvalid("--topic", "give --topic (once or more) or --topic-pattern")
     handler, stem = _handler_of(options)
     group_id = options.group or f"local.{_plain(_user())}.{_plain(stem)}"
-    tls = {"caFile": options.tls_ca, "certFile": options.tls_cert, "keyFile": options.tls_key}
-    sasl = {"mechanism": options.sasl, "directory": options.credentials, "oauth": None}
     return {
         "version": 1,
         "namespace": "local",
@@ -79,11 +78,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
         "revision": "local",
         "topics": options.topic,
         "topicPattern": options.topic_pattern,
-        "connection": {
-            "bootstrapServers": options.bootstrap,
-            "tls": tls if any(tls.values()) else None,
-            "sasl": sasl if options.sasl else None,
-        },
+        "connection": connection,
         "handler": {
             **handler,
             "timeoutSeconds": options.timeout,
@@ -157,7 +152,7 @@ def _refuse(result: CheckResult) -> int:
 def ensure_topic(config: WorkerConfig, clock: Clock) -> str | None:
     """Make the failed topic if it is not there; why it cannot be had, or None."""
     name = config.failed_topic
-    client = NetworkClient(connection_settings(config, config.name), clock)
+    client = NetworkClient(connection_settings(config.brokers, config.name), clock)
     try:
         (found,) = client.metadata([name], timeout_s=ASK_S).topics
         if found.error_code == ErrorCode.NONE:

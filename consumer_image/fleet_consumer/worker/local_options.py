@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from fleet_consumer.worker.connection_options import add_connection_options
+
 EXAMPLES: Final = """\
 examples:
   # handle(record) of handler.py for each record of a topic, from where it stopped last time
@@ -34,7 +36,7 @@ def add_local_options(parser: argparse.ArgumentParser) -> None:
         "or the http:// address of a handler that runs here",
     )
     group = parser.add_argument_group("with --local")
-    group.add_argument("--bootstrap", metavar="HOST:PORT", action="append", help="a broker; may be given several times")
+    add_connection_options(group)
     group.add_argument("--topic", metavar="TOPIC", action="append", default=[], help="a topic; may be repeated")
     group.add_argument("--topic-pattern", metavar="REGEX", help="in place of --topic: all topics whose names match")
     group.add_argument("--group", metavar="ID", help="consumer group (default: local.<you>.<handler>)")
@@ -57,8 +59,3 @@ def add_local_options(parser: argparse.ArgumentParser) -> None:
         )
     group.add_argument("--assignor", metavar="NAME", action="append", help="default: cooperative-sticky")
     group.add_argument("--batch", action="store_true", help="send batches to a handler behind HTTP")
-    group.add_argument("--tls-ca", metavar="FILE", help="speak TLS, and trust this certificate authority")
-    group.add_argument("--tls-cert", metavar="FILE", help="our certificate, with --tls-key")
-    group.add_argument("--tls-key", metavar="FILE", help="our certificate's key")
-    group.add_argument("--sasl", metavar="MECHANISM", choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"))
-    group.add_argument("--credentials", metavar="FOLDER", help="with --sasl: holds the files username and password")

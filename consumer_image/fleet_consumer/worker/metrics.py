@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from fleet_consumer.positions import OutOfRangeReport
 from fleet_consumer.worker.member import WorkerState, ready
 from fleet_consumer.worker.stats import Stats
 
@@ -55,7 +56,21 @@ class WorkerCollector:
         yield commits
         for name, text, field in COUNTERS:
             yield CounterMetricFamily(f"{PREFIX}{name}", text, value=getattr(stats, field))
+        yield from self._out_of_range()
         yield from self._gauges()
+
+    def _out_of_range(self) -> Iterator[Metric]:
+        """A new session counts from zero again, as a restarted worker does."""
+        session = self._state.session
+        report = session.consumer.out_of_range() if session else OutOfRangeReport()
+        yield CounterMetricFamily(
+            f"{PREFIX}out_of_range", "Times that brokers did not have the next offset.", value=report.count
+        )
+        yield CounterMetricFamily(
+            f"{PREFIX}skipped_offsets",
+            "Offsets that were skipped because they were out of range.",
+            value=report.skipped,
+        )
 
     def _gauges(self) -> Iterator[Metric]:
         joined, _ = ready(self._state)

@@ -10,31 +10,37 @@ import json
 import sys
 from typing import Any, Final
 
+from fleet_consumer.worker.connection_options import add_connection_options, connection_of
+from fleet_consumer.worker.section import SettingsInvalid
+
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 21
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT[,…]", help="brokers, without TLS or password")
     parser.add_argument("--group", required=True, metavar="ID", help="the consumer group")
     parser.add_argument(
         "--from-topic",
         action="store_true",
         help="read __consumer_offsets instead of asking the coordinator; adds commit times, needs Read on that topic",
     )
+    add_connection_options(parser.add_argument_group("brokers"))
     parser.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="default: %(default)g")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; returns its exit code."""
     from fleet_consumer.group.errors import ConsumerError
-    from fleet_consumer.net import ConnectionSettings
+    from fleet_consumer.worker.brokers import parse_brokers
+    from fleet_consumer.worker.section import Section
+    from fleet_consumer.worker.settings import CredentialsUnreadable, connection_settings
 
     try:
-        connection = ConnectionSettings(bootstrap_servers=tuple(options.bootstrap.split(",")), client_id="offsets")
+        brokers = parse_brokers(Section(connection_of(options), ""))
+        connection = connection_settings(brokers, "fleet-consumer-offsets")
         rows = (_from_topic if options.from_topic else _from_coordinator)(connection, options.group, options.timeout)
-    except (ConsumerError, ValueError) as error:
+    except (ConsumerError, SettingsInvalid, CredentialsUnreadable, ValueError) as error:
         print(f"{getattr(error, 'reason', type(error).__name__)}: {error}", file=sys.stderr)
         return EXIT_FAILED
     for row in rows:

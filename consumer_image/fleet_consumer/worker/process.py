@@ -24,11 +24,12 @@ from fleet_consumer.handlers import Handler, HandlerContext, load_handler
 from fleet_consumer.handlers.hand import Hand
 from fleet_consumer.net import AuthenticationFailed
 from fleet_consumer.worker import logs
-from fleet_consumer.worker.config import SettingsInvalid, WorkerConfig
+from fleet_consumer.worker.config import WorkerConfig
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
 from fleet_consumer.worker.logs import about, fields
 from fleet_consumer.worker.member import WorkerState, alive, current_error, member_document, ready, reason_of
 from fleet_consumer.worker.metrics import CONTENT_TYPE, metrics_page
+from fleet_consumer.worker.section import SettingsInvalid
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, Backoff, Session, make_crew, open_session
 from fleet_consumer.worker.settings import Identity, connection_settings, identify
 from fleet_consumer.worker.stats import Stats
@@ -308,7 +309,7 @@ class WorkerProcess:
         error = current_error(self._state)
         if error is None or reason_of(error) != AuthenticationFailed.reason:
             return False
-        return connection_settings(self._config, self._identity.worker) != session.connection
+        return connection_settings(self._config.brokers, self._identity.worker) != session.connection
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         # Runs between two bytecodes of the main thread, which may hold any lock: it only leaves a note.

@@ -66,7 +66,7 @@ def open_session(
 
     Raises what settings, credentials or librdkafka refuse.
     """
-    connection = connection_settings(config, identity.worker)
+    connection = connection_settings(config.brokers, identity.worker)
     consumer = Consumer(consumer_settings(config, connection, identity))
     outbox = Outbox(lambda: RecordProducer({**connection_config(connection), "logger": LIBRDKAFKA_LOG}))
     outputs = Outputs(config.handler.outputs)

@@ -11,7 +11,9 @@ from typing import Final
 from fleet_consumer.consumer import ConsumerSettings
 from fleet_consumer.naming import instance_id
 from fleet_consumer.net import ConnectionSettings, OAuthSettings, SaslSettings, TlsSettings
-from fleet_consumer.worker.config import SaslSource, SettingsInvalid, WorkerConfig
+from fleet_consumer.worker.brokers import Brokers, SaslSource
+from fleet_consumer.worker.config import WorkerConfig
+from fleet_consumer.worker.section import SettingsInvalid
 
 METADATA_AGE: Final = "metadata.max.age.ms"
 METADATA_AGE_DEFAULT_MS: Final = 300_000
@@ -50,18 +52,18 @@ def identify(config: WorkerConfig, environment: Mapping[str, str]) -> Identity:
     return Identity(pod, instance_id(config.namespace, config.name, config.uid, int(ordinal[1])))
 
 
-def connection_settings(config: WorkerConfig, client_id: str) -> ConnectionSettings:
+def connection_settings(brokers: Brokers, client_id: str) -> ConnectionSettings:
     """How to reach the brokers. Reads the credentials anew each time, so that a new session sees a new password.
 
     Raises SettingsInvalid and CredentialsUnreadable.
     """
     tls = sasl = None
-    if config.tls is not None:
-        tls = TlsSettings(ca_file=config.tls.ca_file, cert_file=config.tls.cert_file, key_file=config.tls.key_file)
-    if config.sasl is not None:
-        sasl = _login(config.sasl, None if config.tls is None else config.tls.ca_file)
+    if brokers.tls is not None:
+        tls = TlsSettings(ca_file=brokers.tls.ca_file, cert_file=brokers.tls.cert_file, key_file=brokers.tls.key_file)
+    if brokers.sasl is not None:
+        sasl = _login(brokers.sasl, None if brokers.tls is None else brokers.tls.ca_file)
     try:
-        return ConnectionSettings(bootstrap_servers=config.bootstrap_servers, client_id=client_id, tls=tls, sasl=sasl)
+        return ConnectionSettings(bootstrap_servers=brokers.bootstrap_servers, client_id=client_id, tls=tls, sasl=sasl)
     except ValueError as error:
         raise SettingsInvalid("connection.bootstrapServers", str(error)) from error
 

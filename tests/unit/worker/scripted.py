@@ -15,6 +15,7 @@ from fleet_consumer.fetch.producer import ProduceFailed
 from fleet_consumer.fetch.records import Records, Run
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.handlers import Outputs
+from fleet_consumer.positions import OutOfRangeReport
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.worker.concurrent import Concurrency, ConcurrentLoop
 from fleet_consumer.worker.crew import Crew
@@ -127,6 +128,9 @@ class ScriptedConsumer:
 
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self._positions)
+
+    def out_of_range(self) -> OutOfRangeReport:
+        return OutOfRangeReport(count=1, skipped=7)
 
     def holds_session(self) -> bool:
         return self.session

@@ -11,15 +11,9 @@ import pytest
 import yaml
 
 from fleet_consumer.net import OAuthSettings
-from fleet_consumer.worker.config import (
-    HttpEndpoint,
-    SaslSource,
-    SettingsInvalid,
-    TlsFiles,
-    TokenEndpoint,
-    load_config,
-    parse_config,
-)
+from fleet_consumer.worker.brokers import SaslSource, TlsFiles, TokenEndpoint
+from fleet_consumer.worker.config import HttpEndpoint, load_config, parse_config
+from fleet_consumer.worker.section import SettingsInvalid
 from fleet_consumer.worker.settings import CredentialsUnreadable, connection_settings, consumer_settings, identify
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
@@ -42,7 +36,7 @@ def test_contracts_example_is_read_whole() -> None:
     assert config.handler.python is not None
     assert config.handler.python.callable == "handler:handle"
     assert config.consumer.max_poll_records == 500
-    assert config.tls is None
+    assert config.brokers.tls is None
 
 
 @pytest.mark.parametrize(
@@ -146,9 +140,9 @@ def test_settings_become_kafkas_words(tmp_path: Path) -> None:
     document = changed(document, "connection.tls", {"caFile": "/ca.pem", "certFile": None, "keyFile": None})
     document = changed(document, "consumer.autoOffsetReset", "None")
     config = parse_config(changed(document, "consumer.isolationLevel", "ReadCommitted"))
-    assert config.sasl == SaslSource(mechanism="PLAIN", directory=str(tmp_path), oauth=None)
-    assert config.tls == TlsFiles(ca_file="/ca.pem", cert_file=None, key_file=None)
-    connection = connection_settings(config, "flights-0")
+    assert config.brokers.sasl == SaslSource(mechanism="PLAIN", directory=str(tmp_path), oauth=None)
+    assert config.brokers.tls == TlsFiles(ca_file="/ca.pem", cert_file=None, key_file=None)
+    connection = connection_settings(config.brokers, "flights-0")
     assert connection.sasl is not None
     assert (connection.sasl.username, connection.sasl.password) == ("alice", "alice-secret")
     assert "alice-secret" not in repr(connection)
@@ -164,9 +158,9 @@ def test_client_credentials_are_read_for_oauthbearer(tmp_path: Path) -> None:
     document = changed(worker_document(), "connection.sasl", LOGIN | {"directory": str(tmp_path)})
     document = changed(document, "connection.tls", {"caFile": "/ca.pem", "certFile": None, "keyFile": None})
     config = parse_config(document)
-    assert config.sasl is not None
-    assert config.sasl.oauth == TokenEndpoint(url="https://login.example/token", scope="kafka")
-    before = connection_settings(config, "flights-0")
+    assert config.brokers.sasl is not None
+    assert config.brokers.sasl.oauth == TokenEndpoint(url="https://login.example/token", scope="kafka")
+    before = connection_settings(config.brokers, "flights-0")
     assert before.sasl is not None
     assert before.sasl.oauth == OAuthSettings(
         token_endpoint="https://login.example/token",
@@ -176,9 +170,9 @@ def test_client_credentials_are_read_for_oauthbearer(tmp_path: Path) -> None:
         ca_file="/ca.pem",
     )
     assert "fleet-secret" not in repr(before)
-    assert connection_settings(config, "flights-0") == before
+    assert connection_settings(config.brokers, "flights-0") == before
     (tmp_path / "clientSecret").write_text("renewed")
-    assert connection_settings(config, "flights-0") != before
+    assert connection_settings(config.brokers, "flights-0") != before
 
 
 def test_token_endpoint_that_would_show_the_secret_is_refused(tmp_path: Path) -> None:
@@ -187,7 +181,7 @@ def test_token_endpoint_that_would_show_the_secret_is_refused(tmp_path: Path) ->
     oauth = {"tokenEndpoint": "http://login.example/token", "scope": None}
     login = LOGIN | {"directory": str(tmp_path), "oauth": oauth}
     with pytest.raises(SettingsInvalid, match=r"connection\.sasl: token endpoint .* readable on the wire; use https"):
-        connection_settings(parse_config(changed(worker_document(), "connection.sasl", login)), "c")
+        connection_settings(parse_config(changed(worker_document(), "connection.sasl", login)).brokers, "c")
 
 
 def test_missing_credentials_are_told_by_path(tmp_path: Path) -> None:
@@ -195,13 +189,13 @@ def test_missing_credentials_are_told_by_path(tmp_path: Path) -> None:
         worker_document(), "connection.sasl", {"mechanism": "PLAIN", "directory": str(tmp_path), "oauth": None}
     )
     with pytest.raises(CredentialsUnreadable, match="username"):
-        connection_settings(parse_config(document), "c")
+        connection_settings(parse_config(document).brokers, "c")
 
 
 def test_address_that_is_none_is_refused() -> None:
     document = changed(worker_document(), "connection.bootstrapServers", ["kafka:none"])
     with pytest.raises(SettingsInvalid, match=r"connection\.bootstrapServers"):
-        connection_settings(parse_config(document), "c")
+        connection_settings(parse_config(document).brokers, "c")
 
 
 def test_worker_reads_what_the_operator_renders() -> None:
@@ -213,13 +207,15 @@ def test_worker_reads_what_the_operator_renders() -> None:
         "tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}, "clientCertSecretRef": {"name": "client"}},
         "sasl": {"mechanism": "SCRAM-SHA-512", "secretRef": {"name": "login"}},
     }
-    group["spec"]["consumer"]["properties"] = {"fetch.min.bytes": "1"}
+    group["spec"]["consumer"] = {"properties": {"fetch.min.bytes": "1"}}
     rendered = worker_config(
         ConsumerGroup.model_validate(group), KafkaCluster.model_validate(cluster), revision="a1b2c3d4e5"
     )
     config = parse_config(json.loads(json.dumps(rendered)))
     assert (config.name, config.group_id, config.topics) == ("flights", "flights", ("flights",))
     assert config.handler.outputs == ("flights-done",)
-    assert config.sasl == SaslSource(mechanism="SCRAM-SHA-512", directory="/etc/consumer-fleet/credentials", oauth=None)
-    assert config.tls is not None
+    assert config.brokers.sasl == SaslSource(
+        mechanism="SCRAM-SHA-512", directory="/etc/consumer-fleet/credentials", oauth=None
+    )
+    assert config.brokers.tls is not None
     assert config.consumer.properties == {"fetch.min.bytes": "1"}

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from fleet_consumer.worker.cli import _parser
-from fleet_consumer.worker.config import SettingsInvalid, WorkerConfig, parse_config
+from fleet_consumer.worker.config import WorkerConfig, parse_config
 from fleet_consumer.worker.local import Progress, settings_of
 from fleet_consumer.worker.member import WorkerState
+from fleet_consumer.worker.section import SettingsInvalid
 from fleet_consumer.worker.stats import Stats
 
 
@@ -29,7 +30,7 @@ def test_least_that_can_be_said_is_enough(handler: Path) -> None:
     found = config("--local", str(handler), "--topic", "orders", "--bootstrap", "localhost:9092")
     assert found.handler.python is not None
     assert (found.handler.python.callable, found.handler.python.path) == ("shop:handle", str(handler.parent))
-    assert (found.topics, found.bootstrap_servers) == (("orders",), ("localhost:9092",))
+    assert (found.topics, found.brokers.bootstrap_servers) == (("orders",), ("localhost:9092",))
     assert found.group_id.startswith("local.")
     assert found.group_id.endswith(".shop")
     assert found.failed_topic == f"_fleet.{found.group_id}.failed"
@@ -50,8 +51,8 @@ def test_everything_can_be_said(handler: Path) -> None:
     assert (found.handler.concurrency, found.handler.timeout_seconds) == (4, 5)
     assert (found.handler.decode_key, found.handler.decode_value) == ("String", "Json")
     assert (found.consumer.assignors, found.consumer.auto_offset_reset) == (("range",), "Latest")
-    assert found.tls is not None
-    assert found.sasl is not None
+    assert found.brokers.tls is not None
+    assert found.brokers.sasl is not None
 
 
 def test_batch_handler_is_found_when_it_is_alone(handler: Path) -> None:

@@ -134,6 +134,7 @@ def test_metrics_count_records_by_result() -> None:
     assert "fleet_consumer_ready 1.0" in page
     assert 'fleet_consumer_committed_offset{partition="0",topic="t"} 2.0' in page
     assert "fleet_consumer_assigned_partitions 2.0" in page
+    assert "fleet_consumer_skipped_offsets_total 7.0" in page
 
 
 def test_backoff_doubles_to_its_limit_and_starts_afresh_after_a_long_life() -> None:
