@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,13 @@ TITLES = re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def shop(broker: KafkaBroker) -> KafkaBroker:
-    """A broker with the page's topics."""
-    create_topic(broker.bootstrap, 3, "orders")
-    create_topic(broker.bootstrap, 1, "invoices")
-    produce(broker.bootstrap, "orders", 3, 10)
-    return broker
+def shop() -> Iterator[KafkaBroker]:
+    """A broker of its own: the page's topics have names that other pages use, too."""
+    with KafkaBroker() as broker:
+        create_topic(broker.bootstrap, 3, "orders")
+        create_topic(broker.bootstrap, 1, "invoices")
+        produce(broker.bootstrap, "orders", 3, 10)
+        yield broker
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
