@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections import Counter
@@ -122,10 +123,12 @@ class Fleet:
     def sample(self, at: float) -> None:
         """Look at the size of every member that lives."""
         for live in self._live.values():
-            status = Path(f"/proc/{live.process.pid}/status").read_text()
-            found = dict(re.findall(r"^(VmRSS|Threads):\s+(\d+)", status, flags=re.MULTILINE))
-            if "VmRSS" in found:
-                live.samples.append(Sample(at, int(found["VmRSS"]) / 1024, int(found["Threads"])))
+            folder = Path(f"/proc/{live.process.pid}")
+            found = re.search(r"^VmRSS:\s+(\d+)", (folder / "status").read_text(), flags=re.MULTILINE)
+            if found is not None:
+                names = thread_names(folder / "task")
+                library = sum(name.startswith("rdk:") for name in names)
+                live.samples.append(Sample(at, int(found[1]) / 1024, len(names) - library, library))
 
     def samples(self, name: str) -> list[Sample]:
         """What `sample` saw of one that lives."""
@@ -150,3 +153,12 @@ class Fleet:
             if process.alive:
                 process.kill()
         self._pool.shutdown()
+
+
+def thread_names(tasks: Path) -> list[str]:
+    """The names of a process's threads, without those that end meanwhile."""
+    names = []
+    for task in tasks.iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            names.append((task / "comm").read_text())
+    return names

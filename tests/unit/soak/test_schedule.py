@@ -57,7 +57,10 @@ def test_seed_decides() -> None:
 
 
 def samples(sizes: list[float], threads: list[int]) -> list[Sample]:
-    return [Sample(10.0 * number, size, count) for number, (size, count) in enumerate(zip(sizes, threads, strict=True))]
+    return [
+        Sample(10.0 * number, size, count, 5 + number % 4)
+        for number, (size, count) in enumerate(zip(sizes, threads, strict=True))
+    ]
 
 
 def test_process_that_settles_does_not_grow() -> None:
@@ -71,6 +74,12 @@ def test_growth_after_the_warm_up_is_found() -> None:
     assert grown is not None
     assert grown.rss_mib_per_hour == 360.0
     assert [sentence.split()[0] for sentence in grown.excess(5.0)] == ["memory", "threads"]
+
+
+def test_more_threads_than_librdkafka_can_need_are_found() -> None:
+    grown = growth([Sample(10.0 * number, 40.0, 5, 8 + (number == 12) * 3) for number in range(20)])
+    assert grown is not None
+    assert grown.excess(2.0) == ["librdkafka had 11 threads"]
 
 
 def test_few_samples_tell_nothing() -> None:
