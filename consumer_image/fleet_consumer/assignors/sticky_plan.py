@@ -97,13 +97,8 @@ def _tables(kinds: Kinds, held: Sequence[Tally], given: Sequence[Tally]) -> list
 def _release(kinds: Kinds, holdings: Holdings, index: int, surplus: Mapping[int, int]) -> None:
     """Take the surplus from a member: its highest numbers, so that what is left of every topic stays together."""
     kept = holdings.kept[index]
-    by_kind: dict[int, list[tuple[int, str]]] = {kind: [] for kind in surplus}
-    for topic, numbers in kept.items():
-        for kind, some in kinds.split(topic, numbers).items():
-            if kind in by_kind:
-                by_kind[kind] += [(number, topic) for number in some]
     released: dict[str, set[int]] = {}
-    for kind, pairs in by_kind.items():
+    for kind, pairs in _held_by_kind(kinds, kept, surplus).items():
         for number, topic in sorted(pairs)[-surplus[kind] :]:
             released.setdefault(topic, set()).add(number)
     for topic, gone in released.items():
@@ -112,6 +107,20 @@ def _release(kinds: Kinds, holdings: Holdings, index: int, surplus: Mapping[int,
             kept[topic] = remaining
         holdings.free.setdefault(topic, []).extend(gone)
         holdings.contested.setdefault(topic, set()).update(gone)
+
+
+def _held_by_kind(
+    kinds: Kinds, kept: Mapping[str, Sequence[int]], wanted: Iterable[int]
+) -> dict[int, list[tuple[int, str]]]:
+    """What a member holds of the wanted kinds, as (number, topic)."""
+    if len(kinds.sizes) == 1:
+        return {0: [(number, topic) for topic, numbers in kept.items() for number in numbers]}
+    by_kind: dict[int, list[tuple[int, str]]] = {kind: [] for kind in wanted}
+    for topic, numbers in kept.items():
+        for kind, some in kinds.split(topic, numbers).items():
+            if kind in by_kind:
+                by_kind[kind] += [(number, topic) for number in some]
+    return by_kind
 
 
 def _cards(kinds: Kinds, topics: Iterable[str], free: Mapping[str, list[int]]) -> list[Cards]:
