@@ -53,7 +53,6 @@ def objects(fleet: FlightFleet) -> tuple[dict[str, Any], dict[str, Any]]:
     """KafkaCluster and ConsumerGroup of the example, free to be changed."""
     _, kafka, group = copy.deepcopy(fleet.manifests())
     group["spec"]["handler"] = {"outputs": [fleet.output]}
-    del group["spec"]["consumer"]
     return kafka, group
 
 
