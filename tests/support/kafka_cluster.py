@@ -110,8 +110,7 @@ class KafkaCluster(Server):
 
         def led() -> KafkaBroker | None:
             part = next(each for each in self._partitions(topic) if each.partition_index == partition)
-            broker = self.brokers.get(part.leader_id)
-            return broker if broker is not None and broker.running else None
+            return self._running(part.leader_id)
 
         leader = eventually(led, timeout_s=PATIENCE_S, what=f"a leader of {topic}-{partition}")
         assert leader is not None
@@ -125,12 +124,15 @@ class KafkaCluster(Server):
             answer = with_client[group]
             if not isinstance(answer, Coordinator):
                 raise AssertionError(answer)
-            broker = self.brokers.get(answer.node_id)
-            return broker if broker is not None and broker.running else None
+            return self._running(answer.node_id)
 
         broker = eventually(found, timeout_s=PATIENCE_S, what=f"a coordinator of {group}")
         assert broker is not None
         return broker
+
+    def _running(self, node: int) -> KafkaBroker | None:
+        broker = self.brokers.get(node)
+        return broker if broker is not None and broker.running else None
 
     def move_coordinator(self, group: str) -> KafkaBroker:
         """Give the leadership of the group's offsets partition to another broker, in order; returns the new one."""

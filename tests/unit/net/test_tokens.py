@@ -11,29 +11,17 @@ import pytest
 
 from fleet_consumer.net import AuthenticationFailed, NetError, OAuthToken, TokenSource, TokenUnavailable
 from fleet_consumer.net.tokens import REJECTED_PAUSE_S, RETRY_FIRST_S, STUCK_S, TokenRequest
+from tests.support.clock import StillClock
 from tests.support.waiting import eventually
 
 PATIENCE_S = 10.0
 LIFE_S = 100.0
 
 
-class Clock:
-    """Stands still until the test moves it."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return 1_700_000_000.0 + self.now
-
-
 class Provider:
     """Numbers its tokens; `failure` is raised instead, `gate` is waited for first."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: StillClock) -> None:
         self.given = 0
         self.failure: Exception | None = None
         self.gate = threading.Event()
@@ -50,17 +38,17 @@ class Provider:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> StillClock:
+    return StillClock()
 
 
 @pytest.fixture
-def provider(clock: Clock) -> Provider:
+def provider(clock: StillClock) -> Provider:
     return Provider(clock)
 
 
 @pytest.fixture
-def source(provider: Provider, clock: Clock) -> TokenSource:
+def source(provider: Provider, clock: StillClock) -> TokenSource:
     return TokenSource(provider, clock)
 
 
@@ -99,7 +87,7 @@ def test_all_who_ask_meanwhile_get_the_same_token_and_nobody_waits(source: Token
     assert provider.given == 1
 
 
-def test_token_is_replaced_after_four_fifths_of_its_life(source: TokenSource, clock: Clock) -> None:
+def test_token_is_replaced_after_four_fifths_of_its_life(source: TokenSource, clock: StillClock) -> None:
     assert outcome(source) == "token-1"
     clock.now += 0.79 * LIFE_S
     assert outcome(source) == "token-1"
@@ -107,7 +95,9 @@ def test_token_is_replaced_after_four_fifths_of_its_life(source: TokenSource, cl
     assert outcome(source) == "token-2"
 
 
-def test_old_token_serves_while_a_new_one_cannot_be_had(source: TokenSource, provider: Provider, clock: Clock) -> None:
+def test_old_token_serves_while_a_new_one_cannot_be_had(
+    source: TokenSource, provider: Provider, clock: StillClock
+) -> None:
     assert outcome(source) == "token-1"
     provider.failure = TokenUnavailable("the endpoint is away")
     clock.now += 0.85 * LIFE_S
@@ -119,7 +109,7 @@ def test_old_token_serves_while_a_new_one_cannot_be_had(source: TokenSource, pro
     assert outcome(source).startswith("token-")
 
 
-def test_failing_endpoint_is_asked_ever_more_rarely(source: TokenSource, provider: Provider, clock: Clock) -> None:
+def test_failing_endpoint_is_asked_ever_more_rarely(source: TokenSource, provider: Provider, clock: StillClock) -> None:
     provider.failure = AuthenticationFailed("invalid_client")
     for _ in range(1000):
         assert outcome(source) == "invalid_client"
@@ -130,7 +120,7 @@ def test_failing_endpoint_is_asked_ever_more_rarely(source: TokenSource, provide
     assert outcome(source).startswith("token-")
 
 
-def test_failure_is_forgotten_with_the_next_success(source: TokenSource, provider: Provider, clock: Clock) -> None:
+def test_failure_is_forgotten_with_the_next_success(source: TokenSource, provider: Provider, clock: StillClock) -> None:
     provider.failure = TokenUnavailable("away")
     for _ in range(4):
         outcome(source)
@@ -145,7 +135,7 @@ def test_failure_is_forgotten_with_the_next_success(source: TokenSource, provide
     assert outcome(source) == "token-7"
 
 
-def test_rejected_token_is_given_to_nobody_else(source: TokenSource, provider: Provider, clock: Clock) -> None:
+def test_rejected_token_is_given_to_nobody_else(source: TokenSource, provider: Provider, clock: StillClock) -> None:
     refused = source.wait(PATIENCE_S)
     source.reject(refused, AuthenticationFailed("the broker refuses it"))
     assert outcome(source) == "the broker refuses it"
@@ -156,7 +146,7 @@ def test_rejected_token_is_given_to_nobody_else(source: TokenSource, provider: P
     assert outcome(source) == "token-2"
 
 
-def test_attempt_that_never_ends_is_given_up(source: TokenSource, provider: Provider, clock: Clock) -> None:
+def test_attempt_that_never_ends_is_given_up(source: TokenSource, provider: Provider, clock: StillClock) -> None:
     with held(provider):
         first = source.request(lambda: None)
         clock.now += STUCK_S + 1
@@ -174,7 +164,7 @@ def test_what_a_callback_raises_is_told_by_its_name(source: TokenSource, provide
         source.wait(PATIENCE_S)
 
 
-def test_token_that_has_ended_before_it_came_is_none(clock: Clock) -> None:
+def test_token_that_has_ended_before_it_came_is_none(clock: StillClock) -> None:
     source = TokenSource(lambda: OAuthToken(value="t", expires_at=clock.wall() - 1), clock)
     with pytest.raises(TokenUnavailable, match="clocks"):
         source.wait(PATIENCE_S)
@@ -182,7 +172,7 @@ def test_token_that_has_ended_before_it_came_is_none(clock: Clock) -> None:
 
 def test_many_threads_with_one_source_all_get_their_answer() -> None:
     """Network clients and librdkafka's threads share a source: no wish may be forgotten, whatever they do meanwhile."""
-    clock, failing = Clock(), itertools.count()
+    clock, failing = StillClock(), itertools.count()
 
     def get() -> OAuthToken:
         clock.now += 50

@@ -26,29 +26,15 @@ from fleet_consumer.worker.pauses import WRITES_HELD, Pauses
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Watch
 from fleet_consumer.worker.writing import Writing
+from tests.support.clock import StillClock
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-class TestClock:
-    """Time that stands still until a test, or something that waits, moves it."""
-
-    __test__ = False
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return 1_700_000_000.0 + self.now
 
 
 class ScriptedConsumer:
     """Logs of records, read from the committed offsets on; `script` holds what the next polls do first."""
 
-    def __init__(self, clock: TestClock, logs: Mapping[TopicPartition, Sequence[bytes]], per_poll: int = 500) -> None:
+    def __init__(self, clock: StillClock, logs: Mapping[TopicPartition, Sequence[bytes]], per_poll: int = 500) -> None:
         self.logs = {partition: list(values) for partition, values in logs.items()}
         self.offsets: dict[TopicPartition, int] = {}
         self.script: list[Callable[[], object]] = []
@@ -191,7 +177,7 @@ class Bench:
         crew: Crew | None = None,
         concurrency: Concurrency | None = None,
     ) -> None:
-        self.clock = TestClock()
+        self.clock = StillClock()
         self.consumer: Any = ScriptedConsumer(self.clock, logs, per_poll)
         self.producer = ScriptedProducer()
         self.producers_made = 0
