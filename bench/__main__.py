@@ -20,10 +20,12 @@ LONG: Final = {
     "rolling": "the pause of each partition while a group is restarted member by member",
     "rebalance": "how long a group of a hundred members takes to rebalance, beside Java's consumer",
     "assignors": "how long a leader computes, beside Java's assignors",
+    "lateness": "how late waiting records are handed out, beside a topic of mixed delays",
+    "hop-cost": "what a record that is retried costs those behind it (M19)",
 }
-"""What runs when it is named, or with --all: groups on three brokers, whose sessions have to run out, and a million
-partitions."""
-TAKES_RUNS: Final = frozenset((*USUAL, "takeover", "rebalance", "assignors"))
+"""What runs when it is named, or with --all: groups on three brokers, whose sessions have to run out, a million
+partitions, and delays."""
+TAKES_RUNS: Final = frozenset((*USUAL, "takeover", "rebalance", "assignors", "lateness", "hop-cost"))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,9 +10,12 @@ from fleet_consumer.consumer import Consumer, ConsumerSettings
 from fleet_consumer.fetch.producer import RecordProducer
 from fleet_consumer.handlers import Outputs
 from fleet_consumer.net import ConnectionSettings
+from fleet_consumer.worker.brake import NoBrake
+from fleet_consumer.worker.intake import Everything
 from fleet_consumer.worker.judge import Handle, Judge
 from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
 from fleet_consumer.worker.outbox import Outbox
+from fleet_consumer.worker.pauses import Pauses
 from fleet_consumer.worker.process import tame_collector
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Watch
@@ -28,13 +31,27 @@ class FleetLoop:
         connection = ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="bench")
         self.consumer = Consumer(ConsumerSettings(connection=connection, group_id=group))
         outbox = Outbox(_no_producer)
-        judge = Judge(outbox=outbox, outputs=Outputs(()), failed_topic="none", group_id=group, stats=stats, clock=clock)
+        pauses, intake, brake = Pauses(self.consumer), Everything(), NoBrake()
+        judge = Judge(
+            outbox=outbox,
+            outputs=Outputs(()),
+            failed_topic="none",
+            group_id=group,
+            policies=lambda: None,
+            retell=intake.retell,
+            brake=brake,
+            stats=stats,
+            clock=clock,
+        )
         self._stats = stats
         self._loop = ConsumeLoop(
             consumer=self.consumer,
             handle=handle,
             judge=judge,
             writing=Writing(outbox=outbox, judge=judge, consumer=self.consumer, stats=stats, clock=clock),
+            intake=intake,
+            brake=brake,
+            pauses=pauses,
             settings=LoopSettings(topics=(topic,), commit_interval_s=5, drain_s=0),
             stats=stats,
             watch=Watch(),

@@ -42,9 +42,13 @@ class FleetMaker:
         self._installation = installation
         self.made: list[FlightFleet] = []
 
-    def __call__(self, name: str, *, topics: bool = True) -> FlightFleet:
+    def __call__(self, name: str, *, topics: bool = True, retries: bool = False) -> FlightFleet:
         fleet = FlightFleet(
-            self._installation.cluster, namespace=name, consumer_image=self._installation.consumer_image, name=name
+            self._installation.cluster,
+            namespace=name,
+            consumer_image=self._installation.consumer_image,
+            name=name,
+            retries=retries,
         )
         fleet.make_tools()
         if topics:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from e2e.cluster import ROOT, eventually
 from e2e.conftest import FleetMaker
 
 
-def example() -> str:
-    """The YAML of "A fleet in thirty lines"."""
+def examples() -> tuple[str, str]:
+    """The YAML of "A fleet in thirty lines": the fleet, and the Redrive below it."""
     section = (ROOT / "README.md").read_text().split("## A fleet in thirty lines")[1]
-    found = re.search(r"```yaml\n(.*?)```", section, flags=re.DOTALL)
-    assert found, "the README has lost its example"
-    return found[1]
+    fleet, redrive, *_ = re.findall(r"```yaml\n(.*?)```", section, flags=re.DOTALL)
+    return fleet, redrive
 
 
 def test_fleet_of_the_readme_upper_cases_its_orders(fleet_of: FleetMaker) -> None:
     fleet = fleet_of("readme", topics=False)
     fleet.name, fleet.source, fleet.output = "orders", "orders", "orders-done"
     fleet.make_topics()
-    fleet.cluster.apply(example(), namespace=fleet.namespace)
+    orders, redrive = examples()
+    fleet.cluster.apply(orders, namespace=fleet.namespace)
     fleet.wait_stable(members=2)
     fleet.inside("write", "--topic", "orders", stdin=b"one tea\ntwo teas\n")
     values = eventually(
@@ -29,3 +30,13 @@ def test_fleet_of_the_readme_upper_cases_its_orders(fleet_of: FleetMaker) -> Non
         what="both orders are done",
     )
     assert sorted(values) == ["ONE TEA", "TWO TEAS"]
+
+    fleet.cluster.apply(redrive, namespace=fleet.namespace)
+
+    def ended() -> dict[str, Any] | None:
+        found = fleet.cluster.get("redrives.consumerfleet.io", "mended", namespace=fleet.namespace) or {}
+        status: dict[str, Any] = found.get("status") or {}
+        return status if status.get("phase") == "Succeeded" else None
+
+    status = eventually(ended, timeout_s=120, what="the Redrive has ended")
+    assert (status["selected"], status["moved"]) == (0, 0), "no order has failed"

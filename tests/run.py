@@ -37,6 +37,7 @@ SUITES: tuple[Suite, ...] = (
     Suite("broker", ("tests/broker",), 360),
     Suite("interop", ("tests/interop",), 150),
     Suite("faults", ("tests/faults",), 300),
+    Suite("retries", ("tests/retries",), 300),
     Suite("e2e", ("e2e",), 900),
 )
 

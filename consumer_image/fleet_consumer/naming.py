@@ -12,6 +12,12 @@ from typing import Final
 RESERVED_PREFIX: Final = "_fleet."
 """Topics with this prefix belong to a group's own retry flow; pattern subscriptions never match them."""
 
+UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+"""The units of delays, from the smallest to the largest."""
+DELAY: Final = re.compile(r"([1-9][0-9]{0,5})([smhd])")
+DELAY_SECONDS_MAX: Final = 7 * 86_400
+"""The longest delay: managed topics keep records for at least as long, whatever else their policy says."""
+
 UID_CHARACTERS_MAX: Final = 8
 """How much of an object's uid an instance id carries: enough to tell a recreated object from its predecessor."""
 
@@ -19,6 +25,48 @@ UID_CHARACTERS_MAX: Final = 8
 def failed_topic(group_id: str) -> str:
     """The topic that takes the records a group has given up on."""
     return f"{RESERVED_PREFIX}{group_id}.failed"
+
+
+def retry_topic(group_id: str, delay: str) -> str:
+    """The topic in which a group's records wait for one delay, which is given in its canonical form."""
+    return f"{RESERVED_PREFIX}{group_id}.retry.{delay}"
+
+
+def redrive_topic(group_id: str) -> str:
+    """The topic through which failed records come back to a group: its retry workers read it without any delay."""
+    return f"{RESERVED_PREFIX}{group_id}.redrive"
+
+
+def retry_group(group_id: str) -> str:
+    """The Kafka group of a fleet's retry workers: apart from the main one, so that waiting never rebalances it."""
+    return f"{group_id}.retry"
+
+
+def redrive_group(group_id: str, uid: str) -> str:
+    """The Kafka group in which one Redrive keeps how far it has come. It has no members, only offsets."""
+    return f"{group_id}.redrive.{uid[:UID_CHARACTERS_MAX]}"
+
+
+def parse_delay(text: str) -> int:
+    """The seconds in a delay such as `90s`, `5m`, `1h` or `7d`. Raises ValueError with a message for its author."""
+    match = DELAY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no delay; write a whole number and one of s, m, h, d, such as 30s or 5m")
+    seconds = int(match[1]) * UNIT_SECONDS[match[2]]
+    if seconds > DELAY_SECONDS_MAX:
+        raise ValueError(f"{text!r} is too long; the longest delay is {canonical_delay(DELAY_SECONDS_MAX)}")
+    return seconds
+
+
+def canonical_delay(seconds: int) -> str:
+    """The one way in which topics name a delay: in the largest unit that divides it, so that 60s and 1m are one topic.
+
+    Raises ValueError outside of 1 second to 7 days.
+    """
+    if not 1 <= seconds <= DELAY_SECONDS_MAX:
+        raise ValueError(f"a delay of {seconds} s is out of range; it must be from 1 s to {DELAY_SECONDS_MAX} s")
+    unit, size = next((unit, size) for unit, size in reversed(UNIT_SECONDS.items()) if seconds % size == 0)
+    return f"{seconds // size}{unit}"
 
 
 def is_managed_topic(topic: str) -> bool:
@@ -103,3 +151,28 @@ def revision_handler(name: str, revision: str) -> str:
 def preflight_pod(name: str, revision: str) -> str:
     """The one-shot Pod that checks a revision before the fleet changes to it."""
     return f"{name}-check-{revision}"
+
+
+def retry_stateful_set(name: str) -> str:
+    """The StatefulSet of a ConsumerGroup's retry workers."""
+    return f"{name}-retry"
+
+
+def retry_headless_service(name: str) -> str:
+    """The headless Service of the retry workers."""
+    return f"{name}-retry"
+
+
+def retry_disruption_budget(name: str) -> str:
+    """The PodDisruptionBudget of the retry workers."""
+    return f"{name}-retry"
+
+
+def retry_config(name: str) -> str:
+    """The ConfigMap with the policy revisions that a group's workers may need; they read it again when it changes."""
+    return f"{name}-retry"
+
+
+def redrive_job(name: str) -> str:
+    """The Job of a Redrive."""
+    return f"{name}-redrive"

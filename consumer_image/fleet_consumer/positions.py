@@ -25,6 +25,9 @@ from fleet_consumer.record import TopicPartition
 
 logger = logging.getLogger(__name__)
 
+HELD_BYTES_MAX = 8 * 1024 * 1024
+"""Bytes of values of a paused partition after which it is not fetched any more: pauses may last for hours."""
+
 LOOKUP_RETRY_S = 5.0
 """How long starting positions that could not be found are left alone, so that their error is not raised hotly."""
 
@@ -219,12 +222,15 @@ class Positions:
         records = self._fetch.take(limit, lambda buffer, what: out_of_range.append((buffer, what)))
         for part in self._paused:
             buffer = self._buffers.get(part)
-            if buffer is not None and not buffer.on_hold and buffer.held_records >= self._held_records_max:
+            if buffer is not None and not buffer.on_hold and self._holds_enough(buffer):
                 buffer.on_hold = True
                 self._fetch.hold(part)
         for buffer, what in out_of_range:
             self._reset(buffer, what)
         return records
+
+    def _holds_enough(self, buffer: PartitionBuffer) -> bool:
+        return buffer.held_records >= self._held_records_max or buffer.held_bytes >= HELD_BYTES_MAX
 
     def wait(self, timeout_s: float, news: threading.Event) -> None:
         """Wait until records may be there to be taken, or `news` is set, at most `timeout_s`."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from e2e.cluster import ROOT, Cluster, conditions, eventually
+from e2e.cluster import ROOT, Cluster, WaitedTooLong, conditions, eventually
 from e2e.demo.flights import CANCELLED, FLIGHTS, compressed_csv
 
 BOOTSTRAP: Final = "kafka.kafka.svc.cluster.local:9092"
@@ -21,6 +21,14 @@ TOOLS: Final = "demo-tools"
 EXAMPLE: Final = ROOT / "examples" / "flights"
 INSIDE: Final = Path(__file__).parent / "inside.py"
 DRAIN_SECONDS_MAX: Final = 300.0
+DELAYS: Final = ("5s", "30s")
+"""The distinct delays of the example's policy."""
+REDRIVE: Final = "flights-mended"
+WATCHED: Final = (
+    "NAME:.metadata.name,STATE:.status.state,REPLICAS:.status.replicas,LAG:.status.lagText,"
+    "RETRY:.status.retry.waiting,NEXT-DUE:.status.retry.nextDueAt,FAILED:.status.retry.failed"
+)
+"""Columns of the demo's watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +44,33 @@ class Count:
     repeated: tuple[tuple[int, int], ...] = ()
     """Partition and offset of each record that came out more than once."""
 
-    def line(self) -> str:
-        """The demo's last line."""
-        return (
-            f"demo: in={self.given} done={self.done} failed={self.failed} lost={self.lost} duplicated={self.duplicated}"
-        )
+    def line(self, title: str = "demo") -> str:
+        """The demo's last lines."""
+        ends = f"done={self.done} failed={self.failed} lost={self.lost} duplicated={self.duplicated}"
+        return f"{title}: in={self.given} {ends}"
 
     def adds_up(self) -> bool:
         """Every flight ended exactly once: flown ones in the output topic, cancelled ones in the failed topic."""
-        wanted = (FLIGHTS, FLIGHTS - CANCELLED, CANCELLED, 0, 0, 0)
+        return self._is(FLIGHTS - CANCELLED, CANCELLED)
+
+    def adds_up_redriven(self) -> bool:
+        """The same after the handler was mended and the cancelled ones were put back: all are in the output topic."""
+        return self._is(FLIGHTS, 0)
+
+    def _is(self, done: int, failed: int) -> bool:
+        wanted = (FLIGHTS, done, failed, 0, 0, 0)
         return (self.given, self.done, self.failed, self.lost, self.duplicated, self.unknown) == wanted
 
 
 class FlightFleet:
-    """One group on a topic of flights. `name` is that of the group, its object and its source topic."""
+    """One group on a topic of flights. `name` is that of the group, its object and its source topic.
 
-    def __init__(self, cluster: Cluster, *, namespace: str, consumer_image: str, name: str = "flights") -> None:
+    Without `retries` the example's RetryPolicy is left out: failed records go to the failed topic at once.
+    """
+
+    def __init__(
+        self, cluster: Cluster, *, namespace: str, consumer_image: str, name: str = "flights", retries: bool = False
+    ) -> None:
         self.cluster = cluster
         self.namespace = namespace
         self.consumer_image = consumer_image
@@ -59,6 +78,9 @@ class FlightFleet:
         self.source = name
         self.output = f"{name}-done"
         self.failed = f"_fleet.{name}.failed"
+        self.redrive = f"_fleet.{name}.redrive"
+        self.retry_topics = [f"_fleet.{name}.retry.{delay}" for delay in DELAYS]
+        self.retries = retries
 
     def kubectl(self, *arguments: str, stdin: str | bytes | None = None, timeout_s: float = 120.0) -> str:
         return self.cluster.kubectl("--namespace", self.namespace, *arguments, stdin=stdin, timeout_s=timeout_s)
@@ -91,18 +113,25 @@ class FlightFleet:
 
     def manifests(self) -> list[dict[str, Any]]:
         """The example's objects, under this fleet's name."""
-        handler = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": f"{self.name}-handler", "labels": {"consumerfleet.io/handler": "true"}},
-            "data": {"handler.py": (EXAMPLE / "handler.py").read_text().replace("flights-done", self.output)},
-        }
-        cluster, group = yaml.safe_load_all((EXAMPLE / "fleet.yaml").read_text())
+        handler = self.handler_source(EXAMPLE / "handler.py")
+        cluster, policy, group = yaml.safe_load_all((EXAMPLE / "fleet.yaml").read_text())
         group["metadata"]["name"] = self.name
         group["spec"]["topics"] = [self.source]
         group["spec"]["handler"]["outputs"] = [self.output]
-        group["spec"]["handler"]["python"]["configMapRef"]["name"] = handler["metadata"]["name"]  # type: ignore[index]
+        group["spec"]["handler"]["python"]["configMapRef"]["name"] = handler["metadata"]["name"]
+        if self.retries:
+            return [handler, cluster, policy, group]
+        del group["spec"]["retry"]
         return [handler, cluster, group]
+
+    def handler_source(self, path: Path) -> dict[str, Any]:
+        """The ConfigMap with the handler, as this file has it."""
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": f"{self.name}-handler", "labels": {"consumerfleet.io/handler": "true"}},
+            "data": {"handler.py": path.read_text().replace("flights-done", self.output)},
+        }
 
     def group(self) -> dict[str, Any]:
         """The ConsumerGroup as the API server has it; empty when it is not there."""
@@ -136,20 +165,79 @@ class FlightFleet:
     def wait_drained(self, *, show: bool = False) -> None:
         """Wait until everything is committed, showing the group as a user would watch it."""
 
+        rows = Rows("get", "consumergroups", self.name, "--output", f"custom-columns={WATCHED}")
+
         def probe() -> bool:
             if show:
-                print(
-                    self.kubectl("get", "consumergroups", self.name, "--no-headers").rstrip(),
-                    file=sys.stderr,
-                    flush=True,
-                )
-            return self.lag()["lag"] == 0
+                rows.show(self)
+            return self.lag()["lag"] == 0 and (not self.retries or self.waiting() == 0)
 
-        eventually(probe, timeout_s=DRAIN_SECONDS_MAX, what="every flight is committed", poll_s=1.0)
+        eventually(probe, timeout_s=DRAIN_SECONDS_MAX, what="every flight is committed, none waits", poll_s=1.0)
+
+    def waiting(self) -> int:
+        """Records of the retry and redrive topics that the retry workers have not committed."""
+        topics = (*self.retry_topics, self.redrive)
+        return int(self.inside("waiting", "--group", f"{self.name}.retry", *topics)["waiting"])
+
+    def mend(self) -> None:
+        """Give the fleet the handler that takes cancelled flights too, and wait until every worker runs it."""
+        before = self._revision()
+        self.cluster.apply([self.handler_source(EXAMPLE / "mended" / "handler.py")], namespace=self.namespace)
+
+        def probe() -> bool:
+            revision = self._revision()
+            assert revision != before, f"still at revision {before}"
+            sets = self.cluster.list("statefulsets", namespace=self.namespace, selector=self._selector)
+            for found in sets:
+                status, generation = found.get("status", {}), found["metadata"]["generation"]
+                told = (found["metadata"]["name"], status)
+                assert status.get("observedGeneration") == generation, told
+                wanted = found["spec"]["replicas"]
+                assert status.get("readyReplicas", 0) == wanted, told
+                assert status.get("updateRevision") == status.get("currentRevision") or not wanted, told
+            return bool(conditions(self.group())["Ready"]["status"] == "True")
+
+        eventually(probe, timeout_s=120, what="every worker runs the mended handler")
+
+    @property
+    def _selector(self) -> str:
+        return f"consumerfleet.io/group={self.name}"
+
+    def _revision(self) -> str:
+        found = self.cluster.get("statefulset", self.name, namespace=self.namespace) or {}
+        return str(found["metadata"]["annotations"]["consumerfleet.io/revision"])
+
+    def start_redrive(self) -> None:
+        """Put the failed flights back, as a user would."""
+        redrive = yaml.safe_load((EXAMPLE / "redrive.yaml").read_text())
+        redrive["spec"]["groupRef"]["name"] = self.name
+        self.cluster.apply([redrive], namespace=self.namespace)
+
+    def redriven(self) -> bool:
+        """Whether an earlier run of the demo has come as far as its Redrive."""
+        return self.cluster.get("redrives.consumerfleet.io", REDRIVE, namespace=self.namespace) is not None
+
+    def wait_redriven(self, *, show: bool = False) -> dict[str, Any]:
+        """Wait until the Redrive has ended well; return its status."""
+        columns = "SELECTED:.status.selected,MOVED:.status.moved,REMAINING:.status.remaining,RATE:.status.ratePerSecond"
+        named = "NAME:.metadata.name,GROUP:.spec.groupRef.name,PHASE:.status.phase"
+        rows = Rows("get", "redrives", REDRIVE, "--output", f"custom-columns={named},{columns}")
+
+        def probe() -> dict[str, Any] | None:
+            if show:
+                rows.show(self)
+            found = self.cluster.get("redrives.consumerfleet.io", REDRIVE, namespace=self.namespace) or {}
+            status: dict[str, Any] = found.get("status") or {}
+            if status.get("phase") in ("Failed", "Cancelled"):
+                raise WaitedTooLong(f"the Redrive ended as {status}")
+            return status if status.get("phase") == "Succeeded" else None
+
+        return eventually(probe, timeout_s=DRAIN_SECONDS_MAX, what="the Redrive has ended", poll_s=1.0)
 
     def count(self) -> Count:
         """Count from the topics, never from anybody's memory."""
-        topics = ("--topic", self.source, "--output", self.output, "--failed", self.failed)
+        topics = ["--topic", self.source, "--output", self.output, "--failed", self.failed]
+        topics += ["--redrive", self.redrive] if self.retries else []
         found = self.inside("count", *topics)
         repeated = tuple((int(p), int(o)) for p, o in (text.split("-") for text in found.pop("repeated")))
         return Count(given=found.pop("in"), repeated=repeated, **found)
@@ -159,8 +247,26 @@ class FlightFleet:
         self.kubectl("delete", "consumergroups.consumerfleet.io", self.name, "--ignore-not-found", "--timeout=90s")
         pods = ("wait", "--for=delete", "pod", "--selector", f"consumerfleet.io/group={self.name}", "--timeout=90s")
         self.kubectl(*pods)
-        self.inside("delete-group", self.name)
-        self.inside("delete-topics", self.source, self.output, self.failed)
+        self.kubectl("delete", "redrives.consumerfleet.io", "--all", "--timeout=90s")
+        self.inside("delete-group", self.name, f"{self.name}.retry")
+        managed = self.inside("topics", f"_fleet.{self.name}.")
+        self.inside("delete-topics", self.source, self.output, *managed)
+
+
+class Rows:
+    """A table of `kubectl get`, shown as `--watch` shows it: the header once, then each row that says something new."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._arguments = arguments
+        self._last = ""
+
+    def show(self, fleet: FlightFleet) -> None:
+        header, _, row = fleet.kubectl(*self._arguments).rstrip().partition("\n")
+        if not self._last:
+            print(header, file=sys.stderr, flush=True)
+        if row != self._last:
+            print(row, file=sys.stderr, flush=True)
+        self._last = row
 
 
 def tools_pod(image: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
 
 pause = threading.Event().wait
 PROGRESS_EVERY = 100_000
@@ -158,13 +158,25 @@ def origin_of_output(message: Any) -> tuple[int, int]:
     return int(partition), int(offset)
 
 
+def headers_of(message: Any) -> dict[str, str]:
+    return {name: value.decode(errors="replace") for name, value in message.headers() or () if value is not None}
+
+
 def origin_of_failed(message: Any) -> tuple[int, int]:
-    headers = {name: value.decode() for name, value in message.headers() or () if value is not None}
+    headers = headers_of(message)
     return int(headers["kr-origin-partition"]), int(headers["kr-origin-offset"])
 
 
+def put_back(bootstrap: str, topic: str) -> set[str]:
+    """The places in the failed topic (partition:offset) whose records were put back: the redrive topic names them."""
+    return {headers_of(message)["kr-redrive-source"] for message in read_all(bootstrap, topic)} if topic else set()
+
+
 def count(options: argparse.Namespace) -> dict[str, Any]:
-    """Compare what went in with what came out, each record known by its origin's partition and offset."""
+    """Compare what went in with what came out, each record known by its origin's partition and offset.
+
+    A failed record that was put back is failed no more: what became of it then counts.
+    """
     consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": "demo-report"})
     try:
         marks = watermarks(consumer, options.topic)
@@ -172,7 +184,12 @@ def count(options: argparse.Namespace) -> dict[str, Any]:
         consumer.close()
     given = {(number, offset) for number, (first, end) in marks.items() for offset in range(first, end)}
     done = [origin_of_output(message) for message in read_all(options.bootstrap, options.output)]
-    failed = [origin_of_failed(message) for message in read_all(options.bootstrap, options.failed)]
+    redriven = put_back(options.bootstrap, options.redrive)
+    failed = [
+        origin_of_failed(message)
+        for message in read_all(options.bootstrap, options.failed)
+        if f"{message.partition()}:{message.offset()}" not in redriven
+    ]
     ended = set(done) | set(failed)
     seen = Counter(done + failed)
     return {
@@ -199,12 +216,27 @@ def lag(options: argparse.Namespace) -> dict[str, Any]:
     return {"end": total, "lag": sum(end - max(first, committed.get(n, 0)) for n, (first, end) in marks.items())}
 
 
+def waiting(options: argparse.Namespace) -> dict[str, Any]:
+    """Records of several topics that a group has not committed yet; topics that do not exist hold none."""
+    consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": options.group})
+    total = 0
+    try:
+        for topic in options.topics:
+            marks = watermarks(consumer, topic)
+            asked = consumer.committed([TopicPartition(topic, number) for number in marks], timeout=30) if marks else []
+            committed = {partition.partition: partition.offset for partition in asked}
+            total += sum(max(end - max(first, committed.get(n, 0)), 0) for n, (first, end) in marks.items())
+    finally:
+        consumer.close()
+    return {"waiting": total}
+
+
 def write(options: argparse.Namespace) -> dict[str, Any]:
-    """Write each line of standard input as one record without a key."""
+    """Write each line of standard input as one record, without a key or with the line as its key."""
     producer = Producer({"bootstrap.servers": options.bootstrap, "enable.idempotence": True})
     lines = sys.stdin.buffer.read().splitlines()
     for line in lines:
-        producer.produce(options.topic, value=line)
+        producer.produce(options.topic, value=line, key=line if options.keyed else None)
     left = producer.flush(30)
     if left:
         raise SystemExit(f"{left} records unacknowledged")
@@ -212,8 +244,32 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def read(options: argparse.Namespace) -> dict[str, Any]:
-    """The values that a topic holds now, as text."""
-    return {"values": [(message.value() or b"").decode() for message in read_all(options.bootstrap, options.topic)]}
+    """What a topic holds now, as text: the values, and beside them each record with its headers and its time."""
+    found = list(read_all(options.bootstrap, options.topic))
+    records = [
+        {
+            "place": f"{message.partition()}-{message.offset()}",
+            "timestamp": message.timestamp()[1],
+            "value": (message.value() or b"").decode(errors="replace"),
+            "headers": headers_of(message),
+        }
+        for message in found
+    ]
+    return {"values": [record["value"] for record in records], "records": records}
+
+
+def topics(options: argparse.Namespace) -> dict[str, Any]:
+    """The topics whose names begin with a prefix: partitions, and the settings that differ from the brokers' own."""
+    admin = AdminClient({"bootstrap.servers": options.bootstrap})
+    present = admin.list_topics(timeout=10).topics
+    named = {name: len(topic.partitions) for name, topic in present.items() if name.startswith(options.prefix)}
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in named]
+    answers = admin.describe_configs(resources) if resources else {}
+    settings = {
+        resource.name: {name: entry.value for name, entry in answer.result().items() if not entry.is_default}
+        for resource, answer in answers.items()
+    }
+    return {name: {"partitions": count, "settings": settings[name]} for name, count in sorted(named.items())}
 
 
 def main() -> None:
@@ -228,12 +284,21 @@ def main() -> None:
     command = commands.add_parser("delete-group")
     command.add_argument("groups", nargs="+")
     command.set_defaults(run=delete_group)
+    command = commands.add_parser("waiting")
+    command.add_argument("--group", required=True)
+    command.add_argument("topics", nargs="+")
+    command.set_defaults(run=waiting)
+    command = commands.add_parser("topics")
+    command.add_argument("prefix")
+    command.set_defaults(run=topics)
     for name, function in (("produce", produce), ("count", count), ("lag", lag), ("write", write), ("read", read)):
         command = commands.add_parser(name)
         command.add_argument("--topic", required=True)
         command.add_argument("--output", default="")
         command.add_argument("--failed", default="")
+        command.add_argument("--redrive", default="")
         command.add_argument("--group", default="")
+        command.add_argument("--keyed", action="store_true")
         command.add_argument("--pause-seconds-per-thousand", type=float, default=0.0)
         command.set_defaults(run=function)
     options = parser.parse_args()

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from fleet_consumer.clock import Clock, SystemClock
-from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, Kind
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, REDRIVE, RETRY_POLICY, Kind
 from fleet_operator.clients.kube import AioKubeClient, KubeClient
 from fleet_operator.clients.worker_status import WorkerStatusClient
 from fleet_operator.observe.observatory import Observatory
@@ -24,6 +24,9 @@ from fleet_operator.reconcilers.consumergroup import ConsumerGroupReconciler
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.kafka_side import KafkaSide
 from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler
+from fleet_operator.reconcilers.redrive import RedriveReconciler
+from fleet_operator.reconcilers.redrive_watch import RedriveWatch
+from fleet_operator.reconcilers.retrypolicy import RetryPolicyReconciler
 from fleet_operator.reconcilers.routing import INDEXES, WATCHED, Queues, Router
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime import logs
@@ -73,12 +76,22 @@ class App:
         self._workers: dict[Kind, Workers[Key]] = {
             KAFKA_CLUSTER: self._make_workers(KAFKA_CLUSTER, lambda key: cluster_reconciler.reconcile(key)),
             CONSUMER_GROUP: self._make_workers(CONSUMER_GROUP, lambda key: group_reconciler.reconcile(key)),
+            RETRY_POLICY: self._make_workers(RETRY_POLICY, lambda key: policy_reconciler.reconcile(key)),
+            REDRIVE: self._make_workers(REDRIVE, lambda key: redrive_reconciler.reconcile(key)),
         }
         groups = self._workers[CONSUMER_GROUP]
-        queues = Queues(self._workers[KAFKA_CLUSTER].add, groups.add, groups.add_after)
+        redrives = self._workers[REDRIVE]
+        queues = Queues(
+            cluster=self._workers[KAFKA_CLUSTER].add,
+            group=groups.add,
+            group_later=groups.add_after,
+            policy=self._workers[RETRY_POLICY].add,
+            redrive=redrives.add,
+        )
         self._router = Router(self._store, queues, self.metrics)
         self._observatory = Observatory(clock, self._router)
         self._worker_watch = WorkerWatch(self._worker_status, clock, groups.add)
+        self._redrive_watch = RedriveWatch(clock, self._observatory, redrives.add)
         self._kafka = KafkaSide(self._store, clock, self._events, self._observatory)
         context = Context(
             settings=settings,
@@ -95,6 +108,8 @@ class App:
         )
         cluster_reconciler = KafkaClusterReconciler(context)
         group_reconciler = ConsumerGroupReconciler(context, self._kafka)
+        policy_reconciler = RetryPolicyReconciler(context)
+        redrive_reconciler = RedriveReconciler(context, self._redrive_watch)
 
     def _make_workers(self, kind: Kind, reconcile: Callable[[Key], Awaitable[Result]]) -> Workers[Key]:
         return Workers(kind.kind, reconcile, count=self.settings.workers, metrics=self.metrics)
@@ -155,6 +170,7 @@ class App:
         await watcher.stop()
         await asyncio.gather(*(workers.stop() for workers in self._workers.values()))
         await self._kafka.close()
+        await self._redrive_watch.close()
         await self._observatory.close()
         await self._worker_watch.close()
         await self._worker_status.close()

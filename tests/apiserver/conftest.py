@@ -44,7 +44,7 @@ def apply(server: ApiServer, bodies: Iterable[dict[str, Any]]) -> None:
 
 def install_crds(server: ApiServer) -> None:
     server.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
-    for crd in ("kafkaclusters", "consumergroups"):
+    for crd in ("kafkaclusters", "consumergroups", "retrypolicies", "redrives"):
         server.kubectl("wait", "--for=condition=Established", f"crd/{crd}.consumerfleet.io", "--timeout=30s")
 
 

@@ -26,19 +26,33 @@ Moment = Literal["before", "after"]
 
 
 class KillingClient:
-    """`KubeClient` that dies at the `fatal`-th call; 0 means never."""
+    """`KubeClient` that dies at the `fatal`-th call that counts; 0 means never. With `writes_only` reads do not count.
 
-    def __init__(self, kube: AioKubeClient, calls: Synchronized[int], fatal: int, moment: Moment) -> None:
+    `calls` tells how many calls were made, `counted` how many of them counted.
+    """
+
+    def __init__(
+        self,
+        kube: AioKubeClient,
+        calls: Synchronized[int],
+        counted: Synchronized[int],
+        fatal: int,
+        moment: Moment,
+        *,
+        writes_only: bool,
+    ) -> None:
         self._kube = kube
         self._calls = calls
+        self._count = counted
         self._fatal = fatal
         self._moment = moment
+        self._writes_only = writes_only
 
     async def get(self, kind: Kind, namespace: str, name: str) -> JsonObject | None:
-        return await self._counted(self._kube.get)(kind, namespace, name)
+        return await self._read(self._kube.get)(kind, namespace, name)
 
     async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "") -> Listing:
-        return await self._counted(self._kube.list)(kind, namespace, label_selector=label_selector)
+        return await self._read(self._kube.list)(kind, namespace, label_selector=label_selector)
 
     async def apply(self, body: JsonObject) -> JsonObject:
         return await self._counted(self._kube.apply)(body)
@@ -55,11 +69,17 @@ class KillingClient:
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> bool:
         return await self._counted(self._kube.delete)(kind, namespace, name, uid=uid)
 
-    def _counted(self, call: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    def _read(self, call: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        return self._counted(call, counts=not self._writes_only)
+
+    def _counted(self, call: Callable[P, Awaitable[T]], *, counts: bool = True) -> Callable[P, Awaitable[T]]:
         async def counted(*args: P.args, **kwargs: P.kwargs) -> T:
+            number = -1
             with self._calls.get_lock():
                 self._calls.value += 1
-                number = self._calls.value
+                if counts:
+                    self._count.value += 1
+                    number = self._count.value
             if number == self._fatal and self._moment == "before":
                 os.kill(os.getpid(), signal.SIGKILL)
             answer = await call(*args, **kwargs)
@@ -70,7 +90,15 @@ class KillingClient:
         return counted
 
 
-def run(kubeconfig: str, namespace: str, calls: Synchronized[int], fatal: int, moment: Moment) -> None:
+def run(
+    kubeconfig: str,
+    namespace: str,
+    calls: Synchronized[int],
+    counted: Synchronized[int],
+    fatal: int,
+    moment: Moment,
+    writes_only: bool,
+) -> None:
     """The process: an operator for one namespace, until SIGTERM or its death."""
     os.environ["KUBECONFIG"] = kubeconfig
     logs.configure("text", "error")
@@ -78,7 +106,8 @@ def run(kubeconfig: str, namespace: str, calls: Synchronized[int], fatal: int, m
 
     async def serve() -> None:
         kube = await AioKubeClient.connect()
-        app = App(settings, KillingClient(kube, calls, fatal, moment), SystemClock())
+        client = KillingClient(kube, calls, counted, fatal, moment, writes_only=writes_only)
+        app = App(settings, client, SystemClock())
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.stop)
         await app.run()
         await kube.close()

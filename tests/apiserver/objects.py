@@ -57,3 +57,15 @@ def group(
     }
     metadata = {"name": name, "namespace": in_namespace}
     return {"apiVersion": API_VERSION, "kind": "ConsumerGroup", "metadata": metadata, "spec": wanted}
+
+
+def policy(in_namespace: str, *sequence: str, name: str = "standard", **spec: Any) -> dict[str, Any]:
+    """A RetryPolicy with these delays; without any, `spec` says how they are generated."""
+    metadata = {"name": name, "namespace": in_namespace}
+    wanted = {"sequence": list(sequence), **spec} if sequence else spec
+    return {"apiVersion": API_VERSION, "kind": "RetryPolicy", "metadata": metadata, "spec": wanted}
+
+
+def retry(name: str = "standard", **worker: Any) -> dict[str, Any]:
+    """`spec.retry` of a ConsumerGroup."""
+    return {"policyRef": {"name": name}, "worker": worker}

@@ -20,7 +20,12 @@ from tests.support.waiting import eventually
 CHART = Path(__file__).parents[2] / "charts" / "consumer-fleet"
 NAMESPACE = "fleet-system"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:consumer-fleet"
-CRDS = ("consumergroups.consumerfleet.io", "kafkaclusters.consumerfleet.io")
+CRDS = (
+    "consumergroups.consumerfleet.io",
+    "kafkaclusters.consumerfleet.io",
+    "redrives.consumerfleet.io",
+    "retrypolicies.consumerfleet.io",
+)
 
 
 @dataclass(frozen=True)
@@ -144,8 +149,11 @@ def expect_rights(api: ApiServer) -> None:
     """What the operator needs, and some of what it must never get."""
     allowed = (
         ("patch", "consumergroups.consumerfleet.io/status"),
+        ("patch", "consumergroups.consumerfleet.io"),
+        ("patch", "retrypolicies.consumerfleet.io/status"),
         ("watch", "kafkaclusters.consumerfleet.io"),
         ("create", "statefulsets.apps"),
+        ("update", "jobs.batch"),
         ("delete", "pods"),
         ("get", "secrets"),
         ("create", "events.events.k8s.io"),
@@ -153,7 +161,9 @@ def expect_rights(api: ApiServer) -> None:
     denied = (
         ("list", "secrets"),
         ("watch", "secrets"),
-        ("patch", "consumergroups.consumerfleet.io"),
+        ("update", "consumergroups.consumerfleet.io"),
+        ("patch", "retrypolicies.consumerfleet.io"),
+        ("patch", "redrives.consumerfleet.io"),
         ("create", "pods/exec"),
         ("get", "nodes"),
         ("create", "leases.coordination.k8s.io"),

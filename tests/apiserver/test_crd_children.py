@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
+from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, RetryPolicy
 from fleet_operator.planning import manifests
+from fleet_operator.planning.retry_fleet import retry_stateful_set
+from fleet_operator.planning.retry_policy import expand
+from fleet_operator.planning.retry_records import Published, group_config_map, policy_config_map
 from fleet_operator.planning.revision import plan_revision
 from fleet_operator.planning.rollout import RevisionMark
 from tests.apiserver.conftest import Site
@@ -20,8 +23,10 @@ from tests.unit.api.crd_objects import (
     consumer_group,
     full_consumer_group,
     full_kafka_cluster,
+    full_retry_policy,
     kafka_cluster,
 )
+from tests.unit.planning.builders import NOW
 
 UID = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
 FILES = {"shop.py": "def handle(record): ..."}
@@ -54,9 +59,29 @@ def children(group_body: JsonObject, cluster_body: JsonObject, namespace: str) -
         manifests.disruption_budget(group),
         manifests.stateful_set(group, revision=revision.hash, pod_template=template, replicas=2),
         manifests.preflight_pod(group, revision=revision.hash, pod_template=template),
+        *retry_children(group, template),
         # What the StatefulSet's controller would make of the template: pod security judges pods, not templates.
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "worker-0", "namespace": namespace}}
         | {"spec": dict(template["spec"])},
+    ]
+
+
+def retry_children(group: ConsumerGroup, template: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What stands beside a fleet with retries, and one of its pods."""
+    policy = {"name": "standard", "namespace": group.metadata.namespace, "uid": UID}
+    revision = expand(RetryPolicy.model_validate({**full_retry_policy(), "metadata": policy}))
+    told = Published(
+        policy="standard", current=revision.hash, known=(revision,), partitions=4, max_message_bytes=1, leaving=("9s",)
+    )
+    fleet = retry_stateful_set(group, revision="0123456789", pod_template=template, replicas=1, changed_at=NOW)
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "r-0", "namespace": group.metadata.namespace}}
+    return [
+        manifests.headless_service(group, manifests.RETRY),
+        manifests.disruption_budget(group, manifests.RETRY),
+        group_config_map(group, told),
+        policy_config_map(policy, revision),
+        fleet,
+        {**pod, "spec": fleet["spec"]["template"]["spec"]},
     ]
 
 

@@ -17,17 +17,28 @@ from tests.unit.api.crd_objects import (
     REMOVED,
     JsonObject,
     accepted,
+    changed,
     consumer_group,
     full_consumer_group,
     full_kafka_cluster,
+    full_redrive,
+    full_retry_policy,
     kafka_cluster,
+    redrive,
     refusal,
+    retry_policy,
 )
 
 ROOT = Path(__file__).parents[2]
 T = "spec.template."
 CONSUMER = "spec.consumer."
 SASL = {"mechanism": "PLAIN", "secretRef": {"name": "s"}}
+
+
+def classified(when: JsonObject, then: str = "Fail") -> JsonObject:
+    """A RetryPolicy with this one rule."""
+    return retry_policy({"spec.classify": [{"when": when, "then": then}]})
+
 
 REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
     (
@@ -135,6 +146,52 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
         "spec.template.labels must not set consumerfleet.io/ labels",
     ),
     (
+        "a Redrive with a long name",
+        redrive({"metadata.name": "a" * 41}),
+        "metadata.name must be a DNS label of at most 40",
+    ),
+    (
+        "a Redrive of no time at all",
+        redrive({"spec.filter": {"fromTime": "2026-01-31T12:00:00Z", "toTime": "2026-01-31T13:00:00+01:00"}}),
+        "spec.filter.fromTime must be before spec.filter.toTime",
+    ),
+    (
+        "an error pattern that is none",
+        redrive({"spec.filter": {"errorRegex": "("}}),
+        "spec.filter.errorRegex must be a regular expression",
+    ),
+    (
+        "a key pattern with look-ahead",
+        redrive({"spec.filter": {"keyRegex": "a(?=b)"}}),
+        "spec.filter.keyRegex must be a regular expression",
+    ),
+    ("a policy with a long name", retry_policy({"metadata.name": "a" * 64}), "metadata.name must be a DNS label of at"),
+    (
+        "a policy with two ways of telling delays",
+        retry_policy({"spec.generate": {"initial": "1s", "count": 1}}),
+        "spec needs exactly one of sequence",
+    ),
+    ("a policy without delays", retry_policy({"spec.sequence": REMOVED}), "spec needs exactly one of sequence"),
+    ("a delay in words", retry_policy({"spec.sequence": ["5m", "soon"]}), "a delay is a whole number"),
+    ("a delay with a leading zero", retry_policy({"spec.sequence": ["05m"]}), "a delay is a whole number"),
+    ("a delay in milliseconds", retry_policy({"spec.sequence": ["500ms"]}), "a delay is a whole number"),
+    ("no delay at all", retry_policy({"spec.sequence": ["0s"]}), "a delay is a whole number"),
+    ("a delay of more than a week", retry_policy({"spec.sequence": ["169h"]}), "a delay may be 7d at most"),
+    (
+        "a series that begins with more than a week",
+        retry_policy({"spec.sequence": REMOVED, "spec.generate": {"initial": "8d", "count": 2}}),
+        "a delay may be 7d at most",
+    ),
+    (
+        "a rule of two conditions",
+        classified({"exception": "ValueError", "httpStatus": "500"}),
+        "a rule of spec.classify matches by exactly one",
+    ),
+    ("a rule without a condition", classified({}), "a rule of spec.classify matches by exactly one"),
+    ("an exception that is no name", classified({"exception": "a-b"}), "spec.classify.when.exception is"),
+    ("a status that is none", classified({"httpStatus": "6xx"}), "spec.classify.when.httpStatus is"),
+    ("a message pattern that is none", classified({"messageRegex": "("}), "spec.classify.when.messageRegex must be"),
+    (
         "the operator's annotations",
         consumer_group({"spec.template": {"annotations": {"consumerfleet.io/revision": "x"}}}),
         "spec.template.annotations must not set consumerfleet.io/ annotations",
@@ -142,6 +199,16 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
 ]
 
 REFUSED_BY_SCHEMA: list[tuple[str, JsonObject, str]] = [
+    ("a policy of no attempts", retry_policy({"spec.sequence": []}), "spec.sequence"),
+    ("a policy of too many attempts", retry_policy({"spec.sequence": ["1s"] * 101}), "spec.sequence"),
+    ("an unknown decision", classified({"httpStatus": "500"}, "Ignore"), "spec.classify[0].then"),
+    ("a retry of what cannot be decoded", retry_policy({"spec.undecodable": "Retry"}), "spec.undecodable"),
+    ("more failures than records", retry_policy({"spec.budget": {"maxFailurePercent": 101}}), "maxFailurePercent"),
+    ("a Redrive of nothing", redrive({"spec.groupRef": REMOVED}), "spec.groupRef"),
+    ("an unknown reason", redrive({"spec.filter": {"reasons": ["bad-luck"]}}), "spec.filter.reasons[0]"),
+    ("a time that is none", redrive({"spec.filter": {"fromTime": "yesterday"}}), "spec.filter.fromTime"),
+    ("no records at all", redrive({"spec.maxRecords": 0}), "spec.maxRecords"),
+    ("no records in a second", redrive({"spec.rate": {"recordsPerSecond": 0}}), "spec.rate.recordsPerSecond"),
     ("no broker", kafka_cluster({"spec.bootstrapServers": []}), "spec.bootstrapServers"),
     ("a broker without a port", kafka_cluster({"spec.bootstrapServers": ["kafka"]}), "spec.bootstrapServers[0]"),
     ("an unknown mechanism", kafka_cluster({"spec.sasl": SASL | {"mechanism": "GSSAPI"}}), "spec.sasl.mechanism"),
@@ -166,6 +233,18 @@ IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str]] = [
     ("a group id removed", {"spec.groupId": "a"}, {"spec.groupId": REMOVED}, "spec.groupId is immutable"),
 ]
 
+REDRIVE_IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
+    ("another group", {}, {"spec.groupRef": {"name": "other"}}),
+    ("a filter added", {}, {"spec.filter": {"reasons": ["fatal"]}}),
+    ("a filter changed", {"spec.filter": {"keyRegex": "a"}}, {"spec.filter": {"keyRegex": "b"}}),
+    ("a filter taken away", {"spec.filter": {"keyRegex": "a"}}, {"spec.filter": REMOVED}),
+    ("a limit added", {}, {"spec.maxRecords": 5}),
+    ("a limit changed", {"spec.maxRecords": 5}, {"spec.maxRecords": 6}),
+    ("another loop guard", {}, {"spec.maxRedrives": 9}),
+    ("a dry run made real", {"spec.dryRun": True}, {"spec.dryRun": False}),
+]
+REDRIVE_IMMUTABLE_WORDS = "spec is immutable except suspend and rate"
+
 ACCEPTED: list[tuple[str, JsonObject]] = [
     ("SCRAM without TLS", kafka_cluster({"spec.sasl": SASL | {"mechanism": "SCRAM-SHA-512"}})),
     ("PLAIN with TLS", kafka_cluster({"spec.sasl": SASL, "spec.tls": {}})),
@@ -174,6 +253,10 @@ ACCEPTED: list[tuple[str, JsonObject]] = [
     ("a pattern", consumer_group({"spec.topics": REMOVED, "spec.topicPattern": "^orders\\..*"})),
     ("an HTTP handler", consumer_group({"spec.handler": {"http": {"port": 8000}}})),
     ("a fleet that may sleep", consumer_group({"spec.replicas": 0, "spec.scaling": {"minReplicas": 0}})),
+    ("a Redrive of everything", redrive()),
+    ("a policy of delays in any order", retry_policy({"spec.sequence": ["7d", "1s", "60s", "1m", "168h"]})),
+    ("every field of a policy", full_retry_policy()),
+    ("a budget of defaults", retry_policy({"spec.budget": {}})),
     ("a custom assignor", consumer_group({CONSUMER + "classic.assignors": ["a.b:C", "range"]})),
 ]
 
@@ -218,6 +301,7 @@ def test_every_rule_has_a_refused_example() -> None:
     """A rule that nothing can break is a rule that nobody has tried."""
     messages = [message for path in sorted((ROOT / "crds").glob("*.yaml")) for message in rules(documents(path)[0])]
     tried = [words for _, _, words in REFUSED_BY_RULE] + [words for _, _, _, words in IMMUTABLE]
+    tried.append(REDRIVE_IMMUTABLE_WORDS)
     assert len(messages) > 15
     assert [message for message in messages if not any(message.startswith(words) for words in tried)] == []
 
@@ -237,7 +321,25 @@ def test_immutable_fields_stay(
         api.kubectl("-n", namespace, "delete", "-f", "-", input=json.dumps(made))
 
 
-@pytest.mark.parametrize("body", [full_kafka_cluster(), full_consumer_group()], ids=lambda body: str(body["kind"]))
+@pytest.mark.parametrize(("first", "second"), named(REDRIVE_IMMUTABLE))
+def test_redrive_follows_one_spec_to_its_end(
+    api: ApiServer, namespace: str, first: Mapping[str, Any], second: Mapping[str, Any]
+) -> None:
+    made = redrive({"metadata.name": "fixed", "metadata.namespace": namespace, **first})
+    api.kubectl("-n", namespace, "create", "-f", "-", input=json.dumps(made))
+    try:
+        assert REDRIVE_IMMUTABLE_WORDS in refusal(api, namespace, changed(made, second), verb="replace")
+        mutable = changed(made, {"spec.suspend": True, "spec.rate": {"recordsPerSecond": 5}})
+        api.kubectl("-n", namespace, "replace", "--dry-run=server", "-f", "-", input=json.dumps(mutable))
+    finally:
+        api.kubectl("-n", namespace, "delete", "-f", "-", input=json.dumps(made))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [full_kafka_cluster(), full_consumer_group(), full_retry_policy(), full_redrive()],
+    ids=lambda body: str(body["kind"]),
+)
 def test_object_with_every_field_is_stored_as_given(api: ApiServer, namespace: str, body: JsonObject) -> None:
     """Nothing is pruned or defaulted over; also not within Kubernetes' own types in the pod template."""
     assert accepted(api, namespace, body)["spec"] == body["spec"]

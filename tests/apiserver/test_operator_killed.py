@@ -12,7 +12,7 @@ import re
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
@@ -20,6 +20,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests.apiserver import killed_operator, objects
 from tests.apiserver.conftest import Operator, apply, install_crds
@@ -38,7 +39,9 @@ CHILDREN = ("statefulsets", "configmaps", "services", "poddisruptionbudgets", "p
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 VOLATILE = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "generation")
 """`generation` counts steps: a scaling and a new revision may be taken up together or one after the other."""
-UNCOMPARED = ("coordinator", "transitions", "lag", "lagText")
+TOUCHED = "consumerfleet.io/retry-policies"
+"""Pods made within the second of the publication are told of it once more than they need."""
+UNCOMPARED = ("coordinator", "transitions", "lag", "lagText", "retry")
 """Depends on the group's name, on how often somebody looked, and on nothing that the operator did."""
 
 
@@ -106,7 +109,7 @@ class Snapshot:
         states = {
             name: child["metadata"]["annotations"]["consumerfleet.io/revision-state"]
             for name, child in seen["children"].items()
-            if name.startswith("ConfigMap/") and not name.endswith("-handler")
+            if child["metadata"]["labels"]["app.kubernetes.io/component"] == "revision"
         }
         assert states["ConfigMap/flights-NEWEST"] == "Good", states
         assert set(states.values()) == {"Good"}, states
@@ -116,12 +119,14 @@ class Snapshot:
 
 def picture(owner: dict[str, Any], children: list[dict[str, Any]]) -> Any:
     """Children and status of a namespace, without what no two namespaces share: names, uids, hashes, times."""
-    (fleet,) = (child for child in children if child["kind"] == "StatefulSet")
+    fleets = {child["metadata"]["name"]: child for child in children if child["kind"] == "StatefulSet"}
+    fleet = fleets["flights"]
     newest = revision_of(fleet)
     texts = {
         f"{child['kind']}/{child['metadata']['name']}": {
             **{key: value for key, value in child.items() if key not in ("metadata", "spec", "status")},
-            "metadata": {k: v for k, v in child["metadata"].items() if k not in VOLATILE},
+            "metadata": {k: v for k, v in child["metadata"].items() if k not in VOLATILE}
+            | {"annotations": {k: v for k, v in child["metadata"].get("annotations", {}).items() if k != TOUCHED}},
             # The server adds addresses to Services, and defaults to Pods.
             "spec": child["spec"] if child["kind"] in ("StatefulSet", "PodDisruptionBudget") else None,
             "phase": child.get("status", {}).get("phase"),
@@ -160,6 +165,7 @@ class Run:
 
     process: ForkServerProcess
     calls: Any
+    counted: Any
     since: float
     made: int = 0
 
@@ -175,6 +181,7 @@ class Mortal:
 
     forks: ForkServerContext
     kubeconfig: str
+    writes_only: bool = False
 
     def die_all(self, deaths: Mapping[str, tuple[int, Moment]]) -> set[str]:
         """Run an operator in each namespace until its fatal call; returns where one died.
@@ -194,16 +201,16 @@ class Mortal:
                     died.add(name)
                 elif run.is_busy(time.monotonic()):
                     continue
-                else:
-                    self._stop(run.process)
+                elif not self._stop(run.process):
+                    died.add(name)
                 del running[name]
         return died
 
     def count_calls(self, namespace: str, settled: Callable[[], Any]) -> tuple[int, Any]:
         """How many calls an undisturbed operator makes until its fleet is settled, and the picture then."""
-        process, calls = self._start(namespace, 0, "before")
+        process, calls, counted = self._start(namespace, 0, "before")
         eventually(settled, timeout_s=60, what="the undisturbed fleet to settle")
-        needed: int = calls.value
+        needed: int = counted.value
 
         def at_rest() -> Any:
             made, seen = calls.value, settled()
@@ -212,20 +219,22 @@ class Mortal:
             return seen
 
         seen = eventually(at_rest, timeout_s=60, what="the undisturbed operator to come to rest")
-        self._stop(process)
+        assert self._stop(process)
         return needed, seen
 
-    def _start(self, namespace: str, fatal: int, moment: Moment) -> tuple[ForkServerProcess, Any]:
-        calls = self.forks.Value("i", 0)
-        arguments = (self.kubeconfig, namespace, calls, fatal, moment)
+    def _start(self, namespace: str, fatal: int, moment: Moment) -> tuple[ForkServerProcess, Any, Any]:
+        calls, counted = self.forks.Value("i", 0), self.forks.Value("i", 0)
+        arguments = (self.kubeconfig, namespace, calls, counted, fatal, moment, self.writes_only)
         process = self.forks.Process(target=killed_operator.run, args=arguments, daemon=True)
         process.start()
-        return process, calls
+        return process, calls, counted
 
-    def _stop(self, process: ForkServerProcess) -> None:
+    def _stop(self, process: ForkServerProcess) -> bool:
+        """End an operator that seems to be at rest; False when it died at its call all the same."""
         process.terminate()
         process.join(30)
-        assert process.exitcode == 0
+        assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
+        return process.exitcode == 0
 
 
 @pytest.mark.timeout(480)
@@ -262,3 +271,74 @@ def test_operator_killed_at_any_call_converges_after_a_restart(
 
         with Operator(own_api):
             eventually(all_alike, timeout_s=90, what="every fleet to be like the undisturbed one", poll_s=1.0)
+
+
+def act_with_retries(name: str, broker: KafkaBroker) -> list[dict[str, Any]]:
+    """A fleet with retries whose topics and groups shall go with it."""
+    retry = {**objects.retry(), "topics": {"partitions": 1}}
+    return [
+        objects.handler_source(name),
+        objects.cluster(name, broker.bootstrap),
+        objects.policy(name, "1h", "2h"),
+        objects.group(name, retry=retry, deletion={"group": "Delete", "retryTopics": "Delete"}),
+    ]
+
+
+def managed_topics(broker: KafkaBroker, namespaces: Iterable[str]) -> set[str]:
+    """What is left in Kafka of the fleets of these namespaces."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    prefixes = tuple(f"_fleet.{name}.flights." for name in namespaces)
+    return {topic for topic in admin.list_topics(timeout=20).topics if topic.startswith(prefixes)}
+
+
+@pytest.mark.timeout(480)
+def test_operator_killed_at_any_call_leaves_retries_and_deletions_whole(
+    own_api: ApiServer, reader_of_own: Reader, broker: KafkaBroker, forks: ForkServerContext
+) -> None:
+    """Two acts: a fleet with retries is made; then it is deleted, and its topics with it. Killed after each write."""
+    mortal = Mortal(forks, str(own_api.kubeconfig), writes_only=True)
+    alone = "never-killed-with-retries"
+
+    def settled(namespace: str) -> Any:
+        seen = Snapshot.take(reader_of_own).settled(namespace, 1)
+        assert {"StatefulSet/flights-retry", "ConfigMap/flights-retry"} <= seen["children"].keys()
+        return seen
+
+    def gone(namespaces: Iterable[str]) -> bool:
+        left = {body["metadata"]["namespace"] for body in reader_of_own.list("consumergroups")}
+        assert not left.intersection(namespaces), left
+        assert managed_topics(broker, namespaces) == set()
+        return True
+
+    def delete(namespaces: Iterable[str]) -> None:
+        for name in namespaces:
+            own_api.kubectl("-n", name, "delete", "kcg/flights", "--wait=false")
+
+    apply(own_api, [objects.namespace(alone), *act_with_retries(alone, broker)])
+    making, expected = mortal.count_calls(alone, partial(settled, alone))
+    delete([alone])
+    ending, _ = mortal.count_calls(alone, partial(gone, [alone]))
+
+    # A fleet's own writes are the other test's; every second one leaves no step of the retries out.
+    deaths: dict[str, tuple[int, Moment]] = {f"retry-{k}": (k, "after") for k in range(1, making + 1, 2)}
+    assert len(deaths) > ending
+    apply(own_api, [objects.namespace(name) for name in deaths])
+    apply(own_api, [body for name in deaths for body in act_with_retries(name, broker)])
+    died = mortal.die_all(deaths)
+    print(f"{len(died)} of {len(deaths)} operators died while making, of {making} writes")
+    assert len(died) > len(deaths) * 0.8
+
+    def all_alike() -> bool:
+        for name in deaths:
+            assert list(differences(settled(name), expected)) == [], name
+        return True
+
+    with Operator(own_api):
+        eventually(all_alike, timeout_s=120, what="every fleet to be like the undisturbed one", poll_s=1.0)
+    delete(deaths)
+    last = {name: (k, moment) for k, (name, (_, moment)) in enumerate(deaths.items(), start=1) if k <= ending}
+    died = mortal.die_all(last)
+    print(f"{len(died)} of {len(last)} operators died while deleting, of {ending} writes")
+    assert len(died) > len(last) * 0.8
+    with Operator(own_api):
+        eventually(partial(gone, list(deaths)), timeout_s=120, what="every fleet and its topics to be gone", poll_s=1.0)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
 
 from fleet_consumer import naming
 from tests.apiserver import objects
@@ -49,6 +50,13 @@ def member(broker: KafkaBroker, group_id: str, instance_id: str) -> Iterator[Non
         thread.join()
 
 
+def members_of(broker: KafkaBroker, group_id: str) -> int:
+    """How many members a Kafka group has, as an administrator is told."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (described,) = admin.describe_consumer_groups([group_id]).values()
+    return len(described.result(20).members)
+
+
 def instance_ids(here: Site) -> list[str]:
     members = here.get("consumergroups", "flights")["status"].get("members", ())
     return sorted(member["instanceId"] for member in members)
@@ -76,3 +84,23 @@ def test_members_of_removed_workers_leave_and_others_stay(site: Callable[..., Si
         left = sorted([ours[0], "somebody-else"])
         eventually(lambda: instance_ids(here) == left, timeout_s=30, what="only ordinal 1 to be taken out")
         assert here.condition("consumergroups", "flights", "Ready")["status"] == "True"
+
+
+def test_members_of_removed_retry_workers_leave_their_own_group(site: Callable[..., Site], broker: KafkaBroker) -> None:
+    """Retry workers have the same instance ids in a Kafka group of their own; suspended, none of them is wanted."""
+    here = site("retry-members")
+    here.apply(objects.handler_source(here.name), objects.cluster(here.name, broker.bootstrap))
+    here.apply(objects.policy(here.name, "5s"), objects.group(here.name, retry=objects.retry(minReplicas=1)))
+    uid = here.get("consumergroups", "flights")["metadata"]["uid"]
+    here.wait_ready_replicas(1)
+
+    def retry_workers() -> int:
+        return int(here.get("consumergroups", "flights")["status"]["retry"].get("readyReplicas", 0))
+
+    eventually(lambda: retry_workers() == 1, timeout_s=30, what="a retry worker")
+    group_id = naming.retry_group(f"{here.name}.flights")
+    with member(broker, group_id, naming.instance_id(here.name, "flights", uid, 0)):
+        eventually(lambda: members_of(broker, group_id) == 1, timeout_s=30, what="its membership")
+    assert members_of(broker, group_id) == 1, "a static member that stops stays for its session"
+    here.apply(objects.group(here.name, retry=objects.retry(minReplicas=1), suspend=True))
+    eventually(lambda: members_of(broker, group_id) == 0, timeout_s=60, what="its member to be taken out")

@@ -10,13 +10,22 @@ import pytest
 
 from fleet_consumer.net import parse_address
 from fleet_consumer.wire.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from fleet_consumer.wire.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from fleet_consumer.wire.create_topics import CreateTopicsRequest
-from fleet_consumer.wire.describe_configs import BROKER_RESOURCE, DescribeConfigsRequest, DescribeConfigsResource
+from fleet_consumer.wire.delete_groups import DeleteGroupsRequest
+from fleet_consumer.wire.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from fleet_consumer.wire.describe_configs import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.find_coordinator import FindCoordinatorRequest
 from fleet_consumer.wire.headers import decode_response_header, encode_request
 from fleet_consumer.wire.heartbeat import HeartbeatRequest
+from fleet_consumer.wire.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
 from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from fleet_consumer.wire.leave_group import LeaveGroupRequest, LeaveGroupRequestMember
 from fleet_consumer.wire.list_groups import ListGroupsRequest
@@ -65,6 +74,18 @@ def sample(cls: type[Request[Any]], version: int) -> Request[Any]:
         ListGroupsRequest: ListGroupsRequest(states_filter=(), types_filter=()),
         OffsetDeleteRequest: OffsetDeleteRequest(group_id=GROUP, topics=()),
         CreateTopicsRequest: CreateTopicsRequest(topics=(), timeout_ms=1_000, validate_only=True),
+        CreatePartitionsRequest: CreatePartitionsRequest(
+            topics=(CreatePartitionsTopic(name="missing", count=2, assignments=None),),
+            timeout_ms=1_000, validate_only=True,
+        ),
+        DeleteTopicsRequest: DeleteTopicsRequest(topic_names=("missing",), timeout_ms=1_000)
+        if version < 6
+        else DeleteTopicsRequest(topics=(DeleteTopicState(name="missing"),), timeout_ms=1_000),
+        DeleteGroupsRequest: DeleteGroupsRequest(groups_names=("missing",)),
+        IncrementalAlterConfigsRequest: IncrementalAlterConfigsRequest(
+            resources=(AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name="missing", configs=()),),
+            validate_only=True,
+        ),
         DescribeConfigsRequest: DescribeConfigsRequest(
             resources=(
                 DescribeConfigsResource(resource_type=BROKER_RESOURCE, resource_name="1", configuration_keys=None),

@@ -83,9 +83,10 @@ class Kafka:
         self.bootstrap = bootstrap
         self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
 
-    def create(self, *topics: str, partitions: int = 4) -> None:
+    def create(self, *topics: str, partitions: int = 4, config: Mapping[str, str] | None = None) -> None:
         """Create topics and wait until they have leaders."""
-        for future in self._admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics]).values():
+        wanted = [NewTopic(topic, partitions, 1, config=dict(config or {})) for topic in topics]
+        for future in self._admin.create_topics(wanted).values():
             future.result(30)
 
     def topics(self) -> set[str]:
@@ -182,16 +183,24 @@ def free_port() -> int:
 
 
 class Worker:
-    """One `fleet-consumer run` process."""
+    """One `fleet-consumer run` process; `role` is `main` or `retry`. `command` starts another program in its place."""
 
-    def __init__(self, settings: Mapping[str, Any], folder: Path, ordinal: int = 0) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        folder: Path,
+        ordinal: int = 0,
+        *,
+        role: str = "main",
+        command: Sequence[str] = (COMMAND,),
+    ) -> None:
         self.port = free_port()
         self.log = folder / f"worker-{self.port}.log"
         config = folder / f"worker-{self.port}.json"
         config.write_text(json.dumps({**settings, "httpPort": self.port}))
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [COMMAND, "run", "--config", str(config)],
+                [*command, "run", "--config", str(config), *([] if role == "main" else ["--role", role])],
                 stderr=log,
                 stdout=log,
                 env={**os.environ, "POD_NAME": f"{settings['name']}-{ordinal}", "POD_NAMESPACE": "default"},
@@ -242,6 +251,11 @@ class Worker:
     def running(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
     def terminate(self, timeout_s: float = 30) -> int:
         """SIGTERM, as a kubelet does; the exit code."""
         self._process.send_signal(signal.SIGTERM)
@@ -264,12 +278,21 @@ class Worker:
 class Fleet:
     """A group of its own: topics, settings, a handler."""
 
-    def __init__(self, kafka: Kafka, folder: Path, name: str, *, partitions: int = 4) -> None:
+    def __init__(
+        self,
+        kafka: Kafka,
+        folder: Path,
+        name: str,
+        *,
+        partitions: int = 4,
+        failed_config: Mapping[str, str] | None = None,
+    ) -> None:
         self.kafka = kafka
         self.folder = folder
         self.name = name
         self.source, self.output, self.failed = name, f"{name}-done", naming.failed_topic(name)
-        kafka.create(self.source, self.output, self.failed, partitions=partitions)
+        kafka.create(self.source, self.output, partitions=partitions)
+        kafka.create(self.failed, partitions=partitions, config=failed_config)
         (folder / "handler.py").write_text(HANDLER.replace("OUTPUT", repr(self.output)))
 
     def settings(self, **changes: Any) -> dict[str, Any]:
@@ -306,6 +329,7 @@ class Fleet:
                 "properties": {},
             },
             "failedTopic": self.failed,
+            "retry": None,
             "httpPort": 0,
             "drainSeconds": 20,
         }
@@ -317,9 +341,9 @@ class Fleet:
             target[last] = value
         return settings
 
-    def worker(self, ordinal: int = 0, **changes: Any) -> Worker:
+    def worker(self, ordinal: int = 0, *, command: Sequence[str] = (COMMAND,), **changes: Any) -> Worker:
         """Start a worker."""
-        return Worker(self.settings(**changes), self.folder, ordinal)
+        return Worker(self.settings(**changes), self.folder, ordinal, command=command)
 
     def send(self, *wishes: Mapping[str, Any], partition: int | None = None) -> None:
         """Write one record for each wish."""

@@ -46,6 +46,7 @@ def test_pure_packages_touch_no_clock_socket_thread_or_chance() -> None:
         "consumer_image/fleet_consumer/wire",
         "consumer_image/fleet_consumer/assignors",
         "consumer_image/fleet_consumer/group",
+        "consumer_image/fleet_consumer/retry",
         "operator/fleet_operator/planning",
     )
     forbidden = {"time", "socket", "threading", "random", "asyncio", "selectors", "subprocess"}

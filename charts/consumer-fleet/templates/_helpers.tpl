@@ -38,18 +38,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- /* What the operator may do where it serves ConsumerGroups. Secrets are read by name only, never listed. */}}
 {{- define "consumer-fleet.rules" -}}
 - apiGroups: [consumerfleet.io]
-  resources: [kafkaclusters, consumergroups]
+  resources: [kafkaclusters, consumergroups, retrypolicies, redrives]
   verbs: [get, list, watch]
 - apiGroups: [consumerfleet.io]
-  resources: [kafkaclusters/status, consumergroups/status]
+  resources: [kafkaclusters/status, consumergroups/status, retrypolicies/status, redrives/status]
   verbs: [get, patch]
 - apiGroups: [consumerfleet.io]
+  # For the finalizer of objects whose spec.deletion asks for something; nothing else of them is ever written.
+  resources: [consumergroups]
+  verbs: [patch]
+- apiGroups: [consumerfleet.io]
   # For children that block the deletion of their owner, where the API server checks who may say so.
-  resources: [consumergroups/finalizers]
+  resources: [consumergroups/finalizers, retrypolicies/finalizers, redrives/finalizers]
   verbs: [update]
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, watch, create, update, delete]
 - apiGroups: [""]
   resources: [configmaps, pods]
   verbs: [get, list, watch, create, patch, delete]

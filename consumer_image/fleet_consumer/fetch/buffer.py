@@ -52,6 +52,11 @@ class PartitionBuffer:
         """How many records are held back by a pause."""
         return sum(len(run) for run in self.held if isinstance(run, list))
 
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes their values have."""
+        return sum(value_bytes(run) for run in self.held if isinstance(run, list))
+
 
 class ReadAhead:
     """The queue between whoever reads and the user's thread, with the counts that make back-pressure.

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from fleet_consumer.clock import SystemClock
 from fleet_consumer.fetch.librdkafka import tls_files
 from fleet_consumer.record import Headers
 
 logger = logging.getLogger(__name__)
+
+_CLOCK: Final = SystemClock()
 
 PURGE_S = 5.0
 """How long a producer that is replaced may take to tell of the records that it gives up; it takes next to none."""
@@ -30,6 +33,15 @@ DEFAULTS: Mapping[str, Any] = {
     "compression.type": "lz4",
 }
 """What every producer of ours starts from; a caller's settings win."""
+
+DENSE: Final[Mapping[str, Any]] = {"compression.type": "zstd", "compression.level": 12}
+"""For single records; about as small as anything that a source topic's own producers may have done."""
+
+BATCH_BYTES_MAX: Final = 1_000_000
+"""librdkafka's own limit of a batch."""
+
+RECORD_BYTES_MAX: Final = 1_000_000_000
+"""The most that librdkafka allows `message.max.bytes` to be."""
 
 
 class ProduceFailed(Exception):
@@ -56,18 +68,29 @@ class SendHandle:
             self.error = ProduceFailed(self.topic, error.name(), error.str())
         self.done = True
 
+    def _failed(self, reason: str, detail: str) -> None:
+        self.error, self.done = ProduceFailed(self.topic, reason, detail), True
+
 
 class RecordProducer:
     """An idempotent producer with acks from all replicas. One thread may use it.
 
     `settings` are librdkafka's properties (`fetch.librdkafka.connection_config` makes the connection's part).
+    `message_max_bytes` is the `max.message.bytes` of the topics written to, where it is known: no batch of several
+    records gets larger, and how large a single one may be is left to the broker, because it counts after compression
+    and librdkafka before. One that the broker refuses is sent once more, compressed as far as it goes: whoever wrote it
+    first may have compressed it better than we usually do.
     """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._settings = {**DEFAULTS, **settings, "error_cb": self._on_error}
+    def __init__(self, settings: Mapping[str, Any], *, message_max_bytes: int | None = None) -> None:
+        limits: dict[str, Any] = {} if message_max_bytes is None else _limits(message_max_bytes)
+        self._settings = {**DEFAULTS, **limits, **settings, "error_cb": self._on_error}
         # Before the producer reads them: a renewal in between must not be missed.
         self._tls_files = tls_files(settings)
         self._producer = Producer(self._settings)
+        # For records that are too large otherwise; made when the first one is.
+        self._dense: Producer | None = None
+        self._limited = message_max_bytes is not None
         # Whether librdkafka has met trouble since everything was last known to be written.
         self._troubled = False
 
@@ -82,31 +105,70 @@ class RecordProducer:
     ) -> SendHandle:
         """Hand one record to librdkafka and return at once; text is written as UTF-8.
 
-        `partition` None lets the key choose. What librdkafka refuses at once (too large, queue full for more than a
-        moment) is told through the handle like any other failure, so that callers have one place to look.
+        `partition` None lets the key choose. One that the topic does not have is halved until it does, so that the same
+        wish leads to the same partition for everybody who sees as many. What librdkafka refuses at once (too large,
+        queue full for more than a moment) is told through the handle like any other failure, so that callers have one
+        place to look.
         """
         self._reopen_if_useful()
         handle = SendHandle(topic)
+        self._produce(self._producer, handle, key, value, list(headers), partition)
+        return handle
+
+    def _produce(
+        self,
+        producer: Producer,
+        handle: SendHandle,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        headers: list[tuple[str, str | bytes | None]],
+        partition: int | None,
+    ) -> None:
+        def again(error: KafkaError) -> bool:
+            """Send it in another way, if there is one."""
+            if partition and error.code() == KafkaError._UNKNOWN_PARTITION:
+                self._produce(producer, handle, key, value, headers, partition // 2)
+            elif self._limited and producer is not self._dense and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                self._produce(self._dense_producer(), handle, key, value, headers, partition)
+            else:
+                return False
+            return True
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None or not again(error):
+                handle._delivered(error, message)
+
         extra: dict[str, Any] = {} if partition is None else {"partition": partition}
+        # The function above keeps the record for as long as it is on its way; not where there is no other way.
+        on_delivery = delivered if partition or self._limited else handle._delivered
         for attempt in range(2):
             try:
-                self._producer.produce(topic, value, key, headers=list(headers), on_delivery=handle._delivered, **extra)
-                break
+                producer.produce(handle.topic, value, key, headers=headers, on_delivery=on_delivery, **extra)
+                return
             except BufferError as full:
                 if attempt:
-                    handle.error, handle.done = ProduceFailed(topic, "QueueFull", str(full)), True
+                    handle._failed("QueueFull", str(full))
                 else:
-                    self._producer.poll(1.0)
+                    producer.poll(1.0)
             except KafkaException as refused:
-                error = refused.args[0]
-                handle.error, handle.done = ProduceFailed(topic, error.name(), error.str()), True
-                break
-        return handle
+                error: KafkaError = refused.args[0]
+                if not again(error):
+                    handle._failed(error.name(), error.str())
+                return
+
+    def _dense_producer(self) -> Producer:
+        if self._dense is None:
+            self._dense = Producer({**self._settings, **DENSE})
+        return self._dense
 
     def flush(self, timeout_s: float) -> int:
         """Wait until every record sent so far is written or given up, at most `timeout_s`; how many are left."""
         self._reopen_if_useful()
+        deadline = _CLOCK.monotonic() + timeout_s
         left = int(self._producer.flush(timeout_s))
+        if self._dense is not None:
+            # After the other: what that one could not get rid of is in here by now.
+            left += int(self._dense.flush(max(0.0, deadline - _CLOCK.monotonic())))
         if not left:
             self._troubled = False
         return left
@@ -126,11 +188,21 @@ class RecordProducer:
         except KafkaException as refused:  # renewed by halves, or wrongly; librdkafka goes on trying with the old
             logger.warning("renewed TLS files are of no use: %s", refused.args[0].str())
             return
-        worn, self._producer = self._producer, fresh
-        worn.purge()
-        worn.flush(PURGE_S)
+        worn = [self._producer, *([] if self._dense is None else [self._dense])]
+        self._producer, self._dense = fresh, None
+        for each in worn:
+            each.purge()
+            each.flush(PURGE_S)
         self._troubled = False
         logger.info("TLS files have changed: the producer connects anew")
 
     def _on_error(self, error: KafkaError) -> None:
         self._troubled = True
+
+
+def _limits(message_max_bytes: int) -> dict[str, int]:
+    """librdkafka's properties for topics with this `max.message.bytes`.
+
+    A batch that is too large is refused as a whole, with all the small records in it; so batches end below the limit.
+    """
+    return {"message.max.bytes": RECORD_BYTES_MAX, "batch.size": min(BATCH_BYTES_MAX, message_max_bytes)}

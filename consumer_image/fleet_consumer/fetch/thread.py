@@ -145,7 +145,7 @@ class FetchThread:
 
         def command(consumer: confluent_kafka.Consumer) -> None:
             if part in self._buffers:
-                consumer.seek(_at(part, offset))
+                _seek(consumer, part, offset)
                 self._buffers[part] = buffer
                 self._next[part] = offset
 
@@ -358,6 +358,21 @@ class FetchThread:
         trouble = DataPlaneFailed(f"{about}{error.name()}: {error.str()}")
         self._trouble = trouble, self._clock.monotonic() + TROUBLE_TOLD_S
         logger.warning("data plane: %s", trouble)
+
+
+def _seek(consumer: confluent_kafka.Consumer, partition: tuple[str, int], offset: int) -> None:
+    """Seek, also in a partition that librdkafka has been assigned and has not begun to read.
+
+    It begins only when others that were taken away have come to their stop, and refuses to seek until then. Assigned
+    anew it begins where it should.
+    """
+    try:
+        consumer.seek(_at(partition, offset))
+    except KafkaException as refused:
+        if refused.args[0].code() != KafkaError._STATE:
+            raise
+        consumer.incremental_unassign([_at(partition)])
+        consumer.incremental_assign([_at(partition, offset)])
 
 
 def _at(partition: tuple[str, int], offset: int | None = None, epoch: int = -1) -> confluent_kafka.TopicPartition:

@@ -1,24 +1,32 @@
 """From what a handler raised to what happens to its record.
 
 There is one classifier, so that the main flow, retries and reprocessing runs cannot judge the same error differently.
-This version knows no retry policy: whatever would be tried again has no attempt left, and so ends in the failed topic.
+What a handler says itself comes first, then the policy's rules in their order, then what is sensible for the kind of
+error. Without a policy nothing has an attempt left, and what would be tried again ends in the failed topic.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, overload
 
-from fleet_consumer.record import Fatal, Skip
+from fleet_consumer.patterns import found
+from fleet_consumer.record import Fatal, RetryAfter, Skip
+from fleet_consumer.retry.policy import Policy, Rule, Then
 
 MESSAGE_BYTES_MAX: Final = 1024
 """Limit of an error's text in a header: enough for a cause, small beside any topic's `max.message.bytes`."""
 
+RULE_BYTES_MAX: Final = 256
+"""Limit of a rule's name in a header: a regular expression may be long."""
+
+RETRY_AFTER_MAX_S: Final = 10.0**9
+"""What is longer than thirty years is the longest delay all the same; infinity included."""
 
 TIMEOUT_CLASS: Final = "Timeout"
 """The error class of a handler that took too long, as rules and headers know it."""
-
 
 HTTP_STATUS_CLASS: Final = "HttpStatus"
 """The error class of an HTTP handler's answer; the status is the first word of its text."""
@@ -31,20 +39,35 @@ class FailureReason(StrEnum):
     FATAL = "fatal"
     UNDECODABLE = "undecodable"
     TIMEOUT = "timeout"
+    BREAKER = "breaker"
+    MANUAL = "manual"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The record goes to the failed topic. `error_class` is qualified by its module unless it is a builtin."""
+    """The record goes to the failed topic. `error_class` is qualified by its module unless it is a builtin; `rule` is
+    the name of the policy's rule that matched, empty when none did."""
 
     reason: FailureReason
     error_class: str
     message: str
+    rule: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The record is tried again if it has an attempt left; `failure` is what it becomes otherwise.
+
+    `after_s` is how long the application wants it to wait at least, None: as its policy says.
+    """
+
+    after_s: float | None
+    failure: Failure
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The record is dropped because its handler said so; counted, never written anywhere."""
+    """The record is dropped because its handler or a rule said so; counted, never written anywhere."""
 
     message: str
 
@@ -84,22 +107,99 @@ class HttpStatus(Exception):
         return self.status < 500 and self.status != 429
 
 
-def classify(error: BaseException) -> Failure | Drop:
-    """Decide what happens to the record whose handler raised `error`; never raises itself."""
+@overload
+def classify(error: BaseException, policy: None = None) -> Failure | Drop: ...
+
+
+@overload
+def classify(error: BaseException, policy: Policy | None) -> Retry | Failure | Drop: ...
+
+
+def classify(error: BaseException, policy: Policy | None = None) -> Retry | Failure | Drop:
+    """Decide what happens to the record whose handler raised `error`; never raises itself.
+
+    Without a policy the answer is never `Retry`.
+    """
     if isinstance(error, Skip):
-        return Drop(cut(error.reason))
-    if isinstance(error, TimedOut):
-        return Failure(FailureReason.TIMEOUT, TIMEOUT_CLASS, error_text(error))
-    if isinstance(error, HttpStatus):
-        reason = FailureReason.FATAL if error.final else FailureReason.EXHAUSTED
-        return Failure(reason, HTTP_STATUS_CLASS, error_text(error))
+        return Drop(error_text(error))
+    if isinstance(error, Fatal | OutputRefused):
+        return _failure(error, FailureReason.FATAL)
+    if policy is None:
+        return _without_policy(error)
+    if isinstance(error, RetryAfter):
+        return Retry(_seconds(error.seconds), _exhausted(error))
     if isinstance(error, Undecodable):
-        reason = FailureReason.UNDECODABLE
-    elif isinstance(error, Fatal | OutputRefused):
-        reason = FailureReason.FATAL
-    else:
-        reason = FailureReason.EXHAUSTED
-    return Failure(reason, class_name(type(error)), error_text(error))
+        return _decided(error, policy.undecodable, "undecodable")
+    text = error_text(error)
+    for rule in policy.rules:
+        if _matches(rule, error, text):
+            return _decided(error, rule.then, cut(rule.name, RULE_BYTES_MAX))
+    if isinstance(error, HttpStatus) and error.final:
+        return _failure(error, FailureReason.FATAL)
+    return Retry(None, _exhausted(error))
+
+
+def _without_policy(error: BaseException) -> Failure:
+    final = isinstance(error, HttpStatus) and error.final
+    return _failure(error, FailureReason.FATAL) if final else _exhausted(error)
+
+
+def _decided(error: BaseException, then: Then, rule: str) -> Retry | Failure | Drop:
+    exhausted = _exhausted(error, rule)
+    if then is Then.RETRY:
+        return Retry(None, exhausted)
+    if then is Then.DROP:
+        return Drop(cut(f"{rule}: {exhausted.message}"))
+    # An undecodable record and a handler that was too slow keep their own reason: it is what people look for.
+    kept = isinstance(error, Undecodable | TimedOut)
+    return exhausted if kept else _failure(error, FailureReason.FATAL, rule)
+
+
+def _exhausted(error: BaseException, rule: str = "") -> Failure:
+    """What the error makes of a record that has no attempt left."""
+    if isinstance(error, TimedOut):
+        return _failure(error, FailureReason.TIMEOUT, rule)
+    if isinstance(error, Undecodable):
+        return _failure(error, FailureReason.UNDECODABLE, rule)
+    return _failure(error, FailureReason.EXHAUSTED, rule)
+
+
+def _failure(error: BaseException, reason: FailureReason, rule: str = "") -> Failure:
+    # `raise RetryAfter(5) from error`: the error is what a person wants to read about.
+    told = error.__cause__ if isinstance(error, RetryAfter) and error.__cause__ is not None else error
+    return Failure(reason, _class_of(told), error_text(told), rule)
+
+
+def _matches(rule: Rule, error: BaseException, text: str) -> bool:
+    if rule.exception is not None:
+        return any(rule.exception in names for names in map(_names, type(error).__mro__))
+    if rule.http_status is not None:
+        return isinstance(error, HttpStatus) and _status_matches(rule.http_status, error.status)
+    return rule.message is not None and found(rule.message, text)
+
+
+def _names(kind: type) -> tuple[str, ...]:
+    """The names under which a rule may know a class, bare and qualified."""
+    own = (TIMEOUT_CLASS,) if kind is TimedOut else ()
+    return (*own, kind.__name__, kind.__qualname__, f"{kind.__module__}.{kind.__qualname__}")
+
+
+def _status_matches(wanted: str, status: int) -> bool:
+    return wanted == str(status) or wanted == f"{status // 100}xx"
+
+
+def _seconds(wanted: object) -> float | None:
+    """A handler may have put anything there: None for what is no length of time, which then is up to the policy."""
+    if isinstance(wanted, bool) or not isinstance(wanted, int | float) or math.isnan(wanted):
+        return None
+    return max(0.0, min(float(wanted), RETRY_AFTER_MAX_S))
+
+
+def _class_of(error: BaseException) -> str:
+    """The class of an error as headers and logs name it; our own two have names that do not change with our code."""
+    if isinstance(error, TimedOut):
+        return TIMEOUT_CLASS
+    return HTTP_STATUS_CLASS if isinstance(error, HttpStatus) else class_name(type(error))
 
 
 def class_name(kind: type[BaseException]) -> str:

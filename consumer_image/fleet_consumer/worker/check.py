@@ -30,10 +30,12 @@ from fleet_consumer.net import (
     NetworkClient,
     TlsFailed,
 )
+from fleet_consumer.section import SettingsInvalid
 from fleet_consumer.wire.errors import ErrorCode, KafkaError, describe, is_retriable
 from fleet_consumer.worker.config import WorkerConfig, load_config
-from fleet_consumer.worker.process import handler_of, tell_termination
-from fleet_consumer.worker.section import SettingsInvalid
+from fleet_consumer.worker.ending import tell_termination
+from fleet_consumer.worker.policy_file import PolicyFile
+from fleet_consumer.worker.process import handler_of
 from fleet_consumer.worker.settings import CredentialsUnreadable, connection_settings
 
 EXIT_PASSED: Final = 0
@@ -95,6 +97,7 @@ def examine(config: WorkerConfig, clock: Clock) -> CheckResult:
     try:
         for step in STEPS:
             step(config)
+        _read_policies(config, clock)
         _await_handler(config, clock)
         _ask_brokers(config, clock)
     except (SettingsInvalid, HandlerImportFailed, HandlerNotCallable) as error:
@@ -110,6 +113,16 @@ def examine(config: WorkerConfig, clock: Clock) -> CheckResult:
 
 def _handler_loads(config: WorkerConfig) -> None:
     handler_of(config, SystemClock())
+
+
+def _read_policies(config: WorkerConfig, clock: Clock) -> None:
+    """The retry policies are no part of a revision: it may pass once they are mended."""
+    if config.retry is None:
+        return
+    file = PolicyFile(config.retry.policy_file, clock)
+    file.look()
+    if file.trouble is not None:
+        raise _Surroundings(file.trouble.reason, str(file.trouble))
 
 
 def _await_handler(config: WorkerConfig, clock: Clock) -> None:

@@ -11,24 +11,30 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Final
 
-from fleet_consumer.worker import offsets_command
+from fleet_consumer.worker import offsets_command, redrive_command
 from fleet_consumer.worker.local_options import EXAMPLES, add_local_options
+from fleet_consumer.worker.role import Role
 
 DEFAULT_CONFIG: Final = "/etc/consumer-fleet/worker.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     if options.command == "check":
         return _check(options.config)
     if options.command == "offsets":
         return offsets_command.run(options)
+    if options.command == "redrive":
+        return redrive_command.run(options)
     if options.local is not None:
+        if options.role != Role.MAIN.value:
+            parser.error("--role retry needs a group's settings and policies; --local has none")
         from fleet_consumer.worker.local import run_local
 
         return run_local(options, os.environ)
-    return _run(options.config)
+    return _run(options.config, Role(options.role))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -43,6 +49,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    run.add_argument(
+        "--role",
+        choices=[role.value for role in Role],
+        default=Role.MAIN.value,
+        help="main reads the source topics, retry the group's retry and redrive topics (default: %(default)s)",
+    )
     add_local_options(run)
     check = commands.add_parser(
         "check",
@@ -52,6 +64,14 @@ def _parser() -> argparse.ArgumentParser:
         "be mended, 21 the surroundings (brokers, credentials, topics).",
     )
     offsets_command.add_options(commands.add_parser("offsets", help="show what a group has committed"))
+    redrive = commands.add_parser(
+        "redrive",
+        help="put failed records back for their group, once each",
+        description="Write the selected records of a group's failed topic to its redrive topic. The last line of "
+        "standard output is a JSON object: ok, selected, moved, guarded, refused; or ok, reason, message. Exit codes: "
+        "0 done, 20 the settings must be mended, 21 stopped or in trouble: goes on when it is started again.",
+    )
+    redrive_command.add_options(redrive)
     for command in (run, check):
         command.add_argument("--config", default=DEFAULT_CONFIG, metavar="FILE", help="default: %(default)s")
     return parser
@@ -65,15 +85,15 @@ def _check(path: str) -> int:
     return result.exit_code
 
 
-def _run(path: str) -> int:
+def _run(path: str, role: Role) -> int:
     from fleet_consumer.handlers import HandlerImportFailed, HandlerNotCallable
+    from fleet_consumer.section import SettingsInvalid
     from fleet_consumer.worker.check import EXIT_REVISION, CheckResult
     from fleet_consumer.worker.config import load_config
     from fleet_consumer.worker.process import run_worker
-    from fleet_consumer.worker.section import SettingsInvalid
 
     try:
-        return run_worker(load_config(path), os.environ)
+        return run_worker(load_config(path), os.environ, role=role)
     except (SettingsInvalid, HandlerImportFailed, HandlerNotCallable) as error:
         CheckResult.refused(error).tell()
         return EXIT_REVISION

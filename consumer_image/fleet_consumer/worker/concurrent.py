@@ -11,6 +11,9 @@ unfinished one (`window`): past that the partition is paused, so one slow record
 What leaves with its partition: waiting records are forgotten, except those below one that has begun, which are handled
 still as long as there is time, because everything from the first unfinished record on would be repeated by the next
 owner. What comes back for a partition that is gone meanwhile moves nothing: it is recognised by its progress object.
+
+Under a brake nothing new begins. A record that comes back failed and has to stay is parked: unfinished, its key's lane
+still taken, so that those behind it wait; it is the first to be handled again when the brake lets one through.
 """
 
 from __future__ import annotations
@@ -18,17 +21,18 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fleet_consumer.fetch.records import Run
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.worker.brake import Pace
 from fleet_consumer.worker.crew import Crew
 from fleet_consumer.worker.lanes import Lanes
 from fleet_consumer.worker.loop import POLL_TIMEOUT_S, ConsumeLoop
 from fleet_consumer.worker.outbox import Outgoing
-from fleet_consumer.worker.pauses import WINDOW_FULL, Pauses
+from fleet_consumer.worker.pauses import WINDOW_FULL
 from fleet_consumer.worker.progress import PartitionProgress, Unfinished
 from fleet_consumer.worker.stats import DONE
 
@@ -73,13 +77,13 @@ class _Work:
 class ConcurrentLoop(ConsumeLoop):
     """A consume loop with a crew. `crew` is started by its owner; everything else is as in `ConsumeLoop`."""
 
-    def __init__(self, *, crew: Crew, pauses: Pauses, concurrency: Concurrency, **parts: Any) -> None:
+    def __init__(self, *, crew: Crew, concurrency: Concurrency, **parts: Any) -> None:
         super().__init__(**parts)
         self._crew = crew
-        self._pauses = pauses
         self._concurrency = concurrency
         self._lanes: Lanes[Lane, _Work] = Lanes()
         self._begun: dict[PartitionProgress[Outgoing], int] = {}
+        self._parked: deque[_Work] = deque()
         self._out = 0
         self._came_back: deque[tuple[_Work, Sequence[Result], float]] = deque()
         self._news = threading.Event()
@@ -104,17 +108,25 @@ class ConcurrentLoop(ConsumeLoop):
         try:
             if self.stopping:
                 self._forget_waiting(list(self.progress.partitions))
-            while self.in_flight and self._stop_at is not None and self._clock.monotonic() < self._stop_at:
+            while self._comes_to_an_end() and self._stop_at is not None and self._clock.monotonic() < self._stop_at:
                 self._turn(0)
         finally:
             super().close(timeout_s)
 
+    def _comes_to_an_end(self) -> bool:
+        """Whether anything in flight is with the crew, or may still get there."""
+        return bool(self._out or (self._in_flight and self._pace is Pace.FULL))
+
     def _turn(self, room: int) -> None:
         before = self._clock.monotonic()
+        self._match_pace()
         runs = self._receive(self._limit(room))
         self._stats.poll_wait_seconds += self._clock.monotonic() - before
         for run in runs:
             self._note_run(run)
+        runs = self._intake.admit(runs, self.progress.partitions)
+        self._idle = not runs and not self._in_flight and not self._parked
+        for run in runs:
             if not self.stopping:
                 self._take_up(run)
         self._stats.batches += bool(runs)
@@ -134,43 +146,59 @@ class ConcurrentLoop(ConsumeLoop):
         records. So with records in flight the first only looks, and the second waits: for long only while every hand
         is full, because then no new record could begin anyway.
         """
+        wait_s = self._intake.before_poll(self.progress.partitions, POLL_TIMEOUT_S)
         if not self._in_flight:
-            return self._poll(SHORT_POLL_S if self._open_writes else POLL_TIMEOUT_S, max_records=limit)
+            return self._poll(min(SHORT_POLL_S, wait_s) if self._open_writes else wait_s, max_records=limit)
         runs = self._poll(0.0, max_records=limit) if limit else []
         if not runs and not self._came_back:
-            idle = self._open_writes or self._out < self._crew.size
-            self._poll(SHORT_POLL_S if idle else POLL_TIMEOUT_S, max_records=0)
+            idle = self._open_writes or self._out < self._hands()
+            self._poll(min(SHORT_POLL_S, wait_s) if idle else wait_s, max_records=0)
         return runs
 
     def _limit(self, room: int) -> int:
+        if self._pace is Pace.PROBE:
+            return 0 if self._in_flight or self._parked else min(room, 1)
         return min(room, self._concurrency.poll_max)
+
+    def _hands(self) -> int:
+        """How many calls may be under way at once."""
+        return {Pace.FULL: self._crew.size, Pace.PROBE: 1, Pace.STOP: 0}[self._pace]
 
     def _take_up(self, run: Run) -> None:
         """From now on these records are ours to finish; their bytes are kept as they were read."""
         topic_partition = run.topic_partition
         partition = self.progress.partitions[topic_partition]
         works: list[_Work] = []
+        present, count = self._intake.present, 0
         for record in run.records:
+            shown = record if present is None else present(record)
+            if shown is None:
+                continue  # a copy: whatever stands before it is finished first all the same
+            count += 1
             # The assignment fills a fetched record: what several threads look at may not change its class meanwhile.
             key = record.key = record.key
             entry = Unfinished[Outgoing](record, key, record.value, DONE, [], handled=False)
             partition.unfinished.append(entry)
             if self._concurrency.batch and works:
                 works[0].entries.append(entry)
-                works[0].records.append(record)
+                works[0].records.append(shown)
             else:
                 lane = topic_partition if self._concurrency.batch else _lane(topic_partition, key)
-                works.append(_Work(topic_partition, partition, [entry], lane, self._report, [record]))
+                works.append(_Work(topic_partition, partition, [entry], lane, self._report, [shown]))
         for work in works:
             self._lanes.add(work.lane, work)
         last = run.records[-1]
         partition.handled(last.offset, last.leader_epoch)
-        self._in_flight += len(run.records)
+        self._in_flight += count
 
     def _issue(self) -> None:
-        while self._out < self._crew.size and (ready := self._lanes.next()) is not None:
+        hands = self._hands()
+        while self._parked and self._out < hands:
+            self._out += 1
+            self._crew.give(self._from_parked())
+        while self._out < hands and (ready := self._lanes.next()) is not None:
             lane, work = ready
-            if self._concurrency.batch and lane is not None:
+            if self._concurrency.batch and lane is not None and self._pace is Pace.FULL:
                 self._fill_up(lane, work)
             self._begun[work.partition] = max(self._begun.get(work.partition, -1), work.entries[-1].record.offset)
             self._out += 1
@@ -201,17 +229,49 @@ class ConcurrentLoop(ConsumeLoop):
         self._news.clear()
         while self._came_back:
             work, results, seconds = self._came_back.popleft()
-            self._lanes.done(work.lane)
             self._out -= 1
             self._in_flight -= len(work.entries)
             self._stats.handler_seconds += seconds
             if not self._owns(work.topic_partition, work.partition):
+                self._lanes.done(work.lane)
                 self._stats.abandoned += len(work.entries)
                 continue
+            staying = []
             for entry, result in zip(work.entries, results, strict=True):
-                self._judge.conclude(entry, result)
+                if not self._judge.conclude(entry, result, self._handled):
+                    staying.append(entry)
+                    continue
+                self._handled += 1
                 wrote = wrote or bool(entry.writes)
+            if staying:
+                self._park(work, staying)
+            else:
+                self._lanes.done(work.lane)
+            if staying or self._pace is Pace.PROBE:
+                self._match_pace()
         return wrote
+
+    def _park(self, work: _Work, entries: list[Unfinished[Outgoing]]) -> None:
+        """These are handled again later, as they were read, whatever decoding and their handler have made of them."""
+        as_read = (replace(entry.record, key=entry.key, value=entry.value) for entry in entries)
+        records = [self._intake.retell(record) for record in as_read]
+        again = _Work(work.topic_partition, work.partition, entries, work.lane, self._report, records)
+        if self._pace is Pace.PROBE:
+            self._parked.appendleft(again)
+        else:
+            self._parked.append(again)
+
+    def _from_parked(self) -> _Work:
+        """What was parked first; where one record at a time is let through, only its first one. The lane stays with
+        the others then: they go on after that one, for nothing else does before it has succeeded."""
+        work = self._parked.popleft()
+        if self._pace is Pace.PROBE and len(work.entries) > 1:
+            first = _Work(work.topic_partition, work.partition, [work.entries.pop(0)], None, self._report)
+            first.records.append(work.records.pop(0))
+            self._parked.appendleft(work)
+            work = first
+        self._in_flight += len(work.entries)
+        return work
 
     def _regulate(self) -> None:
         window = self._concurrency.window
@@ -231,7 +291,11 @@ class ConcurrentLoop(ConsumeLoop):
             self._take_back()
             self._issue()
             left = deadline - self._clock.monotonic()
-            if left <= 0 or all(each.handled for partition in going.values() for each in partition.unfinished):
+            if (
+                left <= 0
+                or not (self._out or self._pace is Pace.FULL)
+                or all(each.handled for partition in going.values() for each in partition.unfinished)
+            ):
                 break
             self._news.wait(min(left, POLL_TIMEOUT_S))
         super()._finish(going, max(0.0, deadline - self._clock.monotonic()))
@@ -257,7 +321,9 @@ class ConcurrentLoop(ConsumeLoop):
     def _forget(self, partitions: Sequence[TopicPartition]) -> None:
         going = [self.progress.partitions[each] for each in partitions if each in self.progress.partitions]
         super()._forget(partitions)
-        self._pauses.forget(partitions)
+        for work in [work for work in self._parked if work.partition in going]:
+            self._parked.remove(work)
+            self._lanes.done(work.lane)
         gone = self._lanes.discard(lambda work: work.partition in going)
         self._in_flight -= sum(len(work.entries) for work in gone)
         for partition in going:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fleet_consumer.worker.brokers import Brokers, parse_brokers
-from fleet_consumer.worker.section import Section, SettingsInvalid
+from fleet_consumer.brokers import Brokers, parse_brokers
+from fleet_consumer.section import Section, SettingsInvalid
 
 VERSION: Final = 1
 """The only layout of worker.json so far."""
@@ -76,6 +76,13 @@ class ConsumerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetryConfig:
+    """Where the retry policies stand. They are no part of a revision: running workers follow the file as it changes."""
+
+    policy_file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """One revision's settings, the same for each of its workers; `topics` is empty where a pattern is given."""
 
@@ -90,6 +97,8 @@ class WorkerConfig:
     handler: HandlerConfig
     consumer: ConsumerConfig
     failed_topic: str
+    retry: RetryConfig | None
+    """None: there is no policy, and what fails goes to the failed topic at once."""
     http_port: int
     drain_seconds: int
 
@@ -126,6 +135,7 @@ def parse_config(document: object) -> WorkerConfig:
         handler=_handler(root.section("handler")),
         consumer=_consumer(root.section("consumer")),
         failed_topic=root.text("failedTopic"),
+        retry=_retry(root.optional_section("retry")),
         http_port=root.integer("httpPort", 0, 65535),
         drain_seconds=root.integer("drainSeconds", 0),
     )
@@ -133,6 +143,14 @@ def parse_config(document: object) -> WorkerConfig:
         raise SettingsInvalid("topicPattern", "stands beside `topics`; give one of the two")
     root.end()
     return config
+
+
+def _retry(section: Section | None) -> RetryConfig | None:
+    if section is None:
+        return None
+    retry = RetryConfig(policy_file=section.text("policyFile"))
+    section.end()
+    return retry
 
 
 def _handler(section: Section) -> HandlerConfig:

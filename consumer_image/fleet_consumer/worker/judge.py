@@ -1,10 +1,12 @@
-"""What becomes of one record: decoded, answered, failed or dropped, and what is written for it.
+"""What becomes of one record: decoded, answered, tried again later, failed or dropped, and what is written for it.
 
-Every method here begins writes and waits for none; `writing` sees them through.
+Every method here begins writes and waits for none; `writing` sees them through. A record is known here as it was read:
+what its handler was given, in a retry with its origin's coordinates, is found anew where a failure asks for it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -13,33 +15,60 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.handlers.answers import Outputs
 from fleet_consumer.handlers.decoding import Decoder
 from fleet_consumer.handlers.performing import Result
+from fleet_consumer.naming import canonical_delay
 from fleet_consumer.record import Record
-from fleet_consumer.retry.failure import Drop, Failure, FailureReason, classify
-from fleet_consumer.retry.headers import failed_headers
+from fleet_consumer.retry.delivered import story_of
+from fleet_consumer.retry.failure import Drop, Failure, FailureReason, Retry, classify
+from fleet_consumer.retry.policy import Policies, Policy
+from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, partition_of, route
+from fleet_consumer.worker.brake import Brake, Course
 from fleet_consumer.worker.logs import LineBudget, about, fields
 from fleet_consumer.worker.outbox import Outbox, Outgoing
 from fleet_consumer.worker.progress import PartitionProgress, Unfinished
-from fleet_consumer.worker.stats import DONE, DROPPED, FAILED, Stats
+from fleet_consumer.worker.stats import DONE, DROPPED, FAILED, RETRIED, Stats
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
 Handle = Callable[[Record], Any]
 
 
+class PassedOver(Exception):
+    """Raised in place of a handler's call for a record that is a copy of one before; counted where it is found."""
+
+
 class Judge:
-    """Turns what handlers answer and raise into writes and counts. Used by the consume loop's thread only."""
+    """Turns what handlers answer and raise into writes and counts. Used by the consume loop's thread only.
+
+    `policies` are those of now, None where there is no policy: then nothing has an attempt left. `retell` gives the
+    record as its handler knows it from the record as it was read.
+    """
 
     def __init__(
-        self, *, outbox: Outbox, outputs: Outputs, failed_topic: str, group_id: str, stats: Stats, clock: Clock
+        self,
+        *,
+        outbox: Outbox,
+        outputs: Outputs,
+        failed_topic: str,
+        group_id: str,
+        policies: Callable[[], Policies | None],
+        retell: Callable[[Record], Record],
+        brake: Brake,
+        stats: Stats,
+        clock: Clock,
     ) -> None:
         self._outbox = outbox
         self._outputs = outputs
         self._failed_topic = failed_topic
         self._group_id = group_id
+        self._policies = policies
+        self._retell = retell
+        self._brake = brake
         self._stats = stats
         self._clock = clock
         self._budget = LineBudget()
         self._raw: tuple[Record, bytes | None, bytes | None] | None = None
+        # How many records counted as handled were not done: the others succeeded.
+        self._raised = 0
 
     def decoding(self, handle: Handle, decode_key: Decoder | None, decode_value: Decoder | None) -> Handle:
         """`handle` with decoding in front of it; `handle` itself when there is nothing to decode.
@@ -60,6 +89,10 @@ class Judge:
 
         return decode_and_handle
 
+    def succeeded(self, handled: int) -> int:
+        """How many of so many handled records had handlers that raised nothing."""
+        return handled - self._raised
+
     def answered(self, partition: PartitionProgress[Outgoing], record: Record, answer: object) -> int:
         """Begin to write what a handler returned. 1 when the record counts later, 0 when nothing was to be written.
 
@@ -73,62 +106,110 @@ class Judge:
         partition.unfinished.append(Unfinished(record, *self._as_read(record), DONE, writes))
         return 1
 
-    def raised(self, partition: PartitionProgress[Outgoing], record: Record, error: BaseException) -> int:
-        """Begin to write the record into the failed topic, or drop it, as its error asks for. Always 1."""
-        verdict = classify(error)
-        if isinstance(verdict, Drop):
-            self._stats.dropped += 1
-            self._tell("record dropped", record, reason="skip", error=verdict.message)
-            return 1
-        key, value = self._as_read(record)
-        write = self._failed_write(record, key, value, verdict)
-        partition.unfinished.append(Unfinished(record, key, value, FAILED, [write]))
-        self._tell_failed(record, verdict)
-        return 1
+    def raised(
+        self, partition: PartitionProgress[Outgoing], record: Record, error: BaseException, handled: int
+    ) -> bool:
+        """Send the record on, to a retry topic or the failed one, or drop it, as its error and the policy ask for.
 
-    def conclude(self, unfinished: Unfinished[Outgoing], result: Result) -> None:
+        `handled` counts the records before it. False when it has to stay at its place: the brake says so.
+        """
+        if isinstance(error, PassedOver):
+            self._raised += 1
+            return True
+        shown = self._retell(record)
+        way = self._way(shown, error, handled)
+        if way is None:
+            return False
+        if isinstance(way, Dropped):
+            self._stats.dropped += 1
+            return True
+        key, value = self._as_read(record)
+        write = self._send_on(shown, key, value, way)
+        partition.unfinished.append(Unfinished(record, key, value, _result(way), [write]))
+        return True
+
+    def conclude(self, unfinished: Unfinished[Outgoing], result: Result, handled: int) -> bool:
         """A record that stood in `unfinished` since it was taken up has come back from its handler elsewhere.
 
-        What came back is checked already, so nothing here can fail.
+        What came back is checked already, so nothing here can fail. False when the record has to stay, as in `raised`.
         """
-        unfinished.handled, unfinished.handled_at = True, self._clock.monotonic()
-        if result.error is None:
+        if result.error is not None:
+            shown = self._retell(unfinished.record)
+            way = self._way(shown, result.error, handled)
+            if way is None:
+                return False
+            unfinished.result = _result(way)
+            if not isinstance(way, Dropped):
+                unfinished.writes = [self._send_on(shown, unfinished.key, unfinished.value, way)]
+        else:
             unfinished.result = DONE
             unfinished.writes = [
                 self._outbox.write(p.topic, key=p.key, value=p.value, headers=p.headers) for p in result.produces
             ]
             self._stats.produced += len(unfinished.writes)
-            return
-        verdict = classify(result.error)
-        if isinstance(verdict, Drop):
-            unfinished.result = DROPPED
-            self._tell("record dropped", unfinished.record, reason="skip", error=verdict.message)
-            return
-        unfinished.result = FAILED
-        unfinished.writes = [self._failed_write(unfinished.record, unfinished.key, unfinished.value, verdict)]
-        self._tell_failed(unfinished.record, verdict)
+        unfinished.handled, unfinished.handled_at = True, self._clock.monotonic()
+        return True
 
     def refused(self, unfinished: Unfinished[Outgoing], failure: Failure) -> None:
-        """An output of this record will never be taken: the record itself fails instead."""
-        write = self._failed_write(unfinished.record, unfinished.key, unfinished.value, failure)
-        unfinished.writes, unfinished.result = [write], FAILED
-        self._tell("record failed", unfinished.record, reason=failure.reason.value, error=failure.message)
+        """What was to be written for this record will never be taken: the record itself goes to the failed topic."""
+        shown = self._retell(unfinished.record)
+        way = self._routed(shown, failure, self._policy_of(shown))
+        assert not isinstance(way, Dropped), "a failure is never dropped"
+        unfinished.result = _result(way)
+        unfinished.writes = [self._send_on(shown, unfinished.key, unfinished.value, way)]
 
-    def _failed_write(self, record: Record, key: bytes | None, value: bytes | None, failure: Failure) -> Outgoing:
-        headers = failed_headers(record, failure, group_id=self._group_id, now_ms=int(self._clock.wall() * 1000))
-        return self._outbox.write(self._failed_topic, key=key, value=value, headers=headers)
+    def _way(self, shown: Record, error: BaseException, handled: int) -> Hop | ToFailed | Dropped | None:
+        """Where the record goes; None when it stays."""
+        policy = self._policy_of(shown)
+        verdict = classify(error, policy)
+        if isinstance(verdict, Retry):
+            course = self._brake.failed(self.succeeded(handled))
+            if course is Course.STAY:
+                return None
+            if course is Course.FAIL:
+                verdict = dataclasses.replace(verdict.failure, reason=FailureReason.BREAKER)
+        self._raised += 1
+        if isinstance(verdict, Drop):
+            self._tell("record dropped", shown, reason="skip", error=verdict.message)
+        return self._routed(shown, verdict, policy)
+
+    def _policy_of(self, shown: Record) -> Policy | None:
+        policies = self._policies()
+        if policies is None:
+            return None
+        policy, known = policies.of(story_of(shown).policy)
+        self._stats.unknown_policies += not known
+        return policy
+
+    def _routed(
+        self, shown: Record, verdict: Retry | Failure | Drop, policy: Policy | None
+    ) -> Hop | ToFailed | Dropped:
+        now_ms = int(self._clock.wall() * 1000)
+        return route(shown, verdict, policy, group_id=self._group_id, now_ms=now_ms)
+
+    def _send_on(self, shown: Record, key: bytes | None, value: bytes | None, way: Hop | ToFailed) -> Outgoing:
+        """Begin to write a record's copy, with its bytes as they were read."""
+        failure = way.failure
+        told = {"errorClass": failure.error_class, "error": failure.message}
+        if isinstance(way, Hop):
+            delay = canonical_delay(way.delay_s)
+            self._stats.hopped(delay)
+            topic = way.topic
+            self._tell("record will be tried again", shown, delay=delay, **told)
+        else:
+            self._stats.gave_up(failure.reason.value)
+            topic = self._failed_topic
+            self._tell("record failed", shown, reason=failure.reason.value, **told)
+        if failure.reason is FailureReason.TIMEOUT:
+            self._stats.timeouts += 1
+        policies = self._policies()
+        partition = None if policies is None else partition_of(key, story_of(shown).origin, policies.partitions)
+        return self._outbox.write(topic, key=key, value=value, headers=way.headers, partition=partition)
 
     def _as_read(self, record: Record) -> tuple[bytes | None, bytes | None]:
         if self._raw is not None and self._raw[0] is record:
             return self._raw[1], self._raw[2]
         return record.key, record.value
-
-    def _tell_failed(self, record: Record, failure: Failure) -> None:
-        if failure.reason is FailureReason.TIMEOUT:
-            self._stats.timeouts += 1
-        self._tell(
-            "record failed", record, reason=failure.reason.value, errorClass=failure.error_class, error=failure.message
-        )
 
     def _tell(self, message: str, record: Record, **values: object) -> None:
         allowed, left_out = self._budget.spend(self._clock.monotonic())
@@ -136,3 +217,7 @@ class Judge:
             LOG.warning("lines about single records were left out", extra=fields(count=left_out))
         if allowed:
             LOG.warning(message, extra=fields(**about(record), **values))
+
+
+def _result(way: Hop | ToFailed | Dropped) -> str:
+    return RETRIED if isinstance(way, Hop) else FAILED if isinstance(way, ToFailed) else DROPPED

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from fleet_consumer import naming
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.net import NetError, NetworkClient
+from fleet_consumer.section import SettingsInvalid
 from fleet_consumer.wire.create_topics import CreatableTopic, CreateTopicsRequest
 from fleet_consumer.wire.errors import ErrorCode, describe
 from fleet_consumer.worker.check import EXIT_PASSED, EXIT_SURROUNDINGS, CheckResult, examine
@@ -27,7 +28,6 @@ from fleet_consumer.worker.config import WorkerConfig, parse_config
 from fleet_consumer.worker.connection_options import connection_of
 from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.process import run_worker
-from fleet_consumer.worker.section import SettingsInvalid
 from fleet_consumer.worker.settings import connection_settings
 from fleet_consumer.worker.stats import Stats
 
@@ -100,6 +100,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
             "properties": {},
         },
         "failedTopic": options.failed_topic or naming.failed_topic(group_id),
+        "retry": None,
         "httpPort": 0,
         "drainSeconds": 20,
     }

@@ -36,13 +36,17 @@ def fields(**values: object) -> dict[str, Any]:
 
 
 def about(record: Record) -> dict[str, object]:
-    """The coordinates under which a record is known in logs."""
-    return {
+    """The coordinates under which a record is known in logs: its origin's, and in a retry also where it was read."""
+    told: dict[str, object] = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "attempt": record.attempt,
     }
+    read = record.delivery
+    if (read.topic, read.partition, read.offset) != (record.topic, record.partition, record.offset):
+        told |= {"readTopic": read.topic, "readPartition": read.partition, "readOffset": read.offset}
+    return told
 
 
 def now_text(seconds: float) -> str:

@@ -8,7 +8,8 @@ together at the end of the batch; an offset is committable once everything befor
 batch: the poll that keeps the membership, commits, an ordered stop.
 
 A partition whose writes cannot be acknowledged stands still ("held"): it is paused, tried again with backoff, and
-shown. The other partitions go on.
+shown. The other partitions go on. When too much fails (`brake`), all stand still: the record that failed last and all
+behind it in hand are sought back to, and come again.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from fleet_consumer.consumer import Consumer
 from fleet_consumer.fetch.records import Run
 from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.record import TopicPartition
+from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.worker.brake import Brake, Pace
+from fleet_consumer.worker.intake import Intake, note_start
 from fleet_consumer.worker.judge import Handle, Judge
 from fleet_consumer.worker.logs import fields
 from fleet_consumer.worker.outbox import Outgoing
+from fleet_consumer.worker.pauses import BREAKER_OPEN, Pauses
 from fleet_consumer.worker.progress import PartitionProgress, Progress
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Watch
@@ -71,6 +75,9 @@ class ConsumeLoop:
         handle: Handle,
         judge: Judge,
         writing: Writing,
+        intake: Intake,
+        brake: Brake,
+        pauses: Pauses,
         settings: LoopSettings,
         stats: Stats,
         watch: Watch,
@@ -81,11 +88,15 @@ class ConsumeLoop:
         self._handle = handle
         self._judge = judge
         self._writing = writing
+        self._intake = intake
+        self._brake = brake
+        self._pauses = pauses
         self._settings = settings
         self._stats = stats
         self._watch = watch
         self._clock = clock
         self._pause = pause
+        self.topics = settings.topics
         self.progress: Progress[Outgoing] = Progress()
         self._error: tuple[ConsumerError, float] | None = None
         self.beat_at = clock.monotonic()
@@ -93,13 +104,22 @@ class ConsumeLoop:
         self._commit_at = clock.monotonic() + settings.commit_interval_s
         self._commit_in_flight = False
         self._revoke_wait_s = REVOKE_WAIT_S
+        self._pace = Pace.FULL
+        self._mark = ""
+        self._idle = False
+        # Records that were through their handlers, for the brake; and whether one of the batch in hand has to stay.
+        self._handled = 0
+        self._stayed = False
         self._stop_at: float | None = None
 
     def start(self) -> None:
         """Join the group; returns at once."""
-        self._consumer.subscribe(
-            self._settings.topics, on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost
-        )
+        self.subscribe(self._settings.topics)
+
+    def subscribe(self, topics: tuple[str, ...] | re.Pattern[str]) -> None:
+        """Consume these topics from now on; what else was consumed is given back in order. Returns at once."""
+        self.topics = topics
+        self._consumer.subscribe(topics, on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost)
 
     def stop(self, within_s: float | None = None) -> None:
         """Let what is in hand come to an end within the drain time, and nothing else begin. Any thread.
@@ -128,11 +148,15 @@ class ConsumeLoop:
     def step(self) -> None:
         """Poll once and see to everything that came of it. Raises FatalConsumerError; the loop is finished then."""
         before = self._clock.monotonic()
-        runs = self._poll(POLL_TIMEOUT_S)
+        self._match_pace()
+        wait_s = self._intake.before_poll(self.progress.partitions, POLL_TIMEOUT_S)
+        runs = self._poll(wait_s, max_records=1 if self._pace is Pace.PROBE else None)
         now = self._clock.monotonic()
         self._stats.poll_wait_seconds += now - before
         for run in runs:
             self._note_run(run)
+        runs = self._intake.admit(runs, self.progress.partitions)
+        self._idle = not runs
         if runs and not self.stopping:
             self._handle_batch(runs)
         self._writing.look_after(self._batch)
@@ -186,15 +210,20 @@ class ConsumeLoop:
         self._stats.batches += 1
         self._stats.handler_seconds += after - before
         self._writing.wait_for_batch(batch)
+        if self._stayed:
+            self._stayed = False
+            self._seek_back(work)
+            self._match_pace()
 
     def _handle_run(self, run: Run, partition: PartitionProgress[Outgoing]) -> bool:
-        """Handle a run's records in order; False when the whole batch is to be given up because the worker stops.
+        """Handle a run's records in order; False when the whole batch is to be given up: the worker or the brake stops.
 
         This is the hot path: what it does for a record that writes nothing is one store, one call and one test.
         """
         watch, handle, judge = self._watch, self._handle, self._judge
         records = run.records
         apart = 0  # records that count as something else than done, or only once what they wrote is acknowledged
+        place = 0  # of the last record that failed
         for record in records:
             watch.record = record
             try:
@@ -202,18 +231,51 @@ class ConsumeLoop:
                 if answer is not None:
                     apart += judge.answered(partition, record, answer)
             except BaseException as error:  # SystemExit of an application must not end the worker either
-                apart += judge.raised(partition, record, error)
+                place = _place(records, record, place)
+                if not judge.raised(partition, record, error, self._handled + place):
+                    self._stayed = True
+                    self._count_handled(records, place, partition, apart)
+                    return False
+                apart += 1
             if watch.due:
                 partition.handled(record.offset, record.leader_epoch)
                 goes_on = self._look_around()
                 if not goes_on or not self._owns(run.topic_partition, partition):
-                    handled = next(number for number, other in enumerate(records, 1) if other is record)
-                    self._stats.done += handled - apart
+                    self._count_handled(records, _place(records, record, place) + 1, partition, apart)
                     return goes_on
-        last = records[-1]
-        partition.handled(last.offset, last.leader_epoch)
-        self._stats.done += len(records) - apart
+        self._count_handled(records, len(records), partition, apart)
         return True
+
+    def _count_handled(
+        self, records: Sequence[Record], count: int, partition: PartitionProgress[Outgoing], apart: int
+    ) -> None:
+        """The first `count` of these have been through the handler."""
+        if count:
+            last = records[count - 1]
+            partition.handled(last.offset, last.leader_epoch)
+        self._stats.done += count - apart
+        self._handled += count
+
+    def _seek_back(self, work: Sequence[tuple[Run, PartitionProgress[Outgoing]]]) -> None:
+        """Records of a batch that was given up come again: polls go on at the first that nobody has handled."""
+        for topic_partition, partition in {run.topic_partition: partition for run, partition in work}.items():
+            if self._owns(topic_partition, partition) and partition.next_offset is not None:
+                self._consumer.seek(topic_partition, partition.next_offset)
+
+    def _match_pace(self) -> None:
+        """Do as the brake says. Others hear of it at once, by the mark that commits carry."""
+        pace = self._brake.pace(self._judge.succeeded(self._handled), idle=self._idle)
+        if self._brake.mark != self._mark:
+            self._mark = self._brake.mark
+            self._commit_at = self._clock.monotonic()
+        if pace is self._pace:
+            return
+        self._pace = pace
+        for topic_partition in self.progress.partitions:
+            if pace is Pace.STOP:
+                self._pauses.pause(topic_partition, BREAKER_OPEN)
+            else:
+                self._pauses.resume(topic_partition, BREAKER_OPEN)
 
     def _owns(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing]) -> bool:
         return self.progress.partitions.get(topic_partition) is partition
@@ -243,20 +305,14 @@ class ConsumeLoop:
         consumer's position is past it by now, and committing that would skip it."""
         partition = self.progress.partitions[run.topic_partition]
         if partition.start is None:
-            _note_start(run.topic_partition, partition, run.records[0].offset)
+            note_start(self._consumer, run.topic_partition, partition, run.records[0].offset)
 
     def _note_starts(self, partitions: Iterable[TopicPartition]) -> None:
         """Ask where partitions begin that have handed out nothing yet; one that has is past its start already."""
         for topic_partition in partitions:
             partition = self.progress.partitions.get(topic_partition)
-            if partition is None or partition.start is not None:
-                continue
-            try:
-                start = self._consumer.position(topic_partition)
-            except ConsumerError:
-                continue  # it is just being lost; whoever owns it next notes its start
-            if start is not None:
-                _note_start(topic_partition, partition, start)
+            if partition is not None and partition.start is None:
+                note_start(self._consumer, topic_partition, partition)
 
     def _commit_if_due(self) -> None:
         now = self._clock.monotonic()
@@ -264,7 +320,7 @@ class ConsumeLoop:
             return
         self._note_starts(self.progress.partitions)
         self._commit_at = now + self._settings.commit_interval_s
-        offsets = self.progress.committable()
+        offsets = self.progress.committable(self._mark)
         if offsets:
             self._commit_in_flight = True
             self._consumer.commit_async(offsets, self._committed)
@@ -286,6 +342,8 @@ class ConsumeLoop:
         self._stats.rebalances += 1
         for topic_partition in partitions:
             self.progress.partitions[topic_partition] = PartitionProgress()
+            if self._pace is Pace.STOP:
+                self._pauses.pause(topic_partition, BREAKER_OPEN)
         LOG.info("partitions assigned", extra=fields(partitions=_names(partitions)))
 
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
@@ -293,7 +351,7 @@ class ConsumeLoop:
         self._note_starts(partitions)
         going = {each: self.progress.partitions[each] for each in partitions if each in self.progress.partitions}
         self._finish(going, self._revoke_wait_s)
-        offsets = {each: offset for each, partition in going.items() if (offset := partition.committable())}
+        offsets = {each: offset for each, partition in going.items() if (offset := partition.committable(self._mark))}
         if offsets:
             try:
                 self._consumer.commit(offsets, self._revoke_wait_s)
@@ -319,12 +377,13 @@ class ConsumeLoop:
             self.progress.partitions.pop(topic_partition, None)
             self._batch.pop(topic_partition, None)
         self._writing.forget(partitions)
+        self._intake.forget(partitions)
+        self._pauses.forget(partitions)
 
 
-def _note_start(topic_partition: TopicPartition, partition: PartitionProgress[Outgoing], offset: int) -> None:
-    """Reading begins where the last commit ended: these lines explain every record that comes twice."""
-    partition.start = offset
-    LOG.info("partition started", extra=fields(**topic_partition._asdict(), offset=offset))
+def _place(records: Sequence[Record], record: Record, start: int) -> int:
+    """Where `record` stands in its run, looked for from `start` on: by identity, for records compare by content."""
+    return next(place for place in range(start, len(records)) if records[place] is record)
 
 
 def _names(partitions: Sequence[TopicPartition]) -> list[str]:

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import Membership
+from fleet_consumer.worker.brake import BreakerPicture
+from fleet_consumer.worker.intake import WaitingHead
 from fleet_consumer.worker.logs import now_text
 from fleet_consumer.worker.loop import ConsumeLoop
 from fleet_consumer.worker.session import Session
@@ -26,9 +28,28 @@ HANDLER_GRACE_S: Final = 30.0
 NOT_JOINED: Final = frozenset({"Unjoined", "Left", "Failed"})
 
 
+@dataclass(frozen=True, slots=True)
+class RetryPicture:
+    """What a worker knows of its group's retry flow; the policy's fields are None until its file was read once.
+
+    `suppressed` and `unknown` are the counts of the same names in `Stats`: copies passed over, unknown revisions.
+    """
+
+    role: str
+    policy: str | None
+    current: str | None
+    waiting: tuple[WaitingHead, ...] = ()
+    suppressed: int = 0
+    unknown: int = 0
+
+
 @dataclass(slots=True)
 class WorkerState:
-    """What the process's parts share. Written by the main thread, except `hangs` (by the watchdog)."""
+    """What the process's parts share. Written by the main thread, except `hangs` (by the watchdog).
+
+    `breaker` and `retry` are asked by any thread and must return a value that is replaced as a whole, or None where a
+    worker has no such thing.
+    """
 
     revision: str
     max_poll_interval_s: float
@@ -39,6 +60,8 @@ class WorkerState:
     """Handlers that do not answer, and since when (wall clock, seconds)."""
     handler_trouble: Callable[[], Exception | None] = lambda: None
     """What keeps the handler itself from being called, such as a sidecar that does not listen."""
+    breaker: Callable[[], BreakerPicture | None] = lambda: None
+    retry: Callable[[], RetryPicture | None] = lambda: None
 
 
 def alive(state: WorkerState, *, handling: bool, now: float) -> bool:
@@ -99,6 +122,32 @@ def member_document(state: WorkerState) -> dict[str, Any]:
         "paused": _paused(session) if session else [],
         "stuck": _stuck(state),
         "error": None if error is None else {"reason": reason_of(error), "message": str(error)},
+        "breaker": _breaker(state.breaker()),
+        "retry": _retry(state.retry()),
+    }
+
+
+def _breaker(breaker: BreakerPicture | None) -> dict[str, object] | None:
+    if breaker is None:
+        return None
+    return {
+        "state": breaker.state,
+        "since": now_text(breaker.since),
+        "failurePercent": round(breaker.failure_percent, 1),
+    }
+
+
+def _retry(retry: RetryPicture | None) -> dict[str, object] | None:
+    if retry is None:
+        return None
+    return {
+        "role": retry.role,
+        "waiting": [
+            {"topic": head.topic, "partition": head.partition, "offset": head.offset, "dueAt": now_text(head.due_at)}
+            for head in retry.waiting
+        ],
+        "suppressed": retry.suppressed,
+        "policy": {"name": retry.policy, "current": retry.current, "unknown": retry.unknown},
     }
 
 
@@ -122,11 +171,12 @@ def _paused(session: Session) -> list[dict[str, object]]:
 def _stuck(state: WorkerState) -> list[dict[str, object]]:
     stuck: list[dict[str, object]] = []
     for hang, since in state.hangs:
+        read = hang.record.delivery  # the partition that does not go on, also where the record's origin is another
         stuck.append(
             {
-                "topic": hang.record.topic,
-                "partition": hang.record.partition,
-                "offset": hang.record.offset,
+                "topic": read.topic,
+                "partition": read.partition,
+                "offset": read.offset,
                 "reason": "HandlerTimeout",
                 "since": now_text(since),
             }

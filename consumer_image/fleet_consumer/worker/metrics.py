@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from fleet_consumer.positions import OutOfRangeReport
 from fleet_consumer.worker.member import WorkerState, ready
-from fleet_consumer.worker.stats import Stats
+from fleet_consumer.worker.stats import Histogram, Stats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -26,10 +26,15 @@ COUNTERS = (
     ("lost_partitions", "Partitions lost without a chance to commit.", "lost_partitions"),
     ("timeouts", "Records whose handler took too long and was cancelled.", "timeouts"),
     ("abandoned", "Records whose handling ended after their partition had gone; others repeat them.", "abandoned"),
+    ("suppressed", "Copies of a retry hop that were passed over.", "suppressed"),
+    ("damaged_headers", "Deliveries whose kr- headers had to be clamped or replaced.", "damaged_headers"),
+    ("unknown_policies", "Failed deliveries that named an unknown policy revision.", "unknown_policies"),
 )
 """Name after the prefix, help text, field of Stats."""
 
 PREFIX = "fleet_consumer_"
+
+BREAKER_STATES = ("Closed", "HalfOpen", "Open")
 
 
 class WorkerCollector:
@@ -47,7 +52,7 @@ class WorkerCollector:
         """All metrics, as of now."""
         stats = self._stats
         records = CounterMetricFamily(f"{PREFIX}records", "Records by what became of them.", labels=["result"])
-        for result in ("done", "failed", "dropped"):
+        for result in ("done", "failed", "dropped", "retried"):
             records.add_metric([result], getattr(stats, result))
         yield records
         commits = CounterMetricFamily(f"{PREFIX}commits", "Offset commits by outcome.", labels=["outcome"])
@@ -56,8 +61,32 @@ class WorkerCollector:
         yield commits
         for name, text, field in COUNTERS:
             yield CounterMetricFamily(f"{PREFIX}{name}", text, value=getattr(stats, field))
+        yield from self._retries()
         yield from self._out_of_range()
         yield from self._gauges()
+
+    def _retries(self) -> Iterator[Metric]:
+        """What failed on its way through the retry topics, and how late those were who waited in them."""
+        stats = self._stats
+        hops = CounterMetricFamily(f"{PREFIX}hops", "Records sent to a retry topic, by its delay.", labels=["delay"])
+        failures = CounterMetricFamily(
+            f"{PREFIX}failures", "Records sent to the failed topic, by reason.", labels=["reason"]
+        )
+        for family, counts in ((hops, stats.hops), (failures, stats.failures)):
+            for label, count in sorted(dict(counts).items()):
+                family.add_metric([label], count)
+            yield family
+        yield _histogram("due_lateness_seconds", "From due to handed out, of retried records.", stats.lateness)
+        breaker, retry = self._state.breaker(), self._state.retry()
+        if breaker is not None:
+            states = GaugeMetricFamily(f"{PREFIX}breaker", "1 for the retry budget's state.", labels=["state"])
+            for name in BREAKER_STATES:
+                states.add_metric([name], float(name == breaker.state))
+            yield states
+        if retry is not None:
+            yield GaugeMetricFamily(
+                f"{PREFIX}waiting_partitions", "Partitions that wait for their record.", value=len(retry.waiting)
+            )
 
     def _out_of_range(self) -> Iterator[Metric]:
         """A new session counts from zero again, as a restarted worker does."""
@@ -93,6 +122,14 @@ class WorkerCollector:
                 if offset is not None:
                     gauge.add_metric([topic, str(number)], offset)
             yield gauge
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> HistogramMetricFamily:
+    buckets, sofar = [], 0
+    for bound, count in zip((*histogram.bounds, float("inf")), tuple(histogram.counts), strict=True):
+        sofar += count
+        buckets.append(("+Inf" if bound == float("inf") else repr(bound), float(sofar)))
+    return HistogramMetricFamily(f"{PREFIX}{name}", text, buckets=buckets, sum_value=histogram.total)
 
 
 def metrics_page(stats: Stats, state: WorkerState) -> Callable[[], bytes]:

@@ -10,8 +10,8 @@ import json
 import sys
 from typing import Any, Final
 
+from fleet_consumer.section import SettingsInvalid
 from fleet_consumer.worker.connection_options import add_connection_options, connection_of
-from fleet_consumer.worker.section import SettingsInvalid
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 21
@@ -31,9 +31,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; returns its exit code."""
+    from fleet_consumer.brokers import parse_brokers
     from fleet_consumer.group.errors import ConsumerError
-    from fleet_consumer.worker.brokers import parse_brokers
-    from fleet_consumer.worker.section import Section
+    from fleet_consumer.section import Section
     from fleet_consumer.worker.settings import CredentialsUnreadable, connection_settings
 
     try:

@@ -35,10 +35,18 @@ HOLD_REASONS: Final = {
 class Outgoing:
     """One record to be written, with the handle of its latest send."""
 
-    __slots__ = ("_handle", "headers", "key", "topic", "value")
+    __slots__ = ("_handle", "headers", "key", "partition", "topic", "value")
 
-    def __init__(self, topic: str, key: bytes | str | None, value: bytes | str | None, headers: Headers) -> None:
+    def __init__(
+        self,
+        topic: str,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        headers: Headers,
+        partition: int | None = None,
+    ) -> None:
         self.topic = topic
+        self.partition = partition
         self.key = key
         self.value = value
         self.headers = headers
@@ -68,10 +76,19 @@ class Outbox:
         self._producer: RecordProducer | None = None
 
     def write(
-        self, topic: str, *, key: bytes | str | None, value: bytes | str | None, headers: Headers = ()
+        self,
+        topic: str,
+        *,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        headers: Headers = (),
+        partition: int | None = None,
     ) -> Outgoing:
-        """Send a record; returns at once, unless the producer's queue is full, which takes up to a second."""
-        outgoing = Outgoing(topic, key, value, headers)
+        """Send a record; returns at once, unless the producer's queue is full, which takes up to a second.
+
+        `partition` None lets the key choose.
+        """
+        outgoing = Outgoing(topic, key, value, headers, partition)
         self.send(outgoing)
         return outgoing
 
@@ -82,7 +99,11 @@ class Outbox:
         if self._producer is None:
             self._producer = self._make_producer()
         outgoing._handle = self._producer.send(
-            outgoing.topic, key=outgoing.key, value=outgoing.value, headers=outgoing.headers
+            outgoing.topic,
+            key=outgoing.key,
+            value=outgoing.value,
+            headers=outgoing.headers,
+            partition=outgoing.partition,
         )
 
     def wait(self, timeout_s: float) -> None:

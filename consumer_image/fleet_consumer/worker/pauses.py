@@ -14,6 +14,10 @@ WRITES_HELD: Final = "WritesHeld"
 """Paused because what its records wrote is not acknowledged."""
 WINDOW_FULL: Final = "WindowFull"
 """Paused because its first unfinished record is too far behind."""
+NOT_DUE: Final = "NotDue"
+"""Paused because the record that comes next is not due yet."""
+BREAKER_OPEN: Final = "BreakerOpen"
+"""Paused because too much of what was handled lately failed."""
 
 
 class Pausable(Protocol):

@@ -8,28 +8,36 @@ password, topic missing, fenced) leaves the process alive and not ready, with th
 from __future__ import annotations
 
 import gc
-import json
 import logging
-import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn, Protocol
+from typing import Final, Protocol
 
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.handlers import Handler, HandlerContext, load_handler
 from fleet_consumer.handlers.hand import Hand
 from fleet_consumer.net import AuthenticationFailed
+from fleet_consumer.section import SettingsInvalid
 from fleet_consumer.worker import logs
+from fleet_consumer.worker.brake import BreakerPicture
 from fleet_consumer.worker.config import WorkerConfig
+from fleet_consumer.worker.ending import NOT_DRAINED, OVER_THE_LIMIT, end_process
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
 from fleet_consumer.worker.logs import about, fields
-from fleet_consumer.worker.member import WorkerState, alive, current_error, member_document, ready, reason_of
+from fleet_consumer.worker.member import (
+    RetryPicture,
+    WorkerState,
+    alive,
+    current_error,
+    member_document,
+    ready,
+    reason_of,
+)
 from fleet_consumer.worker.metrics import CONTENT_TYPE, metrics_page
-from fleet_consumer.worker.section import SettingsInvalid
+from fleet_consumer.worker.policy_file import PolicyFile
+from fleet_consumer.worker.role import Role
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, Backoff, Session, make_crew, open_session
 from fleet_consumer.worker.settings import Identity, connection_settings, identify
 from fleet_consumer.worker.stats import Stats
@@ -38,9 +46,6 @@ from fleet_consumer.worker.watchdog import Hang, HangDetector, Watch, Watchdog
 LOG = logging.getLogger("fleet_consumer.worker")
 
 EXIT_DRAINED: Final = 0
-EXIT_HUNG: Final = 75
-"""A handler hung: past the poll interval, or past the drain time."""
-
 SETUP_BACKOFF_FIRST_S: Final = 1.0
 SETUP_BACKOFF_MAX_S: Final = 60.0
 
@@ -55,11 +60,6 @@ COLLECTOR_THRESHOLDS: Final = (50_000, 50, 50)
 
 CANCEL_GRACE_S: Final = 1.0
 """How long past its time-out a cancelled call may take to end before it counts as hanging."""
-
-OVER_THE_LIMIT: Final = "the handler did not answer within the poll interval; the membership is given up"
-NOT_DRAINED: Final = "the handler did not end within the drain time"
-
-TERMINATION_LOG: Final = Path("/dev/termination-log")
 
 
 class SetupFailed(Exception):
@@ -80,18 +80,20 @@ class Onlooker(Protocol):
         ...
 
 
-def run_worker(config: WorkerConfig, environment: Mapping[str, str], *, local: Onlooker | None = None) -> int:
+def run_worker(
+    config: WorkerConfig, environment: Mapping[str, str], *, role: Role = Role.MAIN, local: Onlooker | None = None
+) -> int:
     """Work until SIGTERM or SIGINT; returns the exit code. Call it from the main thread.
 
-    Raises SettingsInvalid (also when the HTTP port is taken) and the handler's loading errors before anything is
-    started. Ends the process itself, with EXIT_HUNG, when a handler hangs for too long. `local` is for a run outside of
-    a pod: logs are for people then, and pages for this machine only.
+    Raises SettingsInvalid (also when the HTTP port is taken, or a retry worker has no policies) and the handler's
+    loading errors before anything is started. Ends the process itself, with EXIT_HUNG, when a handler hangs for too
+    long. `local` is for a run outside of a pod: logs are for people then, and pages for this machine only.
     """
     identity = identify(config, environment)
     watch = Watch()
     logs.configure(lambda: watch.record, threading.get_ident(), for_people=local is not None)
     clock = SystemClock()
-    return WorkerProcess(config, identity, handler_of(config, clock), watch, clock, local).run()
+    return WorkerProcess(config, identity, handler_of(config, clock), watch, clock, role, local).run()
 
 
 def handler_of(config: WorkerConfig, clock: Clock) -> Handler:
@@ -137,17 +139,25 @@ class WorkerProcess:
         handler: Handler,
         watch: Watch,
         clock: Clock,
+        role: Role,
         local: Onlooker | None = None,
     ) -> None:
+        if role is Role.RETRY and config.retry is None:
+            raise SettingsInvalid("retry", "is null; a retry worker needs the policies of its group")
         self._config = config
         self._identity = identity
         self._handler = handler
         self._watch = watch
         self._clock = clock
+        self._role = role
+        # Beyond sessions: the last good policies hold, whatever becomes of their file.
+        self._policy_file = None if config.retry is None else PolicyFile(config.retry.policy_file, clock)
         self._crew = make_crew(config, handler, clock)
         self._stats = Stats()
         self._state = WorkerState(config.revision, config.consumer.max_poll_interval_seconds, identity.instance_id)
         self._state.handler_trouble = handler.trouble
+        self._state.breaker = self._breaker
+        self._state.retry = self._retry
         self._local = local
         if local is not None:
             local.watch(self._stats, self._state)
@@ -184,6 +194,7 @@ class WorkerProcess:
             extra=fields(
                 group=self._config.group_id,
                 revision=self._config.revision,
+                role=self._role.value,
                 instance=self._identity.instance_id,
                 port=self._http.port,
             ),
@@ -193,7 +204,7 @@ class WorkerProcess:
                 self._crew.start()
             self._work()
             if self._gave_up is not None:
-                _end(OVER_THE_LIMIT, self._gave_up)
+                end_process(OVER_THE_LIMIT, self._gave_up)
         finally:
             self._watchdog.close()
             self._http.close()
@@ -268,17 +279,20 @@ class WorkerProcess:
             self._identity,
             self._handler,
             self._crew,
+            role=self._role,
+            policy_file=self._policy_file,
             stats=self._stats,
             watch=self._watch,
             clock=self._clock,
             pause=self._stop.wait,
         )
         try:
-            session.loop.start()
+            session.start()
             self._state.session, self._state.error = session, None
             look_at = self._clock.monotonic() + CREDENTIALS_LOOK_S
             while not self._stop.is_set():
-                session.loop.step()
+                if not session.step():
+                    return
                 if self._clock.monotonic() >= look_at:
                     look_at = self._clock.monotonic() + CREDENTIALS_LOOK_S
                     if self._has_better_credentials(session):
@@ -299,7 +313,7 @@ class WorkerProcess:
         self._crew.cancel()
         left = self._crew.hands()
         if left and self._gave_up is None:
-            _end(NOT_DRAINED, about(left[0].records[0]))
+            end_process(NOT_DRAINED, about(left[0].records[0]))
 
     def _has_better_credentials(self, session: Session) -> bool:
         """Whether the brokers refuse what this session was opened with, and the mounted files hold something else now.
@@ -329,7 +343,7 @@ class WorkerProcess:
         held = [self._watch.record, *(hand.records[0] for hand in self._hands())]
         busy = next((record for record in held if record is not None), None)
         if now >= self._stop_deadline and busy is not None:
-            _end(NOT_DRAINED, about(busy))
+            end_process(NOT_DRAINED, about(busy))
         self._state.hangs = tuple((hang, self._clock.wall() - hang.seconds) for hang in self._watchdog.hangs)
 
     def _hung(self, hang: Hang, stack: str) -> None:
@@ -338,7 +352,7 @@ class WorkerProcess:
         if not hang.over:
             LOG.error("the handler does not answer", extra=fields(**told))
         elif hang.thread == threading.main_thread().ident:
-            _end(OVER_THE_LIMIT, told)
+            end_process(OVER_THE_LIMIT, told)
         else:
             self._give_up(told)
 
@@ -353,6 +367,23 @@ class WorkerProcess:
         session = self._state.session
         if session is not None:
             session.loop.stop(0.0)
+
+    def _breaker(self) -> BreakerPicture | None:
+        session = self._state.session
+        return None if session is None else session.brake.picture
+
+    def _retry(self) -> RetryPicture | None:
+        if self._policy_file is None:
+            return None
+        policies, session = self._policy_file.policies, self._state.session
+        return RetryPicture(
+            role=self._role.value,
+            policy=None if policies is None else policies.name,
+            current=None if policies is None else policies.current,
+            waiting=() if session is None else session.intake.heads,
+            suppressed=self._stats.suppressed,
+            unknown=self._stats.unknown_policies,
+        )
 
     def _pages(self) -> dict[str, Callable[[], Page]]:
         render = metrics_page(self._stats, self._state)
@@ -372,20 +403,6 @@ class WorkerProcess:
 
 def _close(session: Session) -> None:
     try:
-        session.loop.close(CLOSE_TIMEOUT_S)
+        session.close(CLOSE_TIMEOUT_S)
     except Exception:
         LOG.exception("the session did not close in order")
-
-
-def _end(why: str, told: Mapping[str, object]) -> NoReturn:
-    """End the process although a thread of it hangs; what it has in hand is not committed, so nothing is lost."""
-    LOG.critical(why, extra=fields(**told))
-    tell_termination(json.dumps({"ok": False, "reason": "HandlerTimeout", "message": f"{why}: {told}"}))
-    sys.stderr.flush()
-    os._exit(EXIT_HUNG)
-
-
-def tell_termination(text: str, path: Path = TERMINATION_LOG) -> None:
-    """Leave the last word where the kubelet looks for it; only a container has that file, so it is never created."""
-    if path.exists():
-        path.write_text(text, encoding="utf-8")

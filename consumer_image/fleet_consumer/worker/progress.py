@@ -75,14 +75,16 @@ class Hold:
 
 class PartitionProgress(Generic[W]):
     """One assigned partition. `start` is where its reading began, None while that is not known; `position` is the next
-    offset to take up, None before the first record. `unfinished` is in the order of offsets."""
+    offset to take up, None before the first record. `unfinished` is in the order of offsets. `mark` is the metadata
+    that the last acknowledged commit carried."""
 
-    __slots__ = ("_epoch", "committed", "hold", "position", "start", "unfinished")
+    __slots__ = ("_epoch", "committed", "hold", "mark", "position", "start", "unfinished")
 
     def __init__(self) -> None:
         self.start: int | None = None
         self.position: int | None = None
         self.committed: int | None = None
+        self.mark = ""
         self.hold: Hold | None = None
         self.unfinished: deque[Unfinished[W]] = deque()
         self._epoch = -1
@@ -99,8 +101,13 @@ class PartitionProgress(Generic[W]):
             results.append(self.unfinished.popleft().result)
         return results
 
-    def committable(self) -> OffsetAndMetadata | None:
-        """The next offset to read after a restart, or None when that is what is committed already."""
+    @property
+    def next_offset(self) -> int | None:
+        """Where taking up goes on; None while not even the start is known."""
+        return self.start if self.position is None else self.position
+
+    def committable(self, mark: str = "") -> OffsetAndMetadata | None:
+        """The next offset to read after a restart, with `mark` as metadata; None when both are committed already."""
         if self.unfinished:
             # The epoch is that of the record not yet finished: it exists at this offset, as KIP-320 wants to check.
             first = self.unfinished[0].record
@@ -112,7 +119,7 @@ class PartitionProgress(Generic[W]):
             offset, epoch = self.start, -1
         else:
             return None
-        return None if offset == self.committed else OffsetAndMetadata(offset, epoch)
+        return None if (offset, mark) == (self.committed, self.mark) else OffsetAndMetadata(offset, epoch, mark)
 
 
 class Progress(Generic[W]):
@@ -121,11 +128,12 @@ class Progress(Generic[W]):
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionProgress[W]] = {}
 
-    def committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a commit would say now; only partitions that moved since the last acknowledged commit."""
+    def committable(self, mark: str = "") -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a commit would say now; only partitions that moved, or have another mark, since the last acknowledged
+        commit."""
         offsets = {}
         for topic_partition, partition in self.partitions.items():
-            offset = partition.committable()
+            offset = partition.committable(mark)
             if offset is not None:
                 offsets[topic_partition] = offset
         return offsets
@@ -135,4 +143,4 @@ class Progress(Generic[W]):
         for topic_partition, offset in offsets.items():
             partition = self.partitions.get(topic_partition)
             if partition is not None:
-                partition.committed = offset.offset
+                partition.committed, partition.mark = offset.offset, offset.metadata

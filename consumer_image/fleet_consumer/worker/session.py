@@ -7,8 +7,8 @@ once, and again, and hides the reason behind restarts.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet_consumer.clock import Clock
@@ -17,13 +17,22 @@ from fleet_consumer.fetch.librdkafka import connection_config
 from fleet_consumer.fetch.producer import RecordProducer
 from fleet_consumer.handlers import Handler, Outputs, Performer, checker, decoder
 from fleet_consumer.net import ConnectionSettings
+from fleet_consumer.retry.policy import Policies
+from fleet_consumer.worker.brake import Brake, NoBrake
+from fleet_consumer.worker.breaker import BudgetBrake, FollowingBrake
+from fleet_consumer.worker.breaker_watch import BreakerWatch
 from fleet_consumer.worker.concurrent import Concurrency, ConcurrentLoop
 from fleet_consumer.worker.config import WorkerConfig
 from fleet_consumer.worker.crew import Crew, LoopCrew, ThreadCrew
-from fleet_consumer.worker.judge import Judge
+from fleet_consumer.worker.follower import Follower
+from fleet_consumer.worker.intake import Everything, Intake
+from fleet_consumer.worker.judge import Handle, Judge
 from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
 from fleet_consumer.worker.outbox import Outbox
 from fleet_consumer.worker.pauses import WRITES_HELD, Pauses
+from fleet_consumer.worker.policy_file import PolicyFile
+from fleet_consumer.worker.retry_intake import RetryIntake
+from fleet_consumer.worker.role import Role
 from fleet_consumer.worker.settings import Identity, connection_settings, consumer_settings
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Watch
@@ -40,15 +49,47 @@ BACKOFF_MAX_S: Final = 300.0
 back fences the other in turn, so this also bounds how often two of them can disturb the group."""
 
 
-@dataclass(frozen=True, slots=True)
 class Session:
-    """A membership that is being lived."""
+    """A membership that is being lived. `connection` is what it was opened with, credentials included."""
 
-    consumer: Consumer
-    loop: ConsumeLoop
-    pauses: Pauses
-    connection: ConnectionSettings
-    """What it was opened with, credentials included."""
+    def __init__(
+        self,
+        consumer: Consumer,
+        loop: ConsumeLoop,
+        pauses: Pauses,
+        connection: ConnectionSettings,
+        brake: Brake,
+        intake: Intake,
+        follower: Follower | None,
+        watch: BreakerWatch | None,
+    ) -> None:
+        self.consumer = consumer
+        self.loop = loop
+        self.pauses = pauses
+        self.connection = connection
+        self.brake = brake
+        self.intake = intake
+        self._follower = follower
+        self._watch = watch
+
+    def start(self) -> None:
+        """Join the group; returns at once."""
+        if self._watch is not None:
+            self._watch.start()
+        self.loop.start()
+
+    def step(self) -> bool:
+        """One round of the consume loop; False when another session has to begin. Raises FatalConsumerError."""
+        self.loop.step()
+        return self._follower is None or self._follower.follow(self.loop)
+
+    def close(self, timeout_s: float) -> None:
+        """As `ConsumeLoop.close`, and the end of what runs beside it."""
+        try:
+            self.loop.close(timeout_s)
+        finally:
+            if self._watch is not None:
+                self._watch.close()
 
 
 def open_session(
@@ -57,6 +98,8 @@ def open_session(
     handler: Handler,
     crew: Crew | None,
     *,
+    role: Role,
+    policy_file: PolicyFile | None,
     stats: Stats,
     watch: Watch,
     clock: Clock,
@@ -64,44 +107,72 @@ def open_session(
 ) -> Session:
     """Make a consumer and its loop; nothing is started. `crew` is that of `make_crew`, and outlives the session.
 
-    Raises what settings, credentials or librdkafka refuse.
+    Raises what settings, credentials, policies or librdkafka refuse.
     """
     connection = connection_settings(config.brokers, identity.worker)
-    consumer = Consumer(consumer_settings(config, connection, identity))
-    outbox = Outbox(lambda: RecordProducer({**connection_config(connection), "logger": LIBRDKAFKA_LOG}))
-    outputs = Outputs(config.handler.outputs)
+    settings = consumer_settings(config, connection, identity, role)
+    follower = None if policy_file is None else Follower(policy_file, role, config.group_id)
+    consumer = Consumer(settings)
+    pauses = Pauses(consumer)
+    limit = None if follower is None else follower.policies.max_message_bytes
+    producer = {**connection_config(connection), "logger": LIBRDKAFKA_LOG}
+    outbox = Outbox(lambda: RecordProducer(producer, message_max_bytes=limit))
+
+    def policies() -> Policies | None:
+        return None if follower is None else follower.policies
+
+    topics: tuple[str, ...] | re.Pattern[str] = config.topic_pattern or config.topics
+    brake: Brake = NoBrake() if follower is None else BudgetBrake(policies, clock)
+    intake: Intake = Everything()
+    breaker_watch = None
+    if role is Role.RETRY:
+        assert follower is not None, "a retry worker has policies"
+        topics = follower.topics()
+        breaker_watch = BreakerWatch(connection, config.group_id, clock)
+        brake = FollowingBrake(policies, breaker_watch.open_until, breaker_watch.follow, clock)
+        intake = RetryIntake(consumer, pauses, policies, group_id=config.group_id, stats=stats, clock=clock)
     judge = Judge(
         outbox=outbox,
-        outputs=outputs,
+        outputs=Outputs(config.handler.outputs),
         failed_topic=config.failed_topic,
         group_id=config.group_id,
+        policies=policies,
+        retell=intake.retell,
+        brake=brake,
         stats=stats,
         clock=clock,
     )
-    pauses = Pauses(consumer)
     writing = Writing(outbox=outbox, judge=judge, consumer=pauses.because(WRITES_HELD), stats=stats, clock=clock)
     parts: dict[str, Any] = {
         "consumer": consumer,
-        "handle": judge.decoding(
-            handler.call, decoder("key", config.handler.decode_key), decoder("value", config.handler.decode_value)
-        ),
+        "handle": intake.handling(_decoding(config, handler, judge), watch),
         "judge": judge,
         "writing": writing,
+        "intake": intake,
+        "brake": brake,
+        "pauses": pauses,
         "settings": LoopSettings(
-            topics=config.topic_pattern or config.topics,
-            commit_interval_s=config.consumer.commit_interval_seconds,
-            drain_s=config.drain_seconds,
+            topics=topics, commit_interval_s=config.consumer.commit_interval_seconds, drain_s=config.drain_seconds
         ),
         "stats": stats,
         "watch": watch,
         "clock": clock,
         "pause": pause,
     }
+    loop = _loop(crew, handler, settings.max_poll_records, parts)
+    return Session(consumer, loop, pauses, connection, brake, intake, follower, breaker_watch)
+
+
+def _decoding(config: WorkerConfig, handler: Handler, judge: Judge) -> Handle:
+    decode = config.handler
+    return judge.decoding(handler.call, decoder("key", decode.decode_key), decoder("value", decode.decode_value))
+
+
+def _loop(crew: Crew | None, handler: Handler, max_poll_records: int, parts: dict[str, Any]) -> ConsumeLoop:
     if crew is None:
-        return Session(consumer, ConsumeLoop(**parts), pauses, connection)
-    concurrency = Concurrency.of(batch=handler.batch, size=crew.size, max_poll_records=config.consumer.max_poll_records)
-    loop = ConcurrentLoop(crew=crew, pauses=pauses, concurrency=concurrency, **parts)
-    return Session(consumer, loop, pauses, connection)
+        return ConsumeLoop(**parts)
+    concurrency = Concurrency.of(batch=handler.batch, size=crew.size, max_poll_records=max_poll_records)
+    return ConcurrentLoop(crew=crew, concurrency=concurrency, **parts)
 
 
 def make_crew(config: WorkerConfig, handler: Handler, clock: Clock) -> Crew | None:

@@ -8,16 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fleet_consumer.brokers import Brokers, SaslSource
 from fleet_consumer.consumer import ConsumerSettings
 from fleet_consumer.naming import instance_id
 from fleet_consumer.net import ConnectionSettings, OAuthSettings, SaslSettings, TlsSettings
-from fleet_consumer.worker.brokers import Brokers, SaslSource
+from fleet_consumer.section import SettingsInvalid
 from fleet_consumer.worker.config import WorkerConfig
-from fleet_consumer.worker.section import SettingsInvalid
+from fleet_consumer.worker.role import RETRY_POLL_RECORDS, RETRY_PREFETCH, RETRY_PREFETCH_ALIASES, Role, consumer_group
 
 METADATA_AGE: Final = "metadata.max.age.ms"
 METADATA_AGE_DEFAULT_MS: Final = 300_000
 """Kafka's own default."""
+
+ISOLATION_LEVELS: Final = {"ReadUncommitted": "read_uncommitted", "ReadCommitted": "read_committed"}
+"""Our words, and Kafka's."""
 
 
 class CredentialsUnreadable(Exception):
@@ -87,28 +91,36 @@ def _login(source: SaslSource, ca_file: str | None) -> SaslSettings:
         raise SettingsInvalid("connection.sasl", str(error)) from error
 
 
-def consumer_settings(config: WorkerConfig, connection: ConnectionSettings, identity: Identity) -> ConsumerSettings:
-    """The member's settings; the words of the custom resource become Kafka's."""
-    consumer = config.consumer
+def consumer_settings(
+    config: WorkerConfig, connection: ConnectionSettings, identity: Identity, role: Role = Role.MAIN
+) -> ConsumerSettings:
+    """The member's settings; the words of the custom resource become Kafka's.
+
+    A retry worker reads its topics from their beginning and little ahead: they hold nothing that may be left out.
+    """
+    consumer, retries = config.consumer, role is Role.RETRY
     # One word for both halves of the client: how old what they know of topics may get. It is also what decides when a
     # pattern takes in a new topic.
     metadata_age = consumer.properties.get(METADATA_AGE)
     return ConsumerSettings(
         connection=connection,
-        group_id=config.group_id,
+        group_id=consumer_group(role, config.group_id),
         assignors=consumer.assignors,
         group_instance_id=identity.instance_id,
         session_timeout_ms=consumer.session_timeout_seconds * 1000,
         heartbeat_interval_ms=consumer.heartbeat_interval_seconds * 1000,
         max_poll_interval_ms=consumer.max_poll_interval_seconds * 1000,
-        max_poll_records=consumer.max_poll_records,
-        auto_offset_reset=consumer.auto_offset_reset.lower(),
-        isolation_level={"ReadUncommitted": "read_uncommitted", "ReadCommitted": "read_committed"}[
-            consumer.isolation_level
-        ],
+        max_poll_records=min(consumer.max_poll_records, RETRY_POLL_RECORDS) if retries else consumer.max_poll_records,
+        auto_offset_reset="earliest" if retries else consumer.auto_offset_reset.lower(),
+        isolation_level="read_uncommitted" if retries else ISOLATION_LEVELS[consumer.isolation_level],
         metadata_max_age_ms=METADATA_AGE_DEFAULT_MS if metadata_age is None else int(metadata_age),
-        properties=consumer.properties,
+        properties=_retry_properties(consumer.properties) if retries else consumer.properties,
     )
+
+
+def _retry_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in properties.items() if name not in RETRY_PREFETCH_ALIASES}
+    return kept | dict(RETRY_PREFETCH)
 
 
 def _credential(directory: str, name: str) -> str:

@@ -5,16 +5,44 @@ Written by the consume loop's thread only; read by whoever renders metrics.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+LATENESS_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the buckets in which retried records are counted by how late they were handed out."""
+
+
+class Histogram:
+    """Counts of values in buckets, as Prometheus knows them: a value belongs to the first bound not below it."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """One value more."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
 
 
 @dataclass(slots=True)
 class Stats:
-    """Totals since the worker started; times in seconds."""
+    """Totals since the worker started; times in seconds.
+
+    What is counted about retries is counted on the way of records that failed or that come from a managed topic; a
+    record that succeeds on its first delivery touches none of it.
+    """
 
     done: int = 0
     failed: int = 0
     dropped: int = 0
+    retried: int = 0
+    """Records that went on to a retry topic, once that was acknowledged."""
     produced: int = 0
     batches: int = 0
     handler_seconds: float = 0.0
@@ -26,17 +54,40 @@ class Stats:
     lost_partitions: int = 0
     timeouts: int = 0
     abandoned: int = 0
+    suppressed: int = 0
+    """Copies of a hop that were passed over."""
+    damaged_headers: int = 0
+    """Deliveries whose `kr-` headers were not ours, or not all of them, and were clamped or replaced."""
+    unknown_policies: int = 0
+    """Failed deliveries that named a policy revision nobody knows; they followed the current one."""
+    hops: dict[str, int] = field(default_factory=dict)
+    """Hops written, by the canonical delay of their topic."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """Records sent to the failed topic, by the value of their `kr-reason`."""
+    lateness: Histogram = field(default_factory=lambda: Histogram(LATENESS_BOUNDS_S))
+    """Seconds from when a retried record was due to when it was handed to the handler."""
 
     def count(self, result: str) -> None:
-        """One record more came to `result` ("done", "failed" or "dropped")."""
+        """One record more came to `result` (DONE, FAILED, DROPPED or RETRIED)."""
         if result == DONE:
             self.done += 1
         elif result == FAILED:
             self.failed += 1
+        elif result == RETRIED:
+            self.retried += 1
         else:
             self.dropped += 1
+
+    def hopped(self, delay: str) -> None:
+        """A record was sent to the retry topic of this canonical delay."""
+        self.hops[delay] = self.hops.get(delay, 0) + 1
+
+    def gave_up(self, reason: str) -> None:
+        """A record was sent to the failed topic for this reason."""
+        self.failures[reason] = self.failures.get(reason, 0) + 1
 
 
 DONE = "done"
 FAILED = "failed"
 DROPPED = "dropped"
+RETRIED = "retried"

@@ -21,7 +21,7 @@ from fleet_consumer.worker.logs import fields
 from fleet_consumer.worker.outbox import Outbox, Outgoing, hold_reason
 from fleet_consumer.worker.pauses import Pausable
 from fleet_consumer.worker.progress import Hold, PartitionProgress, Unfinished
-from fleet_consumer.worker.stats import FAILED, Stats
+from fleet_consumer.worker.stats import DONE, RETRIED, Stats
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
@@ -159,16 +159,21 @@ class Writing:
                     break
 
     def _replace(self, unfinished: Unfinished[Outgoing], write: Outgoing) -> None:
-        """What a topic will never take is replaced by what it may take: an output by its record's failure, a failed
-        record by one that says less. One that is refused even so stays, and its partition is held."""
-        if unfinished.result != FAILED:
-            error = cut(f"an output was refused by its topic: {write.error}")
-            self._judge.refused(unfinished, Failure(FailureReason.FATAL, "OutputRefused", error))
+        """What a topic will never take is replaced by what it may take: an output by its record's failure; a record
+        that goes on by one that says less, then by one in the failed topic. One that is refused even there stays, and
+        its partition is held."""
+        if unfinished.result == DONE:
+            self._give_up(unfinished, "OutputRefused", f"an output was refused by its topic: {write.error}")
             return
         smaller = without_details(write.headers)
         if len(smaller) < len(write.headers):
             write.headers = smaller
             self._outbox.send(write)
+        elif unfinished.result == RETRIED:
+            self._give_up(unfinished, "HopRefused", f"its retry topic does not take the record: {write.error}")
+
+    def _give_up(self, unfinished: Unfinished[Outgoing], error_class: str, error: str) -> None:
+        self._judge.refused(unfinished, Failure(FailureReason.FATAL, error_class, cut(error)))
 
     def _hold(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing], now: float) -> None:
         partition.hold = hold = _picture(partition, None, self._clock.wall())

@@ -43,7 +43,10 @@ class Kind:
 
 KAFKA_CLUSTER: Final = Kind("consumerfleet.io", "v1alpha1", "KafkaCluster", "kafkaclusters")
 CONSUMER_GROUP: Final = Kind("consumerfleet.io", "v1alpha1", "ConsumerGroup", "consumergroups")
+RETRY_POLICY: Final = Kind("consumerfleet.io", "v1alpha1", "RetryPolicy", "retrypolicies")
+REDRIVE: Final = Kind("consumerfleet.io", "v1alpha1", "Redrive", "redrives")
 STATEFUL_SET: Final = Kind("apps", "v1", "StatefulSet", "statefulsets")
+JOB: Final = Kind("batch", "v1", "Job", "jobs")
 POD: Final = Kind("", "v1", "Pod", "pods")
 SERVICE: Final = Kind("", "v1", "Service", "services")
 CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps")
@@ -55,7 +58,10 @@ EVENT: Final = Kind("events.k8s.io", "v1", "Event", "events")
 KINDS: Final = (
     KAFKA_CLUSTER,
     CONSUMER_GROUP,
+    RETRY_POLICY,
+    REDRIVE,
     STATEFUL_SET,
+    JOB,
     POD,
     SERVICE,
     CONFIG_MAP,

@@ -102,7 +102,8 @@ class KubeClient(Protocol):
     async def apply(self, body: JsonObject) -> JsonObject:
         """Server-side apply the operator's full intent for an object, taking over fields others hold (force).
 
-        Only for objects the operator makes; what users wrote is never applied. Returns the object as stored.
+        Only for objects the operator makes; of what users wrote, nothing but our finalizer is ever applied. Returns the
+        object as stored.
         """
         ...
 

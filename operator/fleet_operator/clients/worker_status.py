@@ -14,7 +14,7 @@ from typing import Any, Final
 import aiohttp
 
 from fleet_operator.planning import times
-from fleet_operator.planning.observation import StuckPartition, WorkerObservation
+from fleet_operator.planning.observation import BreakerObservation, StuckPartition, WorkerObservation
 
 log = logging.getLogger(__name__)
 
@@ -73,18 +73,37 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
             stuck=tuple(_stuck(entry) for entry in answer.get("stuck") or ()),
             error_reason=str(error.get("reason") or ""),
             error_message=str(error.get("message") or ""),
+            breaker=_breaker(answer.get("breaker")),
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
+def _breaker(told: dict[str, Any] | None) -> BreakerObservation | None:
+    """The failure budget of a worker that keeps one."""
+    if not told:
+        return None
+    percent = told.get("failurePercent")
+    return BreakerObservation(
+        state=str(told["state"]),
+        since=_time(told.get("since")),
+        failure_percent=None if percent is None else float(percent),
+    )
+
+
 def _stuck(entry: dict[str, Any]) -> StuckPartition:
-    """One stuck partition; its `since` may be a number or text."""
-    since = entry.get("since")
+    """One stuck partition."""
     return StuckPartition(
         topic=str(entry["topic"]),
         partition=int(entry["partition"]),
         offset=int(entry["offset"]),
-        since=float(since) if isinstance(since, int | float) else times.from_text(since) or 0.0,
+        since=_time(entry.get("since")) or 0.0,
         reason=str(entry.get("reason") or ""),
     )
+
+
+def _time(told: Any) -> float | None:
+    """A time that may be a number or text, as epoch seconds."""
+    if isinstance(told, int | float):
+        return float(told)
+    return times.from_text(told) if isinstance(told, str) else None

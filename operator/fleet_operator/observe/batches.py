@@ -75,13 +75,23 @@ def leaders_of(metadata: MetadataResponse, topics: Iterable[str]) -> dict[int, l
 def list_offsets_requests(
     partitions: Iterable[Partition], timestamp: int, *, read_committed: bool = False
 ) -> list[ListOffsetsRequest]:
-    """ListOffsets for the partitions one broker leads; one timestamp a request, as a broker refuses duplicates."""
-    ordered = sorted(partitions)
+    """ListOffsets for the partitions one broker leads, all with one timestamp (LATEST, EARLIEST)."""
+    return offsets_for_times_requests(dict.fromkeys(partitions, timestamp), read_committed=read_committed)
+
+
+def offsets_for_times_requests(
+    times: Mapping[Partition, int], *, read_committed: bool = False
+) -> list[ListOffsetsRequest]:
+    """ListOffsets for the partitions one broker leads, each with its own timestamp.
+
+    A broker refuses a request that names a partition twice, so two timestamps of one partition take two requests.
+    """
+    ordered = sorted(times)
     requests = []
     for start in range(0, len(ordered), PARTITIONS_PER_REQUEST_MAX):
         by_topic: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
         for topic, index in ordered[start : start + PARTITIONS_PER_REQUEST_MAX]:
-            by_topic[topic].append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
+            by_topic[topic].append(ListOffsetsPartition(partition_index=index, timestamp=times[topic, index]))
         requests.append(
             ListOffsetsRequest(
                 replica_id=-1,

@@ -5,6 +5,7 @@ What could not be asked stays absent: nothing here turns a missing answer into a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -18,21 +19,27 @@ from fleet_consumer.wire.list_offsets import ListOffsetsResponse
 from fleet_consumer.wire.metadata import MetadataResponse
 from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
 from fleet_operator.observe.batches import OFFSETS_PARTITIONS_SETTING, OFFSETS_TOPIC
+from fleet_operator.observe.due import Found
+from fleet_operator.observe.settings import GroupInterest
 from fleet_operator.planning.observation import (
     BrokerInfo,
     GroupObservation,
     MemberObservation,
     OffsetSample,
     OffsetsTopicInfo,
+    RetryObservation,
     TopicObservation,
 )
 
 HISTORY_SAMPLES_MAX: Final = 16
 """Samples of end offsets kept for each partition: enough to interpolate minutes finely and hours roughly."""
 STABLE: Final = "Stable"
+NOT_OBSERVED: Final = "NotObserved"
+"""The reason when nothing was answered and nobody said why."""
 _KNOWN_CODES: Final = frozenset(ErrorCode)
 
 Offsets = dict[tuple[str, int], int]
+ByTopic = Mapping[str, Offsets]
 History = Mapping[tuple[str, int], tuple[OffsetSample, ...]]
 
 
@@ -125,6 +132,21 @@ def offsets(response: ListOffsetsResponse) -> Offsets:
     }
 
 
+def found(response: ListOffsetsResponse) -> dict[tuple[str, int], Found | None]:
+    """The first record at or after the time that was asked for; None where no record is that young.
+
+    Partitions with an error are left out.
+    """
+    return {
+        (topic.name, partition.partition_index): (
+            Found(partition.offset, partition.timestamp) if partition.offset >= 0 else None
+        )
+        for topic in response.topics
+        for partition in topic.partitions
+        if not partition.error_code
+    }
+
+
 def member(described: DescribedGroupMember, *, stable: bool) -> MemberObservation:
     """One member; an assignment that we cannot read (another library's own form) counts as none."""
     assigned: dict[str, tuple[int, ...]] = {}
@@ -144,6 +166,14 @@ def member(described: DescribedGroupMember, *, stable: bool) -> MemberObservatio
     )
 
 
+def mirror(described: DescribedGroup) -> tuple[str, tuple[MemberObservation, ...]]:
+    """A described group's state and members, in a fixed order; one that does not exist (yet) is Dead."""
+    stable = described.group_state == STABLE
+    members = (member(each, stable=stable) for each in described.members)
+    ordered = tuple(sorted(members, key=lambda each: (each.instance_id or "", each.member_id)))
+    return "Dead" if described.error_code else described.group_state, ordered
+
+
 @dataclass(slots=True)
 class GroupFacts:
     """What one look gathers about one group, before it is folded; `error` says what went wrong first."""
@@ -158,6 +188,26 @@ class GroupFacts:
     error: str | None = None
 
 
+def by_topic(offsets: Offsets) -> ByTopic:
+    """Offsets of everybody, so that a group can take its own without walking over all of them."""
+    sorted_out: dict[str, Offsets] = defaultdict(dict)
+    for key, offset in offsets.items():
+        sorted_out[key[0]][key] = offset
+    return dict(sorted_out)
+
+
+def take_offsets(facts: GroupFacts, interest: GroupInterest, starts: ByTopic, ends: Mapping[bool, ByTopic]) -> None:
+    """Pick a group's own offsets out of everybody's."""
+    wanted = set(interest.topics) or {topic for topic, _ in facts.committed or {}}
+    mine = ends[interest.read_committed]
+    for topic in wanted:
+        facts.end_offsets |= mine.get(topic, {})
+        facts.log_starts |= starts.get(topic, {})
+    failed, failed_starts = (offsets.get(interest.failed_topic, {}) for offsets in (ends[False], starts))
+    if failed and all(key in failed_starts for key in failed):
+        facts.failed_records = sum(max(0, end - failed_starts[key]) for key, end in failed.items())
+
+
 def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> GroupObservation:
     """The group as of this look; one that could not be asked keeps its last known values and says why.
 
@@ -170,20 +220,16 @@ def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> 
         error = error or reason_of(described.error_code)
     if error is not None or described is None or facts.committed is None:
         known = last or GroupObservation(group_id=facts.group_id, observed_at=now)
-        return replace(known, error=error or "NotObserved")
-    stable = described.group_state == STABLE
+        return replace(known, error=error or NOT_OBSERVED)
+    state, members = mirror(described)
     return GroupObservation(
         group_id=facts.group_id,
         observed_at=now,
-        state="Dead" if described.error_code else described.group_state,
+        state=state,
         protocol_type=described.protocol_type,
         assignor=described.protocol_data,
         coordinator_id=facts.coordinator_id,
-        members=tuple(
-            sorted(
-                (member(m, stable=stable) for m in described.members), key=lambda m: (m.instance_id or "", m.member_id)
-            )
-        ),
+        members=members,
         committed=facts.committed,
         end_offsets=facts.end_offsets,
         log_starts=facts.log_starts,
@@ -222,9 +268,24 @@ def differs(before: GroupObservation | None, after: GroupObservation) -> bool:
 
 
 def _shape(group: GroupObservation) -> tuple[object, ...]:
-    return group.state, group.assignor, group.coordinator_id, group.members, group.error
+    shape = group.state, group.assignor, group.coordinator_id, group.members, group.error
+    return shape if group.retry is None else (*shape, *_retry_shape(group.retry))
+
+
+def _retry_shape(retry: RetryObservation) -> tuple[object, ...]:
+    """What somebody waits for. Whether anything waits or is due matters at once where no worker is there to handle it;
+    else it changes with every look, and is no more urgent than lag."""
+    unattended = () if retry.members else (retry.waiting and 1, retry.due_lag and 1)
+    topics = {name: replace(topic, waiting=None) for name, topic in retry.topics.items()}
+    return retry.state, retry.members, retry.error, retry.source_max_message_bytes, topics, unattended
 
 
 def moved(before: GroupObservation | None, after: GroupObservation) -> bool:
     """Whether offsets moved, on either side."""
-    return before is None or (before.committed, before.end_offsets) != (after.committed, after.end_offsets)
+    if before is None or (before.committed, before.end_offsets) != (after.committed, after.end_offsets):
+        return True
+    return _retry_counts(before.retry) != _retry_counts(after.retry)
+
+
+def _retry_counts(retry: RetryObservation | None) -> tuple[object, ...] | None:
+    return (retry.waiting, retry.due_lag, retry.oldest_due_at, retry.next_due_at) if retry is not None else None

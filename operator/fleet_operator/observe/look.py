@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, cycle
 from typing import Any, Final, TypeVar
 
 from fleet_consumer.clock import Clock
@@ -31,13 +31,15 @@ from fleet_consumer.wire.metadata import MetadataResponse
 from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
 from fleet_operator.api.v1alpha1.conditions import TOPIC_NOT_FOUND
 from fleet_operator.observe import batches, folding
+from fleet_operator.observe.due import Found
+from fleet_operator.observe.flow import FlowMemory, Spans
 from fleet_operator.observe.folding import GroupFacts, Offsets
 from fleet_operator.observe.settings import GroupInterest
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
 from fleet_operator.planning.topic_pattern import matched
 
 CALL_SECONDS: Final = 8.0
-"""Patience with one phase of a look. There are three, so a broker that hangs is told of within half a minute."""
+"""Patience with one phase of a look. A broker that hangs may cost four of them, and is told of after half a minute."""
 CONFIGS_SECONDS: Final = 300.0
 """How often the settings of `__consumer_offsets` are asked for; people change them once in its life."""
 
@@ -66,11 +68,14 @@ class Questions:
     starts: list[Call[ListOffsetsResponse]] = field(default_factory=list)
     ends: dict[bool, list[Call[ListOffsetsResponse]]] = field(default_factory=lambda: {False: [], True: []})
     configs: list[Call[DescribeConfigsResponse]] = field(default_factory=list)
+    settings: list[Call[DescribeConfigsResponse]] = field(default_factory=list)
+    managed: set[str] = field(default_factory=set)
+    """The managed topics whose starts were asked for."""
 
     def calls(self) -> Iterator[Call[Any]]:
         """All of them."""
         pairs = (call for _, call in chain[tuple[tuple[str, ...], Call[Any]]](self.described, self.fetched))
-        return chain(self.listed.values(), pairs, self.starts, *self.ends.values(), self.configs)
+        return chain(self.listed.values(), pairs, self.starts, *self.ends.values(), self.configs, self.settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +87,7 @@ class Look:
     interests: Mapping[str, GroupInterest]
     last: ClusterObservation | None
     configs: ConfigFacts
+    memory: FlowMemory
     stopping: Callable[[], bool]
 
     def take(self) -> ClusterObservation:
@@ -107,11 +113,19 @@ class Look:
         facts = self._coordinators()
         questions = self._ask(metadata, topics, facts)
         self._wait(questions.calls())
-        counts = self._answers(questions, facts)
-        return self._fold(metadata, topics, facts, counts)
+        counts, ends = self._answers(questions, facts)
+        flows = {
+            group_id: self.memory.spans(interest.retry, facts[interest.retry.group_id], topics, ends)
+            for group_id, interest in self.interests.items()
+            if interest.retry is not None
+        }
+        self._search(metadata, flows)
+        return self._fold(metadata, topics, facts, counts, flows)
 
     def _coordinators(self) -> dict[str, GroupFacts]:
-        facts = {group_id: GroupFacts(group_id) for group_id in self.interests}
+        """Where to ask about each group, those of the retry workers too."""
+        retry = (interest.retry.group_id for interest in self.interests.values() if interest.retry is not None)
+        facts = {group_id: GroupFacts(group_id) for group_id in (*self.interests, *retry)}
         if facts:
             found = self.client.find_coordinators(sorted(facts), timeout_s=CALL_SECONDS)
             for group_id, coordinator in found.items():
@@ -137,27 +151,50 @@ class Look:
         for node_id, groups in by_coordinator.items():
             for describe in batches.describe_requests(groups):
                 questions.described.append((describe.groups, self._send(node_id, describe)))
-            for fetch in batches.offset_fetch_requests({g: _partitions(self.interests[g], topics) for g in groups}):
+            for fetch in batches.offset_fetch_requests({g: self._committed_where(g, topics) for g in groups}):
                 questions.fetched.append((tuple(g.group_id for g in fetch.groups), self._send(node_id, fetch)))
         self._ask_offsets(metadata, questions)
+        self._ask_settings(topics, questions)
         if self.clock.monotonic() >= self.configs.due_at and self.client.brokers:
             any_node = min(self.client.brokers)
             for request in (batches.offsets_topic_config_request(), batches.broker_config_request(any_node)):
                 questions.configs.append(self._send(any_node, request))
         return questions
 
+    def _committed_where(self, group_id: str, topics: Mapping[str, TopicObservation]) -> dict[str, int] | None:
+        """The partitions whose commits matter; None, all that there are, for the groups of retry workers."""
+        interest = self.interests.get(group_id)
+        return _partitions(interest, topics) if interest is not None else None
+
     def _ask_offsets(self, metadata: MetadataResponse, questions: Questions) -> None:
         wanted: dict[bool, set[str]] = {False: set(), True: set()}
+        managed: set[str] = set()
         for interest in self.interests.values():
             wanted[interest.read_committed] |= {*interest.topics, *self._committed_topics(interest)}
-            wanted[False].add(interest.failed_topic)
+            managed |= {*(interest.retry.flow if interest.retry is not None else ()), interest.failed_topic}
+        sources = wanted[False] | wanted[True]
+        wanted[False] |= managed
         for read_committed, names in wanted.items():
             for node_id, partitions in self._led(metadata, names):
                 for request in batches.list_offsets_requests(partitions, LATEST, read_committed=read_committed):
                     questions.ends[read_committed].append(self._send(node_id, request))
-        for node_id, partitions in self._led(metadata, wanted[False] | wanted[True]):
+        questions.managed = self.memory.starts_wanted(managed, self.clock.monotonic())
+        for node_id, partitions in self._led(metadata, sources | questions.managed):
             for request in batches.list_offsets_requests(partitions, EARLIEST):
                 questions.starts.append(self._send(node_id, request))
+
+    def _ask_settings(self, topics: Mapping[str, TopicObservation], questions: Questions) -> None:
+        """What is due of the settings of managed topics and their sources, from all brokers in turn: any can tell."""
+        wanted = {
+            name
+            for interest in self.interests.values()
+            if interest.retry is not None
+            for name in (*interest.topics, *interest.retry.flow, interest.failed_topic)
+            if name in topics and not topics[name].error
+        }
+        requests = self.memory.settings.requests(wanted, self.clock.monotonic())
+        for node_id, request in zip(cycle(sorted(self.client.brokers)), requests, strict=False):
+            questions.settings.append(self._send(node_id, request))
 
     def _led(self, metadata: MetadataResponse, names: Iterable[str]) -> list[tuple[int, list[batches.Partition]]]:
         led = batches.leaders_of(metadata, names)
@@ -168,6 +205,35 @@ class Look:
         last = self._last_of(interest.group_id)
         return {topic for topic, _ in last.committed} if last and not interest.topics else set()
 
+    def _search(self, metadata: MetadataResponse, flows: Mapping[str, Spans]) -> None:
+        names = {name for spans in flows.values() for name, _ in spans}
+        leaders = {partition: node_id for node_id, led in self._led(metadata, names) for partition in led}
+        silent: set[int] = set()
+        now_ms = int(self.clock.wall() * 1000)
+        self.memory.search(flows.values(), now_ms, lambda times: self._offsets_for_times(times, leaders, silent))
+
+    def _offsets_for_times(
+        self, times: Mapping[batches.Partition, int], leaders: Mapping[batches.Partition, int], silent: set[int]
+    ) -> dict[batches.Partition, Found | None]:
+        """One round. A broker that fails once is not asked again in this look: each time it would cost its time-out."""
+        by_leader: dict[int, dict[batches.Partition, int]] = defaultdict(dict)
+        for partition, time_ms in times.items():
+            if partition in leaders and leaders[partition] not in silent:
+                by_leader[leaders[partition]][partition] = time_ms
+        calls = [
+            (node_id, self._send(node_id, request))
+            for node_id, of in by_leader.items()
+            for request in batches.offsets_for_times_requests(of)
+        ]
+        self._wait(call for _, call in calls)
+        answers: dict[batches.Partition, Found | None] = {}
+        for node_id, call in calls:
+            if call.error is None:
+                answers |= folding.found(call.response)
+            else:
+                silent.add(node_id)
+        return answers
+
     def _wait(self, calls: Iterable[Call[Any]]) -> None:
         """Until every call has ended; each has its own time-out, so this ends too."""
         pending = list(calls)
@@ -176,8 +242,8 @@ class Look:
                 raise LookAbandonedError
             self.client.poll(CALL_SECONDS)
 
-    def _answers(self, questions: Questions, facts: dict[str, GroupFacts]) -> Counter[int]:
-        """Fill in the facts; returns how many groups each broker coordinates."""
+    def _answers(self, questions: Questions, facts: dict[str, GroupFacts]) -> tuple[Counter[int], Offsets]:
+        """Fill in the facts; returns how many groups each broker coordinates, and the ends of logs."""
         counts: Counter[int] = Counter()
         for node_id, listed in questions.listed.items():
             if listed.error is None and not listed.response.error_code:
@@ -193,15 +259,20 @@ class Look:
                         facts[group_id].error = facts[group_id].error or positions
                     else:
                         facts[group_id].committed = positions
-        starts = _merged(questions.starts)
+        starts, now = _merged(questions.starts), self.clock.monotonic()
+        self.memory.take_starts(questions.managed, starts, now)
+        self.memory.settings.take([call.response for call in questions.settings if call.error is None], now)
+        starts |= self.memory.starts
         ends = {read_committed: _merged(calls) for read_committed, calls in questions.ends.items()}
+        ends_by_topic = {read_committed: folding.by_topic(offsets) for read_committed, offsets in ends.items()}
+        starts_by_topic = folding.by_topic(starts)
         for group_id, interest in self.interests.items():
-            _take_offsets(facts[group_id], interest, starts, ends)
+            folding.take_offsets(facts[group_id], interest, starts_by_topic, ends_by_topic)
         if questions.configs:
             answers = tuple(call.response for call in questions.configs if call.error is None)
             self.configs.responses = answers or self.configs.responses
             self.configs.due_at = self.clock.monotonic() + CONFIGS_SECONDS
-        return counts
+        return counts, ends[False]
 
     def _fold(
         self,
@@ -209,6 +280,7 @@ class Look:
         topics: dict[str, TopicObservation],
         facts: Mapping[str, GroupFacts],
         counts: Counter[int],
+        flows: Mapping[str, Spans],
     ) -> ClusterObservation:
         now = self.clock.wall()
         topics.pop(batches.OFFSETS_TOPIC, None)
@@ -220,13 +292,29 @@ class Look:
             brokers=folding.brokers(metadata),
             offsets_topic=folding.offsets_topic(metadata, self.configs.responses),
             broker_offsets_partitions=folding.broker_offsets_partitions(self.configs.responses),
-            groups={g: folding.fold_group(group, self._last_of(g), now) for g, group in facts.items()},
+            groups={g: self._fold_group(g, facts, topics, flows, now) for g in self.interests},
             topics=topics,
             group_count=counts.total(),
             groups_per_coordinator=dict(counts),
             last_good_at=now,
             reachable_since=since if since is not None else now,
         )
+
+    def _fold_group(
+        self,
+        group_id: str,
+        facts: Mapping[str, GroupFacts],
+        topics: Mapping[str, TopicObservation],
+        flows: Mapping[str, Spans],
+        now: float,
+    ) -> GroupObservation:
+        """The main group, and beside it its flow: one of them may be known while the other is not."""
+        folded = folding.fold_group(facts[group_id], self._last_of(group_id), now)
+        interest = self.interests[group_id]
+        if interest.retry is None:
+            return replace(folded, retry=None) if folded.retry is not None else folded
+        of_retry = facts[interest.retry.group_id]
+        return replace(folded, retry=self.memory.fold(interest, of_retry, topics, flows[group_id], now))
 
     def _last_of(self, group_id: str) -> GroupObservation | None:
         return self.last.groups.get(group_id) if self.last else None
@@ -266,17 +354,6 @@ def _merged(calls: Sequence[Call[ListOffsetsResponse]]) -> Offsets:
         if call.error is None:
             merged |= folding.offsets(call.response)
     return merged
-
-
-def _take_offsets(facts: GroupFacts, interest: GroupInterest, starts: Offsets, ends: Mapping[bool, Offsets]) -> None:
-    """Pick a group's own offsets out of everybody's."""
-    wanted = set(interest.topics) or {topic for topic, _ in facts.committed or {}}
-    mine = ends[interest.read_committed]
-    facts.end_offsets = {key: end for key, end in mine.items() if key[0] in wanted}
-    facts.log_starts = {key: start for key, start in starts.items() if key[0] in wanted}
-    failed = {key: end for key, end in ends[False].items() if key[0] == interest.failed_topic}
-    if failed and all(key in starts for key in failed):
-        facts.failed_records = sum(end - starts[key] for key, end in failed.items())
 
 
 def failure(error: NetError, last: ClusterObservation | None, now: float) -> ClusterObservation:

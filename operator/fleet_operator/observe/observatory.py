@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
@@ -145,11 +145,11 @@ class Observatory:
         site = self._sites.get(cluster)
         return site.latest if site else self._refused.get(cluster)
 
-    def look(self, cluster: Key) -> None:
+    def look(self, cluster: Key, changed_topics: Iterable[str] = ()) -> None:
         """Look at a cluster now rather than when its interval is over: something there was just changed by us."""
         site = self._sites.get(cluster)
         if site is not None:
-            site.observer.look()
+            site.observer.look(changed_topics)
 
     async def act(self, cluster: Key, run: Callable[[NetworkClient], T]) -> T:
         """Have something done on the cluster's thread. Raises what it raises, or ObserverStoppedError."""
@@ -215,6 +215,7 @@ def _both(one: GroupInterest, two: GroupInterest) -> GroupInterest:
         failed_topic=one.failed_topic or two.failed_topic,
         read_committed=one.read_committed,
         expects_members=one.expects_members or two.expects_members,
+        retry=one.retry or two.retry,
     )
 
 

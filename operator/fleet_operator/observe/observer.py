@@ -10,7 +10,7 @@ import logging
 import queue
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import NetError, NetworkClient
+from fleet_operator.observe.flow import FlowMemory
 from fleet_operator.observe.look import ConfigFacts, Look, LookAbandonedError, failure
 from fleet_operator.observe.settings import GroupInterest, ObserverSettings
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
@@ -30,6 +31,10 @@ HURRY_SECONDS: Final = 1.0
 """The interval while a group is between states, so that a rebalance is seen with its steps."""
 HURRY_MAX_SECONDS: Final = 120.0
 """How long one group may keep the pace up: a group that cannot become Stable must not do so for ever."""
+REST_FACTOR: Final = 4.0
+"""How many times longer than a look the pause after it is at least, up to the interval."""
+ACTIONS_SECONDS_MAX: Final = 1.0
+"""How long actions may keep a look that is due waiting: a thousand new groups want their topics made at once."""
 REFUSED_SECONDS: Final = 30.0
 """The interval while the cluster refuses our credentials: repeating them quickly locks accounts and fills its logs."""
 REFUSALS: Final = frozenset({"AuthenticationFailed", "TlsFailed"})
@@ -62,8 +67,13 @@ class Pace:
         self._interval = interval_seconds
         self._unsettled_since: dict[str, float] = {}
 
-    def seconds(self, seen: ClusterObservation, interests: Mapping[str, GroupInterest], now: float) -> float:
-        """The pause after a look."""
+    def seconds(
+        self, seen: ClusterObservation, interests: Mapping[str, GroupInterest], now: float, *, took: float = 0.0
+    ) -> float:
+        """The pause after a look that `took` so many seconds: hurry or not, looks must not fill the time."""
+        return max(self._wanted(seen, interests, now), min(self._interval, REST_FACTOR * took))
+
+    def _wanted(self, seen: ClusterObservation, interests: Mapping[str, GroupInterest], now: float) -> float:
         if not seen.reachable:
             return max(self._interval, REFUSED_SECONDS) if seen.reason in REFUSALS else self._interval
         unsettled = {
@@ -72,8 +82,9 @@ class Pace:
             if _unsettled(seen.groups.get(group_id), interest.expects_members)
         }
         self._unsettled_since = {group_id: self._unsettled_since.get(group_id, now) for group_id in unsettled}
-        hurried = any(now - since < HURRY_MAX_SECONDS for since in self._unsettled_since.values())
-        return min(self._interval, HURRY_SECONDS) if hurried else self._interval
+        if any(now - since < HURRY_MAX_SECONDS for since in self._unsettled_since.values()):
+            return min(self._interval, HURRY_SECONDS)
+        return min(self._interval, max(HURRY_SECONDS, _seconds_to_wake(seen)))
 
 
 def _unsettled(group: GroupObservation | None, expects_members: bool) -> bool:
@@ -83,6 +94,13 @@ def _unsettled(group: GroupObservation | None, expects_members: bool) -> bool:
     if group.state == "Stable":
         return not expects_members  # it was scaled to nothing and its members have not left yet
     return expects_members or group.state not in ("Empty", "Dead")
+
+
+def _seconds_to_wake(seen: ClusterObservation) -> float:
+    """Until the next record becomes due that nobody is there to handle; workers that are there need no look for it."""
+    flows = (group.retry for group in seen.groups.values() if group.retry is not None and not group.retry.members)
+    due = (flow.next_due_at for flow in flows if flow.next_due_at is not None)
+    return min(due, default=float("inf")) - seen.observed_at
 
 
 class Observer:
@@ -104,6 +122,7 @@ class Observer:
         self._changed = threading.Event()
         self._stopping = threading.Event()
         self._actions: queue.SimpleQueue[Action[Any]] = queue.SimpleQueue()
+        self._changed_topics: queue.SimpleQueue[str] = queue.SimpleQueue()
         # Set by the thread before it can block, read by `_wake`.
         self._client: NetworkClient | None = None
         self._thread = threading.Thread(target=self._run, name=f"observer-{name}", daemon=True)
@@ -133,8 +152,10 @@ class Observer:
             self._interests = interests
             self.look()
 
-    def look(self) -> None:
-        """Have the next look follow at once."""
+    def look(self, changed_topics: Iterable[str] = ()) -> None:
+        """Have the next look follow at once, and take nothing for known of topics that were just changed."""
+        for topic in changed_topics:
+            self._changed_topics.put(topic)
         self._changed.set()
         self._wake()
 
@@ -165,11 +186,11 @@ class Observer:
 
     def _observe(self, client: NetworkClient) -> None:
         pace = Pace(self.settings.interval_seconds)
-        configs = ConfigFacts()
+        configs, memory = ConfigFacts(), FlowMemory()
         last: ClusterObservation | None = None
         due = self._clock.monotonic()
         while not self._stopping.is_set():
-            self._carry_out_actions(client)
+            self._carry_out_actions(client, until=max(due, self._clock.monotonic() + ACTIONS_SECONDS_MAX))
             now = self._clock.monotonic()
             if now < due and not self._changed.is_set():
                 client.poll(due - now)
@@ -177,11 +198,12 @@ class Observer:
             self._changed.clear()
             interests = self._interests
             try:
-                last = self._look(client, interests, last, configs)
+                last = self._look(client, interests, last, configs, memory)
             except LookAbandonedError:
                 return
-            self._publish(last, self._clock.monotonic() - now)
-            due = self._clock.monotonic() + pace.seconds(last, interests, self._clock.monotonic())
+            ended = self._clock.monotonic()
+            self._publish(last, ended - now)
+            due = ended + pace.seconds(last, interests, ended, took=ended - now)
 
     def _look(
         self,
@@ -189,13 +211,16 @@ class Observer:
         interests: Mapping[str, GroupInterest],
         last: ClusterObservation | None,
         configs: ConfigFacts,
+        memory: FlowMemory,
     ) -> ClusterObservation:
+        memory.forget(self._take_changed_topics())
         look = Look(
             client=client,
             clock=self._clock,
             interests=interests,
             last=last,
             configs=configs,
+            memory=memory,
             stopping=self._stopping.is_set,
         )
         try:
@@ -203,8 +228,17 @@ class Observer:
         except NetError as error:
             return failure(error, last, self._clock.wall())
 
-    def _carry_out_actions(self, client: NetworkClient) -> None:
-        while not self._stopping.is_set():
+    def _take_changed_topics(self) -> set[str]:
+        taken: set[str] = set()
+        while True:
+            try:
+                taken.add(self._changed_topics.get_nowait())
+            except queue.Empty:
+                return taken
+
+    def _carry_out_actions(self, client: NetworkClient, *, until: float) -> None:
+        """Until there are none, or a look should be taken again; what is left comes after it."""
+        while not self._stopping.is_set() and self._clock.monotonic() < until:
             try:
                 action = self._actions.get_nowait()
             except queue.Empty:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fleet_consumer import naming
 from fleet_consumer.net import ConnectionSettings, SaslSettings, TlsSettings, parse_address
 
 
@@ -59,13 +61,41 @@ class ObserverSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetryInterest:
+    """The wish to have a group's retry flow observed: its Kafka group, and the topics that this group reads.
+
+    `delays` has each retry topic with its delay in seconds, those that are only being drained too; the redrive topic
+    counts as one whose delay is 0.
+    """
+
+    group_id: str
+    delays: Mapping[str, int]
+    redrive_topic: str
+
+    @property
+    def flow(self) -> dict[str, int]:
+        """Every topic that the retry workers read, with its delay in seconds."""
+        return {**self.delays, self.redrive_topic: 0}
+
+
+def retry_interest(group_id: str, delays: Iterable[str]) -> RetryInterest:
+    """The interest in the retry flow of the main group `group_id`, whose delays are canonical texts such as `30s`."""
+    return RetryInterest(
+        group_id=naming.retry_group(group_id),
+        delays={naming.retry_topic(group_id, delay): naming.parse_delay(delay) for delay in delays},
+        redrive_topic=naming.redrive_topic(group_id),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupInterest:
     """One ConsumerGroup's wish to be observed.
 
     `topics` are its source topics, `pattern` matches further ones at each look; where neither is known, those it has
     commits for count. `other_topics` are those whose
     existence matters (outputs). `expects_members` says whether workers should be there, that is whether a group
-    without members is worth looking at more often.
+    without members is worth looking at more often. `retry` is None for a group whose failures go to the failed topic at
+    once.
     """
 
     group_id: str
@@ -75,8 +105,10 @@ class GroupInterest:
     failed_topic: str = ""
     read_committed: bool = False
     expects_members: bool = True
+    retry: RetryInterest | None = None
 
     @property
     def named_topics(self) -> tuple[str, ...]:
         """Every topic that Metadata is asked for on behalf of this group."""
-        return (*self.topics, *self.other_topics, *((self.failed_topic,) if self.failed_topic else ()))
+        flow = self.retry.flow if self.retry is not None else {}
+        return (*self.topics, *self.other_topics, *((self.failed_topic,) if self.failed_topic else ()), *flow)

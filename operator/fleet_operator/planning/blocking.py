@@ -25,11 +25,12 @@ def find_blocking_problem(
     older: Claim | None = None,
     handler_files: Mapping[str, str] | None = None,
     observation: ClusterObservation | None = None,
+    retry_problem: Problem | None = None,
 ) -> Problem | None:
     """The first reason why no revision can be planned, or None.
 
     `older` is the claim of `duplicates.older_owner`; `handler_files` the content of the handler's ConfigMap, None
-    when it does not exist (or is not asked for).
+    when it does not exist (or is not asked for); `retry_problem` is why workers cannot be told of a retry policy.
     """
     if cluster is None:
         name = group.spec.cluster_ref.name
@@ -41,12 +42,13 @@ def find_blocking_problem(
     if older is not None:
         return Problem(
             conditions.GROUP_ID_TAKEN,
-            f"Kafka group {group.group_id!r} belongs to the older ConsumerGroup {older.namespace}/{older.name}: "
+            f"Kafka group {older.group_id!r} belongs to the older ConsumerGroup {older.namespace}/{older.name}: "
             "delete one of the two, or make this one anew with another spec.groupId",
         )
     if cluster_id_changed(cluster, observation):
         return Problem(conditions.CLUSTER_ID_CHANGED, changed_id_message(cluster, observation))
-    return _pattern_problem(group) or _container_problem(group) or _handler_problem(group, handler_files)
+    mistake = _pattern_problem(group) or _container_problem(group) or _handler_problem(group, handler_files)
+    return mistake or retry_problem
 
 
 def _pattern_problem(group: ConsumerGroup) -> Problem | None:

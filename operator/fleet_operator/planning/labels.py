@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 GROUP_LABEL: Final = "consumerfleet.io/group"
+POLICY_LABEL: Final = "consumerfleet.io/retry-policy"
+"""On the ConfigMaps that keep what a RetryPolicy says; they belong to no group."""
 NAME_LABEL: Final = "app.kubernetes.io/name"
 INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
@@ -18,6 +20,9 @@ WORKER: Final = "worker"
 CHECK: Final = "check"
 REVISION: Final = "revision"
 HANDLER: Final = "handler-source"
+RETRY: Final = "retry"
+"""Of the retry workers and what stands beside them, their policies included."""
+POLICY: Final = "retry-policy"
 
 
 def child_labels(name: str, component: str) -> dict[str, str]:
@@ -36,6 +41,11 @@ def worker_selector(name: str) -> dict[str, str]:
     return {GROUP_LABEL: name, COMPONENT_LABEL: WORKER}
 
 
+def selector_text(selector: dict[str, str]) -> str:
+    """A selector as text, as the scale subresource and lists want it."""
+    return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+
+
 def worker_selector_text(name: str) -> str:
-    """The same as text, as the scale subresource wants it."""
-    return ",".join(f"{key}={value}" for key, value in sorted(worker_selector(name).items()))
+    """What selects the workers, as text."""
+    return selector_text(worker_selector(name))

@@ -63,6 +63,62 @@ class MemberObservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedTopic:
+    """One of a group's retry, redrive and failed topics.
+
+    `configs` holds the settings that matter to us as the brokers tell them (defaults too), None while nobody could
+    tell. `waiting` counts the records that the retry workers have not committed: 0 for a topic that does not exist,
+    None when it could not be asked, and for the failed topic, which nobody reads. `error` is the reason word when the
+    topic cannot be used (`TopicNotFound`, `AuthorizationFailed`, …).
+    """
+
+    partitions: int = 0
+    configs: Mapping[str, str] | None = None
+    waiting: int | None = None
+    error: str | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether records can be written to it."""
+        return self.error is None and self.partitions > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryObservation:
+    """A group's retry flow at one time.
+
+    `state` and `members` are those of the Kafka group of the retry workers. `waiting` counts the records in all retry
+    topics and the redrive topic that it has not committed, `due_lag` those of them whose time has come: append time
+    plus the topic's delay. `oldest_due_at` is when the oldest of these became due (while that is still being searched,
+    a time at which it was due already), None when none is due. `next_due_at` is when the next record becomes due, None
+    when none waits. What could not be asked is None, and `error` is the reason word then; `counted` tells the two
+    meanings of None apart for the times. `source_max_message_bytes` is the largest `max.message.bytes` of the source
+    topics.
+    """
+
+    observed_at: float
+    state: str = UNKNOWN_STATE
+    members: tuple[MemberObservation, ...] = ()
+    waiting: int | None = None
+    due_lag: int | None = None
+    oldest_due_at: float | None = None
+    next_due_at: float | None = None
+    topics: Mapping[str, ManagedTopic] = field(default_factory=dict)
+    source_max_message_bytes: int | None = None
+    error: str | None = None
+
+    @property
+    def counted(self) -> bool:
+        """Whether every partition of the flow could be asked, so that a time which is None means "none"."""
+        return self.waiting is not None and self.due_lag is not None
+
+    @property
+    def drained_topics(self) -> frozenset[str]:
+        """The topics that hold no record which the retry workers have yet to handle."""
+        return frozenset(name for name, topic in self.topics.items() if topic.waiting == 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupObservation:
     """One group at one time.
 
@@ -70,6 +126,7 @@ class GroupObservation:
     partitions that could not be asked. `end_history` holds a few earlier end offsets of each partition, oldest first,
     for the estimate of how far behind the group is. `failed_records` counts what the failed topic holds now.
     `error` is the reason word when this group alone could not be asked; the other fields are then the last known ones.
+    `retry` is None for a group without a retry flow.
     """
 
     group_id: str
@@ -85,6 +142,7 @@ class GroupObservation:
     end_history: Mapping[tuple[str, int], tuple[OffsetSample, ...]] = field(default_factory=dict)
     failed_records: int | None = None
     error: str | None = None
+    retry: RetryObservation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +202,21 @@ class StuckPartition:
     reason: str = ""
 
 
+CLOSED: Final = "Closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerObservation:
+    """A worker's failure budget: `state` is Closed, Open or HalfOpen, `since` when it became so.
+
+    The share of failures moves all the time and is no news, so it does not make two of these differ.
+    """
+
+    state: str = CLOSED
+    since: float | None = None
+    failure_percent: float | None = field(default=None, compare=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerObservation:
     """One worker's own account of its membership, read from its `/member` endpoint."""
@@ -159,3 +232,9 @@ class WorkerObservation:
     stuck: tuple[StuckPartition, ...] = ()
     error_reason: str = ""
     error_message: str = ""
+    breaker: BreakerObservation | None = None
+
+    @property
+    def breaker_open(self) -> bool:
+        """Whether this worker holds its records back because too many of them failed."""
+        return self.breaker is not None and self.breaker.state != CLOSED

@@ -25,10 +25,12 @@ from fleet_operator.planning.worker_config import (
     CREDENTIALS_PATH,
     DRAIN_S,
     HANDLER_PATH,
+    RETRY_DIRECTORY,
 )
 
 CONTAINER: Final = "worker"
 SETTINGS_VOLUME: Final = "consumer-fleet-settings"
+RETRY_VOLUME: Final = "consumer-fleet-retry"
 SCRATCH_VOLUME: Final = "consumer-fleet-scratch"
 SCRATCH_PATH: Final = "/tmp"
 USER_ID: Final = 65532
@@ -58,6 +60,10 @@ def pod_template(
     first, beside = containers_of(group)
     own_scratch = any(mount.get("mountPath", "").rstrip("/") == SCRATCH_PATH for mount in extra.volume_mounts)
     volumes = [_settings_volume(group, cluster, revision, handler_keys), *_plain(extra.volumes)]
+    if group.spec.retry is not None:
+        # A volume of its own, mounted as a directory: files mounted alone are never renewed.
+        policies = {"name": naming.retry_config(group.metadata.name), "defaultMode": 0o440}
+        volumes.append({"name": RETRY_VOLUME, "configMap": policies})
     if not own_scratch:
         volumes.append({"name": SCRATCH_VOLUME, "emptyDir": {}})
     spec: dict[str, Any] = {
@@ -104,6 +110,8 @@ def check_pod_spec(template: Mapping[str, Any], *, deadline_s: int) -> dict[str,
 def _worker(group: ConsumerGroup, image: str, own_scratch: bool) -> dict[str, Any]:
     extra = group.spec.template
     mounts = [{"name": SETTINGS_VOLUME, "mountPath": CONFIG_DIRECTORY, "readOnly": True}, *_plain(extra.volume_mounts)]
+    if group.spec.retry is not None:
+        mounts.append({"name": RETRY_VOLUME, "mountPath": RETRY_DIRECTORY, "readOnly": True})
     if not own_scratch:
         mounts.append({"name": SCRATCH_VOLUME, "mountPath": SCRATCH_PATH})
     container: dict[str, Any] = {

@@ -122,7 +122,7 @@ class RolloutFacts:
     `wanted` is the hash of the revision planned from the spec, None when none can be planned; `blocked` then says
     why. `outside_ok` tells whether Kafka answers, and `outside_ok_since` since when: while it does not, an unready
     pod proves nothing against its revision. `patience_s` lengthens the deadline while the group is being rebalanced
-    by others.
+    by others. `used` are revisions that others than the fleet's own workers run.
     """
 
     wanted: str | None
@@ -135,6 +135,7 @@ class RolloutFacts:
     outside_ok: bool = True
     outside_ok_since: float | None = None
     patience_s: float = 0.0
+    used: frozenset[str] = frozenset()
 
 
 class Phase(StrEnum):
@@ -408,5 +409,6 @@ def _prunable(facts: RolloutFacts, decision: RolloutDecision) -> tuple[str, ...]
     older_good = _newest_good(facts, other_than=facts.wanted)
     kept = {facts.wanted, decision.target, *(pod.revision for pod in facts.pods)}
     kept |= {facts.fleet.revision} if facts.fleet else set()
+    kept |= facts.used
     kept |= {record.hash for record in (good, older_good) if record}
     return tuple(sorted(set(facts.records) - kept))

@@ -211,6 +211,12 @@ def _degraded(facts: ConsumerGroupFacts, problems: Sequence[Problem]) -> Conditi
         return Condition(c.DEGRADED, "True", c.REVISION_HELD, message)
     if problems:
         return Condition(c.DEGRADED, "True", problems[0].reason, problems[0].message)
+    if facts.open_breakers:
+        message = (
+            f"too many records fail in {name_some(facts.open_breakers)}: nothing more is handled there, save one "
+            "record at a time as a trial, until that succeeds; see what the handler depends on"
+        )
+        return Condition(c.DEGRADED, "True", c.BREAKER_OPEN, message)
     if facts.observation is None:
         return Condition(c.DEGRADED, "Unknown", c.NOT_YET_OBSERVED, "Kafka has not been asked yet")
     return Condition(c.DEGRADED, "False", c.AS_WANTED, "nothing is wrong")
@@ -226,10 +232,19 @@ def _topics_ready(facts: ConsumerGroupFacts) -> Condition:
     needed = (*(sources or ()), *facts.group.spec.handler.outputs)
     if sources is None or any(name not in known for name in needed):
         return Condition(c.TOPICS_READY, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been asked for yet")
-    failed = known.get(facts.failed_topic)
-    if failed is None or failed.error:
-        message = f"the failed topic {facts.failed_topic} is being made"
+    plan = facts.topics_plan
+    if plan.ready is None:
+        return Condition(c.TOPICS_READY, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been asked for yet")
+    if plan.create:
+        message = f"being made: {name_some([topic.name for topic in plan.create])}"
         return Condition(c.TOPICS_READY, "False", c.TOPIC_NOT_CREATED, message)
+    if not plan.ready:
+        changing = dict.fromkeys([*(topic.name for topic in plan.grow), *plan.alter])
+        return Condition(c.TOPICS_READY, "False", c.TOPICS_CHANGING, f"being changed: {name_some(list(changing))}")
+    if facts.retry is not None:
+        return Condition(
+            c.TOPICS_READY, "True", c.TOPICS_EXIST, "source, output, retry and failed topics are as wanted"
+        )
     return Condition(c.TOPICS_READY, "True", c.TOPICS_EXIST, "source, output and failed topics exist")
 
 

@@ -20,15 +20,16 @@ from fleet_operator.planning.lag import (
     UNKNOWN_TEXT,
     GroupLag,
     behind_text,
-    count_bucket,
     group_lag,
     lag_bucket,
     lag_text,
 )
 from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation, as_of
+from fleet_operator.planning.rollout import FleetFacts
 from fleet_operator.planning.status_conditions import project_conditions
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
 from fleet_operator.planning.status_members import extend_transitions, member_entries
+from fleet_operator.planning.status_retry import retry_status
 
 STUCK_MAX: Final = 20
 NO_LIMIT: Final = "None"
@@ -69,7 +70,16 @@ def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[st
             observed_generation=facts.group.metadata.generation,
         ),
     }
-    return _with_observed_at(status, previous, observed)
+    retry = _with_retry_workers(status.pop("retry", {}), facts.retry_fleet)
+    return _with_observed_at(status | ({"retry": retry} if retry else {}), previous, observed)
+
+
+def _with_retry_workers(retry: Mapping[str, Any], fleet: FleetFacts | None) -> dict[str, Any]:
+    """What Kubernetes tells of the retry workers, beside what Kafka tells of their records."""
+    seen = {key: value for key, value in retry.items() if key not in ("replicas", "readyReplicas")}
+    if fleet is not None:
+        seen |= {"replicas": fleet.current_replicas, "readyReplicas": fleet.ready_replicas}
+    return seen
 
 
 def invalid_spec_status(
@@ -150,8 +160,9 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any], lag: Group
             "lagText": lag_text(bucket),
             "behindText": behind_text(lag.behind, previous.get("behindText", "")),
         }
-    if observed.failed_records is not None:
-        seen["retry"] = {"failed": count_bucket(observed.failed_records)}
+    retry = retry_status(observed, facts.retry, previous.get("retry") or {})
+    if retry:
+        seen["retry"] = retry
     return kept | seen
 
 

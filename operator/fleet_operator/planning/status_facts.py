@@ -9,6 +9,8 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, WorkerObservation
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry_intent import RetryIntent
+from fleet_operator.planning.retry_topics import TopicsPlan, plan_topics
 from fleet_operator.planning.rollout import FleetFacts, PodFacts, RolloutDecision
 from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern, matched
 
@@ -20,7 +22,8 @@ class ConsumerGroupFacts:
     `cluster` is None when the KafkaCluster does not exist, `observation` while nobody has looked yet. `rollout` is this
     visit's decision, `wanted_replicas` that of `blocking.wanted_replicas`. `fleet`, `pods` and `workers` are as read in
     this visit; workers that could not be asked are left out. `refusal` is set when the API server refused one of our
-    children, `topic_problem` when the failed topic could not be made.
+    children, `topic_problem` when a managed topic cannot be used or be brought to what it should be. `retry` is the
+    wanted retry flow, None for a group without one; `retry_fleet` and `retry_pods` are its workers as found.
     """
 
     group: ConsumerGroup
@@ -33,6 +36,9 @@ class ConsumerGroupFacts:
     workers: tuple[WorkerObservation, ...] = ()
     refusal: Problem | None = None
     topic_problem: Problem | None = None
+    retry: RetryIntent | None = None
+    retry_fleet: FleetFacts | None = None
+    retry_pods: tuple[PodFacts, ...] = ()
 
     @property
     def observed_group(self) -> GroupObservation | None:
@@ -43,32 +49,52 @@ class ConsumerGroupFacts:
         return None if found is None or found.error else found
 
     @property
+    def topics_plan(self) -> TopicsPlan:
+        """What is to be done to the group's managed topics."""
+        return plan_topics(self.group, self.retry, self.partition_counts, self.observation)
+
+    @property
+    def open_breakers(self) -> tuple[str, ...]:
+        """The pods whose workers hold records back because too many failed; while any does, lag says nothing of load,
+        and a partition that stands still is not stuck."""
+        return tuple(sorted(worker.pod for worker in self.workers if worker.breaker_open))
+
+    @property
     def failed_topic(self) -> str:
         return naming.failed_topic(self.group.group_id)
 
     @property
     def source_topics(self) -> tuple[str, ...] | None:
-        """The topics that the group reads: the spec's, or those that match its pattern; None while nobody has looked.
-
-        A pattern's topics are known once the group itself was part of a look: before, only others' topics are.
-        """
-        seen = self.observation
-        if self.group.spec.topic_pattern is None:
-            return self.group.source_topics
-        if seen is None or not seen.reachable or self.group.group_id not in seen.groups:
-            return None
-        try:
-            pattern = group_pattern(self.group)
-        except PatternRefused:
-            return None
-        assert pattern is not None
-        return matched(pattern, seen.topics)
+        """The topics that the group reads; see the function of the same name."""
+        return source_topics(self.group, self.observation)
 
     @property
     def partition_counts(self) -> dict[str, int] | None:
-        """Partitions of each source topic; None while one of them is missing or has not been asked for."""
-        if self.observation is None or not self.observation.reachable:
-            return None
-        found = {topic: self.observation.topics.get(topic) for topic in self.source_topics or ()}
-        counts = {name: topic.partitions for name, topic in found.items() if topic and not topic.error}
-        return counts if counts and len(counts) == len(found) else None
+        """Partitions of each source topic; see the function of the same name."""
+        return partition_counts(self.group, self.observation)
+
+
+def source_topics(group: ConsumerGroup, seen: ClusterObservation | None) -> tuple[str, ...] | None:
+    """The topics that a group reads: the spec's, or those that match its pattern; None while nobody has looked.
+
+    A pattern's topics are known once the group itself was part of a look: before, only others' topics are.
+    """
+    if group.spec.topic_pattern is None:
+        return group.source_topics
+    if seen is None or not seen.reachable or group.group_id not in seen.groups:
+        return None
+    try:
+        pattern = group_pattern(group)
+    except PatternRefused:
+        return None
+    assert pattern is not None
+    return matched(pattern, seen.topics)
+
+
+def partition_counts(group: ConsumerGroup, seen: ClusterObservation | None) -> dict[str, int] | None:
+    """Partitions of each source topic; None while one of them is missing or has not been asked for."""
+    if seen is None or not seen.reachable:
+        return None
+    found = {topic: seen.topics.get(topic) for topic in source_topics(group, seen) or ()}
+    counts = {name: topic.partitions for name, topic in found.items() if topic and not topic.error}
+    return counts if counts and len(counts) == len(found) else None

@@ -41,7 +41,10 @@ def find_problems(facts: ConsumerGroupFacts) -> Iterator[Problem]:
 
 def _spec(facts: ConsumerGroupFacts) -> Problem | None:
     """The spec cannot become a revision: nothing further down can be judged."""
-    return facts.rollout.cause if facts.rollout.phase is Phase.HELD else None
+    cause = facts.rollout.cause if facts.rollout.phase is Phase.HELD else None
+    if cause is not None and cause.reason == conditions.TOPIC_NOT_CREATED:
+        return facts.topic_problem or cause  # workers wait for topics that the brokers refuse: tell their words
+    return cause
 
 
 def _refusal(facts: ConsumerGroupFacts) -> Problem | None:
@@ -75,6 +78,23 @@ def _pods(facts: ConsumerGroupFacts) -> Problem | None:
     return None
 
 
+def _policy(facts: ConsumerGroupFacts) -> Problem | None:
+    """The RetryPolicy cannot be used as it is now; the workers go on with what they know."""
+    retry = facts.retry
+    if retry is None or retry.problem is None:
+        return None
+    stays = f"; workers stay with revision {retry.current}" if retry.current else ""
+    return Problem(retry.problem.reason, f"{retry.problem.message}{stays}")
+
+
+def _retry_pods(facts: ConsumerGroupFacts) -> Problem | None:
+    """Retry workers that cannot run: nothing is lost, but what waits is not tried again."""
+    for pod in facts.retry_pods:
+        if pod.reason in FAILING_REASONS and not pod.deleting:
+            return Problem(conditions.RETRY_WORKERS_FAILING, f"pod {pod.name}: {pod.reason}: {pod.message}")
+    return None
+
+
 def _workers(facts: ConsumerGroupFacts) -> Problem | None:
     """Workers that run and say that they cannot work."""
     for worker in sorted(facts.workers, key=lambda worker: worker.pod):
@@ -94,6 +114,8 @@ CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
     _revision,
     _pods,
     _workers,
+    _policy,
+    _retry_pods,
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroupSpec, Deletion
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroupSpec
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaClusterSpec
 
 
@@ -28,12 +28,8 @@ def consumer_group_support(spec: ConsumerGroupSpec) -> Support:
     ignored = []
     if spec.consumer.protocol != "Classic":
         ignored.append("consumer.protocol: Consumer (the fleet runs Classic)")
-    if spec.retry is not None:
-        ignored.append("retry (failed records go to the failed topic at once)")
     if spec.scaling is not None:
         ignored.append("scaling (the fleet keeps spec.replicas)")
-    if spec.deletion != Deletion():
-        ignored.append("deletion (the Kafka group and its topics are kept)")
     return Support(tuple(ignored))
 
 

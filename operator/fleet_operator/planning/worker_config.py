@@ -15,6 +15,8 @@ from fleet_operator.planning.sidecar import worker_port
 CONFIG_VERSION: Final = 1
 CONFIG_DIRECTORY: Final = "/etc/consumer-fleet"
 CONFIG_FILE: Final = f"{CONFIG_DIRECTORY}/worker.json"
+RETRY_DIRECTORY: Final = "/etc/fleet/retry"
+RETRY_FILE: Final = f"{RETRY_DIRECTORY}/policies.json"
 HANDLER_PATH: Final = "handler"
 CREDENTIALS_PATH: Final = "credentials"
 CA_PATH: Final = "tls/ca"
@@ -40,6 +42,8 @@ def worker_config(group: ConsumerGroup, cluster: KafkaCluster, *, revision: str)
         "connection": _connection(cluster),
         "handler": _handler(group),
         "consumer": _consumer(group),
+        # The policies themselves are no part of a revision: running workers read them again when they change.
+        "retry": {"policyFile": RETRY_FILE} if spec.retry is not None else None,
         "failedTopic": naming.failed_topic(group.group_id),
         "httpPort": worker_port(group),
         "drainSeconds": DRAIN_S,

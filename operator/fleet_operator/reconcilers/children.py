@@ -1,6 +1,7 @@
 """Carries out a plan on a ConsumerGroup's children, in the one order in which every interruption is harmless.
 
-Records before what they describe, marks before what they allow, the StatefulSet after both, removal last. An object
+Policies before whoever mounts them, records before what they describe, marks before what they allow, the StatefulSet
+after all of these, removal last. An object
 that has a child's name but is not ours is never taken over: the plan stops there and the status says so.
 """
 
@@ -12,23 +13,20 @@ from dataclasses import dataclass
 from fleet_consumer import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
-from fleet_operator.clients.kinds import CONFIG_MAP, POD, JsonObject, kind_of
+from fleet_operator.clients.kinds import CONFIG_MAP, POD, JsonObject
 from fleet_operator.clients.kube import KubeForbiddenError, KubeInvalidError
 from fleet_operator.planning import manifests
 from fleet_operator.planning.problem import Problem
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.deciding import Plan
-from fleet_operator.reconcilers.gathering import Gathered, is_owned_by
+from fleet_operator.reconcilers.gathering import Gathered
+from fleet_operator.reconcilers.owned import ForeignObjectError, apply_owned
+from fleet_operator.reconcilers.retry_children import RetryChildren
 from fleet_operator.reconcilers.routing import HANDLER_RECORD
 from fleet_operator.reconcilers.transitions import ACTION
-from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.events import News
 
 log = logging.getLogger(__name__)
-
-
-class ForeignObjectError(Exception):
-    """Somebody else's object has the name of one of our children."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +39,17 @@ class Children:
 
     async def carry_out(self) -> Problem | None:
         """Do what the plan says; returns why the API server would not have it, if so. Raises other KubeErrors."""
+        retry = self.plan.retry
+        retries = RetryChildren(self.context, self.gathered, self.plan, retry) if retry is not None else None
         try:
+            if retries is not None:
+                await retries.publish()
             await self._record_revision()
             await self._check()
             await self._run_fleet()
+            if retries is not None:
+                await retries.run_fleet()
+                await retries.tell_pods()
             await self._clean_up()
         except (KubeInvalidError, KubeForbiddenError, ForeignObjectError) as error:
             return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
@@ -118,15 +123,7 @@ class Children:
                 await self.context.store.delete(CONFIG_MAP, config_map)
 
     async def _apply(self, body: JsonObject) -> None:
-        """Apply one child; before its first apply, make sure that the name is free or ours."""
-        store, kind, key = self.context.store, kind_of(body), key_of(body)
-        if not store.has_applied(body):
-            found = await store.kube.get(kind, *key)
-            if found is not None and not is_owned_by(found, self.gathered.body):
-                raise ForeignObjectError(
-                    f"{kind} `{key[1]}` exists and is not of this ConsumerGroup: remove it, or rename one of the two"
-                )
-        await store.apply(body)
+        await apply_owned(self.context.store, self.gathered.body, body)
 
 
 def _watched(config_map: JsonObject) -> JsonObject:

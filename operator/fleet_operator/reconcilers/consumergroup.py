@@ -12,10 +12,12 @@ from fleet_operator.planning.status_facts import ConsumerGroupFacts
 from fleet_operator.reconcilers.children import Children
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.deciding import Plan, make_plan
+from fleet_operator.reconcilers.deletion import DeletionWork, has_finalizer
 from fleet_operator.reconcilers.gathering import Gathered, gather
 from fleet_operator.reconcilers.group_metrics import GroupMetrics
 from fleet_operator.reconcilers.kafka_side import KafkaSide
 from fleet_operator.reconcilers.publishing import publish
+from fleet_operator.reconcilers.worker_watch import FRESH_SECONDS
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.workers import Result
 
@@ -27,16 +29,21 @@ class ConsumerGroupReconciler:
         self._context = context
         self._kafka = kafka
         self._gauges = GroupMetrics(context.metrics)
-        self._uids: dict[Key, str] = {}
+        self._deletion = DeletionWork(context, kafka)
+        self._known: dict[Key, JsonObject] = {}  # as last reconciled: what an Event about a deleted one is made from
+        # Since when no retry is due. In memory only: after a restart workers stay a minute longer.
+        self._calm: dict[Key, float | None] = {}
 
     async def reconcile(self, key: Key) -> Result:
         """Bring one ConsumerGroup one step closer to what it should be; raises KubeError to be tried again."""
         context = self._context
         body = context.store.get(CONSUMER_GROUP, key)
-        if body is None or body["metadata"].get("deletionTimestamp"):
+        if body is None or (body["metadata"].get("deletionTimestamp") and not has_finalizer(body)):
             self._forget(key)
             return Result()
-        self._uids[key] = body["metadata"]["uid"]
+        self._known[key] = body
+        if body["metadata"].get("deletionTimestamp"):
+            return await self._deletion.end(body)
         now = context.clock.wall()
         previous = body.get("status") or {}
         try:
@@ -44,15 +51,18 @@ class ConsumerGroupReconciler:
         except ValidationError as error:
             status = invalid_spec_status(body["metadata"], str(error), previous, now)
             return Result(await publish(context, body, status))
-        plan = make_plan(gathered, now, image=context.settings.consumer_image)
+        plan = make_plan(gathered, now, image=context.settings.consumer_image, calm_since=self._calm.get(key))
+        self._calm[key] = plan.retry.calm_since if plan.retry else None
         if not previous.get("conditions"):
             return await self._introduce(body, project_consumergroup_status(plan.facts(gathered), previous, now))
         facts = await self._act(gathered, plan)
         status = project_consumergroup_status(facts, previous, now)
         self._gauges.set(key, facts, status)
         again = await publish(context, body, status)
-        soon = plan.decision.requeue_after
-        return Result(again if soon is None or again is None else min(again, soon))
+        # While a breaker is open nothing moves, so nothing else would bring the group back to have its workers asked.
+        watched = FRESH_SECONDS if gathered.retry is not None and gathered.retry.may_pause else None
+        wishes = (plan.requeue_after, watched)
+        return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
 
     async def _introduce(self, body: JsonObject, status: JsonObject) -> Result:
         """Write a new object's first status, and go to the end of the queue with it.
@@ -67,19 +77,25 @@ class ConsumerGroupReconciler:
         facts = plan.facts(gathered)
         if gathered.group.paused:
             return facts
+        await self._deletion.keep_finalizer(gathered.body, gathered.group)
         refusal = await Children(self._context, gathered, plan).carry_out()
         kafka, again = self._kafka, partial(self._context.queues.group, gathered.key)
         if gathered.older is None:
-            kafka.ensure_failed_topic(gathered, facts, again)
+            kafka.keep_topics(gathered, facts, again)
             kafka.remove_departed(gathered, facts, again)
         return plan.facts(gathered, refusal=refusal, topic_problem=kafka.topic_problem(gathered, facts))
 
     def _forget(self, key: Key) -> None:
         """Owner references do the cleaning up in the cluster; this is ours in memory."""
         context = self._context
+        known = self._known.pop(key, None)
+        if known is not None:
+            context.store.forget(known["metadata"]["uid"])
+            if not has_finalizer(known):
+                self._deletion.tell_of_kept(known)
         context.observatory.forget(key)
         context.workers.forget(key)
         context.statuses.forget(CONSUMER_GROUP.kind, key)
-        context.store.forget(self._uids.pop(key, ""))
         self._kafka.forget(key)
         self._gauges.remove(key)
+        self._calm.pop(key, None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from fleet_operator.planning import readings
-from fleet_operator.planning.blocking import find_blocking_problem, wanted_replicas
+from fleet_operator.planning.blocking import cluster_id_changed, find_blocking_problem, wanted_replicas
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry_fleet import changed_at_of
+from fleet_operator.planning.retry_plan import RetryFacts, RetryPlan, plan_retry
 from fleet_operator.planning.revision import Revision, plan_revision
 from fleet_operator.planning.rollout import FleetFacts, PodFacts, RevisionRecord, RolloutDecision, RolloutFacts, decide
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
@@ -18,7 +21,10 @@ REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a reconcile is going to do. `revision` is None when the spec cannot become one."""
+    """What a reconcile is going to do.
+
+    `revision` is None when the spec cannot become one, `retry` for a group that has no retries and never had.
+    """
 
     revision: Revision | None
     records: dict[str, RevisionRecord]
@@ -26,6 +32,19 @@ class Plan:
     replicas: int
     fleet: FleetFacts | None
     pods: tuple[PodFacts, ...]
+    retry: RetryPlan | None = None
+
+    @property
+    def templates(self) -> dict[str, Mapping[str, Any]]:
+        """The pod templates of all revisions that are known, by their hash."""
+        known = {record.hash: record.pod_template for record in self.records.values()}
+        return known | ({self.revision.hash: self.revision.pod_template} if self.revision else {})
+
+    @property
+    def requeue_after(self) -> float | None:
+        """Seconds until the plan should be made anew, if nothing happens before."""
+        wishes = (self.decision.requeue_after, self.retry.scale.requeue_after if self.retry else None)
+        return min((wish for wish in wishes if wish is not None), default=None)
 
     def facts(
         self, gathered: Gathered, *, refusal: Problem | None = None, topic_problem: Problem | None = None
@@ -42,18 +61,24 @@ class Plan:
             workers=gathered.accounts,
             refusal=refusal,
             topic_problem=topic_problem,
+            retry=gathered.retry,
+            retry_fleet=self.retry.fleet if self.retry else None,
+            retry_pods=self.retry.pods if self.retry else (),
         )
 
 
-def make_plan(gathered: Gathered, now: float, *, image: str) -> Plan:
-    """The plan for what was gathered; `image` is the worker image where the spec names none."""
+def make_plan(gathered: Gathered, now: float, *, image: str, calm_since: float | None = None) -> Plan:
+    """The plan for what was gathered; `image` is the worker image where the spec names none, `calm_since` what the
+    plan before this one said of its retries."""
     group, cluster = gathered.group, gathered.cluster
+    retry = _plan_retry(gathered, now, calm_since)
     problem = find_blocking_problem(
         group,
         cluster,
         older=gathered.older,
         handler_files=gathered.handler_files,
         observation=gathered.observation,
+        retry_problem=retry.problem if retry and group.spec.retry else None,
     )
     revision = None
     if problem is None and cluster is not None:
@@ -76,10 +101,44 @@ def make_plan(gathered: Gathered, now: float, *, image: str) -> Plan:
         outside_ok=observation is not None and observation.reachable,
         outside_ok_since=observation.reachable_since if observation else None,
         patience_s=_patience(gathered),
+        used=_used_by_retries(retry),
     )
     return Plan(
-        revision=revision, records=records, decision=decide(facts, now), replicas=replicas, fleet=fleet, pods=pods
+        revision=revision,
+        records=records,
+        decision=decide(facts, now),
+        replicas=replicas,
+        fleet=fleet,
+        pods=pods,
+        retry=retry,
     )
+
+
+def _plan_retry(gathered: Gathered, now: float, calm_since: float | None) -> RetryPlan | None:
+    if gathered.retry is None:
+        return None
+    changed = gathered.cluster is not None and cluster_id_changed(gathered.cluster, gathered.observation)
+    facts = RetryFacts(
+        group=gathered.group,
+        intent=gathered.retry,
+        published=gathered.published,
+        observation=gathered.observation,
+        fleet=readings.read_fleet(gathered.retry_stateful_set),
+        pods=tuple(readings.read_pod(pod) for pod in gathered.retry_workers),
+        changed_at=changed_at_of(gathered.retry_stateful_set),
+        calm_since=calm_since,
+        stopped=changed or gathered.group.spec.suspend,
+        breaker_open=any(account.breaker_open for account in gathered.accounts),
+    )
+    return plan_retry(facts, now)
+
+
+def _used_by_retries(retry: RetryPlan | None) -> frozenset[str]:
+    """The revisions that retry workers run: they may lag behind the main ones, or outlive them."""
+    if retry is None:
+        return frozenset()
+    fleet = {retry.fleet.revision} if retry.fleet else set()
+    return frozenset(fleet | {pod.revision for pod in retry.pods})
 
 
 def _patience(gathered: Gathered) -> float:

@@ -7,20 +7,34 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from fleet_consumer import naming
-from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
-from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject
-from fleet_operator.observe.settings import GroupInterest
+from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, conditions
+from fleet_operator.clients.kinds import (
+    CONFIG_MAP,
+    CONSUMER_GROUP,
+    KAFKA_CLUSTER,
+    POD,
+    RETRY_POLICY,
+    STATEFUL_SET,
+    JsonObject,
+)
+from fleet_operator.observe.settings import GroupInterest, RetryInterest, retry_interest
 from fleet_operator.planning.duplicates import Claim, older_owner
 from fleet_operator.planning.observation import ClusterObservation, WorkerObservation, as_of
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry_intent import PolicyRevision, RetryIntent
+from fleet_operator.planning.retry_publication import plan_intent
+from fleet_operator.planning.retry_records import Published, policy_record_name, read_policy_record, read_published
 from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.routing import cluster_of, group_id_of
+from fleet_operator.reconcilers.owned import is_owned_by
+from fleet_operator.reconcilers.retrypolicy import content_of
+from fleet_operator.reconcilers.routing import cluster_of, group_id_of, main_group_of, policy_of
 from fleet_operator.runtime.cache import Key, key_of
 
 log = logging.getLogger(__name__)
@@ -31,7 +45,9 @@ class Gathered:
     """One ConsumerGroup and all that its fleet depends on, as found.
 
     `cluster` is None when there is none (or it cannot be parsed); `handler_files` is None when the spec refers to a
-    ConfigMap that does not exist, and when it refers to none. The lists hold only objects of this very ConsumerGroup.
+    ConfigMap that does not exist, and when it refers to none; `retry` and `published` (what workers were told last)
+    are None for a group that has no retries and never had. The lists hold only objects of this very ConsumerGroup;
+    `workers` are those of its main group, `retry_workers` those of its retry group.
     """
 
     body: JsonObject
@@ -45,6 +61,10 @@ class Gathered:
     checks: tuple[JsonObject, ...]
     config_maps: tuple[JsonObject, ...]
     accounts: tuple[WorkerObservation, ...]
+    retry: RetryIntent | None = None
+    published: Published | None = None
+    retry_stateful_set: JsonObject | None = None
+    retry_workers: tuple[JsonObject, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -60,15 +80,16 @@ class Gathered:
 async def gather(context: Context, body: JsonObject) -> Gathered:
     """Read everything. Raises KubeError, or pydantic's ValidationError for a spec that the CRD should have refused."""
     group = ConsumerGroup.model_validate(body)
-    key = namespace, name = key_of(body)
-    store = context.store
+    key = key_of(body)
+    name, store = key[1], context.store
     cluster = _cluster(store.get(KAFKA_CLUSTER, cluster_of(body)))
-    context.observatory.watch(key, cluster_of(body), _interest(group))
-    fleet = store.get(STATEFUL_SET, (namespace, naming.stateful_set(name)))
-    if fleet is not None and not is_owned_by(fleet, body):
-        fleet = None
+    config_maps = tuple(found for found in store.cache(CONFIG_MAP).having(key) if is_owned_by(found, body))
+    published = _published(config_maps, name)
+    retry = plan_intent(group, _policy(context, body, published), published)
+    context.observatory.watch(key, cluster_of(body), _interest(group, retry))
     pods = store.cache(POD).having(key)
-    workers = tuple(pod for pod in pods if fleet is not None and is_owned_by(pod, fleet))
+    fleet, workers = _fleet(context, body, naming.stateful_set(name), pods)
+    retry_fleet, retry_workers = _fleet(context, body, naming.retry_stateful_set(name), pods)
     return Gathered(
         body=body,
         group=group,
@@ -79,9 +100,45 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
         stateful_set=fleet,
         workers=workers,
         checks=tuple(pod for pod in pods if is_owned_by(pod, body)),
-        config_maps=tuple(found for found in store.cache(CONFIG_MAP).having(key) if is_owned_by(found, body)),
+        config_maps=config_maps,
         accounts=context.workers.answers(key, workers),
+        retry=retry,
+        published=published,
+        retry_stateful_set=retry_fleet,
+        retry_workers=retry_workers,
     )
+
+
+def _fleet(
+    context: Context, body: JsonObject, name: str, pods: Sequence[JsonObject]
+) -> tuple[JsonObject | None, tuple[JsonObject, ...]]:
+    """A StatefulSet of this ConsumerGroup, and its pods."""
+    found = context.store.get(STATEFUL_SET, (body["metadata"]["namespace"], name))
+    if found is None or not is_owned_by(found, body):
+        return None, ()
+    return found, tuple(pod for pod in pods if is_owned_by(pod, found))
+
+
+def _published(config_maps: Sequence[JsonObject], name: str) -> Published | None:
+    found = next((body for body in config_maps if body["metadata"]["name"] == naming.retry_config(name)), None)
+    return read_published(found)
+
+
+def _policy(context: Context, body: JsonObject, published: Published | None) -> PolicyRevision | Problem | None:
+    """What the group's RetryPolicy says; while that cannot be used, a new group follows what it said before."""
+    address = policy_of(body)
+    if address is None:
+        return None
+    policy = context.store.get(RETRY_POLICY, address)
+    if policy is None or policy["metadata"].get("deletionTimestamp"):
+        message = f"RetryPolicy {address[1]!r} is not in namespace {address[0]!r}: create it, or correct spec.retry"
+        return Problem(conditions.RETRY_POLICY_NOT_FOUND, message)
+    said = content_of(policy)
+    if isinstance(said, PolicyRevision) or published is not None:
+        return said
+    good = (policy.get("status") or {}).get("revision", "")
+    record = context.store.get(CONFIG_MAP, (address[0], policy_record_name(address[1], good)))
+    return read_policy_record(record) or said
 
 
 def _cluster(body: JsonObject | None) -> KafkaCluster | None:
@@ -102,7 +159,7 @@ def _observation(context: Context, cluster: KafkaCluster | None, key: Key) -> Cl
     return as_of(context.observatory.latest(key), interval_s=interval, now=context.clock.wall())
 
 
-def _interest(group: ConsumerGroup) -> GroupInterest:
+def _interest(group: ConsumerGroup, retry: RetryIntent | None) -> GroupInterest:
     return GroupInterest(
         group_id=group.group_id,
         topics=group.source_topics,
@@ -111,7 +168,15 @@ def _interest(group: ConsumerGroup) -> GroupInterest:
         failed_topic=naming.failed_topic(group.group_id),
         read_committed=group.spec.consumer.isolation_level == "ReadCommitted",
         expects_members=group.wanted_replicas > 0,
+        retry=_retry_interest(group, retry),
     )
+
+
+def _retry_interest(group: ConsumerGroup, retry: RetryIntent | None) -> RetryInterest | None:
+    """The retry flow, as soon as it is known which delays it has; with those on their way out."""
+    if retry is None or not (retry.delays or retry.retired):
+        return None
+    return retry_interest(group.group_id, (*retry.delays, *retry.retired))
 
 
 def _pattern(group: ConsumerGroup) -> re.Pattern[str] | None:
@@ -136,30 +201,41 @@ async def _handler_files(context: Context, group: ConsumerGroup) -> Mapping[str,
 
 
 def _older(context: Context, body: JsonObject) -> Claim | None:
-    """The older claim on the same Kafka group, if another object has one."""
+    """The older claim on one of the same Kafka groups, if another object has one.
+
+    A group with retries needs two: its own, and that of its retry workers.
+    """
+    groups = context.store.cache(CONSUMER_GROUP)
+    mine = set(_groups_of(body))
+    # Whoever shares one of them has the same group id, has ours for its retry group, or is called like our retry group.
+    ids = mine | {main_group_of(group_id_of(body))}
     rivals = [
-        other
-        for other in context.store.cache(CONSUMER_GROUP).having(group_id_of(body))
+        (other, shared)
+        for group_id in sorted(ids)
+        for other in groups.having(group_id)
         if key_of(other) != key_of(body) and not other["metadata"].get("deletionTimestamp")
+        for shared in mine & set(_groups_of(other))
     ]
-    return older_owner(_claim(context, body), [_claim(context, other) for other in rivals]) if rivals else None
+    found = (older_owner(_claim(context, body, shared), [_claim(context, other, shared)]) for other, shared in rivals)
+    return min((claim for claim in found if claim), key=lambda claim: claim.created_at, default=None)
 
 
-def _claim(context: Context, body: JsonObject) -> Claim:
+def _groups_of(body: JsonObject) -> Iterator[str]:
+    """The Kafka groups that an object needs for itself."""
+    yield group_id_of(body)
+    if policy_of(body) is not None:
+        yield naming.retry_group(group_id_of(body))
+
+
+def _claim(context: Context, body: JsonObject, group_id: str) -> Claim:
     """A claim; two KafkaCluster objects for one Kafka cluster are the same once their cluster id is known."""
     cluster = cluster_of(body)
     seen = context.observatory.latest(cluster)
     namespace, name = key_of(body)
     return Claim(
         cluster=(seen.cluster_id if seen else None) or "/".join(cluster),
-        group_id=group_id_of(body),
+        group_id=group_id,
         created_at=body["metadata"].get("creationTimestamp", ""),
         namespace=namespace,
         name=name,
     )
-
-
-def is_owned_by(child: JsonObject, owner: JsonObject) -> bool:
-    """Whether an object belongs to this very owner, and not to a deleted namesake of it."""
-    owners = child["metadata"].get("ownerReferences") or ()
-    return any(reference.get("uid") == owner["metadata"]["uid"] for reference in owners)

@@ -28,6 +28,7 @@ class GroupMetrics:
         self._states[key] = state
         metrics.group_state.labels(*key, state).set(1)
         observed = facts.observed_group
+        self._set_retries(key, facts)
         if observed is None:
             metrics.group_lag.remove(*key)
             metrics.group_members.remove(*key)
@@ -41,10 +42,31 @@ class GroupMetrics:
         else:
             metrics.group_lag.remove(*key)
 
+    def _set_retries(self, key: Key, facts: ConsumerGroupFacts) -> None:
+        metrics, observed = self._metrics, facts.observed_group
+        metrics.group_breakers_open.labels(*key).set(len(facts.open_breakers))
+        retry = observed.retry if observed is not None else None
+        values = {
+            metrics.group_retry_waiting: retry.waiting if retry is not None else None,
+            metrics.group_retry_due: retry.due_lag if retry is not None else None,
+            metrics.group_retry_oldest_due: retry.oldest_due_at if retry is not None else None,
+            metrics.group_failed: observed.failed_records if observed is not None else None,
+        }
+        for gauge, value in values.items():
+            if value is None:
+                gauge.remove(*key)
+            else:
+                gauge.labels(*key).set(value)
+
     def remove(self, key: Key) -> None:
         """Show nothing of a group any more."""
         state = self._states.pop(key, None)
         if state is not None:
             self._metrics.group_state.remove(*key, state)
-            for gauge in (self._metrics.group_lag, self._metrics.group_members, self._metrics.group_ready_replicas):
+            metrics = self._metrics
+            for gauge in (
+                *(metrics.group_lag, metrics.group_members, metrics.group_ready_replicas, metrics.group_breakers_open),
+                *(metrics.group_retry_waiting, metrics.group_retry_due, metrics.group_retry_oldest_due),
+                metrics.group_failed,
+            ):
                 gauge.remove(*key)

@@ -1,4 +1,4 @@
-"""What a ConsumerGroup needs done in Kafka: its failed topic made, its removed workers' static members taken out.
+"""What a ConsumerGroup needs done in Kafka: its managed topics kept, its removed workers' static members taken out.
 
 Both are safe to repeat and read the live state first. They run beside the reconciles, which never wait for Kafka: a
 reconcile starts an attempt and reports what the last one ran into; the end of an attempt brings the group back into the
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from fleet_consumer import naming
@@ -18,13 +19,18 @@ from fleet_consumer.net import KafkaError, NetError
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import POD
 from fleet_operator.clients.kube import KubeError
-from fleet_operator.observe import actions
+from fleet_operator.observe import actions, topic_actions
 from fleet_operator.observe.observatory import Observatory
 from fleet_operator.observe.observer import ObserverStoppedError
-from fleet_operator.planning.labels import worker_selector_text
+from fleet_operator.planning.labels import selector_text
+from fleet_operator.planning.manifests import MAIN, RETRY, Part
+from fleet_operator.planning.observation import MemberObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.readings import read_pod
+from fleet_operator.planning.retry_topics import TopicsPlan
+from fleet_operator.planning.rollout import FleetFacts, PodFacts
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
+from fleet_operator.planning.status_members import name_some
 from fleet_operator.reconcilers.gathering import Gathered
 from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.cache import Key
@@ -37,9 +43,17 @@ ATTEMPT_SECONDS: Final = 30.0
 """How long an attempt waits for the observer's thread to come to it and do it."""
 PAUSE_SECONDS: Final = 10.0
 """Between two attempts of a sort for a group. In memory only: a restart may try at once."""
-TOPIC: Final = "failed-topic"
+TOPICS: Final = "managed-topics"
 MEMBERS: Final = "departed-members"
-FAILED_RETENTION_SECONDS: Final = 30 * 24 * 3600
+UNDO: Final = "deletion"
+ADVICE: Final = {
+    conditions.AUTHORIZATION_FAILED: "let the operator's principal create, alter and describe topics that begin with "
+    f"{naming.RESERVED_PREFIX}",
+    conditions.TOPIC_NAME_COLLIDES: "names of topics must differ in more than '.' and '_': give the group another "
+    "spec.groupId",
+    conditions.NOT_ENOUGH_BROKERS: "lower spec.retry.topics.replicationFactor, or add brokers",
+}
+"""What to do about the refusals that have a reason of their own."""
 
 
 class KafkaSide:
@@ -55,52 +69,67 @@ class KafkaSide:
         self._observatory = observatory
         self._attempts: dict[tuple[str, Key], asyncio.Task[None]] = {}
         self._pauses: dict[tuple[str, Key], float] = {}  # until when (monotonic seconds) not to try again
-        self._refusals: dict[Key, Problem] = {}  # why the brokers would not make a group's failed topic
+        self._returns: dict[tuple[str, Key], asyncio.TimerHandle] = {}  # who comes back when a pause is over
+        self._refusals: dict[Key, Problem] = {}  # why the brokers would not do to a group's topics what is wanted
 
     async def close(self) -> None:
         """End the attempts that are under way."""
         attempts = list(self._attempts.values())
         for attempt in attempts:
             attempt.cancel()
+        for timer in self._returns.values():
+            timer.cancel()
         await asyncio.gather(*attempts, return_exceptions=True)
 
     def forget(self, group: Key) -> None:
         """Drop what is remembered of a group that is gone."""
         self._refusals.pop(group, None)
-        for sort in (TOPIC, MEMBERS):
+        for sort in (TOPICS, MEMBERS, UNDO):
             self._pauses.pop((sort, group), None)
 
-    def ensure_failed_topic(self, gathered: Gathered, facts: ConsumerGroupFacts, again: Callable[[], None]) -> None:
-        """Have the failed topic made once the source topics are known and it is seen to be missing."""
-        observation, counts = gathered.observation, facts.partition_counts
-        seen = observation.topics.get(facts.failed_topic) if observation and observation.reachable else None
-        if seen is not None and seen.error is None:
+    def keep_topics(self, gathered: Gathered, facts: ConsumerGroupFacts, again: Callable[[], None]) -> None:
+        """Have managed topics made, mended, grown, and those of removed delays deleted, as the observation asks for."""
+        plan = facts.topics_plan
+        if plan.ready:
             self._refusals.pop(gathered.key, None)
-        elif seen is not None and seen.error == conditions.TOPIC_NOT_FOUND and counts is not None:
-            topic = _failed_topic(gathered, facts.failed_topic, counts)
-            self._attempt(TOPIC, gathered.key, lambda: self._make_topic(gathered, topic), again)
+        if not plan.idle:
+            self._attempt(TOPICS, gathered.key, lambda: self._change_topics(gathered, plan), again)
 
     def topic_problem(self, gathered: Gathered, facts: ConsumerGroupFacts) -> Problem | None:
-        """Why the failed topic cannot be used, if so."""
-        observation = gathered.observation
-        seen = observation.topics.get(facts.failed_topic) if observation and observation.reachable else None
-        if seen is not None and seen.error not in (None, conditions.TOPIC_NOT_FOUND):
-            return Problem(str(seen.error), f"topic {facts.failed_topic} cannot be used: {seen.error}")
-        return self._refusals.get(gathered.key)
+        """Why managed topics cannot be used, or are not as they should be, if that is not going to pass by itself."""
+        return facts.topics_plan.problem or self._refusals.get(gathered.key)
 
     def remove_departed(self, gathered: Gathered, facts: ConsumerGroupFacts, again: Callable[[], None]) -> None:
         """Have the static members of removed ordinals taken out, once their pods are gone.
 
         Without this the group keeps their partitions for a whole session timeout.
         """
-        departed = _departed(gathered, facts)
+        departed = tuple(part for part in _departed(gathered, facts) if part.ordinals)
         if departed:
             self._attempt(MEMBERS, gathered.key, lambda: self._remove_members(gathered, departed), again)
+
+    def undo(self, group: Key, make: Callable[[], Awaitable[None]], again: Callable[[], None]) -> None:
+        """Have the last things of a deleted group done; `make` is one attempt."""
+        self._attempt(UNDO, group, make, again)
+
+    def _come_back(self, address: tuple[str, Key], seconds: float, again: Callable[[], None]) -> None:
+        """What was put off by a pause is looked at again when it is over: nothing else may happen to the group."""
+
+        def over() -> None:
+            del self._returns[address]
+            again()
+
+        if address not in self._returns:
+            self._returns[address] = asyncio.get_running_loop().call_later(seconds, over)
 
     def _attempt(self, sort: str, group: Key, make: Callable[[], Awaitable[None]], again: Callable[[], None]) -> None:
         """Start an attempt unless one is under way, or the pause after the last one is not over."""
         address = (sort, group)
-        if address in self._attempts or self._clock.monotonic() < self._pauses.get(address, 0.0):
+        if address in self._attempts:
+            return
+        pause = self._pauses.get(address, 0.0) - self._clock.monotonic()
+        if pause > 0.0:
+            self._come_back(address, pause, again)
             return
 
         async def attempt() -> None:
@@ -118,56 +147,85 @@ class KafkaSide:
 
         self._attempts[address] = asyncio.create_task(attempt(), name=f"{sort}-of-{'/'.join(group)}")
 
-    async def _make_topic(self, gathered: Gathered, topic: actions.NewTopic) -> None:
-        refusal = await self._observatory.act(gathered.cluster_key, lambda client: actions.create_topic(client, topic))
-        if refusal is not None:
-            message = f"the brokers refuse to make topic {topic.name}: {refusal.reason}: {refusal.message}"
-            self._refusals[gathered.key] = Problem(conditions.TOPIC_NOT_CREATED, message)
-            return
-        log.info("failed topic made", extra={"key": "/".join(gathered.key), "topic": topic.name})
-        self._observatory.look(gathered.cluster_key)
+    async def _change_topics(self, gathered: Gathered, plan: TopicsPlan) -> None:
+        retry_group = naming.retry_group(gathered.group.group_id)
+        done = await self._observatory.act(
+            gathered.cluster_key, lambda client: topic_actions.carry_out(client, plan, retry_group=retry_group)
+        )
+        if done.refusals:
+            self._refusals[gathered.key] = _refused(plan, done.refusals)
+        else:
+            self._refusals.pop(gathered.key, None)
+        if done.changed:
+            fields = {sort: ", ".join(names) for sort, names in done.by_sort.items() if names}
+            log.info("managed topics changed", extra={"key": "/".join(gathered.key), **fields})
+            self._observatory.look(gathered.cluster_key, done.changed)
+        if done.deleted:
+            note = f"deleted, as their delays were removed and nothing waited in them: {name_some(done.deleted)}"
+            self._events.record(News(gathered.body, "Normal", "RetryTopicsDeleted", ACTION, note))
 
-    async def _remove_members(self, gathered: Gathered, departed: dict[str, int]) -> None:
+    async def _remove_members(self, gathered: Gathered, departed: Sequence[_Departed]) -> None:
         """The pods are read live: a static member whose pod still runs would be fenced and come back."""
         namespace, name = gathered.key
-        live = await self._store.kube.list(POD, namespace, label_selector=worker_selector_text(name))
-        running = {read_pod(pod).ordinal for pod in live.items}
-        wanted = frozenset(instance for instance, ordinal in departed.items() if ordinal not in running)
-        if not wanted:
-            return
-        group_id = gathered.group.group_id
+        for part in departed:
+            selector = selector_text(part.part.selector(name))
+            live = await self._store.kube.list(POD, namespace, label_selector=selector)
+            running = {read_pod(pod).ordinal for pod in live.items}
+            wanted = frozenset(instance for instance, ordinal in part.ordinals.items() if ordinal not in running)
+            if wanted:
+                await self._remove(gathered, part.group_id, wanted)
+
+    async def _remove(self, gathered: Gathered, group_id: str, wanted: frozenset[str]) -> None:
         removed = await self._observatory.act(
             gathered.cluster_key, lambda client: actions.remove_members(client, group_id, wanted)
         )
         if removed:
-            note = f"static members of removed workers left the group: {', '.join(removed)}"
+            note = f"static members of removed workers left group {group_id}: {', '.join(removed)}"
             self._events.record(News(gathered.body, "Normal", "MembersRemoved", ACTION, note))
             self._observatory.look(gathered.cluster_key)
 
 
-def _failed_topic(gathered: Gathered, name: str, counts: dict[str, int]) -> actions.NewTopic:
-    """As many partitions as the largest source topic, the cluster's replication, kept for a month."""
-    retry = gathered.group.spec.retry
-    topics = retry.topics if retry else None
-    retention = topics.failed_retention_seconds if topics else FAILED_RETENTION_SECONDS
-    return actions.NewTopic(
-        name=name,
-        partitions=(topics.partitions if topics else None) or max(counts.values()),
-        replication_factor=(topics.replication_factor if topics else None) or actions.BROKER_DEFAULT,
-        configs=(("cleanup.policy", "delete"), ("retention.ms", str(retention * 1000))),
-    )
+@dataclass(frozen=True, slots=True)
+class _Departed:
+    """Members of one of the fleet's Kafka groups whose workers are gone: their ordinals by instance id."""
+
+    part: Part
+    group_id: str
+    ordinals: Mapping[str, int]
 
 
-def _departed(gathered: Gathered, facts: ConsumerGroupFacts) -> dict[str, int]:
-    """Instance ids of ours in the group, with ordinals that the StatefulSet no longer wants and no known pod has."""
-    observed, fleet = facts.observed_group, facts.fleet
-    if observed is None or fleet is None or not fleet.observed:
+def _refused(plan: TopicsPlan, refusals: Sequence[topic_actions.Refusal]) -> Problem:
+    """The first refusal, those with a reason of their own before all others."""
+    first = min(refusals, key=lambda refusal: refusal.reason not in ADVICE)
+    wish = "make" if any(topic.name == first.subject for topic in plan.create) else "change"
+    reason = conditions.TOPIC_NOT_CREATED if wish == "make" else conditions.TOPIC_NOT_MENDED
+    message = f"the brokers refuse to {wish} topic {first.subject}: {first.reason}: {first.message}"
+    if first.reason in ADVICE:
+        return Problem(first.reason, f"{message}; {ADVICE[first.reason]}")
+    return Problem(reason, message)
+
+
+def _departed(gathered: Gathered, facts: ConsumerGroupFacts) -> Iterator[_Departed]:
+    """Instance ids of ours in both groups, with ordinals that the StatefulSet no longer wants and no known pod has."""
+    observed, group_id = facts.observed_group, gathered.group.group_id
+    if observed is None:
+        return
+    yield _Departed(MAIN, group_id, _unmanned(gathered, observed.members, facts.fleet, facts.pods))
+    if observed.retry is not None and not observed.retry.error:
+        ordinals = _unmanned(gathered, observed.retry.members, facts.retry_fleet, facts.retry_pods)
+        yield _Departed(RETRY, naming.retry_group(group_id), ordinals)
+
+
+def _unmanned(
+    gathered: Gathered, members: Sequence[MemberObservation], fleet: FleetFacts | None, pods: Sequence[PodFacts]
+) -> dict[str, int]:
+    if fleet is None or not fleet.observed:
         return {}
     metadata = gathered.group.metadata
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
-    known = {pod.ordinal for pod in facts.pods}
+    known = {pod.ordinal for pod in pods}
     found = {}
-    for member in observed.members:
+    for member in members:
         ordinal = naming.instance_ordinal(prefix, member.instance_id or "")
         if member.instance_id and ordinal is not None and ordinal >= fleet.replicas and ordinal not in known:
             found[member.instance_id] = ordinal

@@ -6,40 +6,66 @@ changes of our own kinds are nobody's news (we wrote them), those of pods and St
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
+from fleet_consumer import naming
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
-from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject, Kind
-from fleet_operator.planning.labels import GROUP_LABEL
+from fleet_operator.clients.kinds import (
+    CONFIG_MAP,
+    CONSUMER_GROUP,
+    JOB,
+    KAFKA_CLUSTER,
+    POD,
+    REDRIVE,
+    RETRY_POLICY,
+    STATEFUL_SET,
+    JsonObject,
+    Kind,
+)
+from fleet_operator.planning.labels import GROUP_LABEL, POLICY_LABEL
 from fleet_operator.planning.observation import ClusterObservation
+from fleet_operator.planning.redrive_manifests import REDRIVE_LABEL
+from fleet_operator.planning.retry_records import RECORD
 from fleet_operator.runtime.cache import Change, Index, Key, group_index, key_of
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
 
 HANDLER_SOURCE: Final = "true"
 """Value of the handler label on what users write."""
-HANDLER_RECORD: Final = "revision"
-"""Value of the handler label on the ConfigMaps that the operator makes."""
+HANDLER_RECORD: Final = RECORD
 HANDLER_SELECTOR: Final = f"{HANDLER_LABEL} in ({HANDLER_SOURCE},{HANDLER_RECORD})"
 """One watch delivers both: a label selector has no "or" across keys, so both carry the same key."""
 
 WATCHED: Final = {
     KAFKA_CLUSTER: "",
     CONSUMER_GROUP: "",
+    RETRY_POLICY: "",
+    REDRIVE: "",
     STATEFUL_SET: GROUP_LABEL,
+    JOB: REDRIVE_LABEL,
     POD: GROUP_LABEL,
     CONFIG_MAP: HANDLER_SELECTOR,
 }
 """What is watched, with the label selector that the API server filters by."""
 
+
+def record_index(body: JsonObject) -> Hashable:
+    """ConfigMaps: the group whose child they are, or the RetryPolicy whose content they keep."""
+    policy = (body["metadata"].get("labels") or {}).get(POLICY_LABEL)
+    return group_index(body) if policy is None else (RETRY_POLICY.kind, body["metadata"]["namespace"], policy)
+
+
 INDEXES: Final[dict[Kind, Index]] = {
     KAFKA_CLUSTER: lambda body: None,
     CONSUMER_GROUP: lambda body: group_id_of(body),
+    RETRY_POLICY: lambda body: body["metadata"]["namespace"],
+    REDRIVE: lambda body: (body["metadata"]["namespace"], body["spec"]["groupRef"]["name"]),
     STATEFUL_SET: group_index,
+    JOB: group_index,
     POD: group_index,
-    CONFIG_MAP: group_index,
+    CONFIG_MAP: record_index,
 }
 """By what the cached objects of each kind are found."""
 
@@ -54,6 +80,8 @@ class Queues:
     cluster: Callable[[Key], None]
     group: Callable[[Key], None]
     group_later: Callable[[Key, float], None]
+    policy: Callable[[Key], None]
+    redrive: Callable[[Key], None]
 
 
 class Router:
@@ -82,10 +110,16 @@ class Router:
                 self._groups_of_cluster(key)
             case CONSUMER_GROUP.kind if change is not Change.STATUS:
                 self._queues.group(key)
-                if change in (Change.NEW, Change.GONE):
-                    self._rivals(key, body)
-            case STATEFUL_SET.kind | POD.kind:
-                self._group_of_child(body)
+                self._policies_beside(key)
+                self._redrives_of_group(key)
+                self._rivals(key, body)
+            case RETRY_POLICY.kind if change is not Change.STATUS:
+                self._queues.policy(key)
+                self._groups_of_policy(key)
+            case REDRIVE.kind if change is not Change.STATUS:
+                self._queues.redrive(key)
+            case STATEFUL_SET.kind | POD.kind | JOB.kind:
+                self._owner_of_child(body)
             case CONFIG_MAP.kind:
                 self._group_of_child(body)
                 if body["metadata"].get("labels", {}).get(HANDLER_LABEL) == HANDLER_SOURCE:
@@ -108,10 +142,22 @@ class Router:
         else:
             self._metrics.observation_failures.labels(name, observation.reason).inc()
 
+    def _owner_of_child(self, body: JsonObject) -> None:
+        """A Redrive's Job and pods carry the group's label as well, but are none of its fleet's business."""
+        redrive = body["metadata"].get("labels", {}).get(REDRIVE_LABEL)
+        if redrive is not None:
+            self._queues.redrive((body["metadata"]["namespace"], redrive))
+        else:
+            self._group_of_child(body)
+
     def _group_of_child(self, body: JsonObject) -> None:
         group = body["metadata"].get("labels", {}).get(GROUP_LABEL)
         if group is not None:
             self._queues.group((body["metadata"]["namespace"], group))
+
+    def _redrives_of_group(self, group: Key) -> None:
+        for body in self._store.cache(REDRIVE).having(group):
+            self._queues.redrive(key_of(body))
 
     def _groups_of_cluster(self, cluster: Key) -> None:
         for body in self._store.cache(CONSUMER_GROUP):
@@ -123,11 +169,23 @@ class Router:
             if source_of(body) == source:
                 self._queues.group(key_of(body))
 
+    def _policies_beside(self, group: Key) -> None:
+        """A group may have come to a policy or left one; the one that it left is not known any more."""
+        for policy in self._store.cache(RETRY_POLICY).having(group[0]):
+            self._queues.policy(key_of(policy))
+
+    def _groups_of_policy(self, policy: Key) -> None:
+        for body in self._store.cache(CONSUMER_GROUP):
+            if policy_of(body) == policy:
+                self._queues.group(key_of(body))
+
     def _rivals(self, key: Key, body: JsonObject) -> None:
-        """Objects for the same Kafka group: when one comes or goes, the others' turn may have changed."""
-        for other in self._store.cache(CONSUMER_GROUP).having(group_id_of(body)):
-            if key_of(other) != key:
-                self._queues.group(key_of(other))
+        """Objects for the same Kafka groups: when one comes, goes or is edited, the others' turn may have changed."""
+        own = group_id_of(body)
+        for group_id in {own, naming.retry_group(own), main_group_of(own)}:
+            for other in self._store.cache(CONSUMER_GROUP).having(group_id):
+                if key_of(other) != key:
+                    self._queues.group(key_of(other))
 
 
 def cluster_of(group: JsonObject) -> Key:
@@ -138,6 +196,18 @@ def cluster_of(group: JsonObject) -> Key:
 def group_id_of(group: JsonObject) -> str:
     """The Kafka group of a ConsumerGroup."""
     return str(group["spec"].get("groupId") or group["metadata"]["name"])
+
+
+def main_group_of(group_id: str) -> str:
+    """The Kafka group whose retry workers would make up this one; the same group where it cannot be such a one."""
+    main = group_id.removesuffix(naming.retry_group(""))
+    return main or group_id
+
+
+def policy_of(group: JsonObject) -> Key | None:
+    """The RetryPolicy that a ConsumerGroup refers to, if it does."""
+    retry = group["spec"].get("retry")
+    return (group["metadata"]["namespace"], retry["policyRef"]["name"]) if retry else None
 
 
 def source_of(group: JsonObject) -> Key | None:

@@ -15,6 +15,7 @@ GOOD: Final[dict[str, str]] = {
     conditions.CLUSTER_REACHABLE: "True",
     conditions.TOPICS_READY: "True",
     conditions.OFFSETS_TOPIC_SIZED: "True",
+    conditions.COMPLETE: "True",
     conditions.DEGRADED: "False",
     conditions.STUCK: "False",
     conditions.GROUP_SHARED: "False",
@@ -27,7 +28,14 @@ ON_THE_WAY: Final = frozenset(
         conditions.WAITING_FOR_REPLICAS,
         conditions.WAITING_FOR_GROUP,
         conditions.TOPIC_NOT_CREATED,
+        conditions.TOPICS_CHANGING,
         conditions.SUSPENDED,
+        conditions.NOT_YET_OBSERVED,
+        conditions.TOPICS_NOT_READY,
+        conditions.ANOTHER_REDRIVE_RUNS,
+        conditions.WAITING_FOR_LAST_RUN,
+        conditions.RUNNING,
+        conditions.RATE_CHANGED,
     }
 )
 """Reasons of conditions that are not good yet, or not meant to be: nothing to warn of."""

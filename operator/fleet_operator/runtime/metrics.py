@@ -24,6 +24,7 @@ class Metrics:
         self._register_caches(self.registry)
         self._register_observations(self.registry)
         self._register_groups(self.registry)
+        self._register_retries(self.registry)
 
     def _register_reconciles(self, registry: CollectorRegistry) -> None:
         self.reconciles = Counter(
@@ -115,6 +116,39 @@ class Metrics:
             "consumer_fleet_group_state",
             "1 for the state the group is in.",
             ["namespace", "name", "state"],
+            registry=registry,
+        )
+
+    def _register_retries(self, registry: CollectorRegistry) -> None:
+        labels = ["namespace", "name"]
+        self.group_retry_waiting = Gauge(
+            "consumer_fleet_group_retry_waiting_records",
+            "Records in the retry and redrive topics that the retry workers have not committed; absent while unknown.",
+            labels,
+            registry=registry,
+        )
+        self.group_retry_due = Gauge(
+            "consumer_fleet_group_retry_due_lag_records",
+            "Those of the waiting records whose time has come; absent while unknown.",
+            labels,
+            registry=registry,
+        )
+        self.group_retry_oldest_due = Gauge(
+            "consumer_fleet_group_retry_oldest_due_timestamp_seconds",
+            "When the oldest due record became due (Unix time); absent while none is, or while unknown.",
+            labels,
+            registry=registry,
+        )
+        self.group_failed = Gauge(
+            "consumer_fleet_group_failed_records",
+            "Records that the failed topic holds; absent while unknown.",
+            labels,
+            registry=registry,
+        )
+        self.group_breakers_open = Gauge(
+            "consumer_fleet_group_breakers_open",
+            "Workers that hold their records back because too many fail; of those that could be asked.",
+            labels,
             registry=registry,
         )
 

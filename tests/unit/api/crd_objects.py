@@ -42,6 +42,73 @@ def consumer_group(changes: Mapping[str, Any] | None = None) -> JsonObject:
     return changed(body, changes or {})
 
 
+def retry_policy(changes: Mapping[str, Any] | None = None) -> JsonObject:
+    """A good RetryPolicy, changed; see `changed`."""
+    body = {
+        "apiVersion": "consumerfleet.io/v1alpha1",
+        "kind": "RetryPolicy",
+        "metadata": {"name": "standard"},
+        "spec": {"sequence": ["5m", "5m", "30m", "30m", "30m", "1h"]},
+    }
+    return changed(body, changes or {})
+
+
+def full_retry_policy() -> JsonObject:
+    """Every field of a RetryPolicy set (of exclusive ones the second) to something else than its default."""
+    return retry_policy(
+        {
+            "spec.sequence": REMOVED,
+            "spec.generate": {"initial": "10s", "factorPercent": 150, "max": "2h", "count": 9},
+            "spec.classify": [
+                {"when": {"exception": "shop.errors.OutOfStock"}, "then": "Retry"},
+                {"when": {"httpStatus": "4xx"}, "then": "Fail"},
+                {"when": {"messageRegex": "duplicate (key|row)"}, "then": "Drop"},
+            ],
+            "spec.undecodable": "Drop",
+            "spec.maxTotalSeconds": 3600,
+            "spec.headerProfile": "Spring",
+            "spec.budget": {
+                "maxFailurePercent": 20,
+                "windowSeconds": 30,
+                "minRecords": 10,
+                "action": "Fail",
+                "cooldownSeconds": 5,
+            },
+        }
+    )
+
+
+def redrive(changes: Mapping[str, Any] | None = None) -> JsonObject:
+    """A good Redrive, changed; see `changed`."""
+    body = {
+        "apiVersion": "consumerfleet.io/v1alpha1",
+        "kind": "Redrive",
+        "metadata": {"name": "mended"},
+        "spec": {"groupRef": {"name": "orders"}},
+    }
+    return changed(body, changes or {})
+
+
+def full_redrive() -> JsonObject:
+    """Every field of a Redrive set to something else than its default."""
+    return redrive(
+        {
+            "spec.filter": {
+                "reasons": ["exhausted", "timeout"],
+                "errorRegex": "^shop\\.Refused: no stock",
+                "keyRegex": "^eu-",
+                "fromTime": "2026-01-31T12:00:00Z",
+                "toTime": "2026-02-01T12:00:00.5+01:00",
+            },
+            "spec.rate": {"recordsPerSecond": 100},
+            "spec.maxRecords": 5000,
+            "spec.maxRedrives": 1,
+            "spec.dryRun": True,
+            "spec.suspend": True,
+        }
+    )
+
+
 def changed(body: JsonObject, changes: Mapping[str, Any]) -> JsonObject:
     """A copy with changes such as `{"spec.suspend": True}`; parents are made, `REMOVED` takes a field out."""
     copied = copy.deepcopy(body)

@@ -15,10 +15,15 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from fleet_operator.api.v1alpha1 import ConsumerGroupSpec, KafkaClusterSpec
+from fleet_operator.api.v1alpha1 import ConsumerGroupSpec, KafkaClusterSpec, RedriveSpec, RetryPolicySpec
 
 CRDS: Final = Path(__file__).resolve().parents[3] / "crds"
-KINDS: Final[Mapping[str, type[BaseModel]]] = {"consumergroups": ConsumerGroupSpec, "kafkaclusters": KafkaClusterSpec}
+KINDS: Final[Mapping[str, type[BaseModel]]] = {
+    "consumergroups": ConsumerGroupSpec,
+    "kafkaclusters": KafkaClusterSpec,
+    "redrives": RedriveSpec,
+    "retrypolicies": RetryPolicySpec,
+}
 
 OPAQUE: Final = frozenset({"resources", "affinity", "env", "envFrom", "volumes", "volumeMounts", "tolerations"}) | {
     "topologySpreadConstraints",

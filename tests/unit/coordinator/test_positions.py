@@ -17,7 +17,7 @@ from fleet_consumer.fetch.records import Records
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.group.errors import NoOffsetForPartition, NotAssigned, OffsetLookupFailed
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.positions import LOOKUP_RETRY_S, OffsetReset, OutOfRangeReport, Positions
+from fleet_consumer.positions import HELD_BYTES_MAX, LOOKUP_RETRY_S, OffsetReset, OutOfRangeReport, Positions
 from fleet_consumer.record import TopicPartition
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -68,8 +68,16 @@ class Fetch:
     def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
         return self.read_ahead.take(limit, on_out_of_range)
 
-    def deliver(self, part: TopicPartition, first: int, count: int, buffer: PartitionBuffer | None = None) -> None:
-        run = [Message(topic=part.topic, partition=part.partition, offset=first + n, value=b"v") for n in range(count)]
+    def deliver(
+        self,
+        part: TopicPartition,
+        first: int,
+        count: int,
+        buffer: PartitionBuffer | None = None,
+        *,
+        value: bytes = b"v",
+    ) -> None:
+        run = [Message(topic=part.topic, partition=part.partition, offset=first + n, value=value) for n in range(count)]
         self.read_ahead.put(buffer or self.buffers[part], run, value_bytes(run))
 
 
@@ -288,6 +296,15 @@ def test_long_pause_is_handed_to_librdkafka_once_enough_is_held() -> None:
     lab.positions.resume((ONE,))
     assert lab.fetch.commands[-1] == ("unhold", ONE)
     assert lab.taken() == [(0, offset) for offset in range(30)]
+
+
+def test_long_pause_of_a_partition_with_large_records_holds_few_of_them() -> None:
+    lab = Lab().reading(ONE)
+    lab.positions.pause((ONE,))
+    for offset in range(3):
+        lab.fetch.deliver(ONE, offset, 1, value=bytes(HELD_BYTES_MAX // 2))
+        lab.taken()
+    assert [command for command in lab.fetch.commands if command[0] == "hold"] == [("hold", ONE)]
 
 
 def test_pause_outlives_a_seek_and_ends_with_the_assignment() -> None:

@@ -18,8 +18,17 @@ FOLDER = Path(__file__).resolve().parents[3] / "examples" / "flights"
 
 @pytest.fixture
 def handler() -> Iterator[Handler]:
+    yield from loaded(FOLDER)
+
+
+@pytest.fixture
+def mended() -> Iterator[Handler]:
+    yield from loaded(FOLDER / "mended")
+
+
+def loaded(folder: Path) -> Iterator[Handler]:
     path = list(sys.path)
-    yield load_handler("handler:handle", str(FOLDER))
+    yield load_handler("handler:handle", str(folder))
     sys.path[:] = path
     del sys.modules["handler"]
 
@@ -56,3 +65,10 @@ def test_flight_that_left_becomes_a_record_that_names_its_origin(handler: Handle
 def test_flight_without_a_departure_was_cancelled(handler: Handler) -> None:
     with pytest.raises(ValueError, match="cancelled: UA1545 from EWR to IAH"):
         handler.call(flight(dep_time=None))
+
+
+def test_mended_handler_takes_cancelled_flights_too(mended: Handler) -> None:
+    (left,) = Outputs(["flights-done"]).of(mended.call(flight()))
+    (cancelled,) = Outputs(["flights-done"]).of(mended.call(flight(dep_time=None)))
+    assert (left.key, cancelled.key) == ("3-42", "3-42")
+    assert [json.loads(output.value or b"")["cancelled"] for output in (left, cancelled)] == [False, True]

@@ -222,3 +222,18 @@ def test_failure_while_the_user_reads_is_told_and_not_raised_from_the_middle(clu
         eventually(lambda: (reader.take(), reader.fetch.failure)[1], timeout_s=20, what="the failure")
         assert reader.fetch.failure is not None
         assert "ValueError" in str(reader.fetch.failure)
+
+
+def test_partition_is_sought_at_once_after_it_was_assigned_while_others_are_given_back(cluster: Cluster) -> None:
+    """librdkafka refuses to seek what it has not begun to read; that must not end the reading of everything."""
+    for part in (ONE, OTHER):
+        cluster.write(part.partition, 20)
+    with cluster.reader() as reader:
+        for part in (ONE, OTHER) * 15:
+            reader.begin(part, position=15)
+            moved = PartitionBuffer(part, 3)
+            reader.fetch.seek(moved)
+            first = eventually(lambda: list(reader.take()), timeout_s=30, what="records")[0]
+            assert (first.partition, first.offset, reader.fetch.failure) == (part.partition, 3, None)
+            moved.current = False
+            reader.fetch.unassign(frozenset({part}))

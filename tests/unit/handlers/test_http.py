@@ -84,6 +84,8 @@ async def calling(
 def kind(result: Result) -> str:
     if result.error is None:
         return str(len(result.produces))
+    if isinstance(result.error, RetryAfter):
+        return "retry after"
     verdict = classify(result.error)
     return "drop" if isinstance(verdict, Drop) else f"{verdict.reason.value} {verdict.error_class}"
 
@@ -119,8 +121,8 @@ async def test_record_is_sent_whole() -> None:
         (400, {}, "fatal HttpStatus"),
         (404, {}, "fatal HttpStatus"),
         (429, {}, "exhausted HttpStatus"),
-        (429, {"Retry-After": "7"}, "exhausted fleet_consumer.record.RetryAfter"),
-        (503, {"Retry-After": "Fri, 31 Dec 2100 23:59:59 GMT"}, "exhausted fleet_consumer.record.RetryAfter"),
+        (429, {"Retry-After": "7"}, "retry after"),
+        (503, {"Retry-After": "Fri, 31 Dec 2100 23:59:59 GMT"}, "retry after"),
         (503, {"Retry-After": "soon"}, "exhausted HttpStatus"),
         (500, {"Retry-After": "7"}, "exhausted HttpStatus"),
         (599, {}, "exhausted HttpStatus"),
@@ -209,7 +211,7 @@ async def test_batch_has_a_status_and_outputs_for_each_record() -> None:
     assert [kind(each) for each in results] == [
         "1",
         "fatal HttpStatus",
-        "exhausted fleet_consumer.record.RetryAfter",
+        "retry after",
         "exhausted HttpStatus",
         "fatal fleet_consumer.retry.failure.OutputRefused",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,13 @@ from fleet_consumer.wire.describe_groups import DescribedGroup, DescribedGroupMe
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.observe import folding
 from fleet_operator.observe.folding import GroupFacts, fold_group
-from fleet_operator.planning.observation import GroupObservation, OffsetSample
+from fleet_operator.planning.observation import (
+    GroupObservation,
+    ManagedTopic,
+    MemberObservation,
+    OffsetSample,
+    RetryObservation,
+)
 
 KEY = ("flights", 0)
 
@@ -120,3 +127,21 @@ def test_moving_offsets_are_no_urgent_news() -> None:
     assert folding.moved(before, after)
     assert not folding.moved(before, replace(before, observed_at=6.0))
     assert folding.differs(before, replace(before, state="PreparingRebalance"))
+
+
+def test_what_becomes_due_is_urgent_only_where_nobody_attends_to_it() -> None:
+    flow = RetryObservation(observed_at=1.0, state="Empty", waiting=0, due_lag=0)
+    before = GroupObservation(group_id="g", observed_at=1.0, state="Stable", retry=flow)
+
+    def after(**changes: Any) -> GroupObservation:
+        return replace(before, retry=replace(flow, **changes))
+
+    assert folding.differs(before, after(waiting=1))
+    assert not folding.differs(after(waiting=1), after(waiting=2))
+    assert folding.differs(after(waiting=1), after(waiting=1, due_lag=1))
+    assert folding.moved(before, after(next_due_at=2.0))
+    worker = (MemberObservation(member_id="m", instance_id=None, client_id="c", host="h"),)
+    attended = after(members=worker)
+    assert not folding.differs(attended, after(members=worker, waiting=1, due_lag=1))
+    assert folding.moved(attended, after(members=worker, waiting=1, due_lag=1))
+    assert folding.differs(before, after(topics={"t": ManagedTopic(partitions=1)}))

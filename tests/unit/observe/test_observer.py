@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,12 @@ from fleet_operator.observe.look import failure
 from fleet_operator.observe.observatory import Observatory
 from fleet_operator.observe.observer import HURRY_MAX_SECONDS, ObserverStoppedError, Pace
 from fleet_operator.observe.settings import GroupInterest, ObserverSettings
-from fleet_operator.planning.observation import ClusterObservation, GroupObservation
+from fleet_operator.planning.observation import (
+    ClusterObservation,
+    GroupObservation,
+    MemberObservation,
+    RetryObservation,
+)
 from fleet_operator.reconcilers.kafkacluster import MENDED_BY_SECRETS
 from tests.support.waiting import eventually_async
 
@@ -52,6 +58,23 @@ def test_group_that_never_becomes_stable_does_not_keep_the_pace_up_for_ever() ->
     assert pace.seconds(seen("Empty"), interests(), HURRY_MAX_SECONDS + 1) == 5.0
     assert pace.seconds(seen("Stable"), interests(), HURRY_MAX_SECONDS + 2) == 5.0
     assert pace.seconds(seen("PreparingRebalance"), interests(), HURRY_MAX_SECONDS + 3) == 1.0
+
+
+@pytest.mark.parametrize(("due_in", "pause"), [(2.5, 2.5), (0.2, 1.0), (-60.0, 1.0), (90.0, 5.0), (None, 5.0)])
+def test_due_time_that_nobody_attends_to_is_not_slept_through(due_in: float | None, pause: float) -> None:
+    flow = RetryObservation(observed_at=0.0, next_due_at=due_in)
+    stable = GroupObservation(group_id="g", observed_at=0.0, state="Stable", retry=flow)
+    looked = ClusterObservation(observed_at=0.0, reachable=True, groups={"g": stable})
+    assert Pace(5.0).seconds(looked, interests(), 0.0) == pause
+    worker = MemberObservation(member_id="m", instance_id=None, client_id="c", host="h")
+    attended = replace(looked, groups={"g": replace(stable, retry=replace(flow, members=(worker,)))})
+    assert Pace(5.0).seconds(attended, interests(), 0.0) == 5.0
+
+
+def test_long_looks_are_not_repeated_at_once_however_pressing() -> None:
+    assert Pace(5.0).seconds(seen("Empty"), interests(), 0.0, took=0.1) == 1.0
+    assert Pace(5.0).seconds(seen("Empty"), interests(), 0.0, took=0.8) == 3.2
+    assert Pace(5.0).seconds(seen("Empty"), interests(), 0.0, took=8.0) == 5.0
 
 
 def test_refused_credentials_are_not_repeated_quickly() -> None:
@@ -174,6 +197,24 @@ async def test_action_runs_on_the_observers_thread_and_brings_its_error_back(nob
     await observatory.close()
     with pytest.raises(ObserverStoppedError):
         await observatory.act(CLUSTER, where)
+
+
+async def test_flood_of_actions_does_not_keep_looks_from_being_taken(nobody: ObserverSettings) -> None:
+    """More work than fits between two looks: looks go on while it is done."""
+    observatory = Observatory(SystemClock(), Ear())
+    observatory.ensure(CLUSTER, nobody)
+    pause = threading.Event()
+    looks: set[float] = set()
+
+    def work(_: NetworkClient) -> None:
+        pause.wait(0.1)
+        latest = observatory.latest(CLUSTER)
+        if latest:
+            looks.add(latest.observed_at)
+
+    await asyncio.gather(*(observatory.act(CLUSTER, work) for _ in range(35)))
+    await observatory.close()
+    assert len(looks) >= 2
 
 
 async def test_action_for_an_observer_that_is_being_stopped_is_refused(nobody: ObserverSettings) -> None:

@@ -311,12 +311,11 @@ def test_more_workers_than_partitions_are_told() -> None:
 def test_fields_of_later_versions_are_named() -> None:
     group = consumer_group(
         scaling={"maxReplicas": 4},
-        retry={"policyRef": {"name": "standard"}},
         consumer={"protocol": "Consumer"},
     )
     status = project(facts(group=group))
     assert condition(status, "SpecHonored") == ("False", "NotYetAvailable")
-    for word in ("spec.scaling", "spec.retry", "spec.consumer.protocol: Consumer", "runs Classic"):
+    for word in ("spec.scaling", "spec.consumer.protocol: Consumer", "runs Classic"):
         assert word in message(status, "SpecHonored")
     assert condition(status, "ScalingActive") == ("False", "NotYetAvailable")
     assert condition(status, "Ready") == ("True", "FleetReady"), "the fleet works without them"
@@ -326,7 +325,7 @@ def test_fields_of_later_versions_are_named() -> None:
     ("topics", "verdict"),
     [
         ({"orders": MISSING} | FAILED_TOPIC, ("False", "TopicNotFound")),
-        ({"orders": TopicObservation(partitions=4)}, ("False", "TopicNotCreated")),
+        ({"orders": TopicObservation(partitions=4)}, ("Unknown", "NotYetObserved")),
         ({"orders": TopicObservation(partitions=4), "_fleet.orders.failed": MISSING}, ("False", "TopicNotCreated")),
         (FAILED_TOPIC, ("Unknown", "NotYetObserved")),
         (

@@ -39,6 +39,7 @@ def worker_document(**changes: Any) -> dict[str, Any]:
             "properties": {},
         },
         "failedTopic": "_fleet.flights.failed",
+        "retry": None,
         "httpPort": 8080,
         "drainSeconds": 20,
     } | changes

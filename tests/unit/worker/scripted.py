@@ -17,12 +17,16 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.handlers import Outputs
 from fleet_consumer.positions import OutOfRangeReport
 from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.retry.policy import Policies
+from fleet_consumer.worker.breaker import BudgetBrake, FollowingBrake
 from fleet_consumer.worker.concurrent import Concurrency, ConcurrentLoop
 from fleet_consumer.worker.crew import Crew
+from fleet_consumer.worker.intake import Everything
 from fleet_consumer.worker.judge import Judge
 from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
 from fleet_consumer.worker.outbox import Outbox
 from fleet_consumer.worker.pauses import WRITES_HELD, Pauses
+from fleet_consumer.worker.retry_intake import RetryIntake
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Watch
 from fleet_consumer.worker.writing import Writing
@@ -37,8 +41,11 @@ class ScriptedConsumer:
     def __init__(self, clock: StillClock, logs: Mapping[TopicPartition, Sequence[bytes]], per_poll: int = 500) -> None:
         self.logs = {partition: list(values) for partition, values in logs.items()}
         self.offsets: dict[TopicPartition, int] = {}
+        self.marks: dict[TopicPartition, str] = {}
+        self.log_starts: dict[TopicPartition, int] = {}
         self.script: list[Callable[[], object]] = []
         self.key: Callable[[bytes], bytes | None] = lambda value: b"k"
+        self.record: Callable[[Record], Record] = lambda record: record
         self.polls = 0
         self.session = True
         self.closed = False
@@ -79,7 +86,10 @@ class ScriptedConsumer:
         for each, position in self._positions.items():
             values = self.logs[each][position : position + left] if each not in self._paused and self.session else []
             if values:
-                records = [Record(*each, position + i, 5, self.key(value), value, ()) for i, value in enumerate(values)]
+                records = [
+                    self.record(Record(*each, position + i, 5, self.key(value), value, ()))
+                    for i, value in enumerate(values)
+                ]
                 runs.append(Run(each, records))
                 self._positions[each] += len(values)
                 left -= len(values)
@@ -91,6 +101,7 @@ class ScriptedConsumer:
         if self.commit_error is not None:
             raise self.commit_error
         self.offsets |= {each: offset.offset for each, offset in offsets.items()}
+        self.marks |= {each: offset.metadata for each, offset in offsets.items()}
 
     def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: Any = None) -> None:
         def answer() -> None:
@@ -108,6 +119,12 @@ class ScriptedConsumer:
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         self._paused -= set(partitions)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._positions[partition] = offset
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
+        return {each: self.log_starts.get(each, 0) for each in partitions}
 
     def position(self, partition: TopicPartition) -> int | None:
         return self._positions[partition]
@@ -176,6 +193,8 @@ class Bench:
         outputs: Sequence[str] = ("out",),
         crew: Crew | None = None,
         concurrency: Concurrency | None = None,
+        policies: Callable[[], Policies | None] = lambda: None,
+        retry_group: str | None = None,
     ) -> None:
         self.clock = StillClock()
         self.consumer: Any = ScriptedConsumer(self.clock, logs, per_poll)
@@ -184,15 +203,26 @@ class Bench:
         self.stats = Stats()
         self.watch = Watch()
         outbox = Outbox(self._make_producer)
+        self.pauses = Pauses(self.consumer)
+        self.open_until = 0.0
+        self.brake: Any = BudgetBrake(policies, self.clock)
+        self.intake: Any = Everything()
+        if retry_group is not None:
+            self.brake = FollowingBrake(policies, lambda: self.open_until, lambda wanted: None, self.clock)
+            self.intake = RetryIntake(
+                self.consumer, self.pauses, policies, group_id=retry_group, stats=self.stats, clock=self.clock
+            )
         self.judge = Judge(
             outbox=outbox,
             outputs=Outputs(outputs),
             failed_topic="_fleet.g.failed",
             group_id="g",
+            policies=policies,
+            retell=self.intake.retell,
+            brake=self.brake,
             stats=self.stats,
             clock=self.clock,
         )
-        self.pauses = Pauses(self.consumer)
         self.writing = Writing(
             outbox=outbox,
             judge=self.judge,
@@ -202,9 +232,12 @@ class Bench:
         )
         parts: dict[str, Any] = {
             "consumer": cast(Consumer, self.consumer),
-            "handle": handle,
+            "handle": self.intake.handling(handle, self.watch),
             "judge": self.judge,
             "writing": self.writing,
+            "intake": self.intake,
+            "brake": self.brake,
+            "pauses": self.pauses,
             "settings": LoopSettings(topics=("t",), commit_interval_s=5, drain_s=20),
             "stats": self.stats,
             "watch": self.watch,
@@ -214,7 +247,7 @@ class Bench:
         self.loop = (
             ConsumeLoop(**parts)
             if crew is None or concurrency is None
-            else ConcurrentLoop(crew=crew, pauses=self.pauses, concurrency=concurrency, **parts)
+            else ConcurrentLoop(crew=crew, concurrency=concurrency, **parts)
         )
         self.loop.start()
 

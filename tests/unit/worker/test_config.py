@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from fleet_consumer.brokers import SaslSource, TlsFiles, TokenEndpoint
 from fleet_consumer.net import OAuthSettings
-from fleet_consumer.worker.brokers import SaslSource, TlsFiles, TokenEndpoint
+from fleet_consumer.section import SettingsInvalid
 from fleet_consumer.worker.config import HttpEndpoint, load_config, parse_config
-from fleet_consumer.worker.section import SettingsInvalid
 from fleet_consumer.worker.settings import CredentialsUnreadable, connection_settings, consumer_settings, identify
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
@@ -37,6 +37,13 @@ def test_contracts_example_is_read_whole() -> None:
     assert config.handler.python.callable == "handler:handle"
     assert config.consumer.max_poll_records == 500
     assert config.brokers.tls is None
+    assert config.retry is None
+
+
+def test_retry_policies_stand_in_a_file_of_their_own() -> None:
+    config = parse_config(worker_document(retry={"policyFile": "/etc/fleet/retry/policies.json"}))
+    assert config.retry is not None
+    assert config.retry.policy_file == "/etc/fleet/retry/policies.json"
 
 
 @pytest.mark.parametrize(
@@ -47,6 +54,9 @@ def test_contracts_example_is_read_whole() -> None:
         ("topics", "flights", "topics: must be a list of non-empty strings"),
         ("groupId", "two words", "groupId: is 'two words', which does not match"),
         ("revision", ..., "revision: is missing"),
+        ("retry", ..., "retry: is missing"),
+        ("retry", {"policyFile": ""}, "retry.policyFile: must be a non-empty string"),
+        ("retry", {"policyFile": "/p", "delays": []}, "retry.delays: is not a setting that this version knows"),
         ("surprise", 1, "surprise: is not a setting that this version knows"),
         ("connection.sasl", {"mechanism": "GSSAPI", "directory": "/x"}, "connection.sasl.mechanism: is 'GSSAPI'"),
         ("connection.sasl", LOGIN | {"oauth": None}, "connection.sasl.oauth: goes with mechanism OAUTHBEARER"),
@@ -200,7 +210,7 @@ def test_address_that_is_none_is_refused() -> None:
 
 def test_worker_reads_what_the_operator_renders() -> None:
     """Both sides of the contract, from the example that users copy; whatever one side adds alone fails here."""
-    cluster, group = yaml.safe_load_all((ROOT / "examples/flights/fleet.yaml").read_text())
+    cluster, _, group = yaml.safe_load_all((ROOT / "examples/flights/fleet.yaml").read_text())
     for resource in (cluster, group):
         resource["metadata"] |= {"namespace": "default", "uid": "0d9c2f3e-7a51-4b7e-9d5e-1f6f6f4c0001", "generation": 1}
     cluster["spec"] |= {

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.worker.cli import _parser
+from fleet_consumer.section import SettingsInvalid
+from fleet_consumer.worker.cli import _parser, main
 from fleet_consumer.worker.config import WorkerConfig, parse_config
 from fleet_consumer.worker.local import Progress, settings_of
 from fleet_consumer.worker.member import WorkerState
-from fleet_consumer.worker.section import SettingsInvalid
 from fleet_consumer.worker.stats import Stats
 
 
@@ -99,3 +99,9 @@ def test_progress_is_written_over_itself_on_a_terminal_and_rarely_elsewhere() ->
     assert len(written[True]) == 19
     assert written[True][0].startswith("\rdone=3 failed=1 dropped=0")
     assert written[False] == ["done=3 failed=1 dropped=0\n"] * 2
+
+
+def test_retry_role_is_not_for_a_laptop(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--local", "handler.py", "--role", "retry"])
+    assert "--local has none" in capsys.readouterr().err

@@ -14,10 +14,19 @@ from fleet_consumer.group.errors import DataPlaneFailed, FencedInstance, TopicMi
 from fleet_consumer.group.membership import Membership
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Produce, Record
+from fleet_consumer.worker.brake import BreakerPicture
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
-from fleet_consumer.worker.member import WorkerState, alive, member_document, ready
+from fleet_consumer.worker.intake import WaitingHead
+from fleet_consumer.worker.member import (
+    RetryPicture,
+    WorkerState,
+    alive,
+    member_document,
+    ready,
+)
 from fleet_consumer.worker.metrics import metrics_page
 from fleet_consumer.worker.session import Backoff, Session
+from fleet_consumer.worker.stats import RETRIED, Stats
 from fleet_consumer.worker.watchdog import Hang
 from tests.unit.worker.scripted import P0, P1, Bench
 
@@ -45,6 +54,10 @@ class Lived:
             self.bench.loop,
             self.bench.pauses,
             ConnectionSettings(bootstrap_servers=("b:1",), client_id="c"),
+            self.bench.brake,
+            self.bench.intake,
+            None,
+            None,
         )
 
 
@@ -65,7 +78,47 @@ def test_member_tells_membership_and_offsets() -> None:
         "paused": [],
         "stuck": [],
         "error": None,
+        "breaker": None,
+        "retry": None,
     }
+
+
+def test_member_and_metrics_tell_of_retries() -> None:
+    lived = Lived()
+    lived.state.breaker = lambda: BreakerPicture("HalfOpen", 1_700_000_000.0, 66.66)
+    head = WaitingHead("_fleet.g.retry.5s", 1, 42, 1_700_000_005.25)
+    lived.state.retry = lambda: RetryPicture("retry", "standard", "a1b2c3d4e5", (head,), suppressed=2, unknown=1)
+    document = member_document(lived.state)
+    assert document["breaker"] == {"state": "HalfOpen", "since": "2023-11-14T22:13:20.000Z", "failurePercent": 66.7}
+    assert document["retry"] == {
+        "role": "retry",
+        "waiting": [{"topic": "_fleet.g.retry.5s", "partition": 1, "offset": 42, "dueAt": "2023-11-14T22:13:25.250Z"}],
+        "suppressed": 2,
+        "policy": {"name": "standard", "current": "a1b2c3d4e5", "unknown": 1},
+    }
+    stats = Stats()
+    stats.count(RETRIED)
+    for delay in ("5s", "5s", "30s"):
+        stats.hopped(delay)
+    stats.gave_up("exhausted")
+    for late in (0.005, 0.01, 0.2, 4000.0):
+        stats.lateness.observe(late)
+    page = metrics_page(stats, lived.state)().decode()
+    for line in (
+        'fleet_consumer_records_total{result="retried"} 1.0',
+        'fleet_consumer_hops_total{delay="5s"} 2.0',
+        'fleet_consumer_hops_total{delay="30s"} 1.0',
+        'fleet_consumer_failures_total{reason="exhausted"} 1.0',
+        'fleet_consumer_due_lateness_seconds_bucket{le="0.01"} 2.0',
+        'fleet_consumer_due_lateness_seconds_bucket{le="0.25"} 3.0',
+        'fleet_consumer_due_lateness_seconds_bucket{le="300.0"} 3.0',
+        'fleet_consumer_due_lateness_seconds_bucket{le="+Inf"} 4.0',
+        "fleet_consumer_due_lateness_seconds_count 4.0",
+        'fleet_consumer_breaker{state="HalfOpen"} 1.0',
+        'fleet_consumer_breaker{state="Open"} 0.0',
+        "fleet_consumer_waiting_partitions 1.0",
+    ):
+        assert line in page.splitlines()
 
 
 def test_member_tells_held_partitions_and_hung_handlers() -> None:

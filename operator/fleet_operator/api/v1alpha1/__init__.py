@@ -3,5 +3,19 @@
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, ConsumerGroupSpec
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster, KafkaClusterSpec
 from fleet_operator.api.v1alpha1.model import API_VERSION, GROUP, VERSION
+from fleet_operator.api.v1alpha1.redrive import Redrive, RedriveSpec
+from fleet_operator.api.v1alpha1.retrypolicy import RetryPolicy, RetryPolicySpec
 
-__all__ = ["API_VERSION", "GROUP", "VERSION", "ConsumerGroup", "ConsumerGroupSpec", "KafkaCluster", "KafkaClusterSpec"]
+__all__ = [
+    "API_VERSION",
+    "GROUP",
+    "VERSION",
+    "ConsumerGroup",
+    "ConsumerGroupSpec",
+    "KafkaCluster",
+    "KafkaClusterSpec",
+    "Redrive",
+    "RedriveSpec",
+    "RetryPolicy",
+    "RetryPolicySpec",
+]

@@ -29,6 +29,7 @@ DEGRADED: Final = "Degraded"  # something needs a person, even if the fleet stil
 TOPICS_READY: Final = "TopicsReady"  # source, output and failed topics exist
 GROUP_SHARED: Final = "GroupShared"  # members that are not ours are in the Kafka group
 SPEC_HONORED: Final = "SpecHonored"  # every field of the spec has an effect in this version
+COMPLETE: Final = "Complete"  # a Redrive has done all that it was asked for
 OFFSETS_TOPIC_SIZED: Final = "OffsetsTopicSized"  # __consumer_offsets is as the KafkaCluster wants it
 
 CONSUMER_GROUP_CONDITIONS: Final = (
@@ -45,6 +46,7 @@ CONSUMER_GROUP_CONDITIONS: Final = (
     GROUP_SHARED,
     SPEC_HONORED,
 )
+REDRIVE_CONDITIONS: Final = (READY, COMPLETE)
 KAFKA_CLUSTER_CONDITIONS: Final = (READY, CLUSTER_REACHABLE, OFFSETS_TOPIC_SIZED, SPEC_HONORED)
 
 # --- reasons: what was found in the spec and in Kubernetes ----------------------------------------------------------
@@ -60,6 +62,10 @@ SECRET_NOT_LABELLED: Final = "SecretNotLabelled"
 SECRET_INCOMPLETE: Final = "SecretIncomplete"
 GROUP_ID_TAKEN: Final = "GroupIdTaken"
 REFUSED_BY_API_SERVER: Final = "RefusedByApiServer"
+RETRY_POLICY_NOT_FOUND: Final = "RetryPolicyNotFound"
+TOO_MANY_DELAYS: Final = "TooManyDelays"
+MESSAGE_REGEX_REFUSED: Final = "MessageRegexRefused"
+POLICY_ACCEPTED: Final = "PolicyAccepted"
 
 # --- reasons: what was found in Kafka (also the reasons of net errors and of pre-flight checks) ----------------------
 NOT_YET_OBSERVED: Final = "NotYetObserved"
@@ -70,6 +76,12 @@ AUTHENTICATION_FAILED: Final = "AuthenticationFailed"
 CLUSTER_ID_CHANGED: Final = "ClusterIdChanged"
 TOPIC_NOT_FOUND: Final = "TopicNotFound"
 TOPIC_NOT_CREATED: Final = "TopicNotCreated"
+TOPIC_NOT_MENDED: Final = "TopicNotMended"
+TOPIC_NAME_COLLIDES: Final = "TopicNameCollides"
+NOT_ENOUGH_BROKERS: Final = "NotEnoughBrokers"
+AUTHORIZATION_FAILED: Final = "AuthorizationFailed"
+TOPICS_CHANGING: Final = "TopicsChanging"
+BREAKER_OPEN: Final = "BreakerOpen"
 TOPICS_EXIST: Final = "TopicsExist"
 ALL_PARTITIONS_KNOWN: Final = "AllPartitionsKnown"
 PARTITIONS_UNKNOWN: Final = "PartitionsUnknown"
@@ -96,10 +108,30 @@ PROGRESS_DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"
 WAITING_FOR_REPLICAS: Final = "WaitingForReplicas"
 WAITING_FOR_GROUP: Final = "WaitingForGroup"
 WORKERS_FAILING: Final = "WorkersFailing"
+RETRY_WORKERS_FAILING: Final = "RetryWorkersFailing"
 WORKER_REPORTS_ERROR: Final = "WorkerReportsError"
 FIXED_REPLICAS: Final = "FixedReplicas"
 WITHIN_BOUNDS: Final = "WithinBounds"
 MORE_WORKERS_THAN_PARTITIONS: Final = "MoreWorkersThanPartitions"
+
+
+# --- reasons: a Redrive ----------------------------------------------------------------------------------------------
+GROUP_NOT_FOUND: Final = "GroupNotFound"
+GROUP_DELETED: Final = "GroupDeleted"
+RETRY_NOT_CONFIGURED: Final = "RetryNotConfigured"
+TOPICS_NOT_READY: Final = "TopicsNotReady"
+FILTER_REFUSED: Final = "FilterRefused"
+ANOTHER_REDRIVE_RUNS: Final = "AnotherRedriveRuns"
+WAITING_FOR_LAST_RUN: Final = "WaitingForLastRun"
+READY_TO_RUN: Final = "ReadyToRun"
+NOT_STARTED: Final = "NotStarted"
+RUNNING: Final = "Running"
+RATE_CHANGED: Final = "RateChanged"
+POD_NOT_RUNNING: Final = "PodNotRunning"
+ALL_MOVED: Final = "AllMoved"
+SOME_REFUSED: Final = "SomeRefused"
+ALL_COUNTED: Final = "AllCounted"
+JOB_FAILED: Final = "JobFailed"
 
 
 @dataclass(frozen=True, slots=True)

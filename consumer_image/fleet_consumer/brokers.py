@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet_consumer.worker.section import Section, SettingsInvalid
+from fleet_consumer.section import Section, SettingsInvalid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

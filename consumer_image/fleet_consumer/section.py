@@ -44,6 +44,13 @@ class Section:
         if self._left:
             raise SettingsInvalid(self.at(min(self._left)), "is not a setting that this version knows")
 
+    def only(self, *names: str) -> str:
+        """The one of these fields that is there; one of them must be, and no second one."""
+        found = [name for name in names if name in self._left]
+        if len(found) != 1:
+            raise SettingsInvalid(self.path, f"must have exactly one of {', '.join(names)}")
+        return found[0]
+
     def section(self, name: str) -> Section:
         return Section(self.take(name), self.at(name))
 
@@ -64,6 +71,12 @@ class Section:
             del self._left[name]
             return None
         return self.text(name)
+
+    def optional_integer(self, name: str, least: int, most: int | None = None) -> int | None:
+        if self._left.get(name, _ABSENT) is None:
+            del self._left[name]
+            return None
+        return self.integer(name, least, most)
 
     def pattern(self, name: str) -> re.Pattern[str] | None:
         text = self.optional_text(name)

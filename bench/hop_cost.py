@@ -1,0 +1,194 @@
+"""What a record that fails costs those behind it (M19): rate and latency of records that succeed, beside such that hop.
+
+A real main worker with a retry policy; failing records go to a retry topic from which they do not come back during the
+run. Throughput is that of a backlog, latency that of a steady rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+
+from bench.group_lab import percentiles
+from bench.report import Load, recorded, write
+from tests.broker.retry_fleet import RetryFleet
+from tests.broker.workers import Kafka
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+PARTITIONS: Final = 6
+VALUE_BYTES: Final = 100
+BACKLOG: Final = 200_000
+RATE: Final = 1_000
+SECONDS: Final = 6.0
+SHARES: Final = (0, 1, 10)
+"""Failing records among a hundred."""
+
+HANDLER: Final = '''
+"""Fails what begins with F; notes when it was called for the others, and tells when all have been here."""
+import json
+import time
+from pathlib import Path
+
+GOOD = EXPECTED
+LOG = Path("LOG_NAME")
+noted = []
+
+
+def handle(record):
+    now = time.time_ns()
+    value = record.value
+    if value[:1] == b"F":
+        raise ValueError("asked to fail")
+    noted.append((now - int(value[1:21])) / 1e6)
+    if len(noted) == 1:
+        handle.began = now
+    if len(noted) == GOOD:
+        part = LOG.with_suffix(".part")
+        part.write_text(json.dumps({"waited_ms": noted, "seconds": (now - handle.began) / 1e9}))
+        part.rename(LOG)
+'''
+
+
+class Run:
+    """A fleet of one main worker, and records of which so many in a hundred fail."""
+
+    def __init__(self, kafka: Kafka, folder: Path, share: int, records: int) -> None:
+        self.kafka = kafka
+        self.share = share
+        self.records = records
+        self.failing = records * share // 100
+        name = f"bench-{uuid.uuid4().hex[:12]}"
+        self.fleet = RetryFleet(kafka, folder, name, sequence=("1h",), partitions=PARTITIONS)
+        self._log = folder / "noted.json"
+        handler = HANDLER.replace("EXPECTED", str(records - self.failing)).replace("LOG_NAME", str(self._log))
+        (folder / "handler.py").write_text(handler)
+        self._producer = confluent_kafka.Producer(
+            {"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "queue.buffering.max.messages": 1_000_000}
+        )
+
+    def produce(self, number: int) -> None:
+        """One record; the failing ones are spread evenly."""
+        fails = number * self.share // 100 != (number + 1) * self.share // 100
+        value = (b"F" if fails else b"G") + b"%020d" % time.time_ns()
+        self._producer.produce(
+            self.fleet.source, value.ljust(VALUE_BYTES, b"."), b"%d" % number, partition=number % PARTITIONS
+        )
+        self._producer.poll(0)
+
+    def flush(self) -> None:
+        if self._producer.flush(60):
+            raise SystemExit("the broker did not take the records in time")
+
+    def result(self) -> dict[str, Any]:
+        """What the handler noted, once it has seen all; and that no record is missing."""
+        found: dict[str, Any] = eventually(
+            lambda: json.loads(self._log.read_text()), timeout_s=180, what="all records to be handled", poll_s=0.2
+        )
+        hops = sum(self.kafka.end_offsets(self.fleet.retry_topic("1h")).values())
+        if hops != self.failing:
+            raise SystemExit(f"{hops} records hopped, {self.failing} should have")
+        return found
+
+
+def throughput(kafka: Kafka, share: int) -> float:
+    """Records a second that are handled well, from the first to the last of a backlog."""
+    with tempfile.TemporaryDirectory(prefix="bench-hop-") as scratch:
+        run = Run(kafka, Path(scratch), share, BACKLOG)
+        for number in range(BACKLOG):
+            run.produce(number)
+        run.flush()
+        with run.fleet.worker(handler__decode__value="Bytes"):
+            found = run.result()
+    rate = (BACKLOG - run.failing) / float(found["seconds"])
+    print(f"  {share:>3} % backlog: {rate:10,.0f}/s", file=sys.stderr, flush=True)
+    return rate
+
+
+def latency(kafka: Kafka, share: int) -> dict[str, float]:
+    """From producing to the handler, of the records that succeed at a steady rate, in milliseconds."""
+    pause = threading.Event().wait
+    with tempfile.TemporaryDirectory(prefix="bench-hop-") as scratch:
+        run = Run(kafka, Path(scratch), share, int(RATE * SECONDS))
+        with run.fleet.worker(handler__decode__value="Bytes") as worker:
+            worker.wait_ready()
+            began = time.monotonic()
+            for number in range(run.records):
+                ahead = began + number / RATE - time.monotonic()
+                if ahead > 0:
+                    pause(ahead)
+                run.produce(number)
+            run.flush()
+            found = run.result()
+    # The first second warms connections and code up.
+    figures = percentiles(found["waited_ms"][RATE:])
+    print(f"  {share:>3} % at {RATE}/s: p99 {figures['p99']:8.1f} ms", file=sys.stderr, flush=True)
+    return figures
+
+
+def page(result: dict[str, Any]) -> list[str]:
+    """The result as a page."""
+    lines = [
+        "# What a hop costs the records behind it (M19)",
+        "",
+        "Of the records that succeed, beside such that fail and go to a retry topic:",
+        "",
+        f"| failing | backlog, records/s | p50 ms at {RATE}/s | p99 ms | max ms |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    for share, row in result["shares"].items():
+        waited = " | ".join(f"{row['latency_ms'][name]:.1f}" for name in ("p50", "p99", "max"))
+        lines.append(f"| {share} % | {row['per_second']:,.0f} | {waited} |")
+    return [
+        *lines,
+        "",
+        f"Medians of {result['runs']} runs. One worker, a handler of one record at a time that does nothing else, "
+        f"{PARTITIONS} partitions, one replica, values of {VALUE_BYTES} B; a backlog of {BACKLOG:,} records, then "
+        f"{SECONDS:g} s at a steady rate. The worker waits for the hops of a poll together, at its end, before it "
+        "commits.",
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmark; prints the page and writes it, with the numbers, to bench/results."""
+    parser = argparse.ArgumentParser(prog="python -m bench.hop_cost", description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--trial", action="store_true", help="print the result and record nothing")
+    options = parser.parse_args(arguments)
+    load = Load()
+    rates: dict[int, list[float]] = {share: [] for share in SHARES}
+    waits: dict[int, list[dict[str, float]]] = {share: [] for share in SHARES}
+    with KafkaBroker() as broker:
+        kafka = Kafka(broker.bootstrap)
+        for number in range(options.runs):
+            for share in SHARES if number % 2 == 0 else reversed(SHARES):
+                rates[share].append(throughput(kafka, share))
+                waits[share].append(latency(kafka, share))
+    shares = {
+        str(share): {
+            "per_second": statistics.median(rates[share]),
+            "latency_ms": {
+                name: statistics.median(run[name] for run in waits[share]) for name in ("p50", "p90", "p99", "max")
+            },
+        }
+        for share in SHARES
+    }
+    settings = {"backlog": BACKLOG, "rate": RATE, "seconds": SECONDS, "partitions": PARTITIONS}
+    result = recorded("hop_cost", {"shares": shares, "runs": options.runs, **settings}, load)
+    write(result, page(result), trial=options.trial)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,33 @@
+"""A retry worker that waits record by record for a delay that each record carries: what one topic for all delays costs.
+
+`python -m bench.lateness_mixed run …` is the worker of the command line with another due clock. Everything else is the
+same: the head of a partition is waited for, and what stands behind it waits with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.retry.due import DueClock, Waiting
+from fleet_consumer.worker import cli, retry_intake
+
+
+class MixedClock(DueClock):
+    """Each record is due after its own delay, which is the first word of its value (milliseconds)."""
+
+    def split(self, partition: TopicPartition, records: Sequence[Record], now_ms: int) -> int:
+        """As in a topic of one delay, but for whose delay it is."""
+        for index, record in enumerate(records):
+            due = record.timestamp + int(record.value.split()[0])
+            if due > now_ms:
+                self._heads[partition] = Waiting(record.offset, due)
+                self._paused.add(partition)
+                return index
+        return len(records)
+
+
+if __name__ == "__main__":
+    vars(retry_intake)["DueClock"] = MixedClock
+    sys.exit(cli.main(sys.argv[1:]))

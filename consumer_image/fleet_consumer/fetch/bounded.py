@@ -1,0 +1,193 @@
+"""Reading partitions from one offset to another, and keeping how far that has come in a group without members.
+
+The group only stores offsets: nothing joins it, so its coordinator takes commits without a generation (Kafka calls
+that a simple consumer). Nothing here may know what the records are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from fleet_consumer.fetch.fetched import filled_records
+from fleet_consumer.fetch.librdkafka import SettingsRefused
+from fleet_consumer.group import errors
+from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.record import Record, TopicPartition
+
+T = TypeVar("T")
+
+POLL_S: Final = 0.5
+BATCH: Final = 500
+FETCH_WAIT_MS: Final = 20
+"""How long a broker may hold a request for records that are not there yet. Requests for the partition before are waited
+for when the next one is read, and at an end there is nothing to come."""
+ASK_TIMEOUT_S: Final = 30.0
+"""For one question to the brokers; they may just be electing a coordinator."""
+
+AGAIN_S: Final = 0.5
+MOVING: Final = frozenset(
+    {
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError._WAIT_COORD,
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+    }
+)
+"""What passes by itself when brokers restart, or when the first group of a cluster has its offsets topic made."""
+
+DENIED: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: errors.TopicAuthorizationFailed,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: errors.GroupAuthorizationFailed,
+}
+
+
+class BoundedReader:
+    """One connection to the cluster. `config` is librdkafka's (`fetch.librdkafka.consumer_config`), whose group keeps
+    the offsets. One thread uses it; close it, or use it as a context manager.
+
+    Every call raises TopicAuthorizationFailed, GroupAuthorizationFailed and DataPlaneFailed; after any of them the
+    reader may be asked again.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Raises SettingsRefused when librdkafka does not take a setting."""
+        # What retention has removed meanwhile is gone; reading goes on with the first that is left.
+        own = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": FETCH_WAIT_MS}
+        try:
+            self._consumer = confluent_kafka.Consumer({**config, **own})
+        except KafkaException as refused:
+            raise SettingsRefused(f"the data plane's settings: {refused.args[0].str()}") from refused
+
+    def __enter__(self) -> BoundedReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._consumer.close()
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """All partitions of a topic, in order. Raises TopicMissing when there is no such topic."""
+        listed = _patiently(topic, lambda: self._consumer.list_topics(topic, ASK_TIMEOUT_S)).topics[topic]
+        if listed.error is not None and listed.error.code() in DENIED:
+            raise _told(topic, listed.error)
+        if not listed.partitions:
+            raise errors.TopicMissing(f"topic {topic} does not exist, or has no leader yet")
+        return [TopicPartition(topic, number) for number in sorted(listed.partitions)]
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """For each partition the first offset that is there, and the one after the last."""
+        wanted = list(partitions)
+        first, end = (
+            self._offsets(wanted, at) for at in (confluent_kafka.OFFSET_BEGINNING, confluent_kafka.OFFSET_END)
+        )
+        return {partition: (first[partition], end[partition]) for partition in wanted}
+
+    def _offsets(self, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
+        """Asked by time, of which ListOffsets knows two special ones: that is one question for all partitions, while
+        librdkafka's question for the watermarks of one took half a second."""
+        asked = [confluent_kafka.TopicPartition(*partition, at) for partition in partitions]
+        answers = _patiently(
+            "the partitions", lambda: _each(self._consumer.offsets_for_times(asked, timeout=ASK_TIMEOUT_S))
+        )
+        return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has stored for these partitions; those without are left out."""
+        asked = [confluent_kafka.TopicPartition(*partition) for partition in partitions]
+        found = {}
+        for answer in _patiently("", lambda: _each(self._consumer.committed(asked, ASK_TIMEOUT_S))):
+            if answer.offset >= 0:
+                metadata = answer.metadata or ""
+                found[TopicPartition(answer.topic, answer.partition)] = OffsetAndMetadata(answer.offset, -1, metadata)
+        return found
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Store offsets in the group, and wait until that is done."""
+        wanted = [
+            confluent_kafka.TopicPartition(*partition, entry.offset, entry.metadata)
+            for partition, entry in offsets.items()
+        ]
+        _patiently("", lambda: _each(self._consumer.commit(offsets=wanted, asynchronous=False)))
+
+    def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[list[Record]]:
+        """The records of one partition from offset `start` to before `end`, in runs.
+
+        Yields an empty run about twice a second while nothing comes, so that the caller can stop waiting; whether the
+        brokers are away for too long is for him to judge.
+        """
+        self._consumer.assign([confluent_kafka.TopicPartition(*partition, start)])
+        try:
+            reached = start
+            while reached < end:
+                first = self._consumer.poll(POLL_S)
+                messages = [] if first is None else [first, *self._consumer.consume(BATCH, 0)]
+                run, reached = _sorted_out(partition, messages, reached)
+                yield filled_records(partition, [each for each in run if _offset(each) < end]) if run else []
+        finally:
+            self._consumer.unassign()
+
+
+def _patiently(topic: str, ask: Callable[[], T]) -> T:
+    """The answer to a question, asked again while brokers are just changing their roles."""
+    deadline = time.monotonic() + ASK_TIMEOUT_S
+    while True:
+        try:
+            return ask()
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if error.code() not in MOVING or time.monotonic() >= deadline:
+                raise _told(topic, error) from failure
+            time.sleep(AGAIN_S)
+
+
+def _each(answers: Sequence[confluent_kafka.TopicPartition] | None) -> Sequence[confluent_kafka.TopicPartition]:
+    """The answers, or the first error among them, raised as librdkafka raises one of the whole question."""
+    for answer in answers or ():
+        if answer.error is not None:
+            raise KafkaException(answer.error)
+    return answers or ()
+
+
+def _sorted_out(partition: TopicPartition, messages: list[Message], reached: int) -> tuple[list[Message], int]:
+    """The records among what librdkafka gave, and the offset up to which everything is known."""
+    run = []
+    for message in messages:
+        error = message.error()
+        if error is None:
+            run.append(message)
+            reached = _offset(message) + 1
+        elif error.code() == KafkaError._PARTITION_EOF:
+            reached = max(reached, _offset(message))
+        elif error.code() in DENIED or error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise _told(partition.topic, error)
+    return run, reached
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None, "librdkafka numbers what it gives"
+    return int(offset)
+
+
+def _told(topic: str, error: KafkaError) -> errors.ConsumerError:
+    about = f"topic {topic}" if topic else "the run's group"
+    kind = DENIED.get(error.code())
+    if kind is not None:
+        return kind(f"{about}: not authorized; allow the principal Read on it")
+    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return errors.TopicMissing(f"{about} does not exist (any more)")
+    return errors.DataPlaneFailed(f"{about}: {error.name()}: {error.str()}")

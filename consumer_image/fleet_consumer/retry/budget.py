@@ -1,0 +1,102 @@
+"""The breaker of a worker: stop burning attempts while what its handler depends on is down.
+
+It watches how many of the latest records failed in a way that trying again may mend. Beyond the share that the policy
+accepts it opens; after the cooldown a single record is tried at a time, and a few successes in a row close it. Records
+that can never succeed say nothing about the surroundings, so they are not counted.
+
+Pure: times are seconds of a monotonic clock and are passed in. One thread uses it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import StrEnum
+from typing import Final
+
+from fleet_consumer.retry.policy import Budget
+
+PROBES: Final = 3
+"""Successes in a row that close the breaker: one may be luck."""
+
+
+class BreakerState(StrEnum):
+    """`HalfOpen`: one record at a time is tried."""
+
+    CLOSED = "Closed"
+    OPEN = "Open"
+    HALF_OPEN = "HalfOpen"
+
+
+class Breaker:
+    """One worker's window and state. `budget` may be replaced at any time, when the policy was edited.
+
+    `since` is when the state began; `until` is when an open breaker may be probed, None in the other states.
+    """
+
+    def __init__(self, budget: Budget, now: float) -> None:
+        self.budget = budget
+        self.state = BreakerState.CLOSED
+        self.since = now
+        self.until: float | None = None
+        self._probed = 0
+        # (second, successes, failures), oldest first: one entry for each second in which something ended.
+        self._seconds: deque[list[int]] = deque()
+        self._successes = self._failures = 0
+
+    def look(self, now: float) -> BreakerState:
+        """The state at `now`: an open breaker becomes half open when its cooldown is over."""
+        if self.state is BreakerState.OPEN and self.until is not None and now >= self.until:
+            self._turn(BreakerState.HALF_OPEN, now)
+        return self.state
+
+    def succeeded(self, now: float, count: int = 1) -> BreakerState:
+        """So many records ended well. Late successes of an open breaker began before it opened, and say nothing."""
+        if self.look(now) is BreakerState.HALF_OPEN:
+            self._probed += count
+            if self._probed >= PROBES:
+                self._turn(BreakerState.CLOSED, now)
+        elif self.state is BreakerState.CLOSED:
+            self._count(now, count, 0)
+        return self.state
+
+    def failed(self, now: float) -> BreakerState:
+        """A record failed that may be tried again. Unless the answer is `Closed`, it should not use up an attempt."""
+        if self.look(now) is BreakerState.HALF_OPEN:
+            self._turn(BreakerState.OPEN, now)
+        elif self.state is BreakerState.CLOSED:
+            self._count(now, 0, 1)
+            total = self._successes + self._failures
+            enough = total >= self.budget.min_records
+            if enough and self._failures * 100 > self.budget.max_failure_percent * total:
+                self._turn(BreakerState.OPEN, now)
+        return self.state
+
+    def failure_percent(self, now: float) -> int:
+        """The share of failures in the window, rounded down; 0 while nothing ended in it."""
+        self._drop_old(now)
+        total = self._successes + self._failures
+        return self._failures * 100 // total if total else 0
+
+    def _turn(self, state: BreakerState, now: float) -> None:
+        self.state, self.since, self._probed = state, now, 0
+        self.until = now + self.budget.cooldown_s if state is BreakerState.OPEN else None
+        if state is BreakerState.CLOSED:
+            # What failed before has been answered for; counted on, it would open the breaker again at once.
+            self._seconds.clear()
+            self._successes = self._failures = 0
+
+    def _count(self, now: float, successes: int, failures: int) -> None:
+        self._drop_old(now)
+        second = int(now // 1)
+        if not self._seconds or self._seconds[-1][0] != second:
+            self._seconds.append([second, 0, 0])
+        self._seconds[-1][1] += successes
+        self._seconds[-1][2] += failures
+        self._successes += successes
+        self._failures += failures
+
+    def _drop_old(self, now: float) -> None:
+        while self._seconds and self._seconds[0][0] <= now - self.budget.window_s:
+            _, successes, failures = self._seconds.popleft()
+            self._successes -= successes
+            self._failures -= failures

@@ -1,0 +1,59 @@
+"""CreatePartitions (key 37): give topics more partitions; no API takes any away."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import INT32, array, boolean, int16, int32, string, structure
+
+
+@structure
+class CreatePartitionsTopicResult:
+    """Whether one topic has grown."""
+
+    name: str = string()
+    error_code: int = int16()
+    error_message: str | None = string(default=None, nullable_since=0)
+
+
+@structure
+class CreatePartitionsResponse(Response):
+    """Every topic has its own result."""
+
+    API_KEY: ClassVar[int] = 37
+    MIN_VERSION: ClassVar[int] = 0
+    MAX_VERSION: ClassVar[int] = 3
+    FLEXIBLE_FROM: ClassVar[int | None] = 2
+
+    throttle_time_ms: int = int32()
+    results: tuple[CreatePartitionsTopicResult, ...] = array(CreatePartitionsTopicResult)
+
+
+@structure
+class CreatePartitionsAssignment:
+    """The replicas of one new partition, placed by hand."""
+
+    broker_ids: tuple[int, ...] = array(INT32)
+
+
+@structure
+class CreatePartitionsTopic:
+    """One topic and the number of partitions it should have; `assignments` None lets the brokers place them."""
+
+    name: str = string()
+    count: int = int32()
+    assignments: tuple[CreatePartitionsAssignment, ...] | None = array(
+        CreatePartitionsAssignment, default=None, nullable_since=0
+    )
+
+
+@structure
+class CreatePartitionsRequest(Request[CreatePartitionsResponse]):
+    """`timeout_ms` is how long the broker may wait for the controller."""
+
+    RESPONSE: ClassVar[type[Response]] = CreatePartitionsResponse
+
+    topics: tuple[CreatePartitionsTopic, ...] = array(CreatePartitionsTopic)
+    timeout_ms: int = int32()
+    validate_only: bool = boolean(default=False)

@@ -1,0 +1,37 @@
+"""How a worker's process ends before its time, and the last word that it leaves for the kubelet."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NoReturn
+
+from fleet_consumer.worker.logs import fields
+
+LOG = logging.getLogger("fleet_consumer.worker")
+
+EXIT_HUNG: Final = 75
+"""A handler hung: past the poll interval, or past the drain time."""
+
+OVER_THE_LIMIT: Final = "the handler did not answer within the poll interval; the membership is given up"
+NOT_DRAINED: Final = "the handler did not end within the drain time"
+
+TERMINATION_LOG: Final = Path("/dev/termination-log")
+
+
+def end_process(why: str, told: Mapping[str, object]) -> NoReturn:
+    """End the process although a thread of it hangs; what it has in hand is not committed, so nothing is lost."""
+    LOG.critical(why, extra=fields(**told))
+    tell_termination(json.dumps({"ok": False, "reason": "HandlerTimeout", "message": f"{why}: {told}"}))
+    sys.stderr.flush()
+    os._exit(EXIT_HUNG)
+
+
+def tell_termination(text: str, path: Path = TERMINATION_LOG) -> None:
+    """Leave the last word where the kubelet looks for it; only a container has that file, so it is never created."""
+    if path.exists():
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,215 @@
+"""Groups with retries on the cluster of the run: one namespace, one handler that does what a record's value says."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Final
+
+from e2e.cluster import Cluster, CommandFailed, conditions, eventually
+from e2e.demo.fleet import BOOTSTRAP, TOOLS, FlightFleet
+from e2e.install import Installation
+
+NAMESPACE: Final = "retries"
+OUTPUT: Final = "retries-done"
+PARTITIONS: Final = 3
+API_VERSION: Final = "consumerfleet.io/v1alpha1"
+
+HANDLER: Final = f'''
+import json
+import socket
+import time
+
+from fleet_consumer import Produce
+
+
+def handle(record):
+    """good: done. bad: fails until it is put back. once: fails the first time. needs: fails while the Service does."""
+    text, delivery = record.value.decode(), record.delivery
+    print(json.dumps({{"handled": text, "attempt": record.attempt, "from": delivery.topic}}), flush=True)
+    if text.startswith("bad") and not delivery.topic.endswith(".redrive"):
+        raise ValueError(f"{{text}} is bad")
+    if text.startswith("once") and record.attempt == 0:
+        raise ValueError(f"{{text}} is too early")
+    if text.startswith("needs"):
+        socket.create_connection(("dependency", 8080), timeout=2.0).close()
+    done = {{"value": text, "attempt": record.attempt, "origin": f"{{record.partition}}-{{record.offset}}"}}
+    done |= {{"from": delivery.topic, "appended": delivery.timestamp, "at": int(time.time() * 1000)}}
+    return Produce("{OUTPUT}", json.dumps(done))
+'''
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The namespace, and what tests ask of it. Each group reads a topic of its own name."""
+
+    cluster: Cluster
+    tools: FlightFleet
+
+    @classmethod
+    def make(cls, installation: Installation) -> Scene:
+        """The namespace with its tools, the handler, the KafkaCluster and the dependency."""
+        cluster = installation.cluster
+        tools = FlightFleet(cluster, namespace=NAMESPACE, consumer_image=installation.consumer_image)
+        tools.make_tools()
+        scene = cls(cluster, tools)
+        scene.apply(*common(installation.consumer_image))
+        return scene
+
+    def apply(self, *bodies: dict[str, Any]) -> None:
+        self.cluster.apply(bodies, namespace=NAMESPACE)
+
+    def kubectl(self, *arguments: str) -> str:
+        return self.tools.kubectl(*arguments)
+
+    def write(self, topic: str, values: list[str]) -> None:
+        """Records whose keys are their values, so that they are in all partitions."""
+        self.tools.inside("write", "--keyed", "--topic", topic, stdin="\n".join(values).encode())
+
+    def read(self, topic: str) -> list[dict[str, Any]]:
+        """Every record that a topic holds now."""
+        records: list[dict[str, Any]] = self.tools.inside("read", "--topic", topic)["records"]
+        return records
+
+    def done(self, start: str = "") -> list[dict[str, Any]]:
+        """What the handlers of all groups have returned for values that begin so."""
+        found = [json.loads(value) for value in self.tools.inside("read", "--topic", OUTPUT)["values"]]
+        return [entry for entry in found if entry["value"].startswith(start)]
+
+    def failed(self, group: str) -> list[dict[str, Any]]:
+        """The records of a group's failed topic."""
+        return self.read(f"_fleet.{group}.failed")
+
+    def topics(self, group: str) -> dict[str, dict[str, Any]]:
+        """A group's managed topics, without their common beginning: partitions, and settings of their own."""
+        prefix = f"_fleet.{group}."
+        return {name.removeprefix(prefix): topic for name, topic in self.tools.inside("topics", prefix).items()}
+
+    def waiting(self, group: str) -> int:
+        """Records that the retry workers have not committed, asked of the brokers."""
+        topics = [f"_fleet.{group}.{name}" for name in self.topics(group) if name != "failed"]
+        found = self.tools.inside("waiting", "--group", f"{group}.retry", *topics) if topics else {"waiting": 0}
+        return int(found["waiting"])
+
+    def status(self, kind: str, name: str) -> dict[str, Any]:
+        found = self.cluster.get(f"{kind}.consumerfleet.io", name, namespace=NAMESPACE) or {}
+        status: dict[str, Any] = found.get("status") or {}
+        return status
+
+    def wait_ready(self, *groups: str) -> None:
+        """Until these groups' main workers are Stable and all of their topics are there."""
+
+        def probe() -> bool:
+            for group in groups:
+                found = self.cluster.get("consumergroups.consumerfleet.io", group, namespace=NAMESPACE)
+                seen = {kind: (entry["status"], entry["message"]) for kind, entry in conditions(found).items()}
+                for kind in ("Ready", "TopicsReady"):
+                    assert seen.get(kind, ("",))[0] == "True", (group, kind, seen.get(kind))
+            return True
+
+        eventually(probe, timeout_s=180, what=f"{', '.join(groups)} are ready", poll_s=1.0)
+
+    def pods(self, group: str) -> dict[str, tuple[str, int]]:
+        """Uid and restarts of each of a group's workers: equal before and after means that nothing touched them."""
+        selector = f"consumerfleet.io/group={group},app.kubernetes.io/component in (worker,retry)"
+        pods = self.cluster.list("pods", namespace=NAMESPACE, selector=selector)
+        return {
+            pod["metadata"]["name"]: (
+                pod["metadata"]["uid"],
+                sum(entry["restartCount"] for entry in pod["status"].get("containerStatuses", [])),
+            )
+            for pod in pods
+        }
+
+    def deliveries(self, group: str) -> Counter[str]:
+        """How often each value was handed to a handler, from the logs of all workers that still exist."""
+        text = self.kubectl("logs", "--selector", f"consumerfleet.io/group={group}", "--tail=-1", "--ignore-errors")
+        lines = [json.loads(line) for line in text.splitlines() if line.startswith('{"handled"')]
+        return Counter(line["handled"] for line in lines)
+
+    def switch_dependency(self, *, up: bool) -> None:
+        """Bring the dependency up or down, and wait until connections from pods say so."""
+        self.apply(dependency(up=up))
+        connect = "import socket; socket.create_connection(('dependency', 8080), timeout=2.0).close()"
+
+        def switched() -> bool:
+            try:
+                self.kubectl("exec", TOOLS, "--", "python", "-c", connect)
+            except CommandFailed:
+                return not up
+            return up
+
+        eventually(switched, timeout_s=60, what=f"the dependency is {'up' if up else 'down'}")
+
+    def table(self, *arguments: str) -> dict[str, str]:
+        """The only row of a `kubectl get`, by column; only for columns whose values have no blanks."""
+        lines = self.kubectl("get", *arguments).rstrip().splitlines()
+        header, row = lines[0], lines[1]
+        starts = [
+            index for index, letter in enumerate(header) if letter != " " and header[: index + 1][-3:-1] in ("", "  ")
+        ]
+        spans = zip(starts, [*starts[1:], None], strict=True)
+        return {header[first:last].strip(): row[first:last].strip() for first, last in spans}
+
+
+def common(image: str) -> list[dict[str, Any]]:
+    """What all groups share."""
+    labels = {"consumerfleet.io/handler": "true"}
+    restricted = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    server = {
+        "name": "server",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-m", "http.server", "8080"],
+        "securityContext": restricted,
+    }
+    pod = {
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [server],
+    }
+    return [
+        {"apiVersion": API_VERSION, "kind": "KafkaCluster", "metadata": {"name": "main"}}
+        | {"spec": {"bootstrapServers": [BOOTSTRAP], "observeIntervalSeconds": 2}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "handler", "labels": labels}}
+        | {"data": {"handler.py": HANDLER}},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "dependency", "labels": {"app": "dependency"}}}
+        | {"spec": pod},
+        dependency(up=True),
+    ]
+
+
+def dependency(*, up: bool) -> dict[str, Any]:
+    """The Service that some records need. Down, it leads to a port where nobody listens: refused at once."""
+    port = {"port": 8080, "targetPort": 8080 if up else 8081}
+    spec = {"selector": {"app": "dependency"}, "ports": [port]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "dependency"}, "spec": spec}
+
+
+def policy(name: str, *sequence: str, **spec: Any) -> dict[str, Any]:
+    wanted = {"sequence": list(sequence), **spec}
+    return {"apiVersion": API_VERSION, "kind": "RetryPolicy", "metadata": {"name": name}, "spec": wanted}
+
+
+def group(name: str, policy_name: str, *, least: int = 1, **spec: Any) -> dict[str, Any]:
+    """A group of one worker on the topic of its own name."""
+    wanted = {
+        "clusterRef": {"name": "main"},
+        "topics": [name],
+        "handler": {
+            "python": {"callable": "handler:handle", "configMapRef": {"name": "handler"}},
+            "outputs": [OUTPUT],
+        },
+        "consumer": {"commitIntervalSeconds": 1},
+        "retry": {"policyRef": {"name": policy_name}, "worker": {"minReplicas": least, "maxReplicas": 1}},
+        "template": {"resources": {"requests": {"cpu": "20m", "memory": "64Mi"}}},
+        **spec,
+    }
+    return {"apiVersion": API_VERSION, "kind": "ConsumerGroup", "metadata": {"name": name}, "spec": wanted}
+
+
+def redrive(name: str, group_name: str, **spec: Any) -> dict[str, Any]:
+    wanted = {"groupRef": {"name": group_name}, **spec}
+    return {"apiVersion": API_VERSION, "kind": "Redrive", "metadata": {"name": name}, "spec": wanted}

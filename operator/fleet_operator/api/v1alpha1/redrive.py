@@ -1,0 +1,62 @@
+"""Redrive (`krd`): puts failed records of a ConsumerGroup back to be handled again, by this group only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from fleet_operator.api.v1alpha1.model import CustomResource, Model, ObjectReference
+
+NAME_CHARACTERS_MAX: Final = 40
+"""What a Redrive's name may have, so that the names of its Job's pods stay within 63 characters."""
+
+Phase = Literal["Pending", "Running", "Paused", "Succeeded", "Failed", "Cancelled"]
+FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
+"""What a Redrive never leaves again."""
+
+FailureReason = Literal["exhausted", "fatal", "timeout", "undecodable", "breaker", "manual"]
+
+
+class Filter(Model):
+    """Which failed records to take; all that is said must hold. Times are RFC 3339, the end exclusive."""
+
+    reasons: Annotated[tuple[FailureReason, ...], Field(max_length=6)] = ()
+    error_regex: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    key_regex: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    from_time: str | None = None
+    to_time: str | None = None
+
+
+class Rate(Model):
+    """How fast records are put back; None: as fast as the brokers take them."""
+
+    records_per_second: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+
+
+class RedriveSpec(Model):
+    """What to put back, and how fast."""
+
+    group_ref: ObjectReference
+    filter: Filter | None = None
+    rate: Rate | None = None
+    max_records: Annotated[int, Field(ge=1, le=1_000_000_000_000)] | None = None
+    max_redrives: Annotated[int, Field(ge=1, le=100)] = 3
+    dry_run: bool = False
+    suspend: bool = False
+
+
+class Redrive(CustomResource):
+    """A Redrive object."""
+
+    spec: RedriveSpec
+
+    @property
+    def rate(self) -> int | None:
+        """Records in a second, at most; None without a limit."""
+        return self.spec.rate.records_per_second if self.spec.rate else None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the Redrive has ended: its status says so, and outlives its Job."""
+        return self.status.get("phase") in FINAL_PHASES

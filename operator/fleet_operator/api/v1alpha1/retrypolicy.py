@@ -1,0 +1,74 @@
+"""RetryPolicy (`krp`): what becomes of records whose handling failed; used by any number of ConsumerGroups."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field
+
+from fleet_consumer import naming
+from fleet_operator.api.v1alpha1.model import INT32_MAX, CustomResource, Model
+
+ATTEMPTS_MAX: Final = 100
+"""How often a record may be tried again."""
+
+
+def _checked_delay(text: str) -> str:
+    naming.parse_delay(text)
+    return text
+
+
+Delay = Annotated[str, Field(min_length=2, max_length=7), AfterValidator(_checked_delay)]
+"""A delay as the user wrote it; canonical forms are made where a policy is expanded."""
+
+
+class Generate(Model):
+    """A growing series of delays."""
+
+    initial: Delay
+    factor_percent: Annotated[int, Field(ge=100, le=10_000)] = 200
+    max: Delay = "1h"
+    count: Annotated[int, Field(ge=1, le=ATTEMPTS_MAX)]
+
+
+class When(Model):
+    """What a rule matches; exactly one of the three."""
+
+    exception: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    http_status: Annotated[str, Field(min_length=3, max_length=3)] | None = None
+    message_regex: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+
+
+class Rule(Model):
+    """One rule of the classification."""
+
+    when: When
+    then: Literal["Retry", "Fail", "Drop"]
+
+
+class Budget(Model):
+    """How many failures are too many."""
+
+    max_failure_percent: Annotated[int, Field(ge=1, le=100)] = 50
+    window_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+    min_records: Annotated[int, Field(ge=1, le=1_000_000)] = 100
+    action: Literal["Pause", "Fail", "None"] = "Pause"
+    cooldown_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
+
+
+class RetryPolicySpec(Model):
+    """The rules."""
+
+    sequence: Annotated[tuple[Delay, ...], Field(min_length=1, max_length=ATTEMPTS_MAX)] | None = None
+    generate: Generate | None = None
+    classify: Annotated[tuple[Rule, ...], Field(max_length=50)] = ()
+    undecodable: Literal["Fail", "Drop"] = "Fail"
+    max_total_seconds: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
+    header_profile: Literal["Native", "Spring"] = "Native"
+    budget: Budget | None = None
+
+
+class RetryPolicy(CustomResource):
+    """A RetryPolicy object."""
+
+    spec: RetryPolicySpec

@@ -1,0 +1,264 @@
+"""The retry flows of all groups: what is remembered of them between looks, and what follows from it.
+
+Does no I/O and has no clock: `look` asks the questions that are made here and brings the answers. Belongs to the
+observer's thread. What could not be asked stays unknown, for the partition and for every sum that it is part of.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from fleet_consumer.wire.errors import ErrorCode
+from fleet_operator.api.v1alpha1.conditions import TOPIC_NOT_FOUND
+from fleet_operator.observe import due, folding
+from fleet_operator.observe.batches import Partition
+from fleet_operator.observe.due import Found, Frontier, Head
+from fleet_operator.observe.folding import NOT_OBSERVED, GroupFacts, Offsets
+from fleet_operator.observe.settings import GroupInterest, RetryInterest
+from fleet_operator.observe.settings_facts import SettingsFacts
+from fleet_operator.planning.observation import ManagedTopic, RetryObservation, TopicObservation
+from fleet_operator.planning.retry_topics import SIZE
+
+STARTS_SECONDS: Final = 60.0
+"""How often the starts of managed topics' logs are asked for: only retention moves them, and only forward."""
+SEARCH_ROUNDS_MAX: Final = 8
+"""Rounds of one look's search for overdue heads: two steps back and five halvings find most to a second."""
+PROBES_PER_ROUND_MAX: Final = 20_000
+"""How many heads are searched in one look; those of the others are due at least since their topics' delay ago."""
+
+
+class Span(NamedTuple):
+    """What the retry workers have before them in one partition: the records from `position` to before `end`."""
+
+    position: int
+    end: int
+    delay_ms: int
+
+    @property
+    def waiting(self) -> int:
+        return self.end - self.position
+
+
+Spans = Mapping[Partition, Span | None]
+"""Each partition of one group's flow; None where an offset could not be asked."""
+Ask = Callable[[Mapping[Partition, int]], Mapping[Partition, Found | None]]
+"""Asks for offsets by time. Partitions of brokers that do not answer are absent from what it returns."""
+
+
+@dataclass(slots=True)
+class FlowMemory:
+    """What looks leave to those that follow. Times are monotonic seconds, those of records epoch milliseconds."""
+
+    settings: SettingsFacts = field(default_factory=SettingsFacts)
+    starts: Offsets = field(default_factory=dict)
+    _starts_due: dict[str, float] = field(default_factory=dict)
+    _frontiers: dict[Partition, Frontier] = field(default_factory=dict)
+    _marks: dict[Partition, Frontier] = field(default_factory=dict)
+    """The frontier before the last one: where a partition's head was found waiting, its time is known from then."""
+    _heads: dict[Partition, Head] = field(default_factory=dict)
+
+    def starts_wanted(self, topics: Collection[str], now: float) -> set[str]:
+        """The managed topics whose starts should be asked for in this look."""
+        gone = self._starts_due.keys() - topics
+        for topic in gone:
+            del self._starts_due[topic]
+        if gone:
+            self.starts = {key: start for key, start in self.starts.items() if key[0] not in gone}
+        return {topic for topic in topics if self._starts_due.get(topic, 0.0) <= now}
+
+    def take_starts(self, topics: Collection[str], answered: Offsets, now: float) -> None:
+        """Remember the starts that were told; topics of which any partition was silent are asked again."""
+        self.starts |= {key: start for key, start in answered.items() if key[0] in topics}
+        for topic in {topic for topic, _ in answered} & set(topics):
+            self._starts_due[topic] = now + STARTS_SECONDS
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Ask everything anew about topics that were just changed."""
+        names = frozenset(topics)
+        self.settings.forget(names)
+        for name in names:
+            self._starts_due.pop(name, None)
+
+    def spans(
+        self, interest: RetryInterest, facts: GroupFacts, topics: Mapping[str, TopicObservation], ends: Offsets
+    ) -> dict[Partition, Span | None]:
+        """Where the retry workers of one group stand in each partition of its flow."""
+        found: dict[Partition, Span | None] = {}
+        for name, delay_s in interest.flow.items():
+            topic = topics.get(name)
+            for index in range(topic.partitions if topic is not None else 0):
+                found[name, index] = self._span((name, index), facts.committed, ends, delay_s * 1000)
+        return found
+
+    def _span(self, key: Partition, committed: Offsets | None, ends: Offsets, delay_ms: int) -> Span | None:
+        """A commit below the log's start counts from there; without one, all that the log holds is still to be read."""
+        end, start = ends.get(key), self.starts.get(key)
+        if end is None or committed is None:
+            return None
+        if start is None or end < start:  # a new partition, or a topic made anew
+            self._starts_due.pop(key[0], None)
+            return None
+        return Span(min(max(committed.get(key, start), start), end), end, delay_ms)
+
+    def search(self, flows: Collection[Spans], now_ms: int, ask: Ask) -> None:
+        """Find out up to where each flow is due, and since when, in one round of questions or a few."""
+        asked = self.questions(flows, now_ms)
+        self.take_frontiers(asked, ask(asked) if asked else {}, flows)
+        self.find_heads(flows, now_ms)
+        for number in range(SEARCH_ROUNDS_MAX):
+            asked = self.probes(flows, now_ms, first=number == 0)
+            if not asked:
+                return
+            self.learn(asked, ask(asked))
+
+    def questions(self, flows: Iterable[Spans], now_ms: int) -> dict[Partition, int]:
+        """The times to ask for, to learn up to where records are due: only where that can have changed."""
+        asked = {}
+        known: set[Partition] = set()
+        for key, span in _waiting(flows):
+            known.add(key)
+            if span.delay_ms == 0:
+                continue  # everything is due at once
+            last = self._frontiers.get(key)
+            if last is None or not last.holds(delay_ms=span.delay_ms, end=span.end, now_ms=now_ms):
+                asked[key] = due.question(span.delay_ms, now_ms)
+        self._frontiers = {key: value for key, value in self._frontiers.items() if key in known}
+        self._marks = {key: value for key, value in self._marks.items() if key in known}
+        self._heads = {key: value for key, value in self._heads.items() if key in known}
+        return asked
+
+    def take_frontiers(
+        self, asked: Collection[Partition], answers: Mapping[Partition, Found | None], flows: Iterable[Spans]
+    ) -> None:
+        """Remember the answers; what was not answered is not known any more."""
+        ends = {key: span.end for key, span in _waiting(flows)}
+        for key in asked:
+            last = self._frontiers.pop(key, None)
+            if last is not None and last.append_ms is not None:
+                self._marks[key] = last
+            if key in answers:
+                self._frontiers[key] = due.frontier(answers[key], ends[key])
+
+    def find_heads(self, flows: Iterable[Spans], now_ms: int) -> None:
+        """Begin, or go on with, the search for the heads of partitions in which something is due."""
+        for key, span in _waiting(flows):
+            if not self._due(key, span):
+                self._heads.pop(key, None)
+                continue
+            latest = now_ms - span.delay_ms
+            self._heads[key] = due.head(self._heads.get(key), self._marks.get(key), span.position, latest)
+
+    def probes(self, flows: Iterable[Spans], now_ms: int, *, first: bool) -> dict[Partition, int]:
+        """The next questions about heads. The first round takes each a step further, later ones only coarse ones."""
+        asked: dict[Partition, int] = {}
+        for spans in flows:
+            heads = {
+                key: (self._heads[key], span.delay_ms) for key, span in spans.items() if span and key in self._heads
+            }
+            for key, head in due.searched(heads).items():
+                overdue_ms = now_ms - heads[key][1] - head.high
+                if (first or head.coarse(overdue_ms)) and len(asked) < PROBES_PER_ROUND_MAX:
+                    asked[key] = due.probe(head)
+        return asked
+
+    def learn(self, asked: Mapping[Partition, int], answers: Mapping[Partition, Found | None]) -> None:
+        """Take the answers to probes."""
+        for key, found in answers.items():
+            self._heads[key] = due.learn(self._heads[key], asked[key], found)
+
+    def _due(self, key: Partition, span: Span) -> int | None:
+        """How many of the waiting records are due."""
+        if span.delay_ms == 0 or span.waiting == 0:
+            return span.waiting
+        last = self._frontiers.get(key)
+        return None if last is None else max(0, min(last.offset, span.end) - span.position)
+
+    def fold(
+        self,
+        interest: GroupInterest,
+        facts: GroupFacts,
+        topics: Mapping[str, TopicObservation],
+        spans: Spans,
+        now: float,
+    ) -> RetryObservation:
+        """One group's flow as of this look; `now` in epoch seconds."""
+        retry = interest.retry
+        assert retry is not None, "only groups with a flow are folded"
+        described = facts.described
+        error = facts.error
+        if described is not None and described.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+            error = error or folding.reason_of(described.error_code)
+        waiting: dict[str, list[int | None]] = defaultdict(list)
+        for (name, _), span in spans.items():
+            waiting[name].append(None if span is None else span.waiting)
+        known = facts.committed is not None
+        managed = {
+            name: self._topic(name, topics.get(name), _sum(waiting[name]) if known else None) for name in retry.flow
+        }
+        counted = _sum(topic.waiting for topic in managed.values())
+        if error is None and (described is None or counted is None):
+            error = next((topic.error for topic in managed.values() if topic.waiting is None and topic.error), None)
+            error = error or NOT_OBSERVED
+        due_counts = [None if span is None else self._due(key, span) for key, span in spans.items()]
+        state, members = folding.mirror(described) if described is not None and not facts.error else ("Unknown", ())
+        if interest.failed_topic:
+            managed[interest.failed_topic] = self._topic(interest.failed_topic, topics.get(interest.failed_topic), None)
+        return RetryObservation(
+            observed_at=now,
+            state=state,
+            members=members,
+            waiting=counted,
+            due_lag=_sum(due_counts) if counted is not None else None,
+            oldest_due_at=self._oldest_due_at(spans),
+            next_due_at=self._next_due_at(spans),
+            topics=managed,
+            source_max_message_bytes=self._source_max_message_bytes(interest.topics),
+            error=error,
+        )
+
+    def _topic(self, name: str, seen: TopicObservation | None, waiting: int | None) -> ManagedTopic:
+        if seen is None or seen.error is not None:
+            error = seen.error if seen is not None else NOT_OBSERVED
+            nothing = waiting is not None and error == TOPIC_NOT_FOUND
+            return ManagedTopic(waiting=0 if nothing else None, error=error)
+        return ManagedTopic(partitions=seen.partitions, configs=self.settings.of(name), waiting=waiting)
+
+    def _oldest_due_at(self, spans: Spans) -> float | None:
+        times = [self._heads[key].high + span.delay_ms for key, span in spans.items() if span and key in self._heads]
+        return min(times) / 1000 if times else None
+
+    def _next_due_at(self, spans: Spans) -> float | None:
+        times = [
+            last.append_ms + span.delay_ms
+            for key, span in spans.items()
+            if span is not None
+            and span.delay_ms
+            and (last := self._frontiers.get(key)) is not None
+            and last.append_ms is not None
+        ]
+        return min(times) / 1000 if times else None
+
+    def _source_max_message_bytes(self, topics: Collection[str]) -> int | None:
+        sizes = [(self.settings.of(topic) or {}).get(SIZE, "") for topic in topics]
+        return max(map(int, sizes)) if sizes and all(size.isdigit() for size in sizes) else None
+
+
+def _waiting(flows: Iterable[Spans]) -> Iterator[tuple[Partition, Span]]:
+    """The partitions in which something waits, as far as that is known."""
+    for spans in flows:
+        for key, span in spans.items():
+            if span is not None and span.waiting > 0:
+                yield key, span
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """The sum; unknown as soon as one of them is."""
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total

@@ -1,0 +1,188 @@
+"""What becomes of a Redrive next: its phase, and the one thing to do about its Job. Pure.
+
+Everything is judged from what is there (the object, its Job, pods), so it does not matter between which two calls an
+operator was killed. Two runs must never move records at the same time, neither of one Redrive nor of two Redrives of
+one group: each reads the ledger when it starts, and would not see what the other moves after that. So a Job is made,
+and a suspended one resumed, only when no pod of any earlier run is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.api.v1alpha1.redrive import Phase, Redrive
+from fleet_operator.planning.problem import Problem
+
+
+class RunState(Enum):
+    """A Job as far as it matters here."""
+
+    ACTIVE = "Active"
+    SUSPENDED = "Suspended"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+class Act(Enum):
+    """The one thing to do about the Job."""
+
+    NOTHING = "Nothing"
+    CREATE = "Create"
+    SUSPEND = "Suspend"
+    RESUME = "Resume"
+    DELETE = "Delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """The Job; `rate` is the limit that it was made with, `problem` why it failed."""
+
+    state: RunState
+    rate: int | None = None
+    deleting: bool = False
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a run left as its last line; of one that failed only `reason` and `message` are set."""
+
+    ok: bool
+    selected: int = 0
+    moved: int = 0
+    guarded: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPod:
+    """A pod of a run; `waiting` is why it does not run yet."""
+
+    name: str
+    ended: bool = False
+    report: Report | None = None
+    waiting: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedriveFacts:
+    """A Redrive and what it depends on.
+
+    `obstacle` is why no run could be started now; `refusal` why there can never be one; `group_gone` that the
+    ConsumerGroup is being deleted or is no more; `rival` names the Redrive of the same group whose turn it is.
+    """
+
+    redrive: Redrive
+    obstacle: Problem | None = None
+    refusal: Problem | None = None
+    group_gone: bool = False
+    job: JobFacts | None = None
+    pods: tuple[RunPod, ...] = ()
+    rival: str | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether a run was ever made."""
+        return self.job is not None or "startedAt" in self.redrive.status
+
+    @property
+    def report(self) -> Report | None:
+        """The last word of the newest run that left one; pods come in the order of their making."""
+        return next((pod.report for pod in reversed(self.pods) if pod.report is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveDecision:
+    """The phase, why, in a sentence, and what to do."""
+
+    phase: Phase
+    reason: str
+    message: str
+    act: Act = Act.NOTHING
+
+
+def decide(facts: RedriveFacts) -> RedriveDecision:
+    """The next step of a Redrive that has not ended. The first rule that applies wins."""
+    job = facts.job
+    if job is not None and job.state is RunState.COMPLETE:
+        return _succeeded(facts)
+    if job is not None and job.state is RunState.FAILED:
+        problem = _failure(facts, job)
+        return RedriveDecision("Failed", problem.reason, problem.message)
+    if facts.refusal is not None:
+        return RedriveDecision("Failed", facts.refusal.reason, facts.refusal.message, _removal(job))
+    if facts.group_gone and facts.started:
+        name = facts.redrive.spec.group_ref.name
+        message = f"ConsumerGroup {name!r} was deleted; what was moved so far stays moved"
+        return RedriveDecision("Cancelled", c.GROUP_DELETED, message, _removal(job))
+    if job is not None and not job.deleting and job.rate != facts.redrive.rate:
+        phase: Phase = "Paused" if facts.redrive.spec.suspend else "Running"
+        return RedriveDecision(phase, c.RATE_CHANGED, "the Job is replaced by one with the new rate", Act.DELETE)
+    if facts.redrive.spec.suspend:
+        act = Act.SUSPEND if job is not None and job.state is RunState.ACTIVE and not job.deleting else Act.NOTHING
+        return RedriveDecision("Paused", c.SUSPENDED, "spec.suspend is true", act)
+    if job is not None and job.state is RunState.ACTIVE and not job.deleting:
+        return _running(facts)
+    return _start(facts)
+
+
+def _start(facts: RedriveFacts) -> RedriveDecision:
+    """A run is wanted and there is none, or only a suspended one."""
+    obstacle = facts.obstacle
+    if obstacle is not None:
+        return RedriveDecision("Pending", obstacle.reason, obstacle.message)
+    left = next((pod.name for pod in facts.pods if not pod.ended), None)
+    if left is not None or (facts.job is not None and facts.job.deleting):
+        message = f"waiting for the end of the last run (pod {left})" if left else "waiting for the last Job to go"
+        return RedriveDecision("Running" if facts.started else "Pending", c.WAITING_FOR_LAST_RUN, message)
+    if facts.rival is not None:
+        message = f"Redrives of one group take turns: waiting for {facts.rival!r}"
+        return RedriveDecision("Pending", c.ANOTHER_REDRIVE_RUNS, message)
+    act = Act.CREATE if facts.job is None else Act.RESUME
+    return RedriveDecision("Running", c.RUNNING, _words(facts), act)
+
+
+def _running(facts: RedriveFacts) -> RedriveDecision:
+    """A Job is at work. A pod that cannot start is told; the records are looked after by nobody meanwhile."""
+    waiting = next((pod.waiting for pod in facts.pods if pod.waiting is not None and not pod.ended), None)
+    if waiting is not None:
+        return RedriveDecision("Running", c.POD_NOT_RUNNING, f"{waiting.reason}: {waiting.message}")
+    return RedriveDecision("Running", c.RUNNING, _words(facts))
+
+
+def _succeeded(facts: RedriveFacts) -> RedriveDecision:
+    if facts.redrive.spec.dry_run:
+        message = "every failed record in range was looked at, none was moved (dry run)"
+        return RedriveDecision("Succeeded", c.ALL_COUNTED, message)
+    report = facts.report
+    if report is not None and report.ok and report.moved < report.selected:
+        message = (
+            f"{report.selected - report.moved} selected records were refused by the redrive topic and stay in the "
+            "failed topic; the Job's log names them"
+        )
+        return RedriveDecision("Succeeded", c.SOME_REFUSED, message)
+    return RedriveDecision("Succeeded", c.ALL_MOVED, "every selected record was moved and acknowledged")
+
+
+def _failure(facts: RedriveFacts, job: JobFacts) -> Problem:
+    """The run's own words where it left some, else the Job controller's."""
+    remedy = "mend it and make another Redrive, which takes up where this one stopped"
+    report = facts.report
+    if report is not None and not report.ok and report.reason:
+        return Problem(report.reason, f"{report.message}: {remedy}")
+    if job.problem is not None:
+        return Problem(c.JOB_FAILED, f"{job.problem.reason}: {job.problem.message}: {remedy}")
+    return Problem(c.JOB_FAILED, f"the Job failed without a reason: {remedy}")
+
+
+def _removal(job: JobFacts | None) -> Act:
+    return Act.DELETE if job is not None and not job.deleting else Act.NOTHING
+
+
+def _words(facts: RedriveFacts) -> str:
+    doing = "counting" if facts.redrive.spec.dry_run else "moving"
+    rate = facts.redrive.rate
+    return f"{doing} failed records" + (f", at most {rate} in a second" if rate is not None else "")

@@ -1,0 +1,113 @@
+"""How many retry workers a fleet needs: none while nothing is due, some before the next record is, more while late.
+
+Lag is the wrong measure here, for whatever waits is lag. What counts is what is due: the records whose time has come,
+and when the next one's comes. What is unknown changes nothing: a fleet never shrinks because nobody could look.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+WAKE_S: Final = 30.0
+"""How long before the next due time the first worker is started: scheduling, image, join, and the rebalance."""
+
+CALM_S: Final = 60.0
+"""How long nothing may have been due, or about to be, before workers are taken away."""
+
+LATE_S: Final = 15.0
+"""A record that has been due for longer shows that the workers cannot keep up, or are not there yet."""
+
+GROW_S: Final = 30.0
+"""How long the last change of the count must have had to show its effect before more workers are added."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryLoad:
+    """What is known of a group's retries. Counts and times that could not be asked are None.
+
+    `counted` says whether the times were asked for: with it, None means that there is no such record. `partitions` is
+    what one managed topic has. `current` is the StatefulSet's count, None while there is none; `changed_at` when it
+    was last changed, `calm_since` since when nothing is due or about to be (both epoch seconds). `held` keeps the count
+    as it is: a breaker is open, and what is late is late on purpose.
+    """
+
+    least: int
+    most: int | None
+    partitions: int | None
+    current: int | None
+    counted: bool = False
+    due_lag: int | None = None
+    oldest_due_at: float | None = None
+    next_due_at: float | None = None
+    changed_at: float | None = None
+    calm_since: float | None = None
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RetryScale:
+    """The wanted count, why, and after how many seconds to look again (None: when something changes)."""
+
+    replicas: int
+    reason: str
+    requeue_after: float | None = None
+
+
+def busy(load: RetryLoad, now: float) -> bool | None:
+    """Whether something is due, or will be before a worker could be up; None where that is unknown."""
+    if not load.counted or load.due_lag is None:
+        return None
+    soon = load.next_due_at is not None and load.next_due_at - now <= WAKE_S
+    return load.due_lag > 0 or soon
+
+
+def decide_retry_scale(load: RetryLoad, now: float) -> RetryScale:
+    """The count for what is known; `now` in epoch seconds."""
+    current = load.current if load.current is not None else load.least
+    most = _most(load)
+    if load.held:
+        return RetryScale(_within(current, load.least, most), "a breaker is open", GROW_S)
+    is_busy = busy(load, now)
+    if is_busy is None:
+        return RetryScale(_within(current, load.least, most), "what waits is not known")
+    if is_busy:
+        return _work(load, current, most, now)
+    return _rest(load, current, most, now)
+
+
+def _work(load: RetryLoad, current: int, most: int, now: float) -> RetryScale:
+    """At least one; twice as many while records stay late although the last change has had its time."""
+    started = _within(max(current, 1), load.least, most)
+    if started > current:
+        return RetryScale(started, "records are due, or about to be", GROW_S)
+    late = bool(load.due_lag) and load.oldest_due_at is not None and now - load.oldest_due_at > LATE_S
+    settled_at = (load.changed_at or 0.0) + GROW_S
+    if not late or started >= most:
+        return RetryScale(started, "the workers keep up" if not late else "no more workers are useful", GROW_S)
+    if now < settled_at:
+        return RetryScale(started, "the last change has yet to show its effect", settled_at - now)
+    return RetryScale(_within(2 * started, load.least, most), "due records wait", GROW_S)
+
+
+def _rest(load: RetryLoad, current: int, most: int, now: float) -> RetryScale:
+    """Down to the least after a calm minute; back before the next record is due."""
+    least = _within(load.least, load.least, most)
+    calm_since = load.calm_since if load.calm_since is not None else now
+    wake_in = load.next_due_at - WAKE_S - now if load.next_due_at is not None else None
+    if current <= least:
+        return RetryScale(least, "nothing is due", wake_in)
+    left = calm_since + CALM_S - now
+    if left > 0.0:
+        return RetryScale(_within(current, load.least, most), "nothing is due", left)
+    return RetryScale(least, "nothing is due", wake_in)
+
+
+def _most(load: RetryLoad) -> int:
+    """More workers than a topic has partitions might be without work; unknown partitions bound nothing."""
+    bounds = [bound for bound in (load.most, load.partitions) if bound is not None]
+    return min(bounds, default=max(load.current or 0, load.least, 1))
+
+
+def _within(count: int, least: int, most: int) -> int:
+    return min(max(count, least), most)

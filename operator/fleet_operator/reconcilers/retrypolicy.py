@@ -1,0 +1,91 @@
+"""Reconciles RetryPolicy: what it comes to is kept under its hash, and shown.
+
+The fleets take a policy's content from the policy itself. The records kept here are for when it cannot be used as it is
+written now, and for people who meet a hash in a record's headers.
+"""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from fleet_consumer import naming
+from fleet_operator.api.v1alpha1 import RetryPolicy, conditions
+from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, RETRY_POLICY, JsonObject
+from fleet_operator.clients.kube import KubeForbiddenError, KubeInvalidError
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry_intent import PolicyRevision
+from fleet_operator.planning.retry_policy import PolicyRefused, expand
+from fleet_operator.planning.retry_records import policy_config_map, policy_hash_of, read_published
+from fleet_operator.planning.status_retrypolicy import project_retrypolicy_status
+from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.owned import ForeignObjectError, apply_owned, is_owned_by
+from fleet_operator.reconcilers.publishing import publish
+from fleet_operator.reconcilers.routing import policy_of
+from fleet_operator.runtime.cache import Key
+from fleet_operator.runtime.workers import Result
+
+
+class RetryPolicyReconciler:
+    """Keeps each policy's records and status as its object says."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._uids: dict[Key, str] = {}
+
+    async def reconcile(self, key: Key) -> Result:
+        """Bring one RetryPolicy up to date; raises KubeError to be tried again."""
+        context = self._context
+        body = context.store.get(RETRY_POLICY, key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            context.statuses.forget(RETRY_POLICY.kind, key)
+            context.store.forget(self._uids.pop(key, ""))
+            return Result()
+        self._uids[key] = body["metadata"]["uid"]
+        outcome = content_of(body)
+        if isinstance(outcome, PolicyRevision):
+            outcome = await self._record(body, outcome)
+        previous = body.get("status") or {}
+        referring = [group for group in context.store.cache(CONSUMER_GROUP) if policy_of(group) == key]
+        status = project_retrypolicy_status(
+            outcome,
+            generation=body["metadata"].get("generation", 0),
+            groups=len(referring),
+            previous=previous,
+            now=context.clock.wall(),
+        )
+        again = await publish(context, body, status)
+        shown = context.store.get(RETRY_POLICY, key) or body  # the write may have been put off: it is named until then
+        await self._prune(body, referring, {status.get("revision"), (shown.get("status") or {}).get("revision")})
+        return Result(again)
+
+    async def _record(self, body: JsonObject, revision: PolicyRevision) -> PolicyRevision | Problem:
+        """Keep the content before anybody names it."""
+        record = policy_config_map(body["metadata"], revision)
+        try:
+            await apply_owned(self._context.store, body, record)
+        except (KubeInvalidError, KubeForbiddenError, ForeignObjectError) as error:
+            return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
+        return revision
+
+    async def _prune(self, body: JsonObject, referring: list[JsonObject], kept: set[str | None]) -> None:
+        """Remove what is neither the policy's content nor followed by any group."""
+        store = self._context.store
+        for group in referring:
+            metadata = group["metadata"]
+            address = (metadata["namespace"], naming.retry_config(metadata["name"]))
+            published = read_published(store.get(CONFIG_MAP, address))
+            kept |= {revision.hash for revision in published.known} if published is not None else set()
+        records = (RETRY_POLICY.kind, body["metadata"]["namespace"], body["metadata"]["name"])
+        for record in store.cache(CONFIG_MAP).having(records):
+            if is_owned_by(record, body) and policy_hash_of(record) not in kept:
+                await store.delete(CONFIG_MAP, record)
+
+
+def content_of(body: JsonObject) -> PolicyRevision | Problem:
+    """What a RetryPolicy's spec comes to, or why it comes to nothing."""
+    try:
+        return expand(RetryPolicy.model_validate(body))
+    except ValidationError as error:
+        return Problem(conditions.SPEC_INVALID, f"RetryPolicy {body['metadata']['name']!r}: {error}")
+    except PolicyRefused as refused:
+        return refused.problem

@@ -1,0 +1,208 @@
+"""What the operator makes of a Redrive on a real API server and a real broker. The tests play the Job controller."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from fleet_consumer import naming
+from tests.apiserver import objects
+from tests.apiserver.conftest import Site
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+from tests.unit.api.crd_objects import JsonObject
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+MakeSite = Callable[..., Site]
+JOB = "mended-redrive"
+NOW = "2026-01-01T00:00:00Z"
+
+
+def redrive(site: Site, name: str = "mended", **spec: Any) -> JsonObject:
+    metadata = {"name": name, "namespace": site.name}
+    wanted = {"groupRef": {"name": "flights"}, **spec}
+    return {"apiVersion": objects.API_VERSION, "kind": "Redrive", "metadata": metadata, "spec": wanted}
+
+
+def group(site: Site, broker: KafkaBroker) -> None:
+    """A ConsumerGroup with a RetryPolicy of one delay."""
+    site.apply(objects.handler_source(site.name), objects.cluster(site.name, broker.bootstrap))
+    metadata = {"name": "short", "namespace": site.name}
+    policy = {"apiVersion": objects.API_VERSION, "kind": "RetryPolicy", "metadata": metadata}
+    site.apply(policy | {"spec": {"sequence": ["5s"]}})
+    site.apply(objects.group(site.name, retry={"policyRef": {"name": "short"}}))
+
+
+def wait_phase(site: Site, phase: str, reason: str, name: str = "mended") -> JsonObject:
+    """Until the Redrive is in this phase for this reason; returns its status."""
+
+    def seen() -> JsonObject:
+        status: JsonObject = site.get("redrives", name).get("status", {})
+        reasons = {c["reason"] for c in status.get("conditions", ())}
+        assert status.get("phase") == phase, status
+        assert reason in reasons, status
+        return status
+
+    return eventually(seen, timeout_s=40, what=f"phase {phase} ({reason})")
+
+
+def patch_status(site: Site, kind: str, name: str, status: JsonObject) -> None:
+    patch = json.dumps({"status": status})
+    site.api.kubectl("-n", site.name, "patch", kind, name, "--subresource=status", "--type=merge", "-p", patch)
+
+
+def make_pod(site: Site, job: JsonObject, name: str) -> None:
+    """The pod of a Job at work, as the Job controller would make it."""
+    template = job["spec"]["template"]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": JOB, "uid": job["metadata"]["uid"], "controller": True}
+    metadata = {"name": name, "namespace": site.name, "labels": template["metadata"]["labels"]}
+    site.apply(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata | {"ownerReferences": [owner]}}
+        | {"spec": template["spec"]}
+    )
+    patch_status(site, "pod", name, {"phase": "Running"})
+
+
+def end_pod(site: Site, name: str, word: JsonObject, *, code: int = 0) -> None:
+    ended = {"exitCode": code, "message": json.dumps(word), "startedAt": NOW, "finishedAt": NOW, "reason": "Completed"}
+    container = {"name": "worker", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
+    statuses = [container | {"state": {"terminated": ended}}]
+    patch_status(site, "pod", name, {"phase": "Failed" if code else "Succeeded", "containerStatuses": statuses})
+
+
+def end_job(site: Site) -> None:
+    """The status that the Job controller leaves; the API server checks that it is whole."""
+    times = {"lastProbeTime": NOW, "lastTransitionTime": NOW}
+    conditions = [{"type": kind, "status": "True", **times} for kind in ("SuccessCriteriaMet", "Complete")]
+    done = {"startTime": NOW, "completionTime": NOW, "succeeded": 1, "uncountedTerminatedPods": {}}
+    patch_status(site, "job", JOB, {**done, "conditions": conditions})
+
+
+def test_reasons_to_wait_follow_each_other_until_the_job_runs(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("redrive-waits")
+    here.apply(redrive(here))
+    wait_phase(here, "Pending", "GroupNotFound")
+    here.apply(objects.handler_source(here.name), objects.cluster(here.name, broker.bootstrap))
+    here.apply(objects.group(here.name))
+    wait_phase(here, "Pending", "RetryNotConfigured")
+    group(here, broker)
+    status = wait_phase(here, "Running", "Running")
+    assert "startedAt" in status
+    job = here.get("jobs", JOB)
+    (owner,) = job["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Redrive", here.get("redrives", "mended")["metadata"]["uid"])
+    config = json.loads(here.get("configmaps", JOB)["data"]["redrive.json"])
+    assert (config["groupId"], config["partitions"]) == (f"{here.name}.flights", 6)
+
+
+def test_life_of_a_redrive(site: MakeSite, broker: KafkaBroker) -> None:
+    """Runs, shows what its run commits, stands still and goes on, ends with its run's words, and outlives its Job."""
+    here = site("redrive-life")
+    group(here, broker)
+    here.apply(redrive(here))
+    wait_phase(here, "Running", "Running")
+    job = here.get("jobs", JOB)
+    make_pod(here, job, "first")
+    commit_progress(here, broker, {"v": 1, "end": 10, "selected": 3, "moved": 2, "guarded": 1}, offset=4)
+
+    def counted() -> bool:
+        status = here.get("redrives", "mended")["status"]
+        assert [status.get(key) for key in ("selected", "moved", "guarded", "remaining")] == [3, 2, 1, 6], status
+        return True
+
+    eventually(counted, timeout_s=30, what="the run's own counts")
+
+    here.apply(redrive(here, suspend=True))
+    wait_phase(here, "Paused", "Suspended")
+    assert here.get("jobs", JOB)["spec"]["suspend"] is True
+    here.apply(redrive(here))
+    wait_phase(here, "Running", "WaitingForLastRun")
+    end_pod(here, "first", {"ok": False, "reason": "Stopped", "message": "stopped"}, code=21)
+    wait_phase(here, "Running", "Running")
+    resumed = here.get("jobs", JOB)
+    assert (resumed["spec"]["suspend"], resumed["metadata"]["uid"]) == (False, job["metadata"]["uid"])
+
+    make_pod(here, resumed, "second")
+    end_pod(here, "second", {"ok": True, "selected": 7, "moved": 7, "guarded": 1, "refused": 0})
+    end_job(here)
+    status = wait_phase(here, "Succeeded", "AllMoved")
+    assert [status[key] for key in ("selected", "moved", "guarded", "remaining")] == [7, 7, 1, 0]
+    header, row = here.api.kubectl("-n", here.name, "get", "krd", "mended").strip().splitlines()
+    assert header.split() == ["NAME", "GROUP", "PHASE", "SELECTED", "MOVED", "RATE", "AGE"]
+    assert row.split()[:5] == ["mended", "flights", "Succeeded", "7", "7"]
+    here.api.kubectl("-n", here.name, "delete", "job", JOB, "--wait=false")
+    here.apply(redrive(here, suspend=True))
+
+    def renewed() -> bool:
+        body = here.get("redrives", "mended")
+        return bool(body["status"]["observedGeneration"] == body["metadata"]["generation"])
+
+    eventually(renewed, timeout_s=20, what="the edit to be seen")
+    assert here.get("redrives", "mended")["status"]["phase"] == "Succeeded"
+
+
+def test_new_rate_is_a_new_job(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("redrive-rate")
+    group(here, broker)
+    here.apply(redrive(here))
+    wait_phase(here, "Running", "Running")
+    first = here.get("jobs", JOB)["metadata"]["uid"]
+    here.apply(redrive(here, rate={"recordsPerSecond": 50}))
+
+    def replaced() -> bool:
+        job = here.get("jobs", JOB)
+        return bool(
+            job["metadata"]["uid"] != first
+            and job["metadata"]["annotations"]["consumerfleet.io/records-per-second"] == "50"
+        )
+
+    eventually(replaced, timeout_s=30, what="a Job with the new rate")
+    assert json.loads(here.get("configmaps", JOB)["data"]["redrive.json"])["recordsPerSecond"] == 50
+
+
+def test_deleted_group_cancels_its_redrive(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("redrive-cancelled")
+    group(here, broker)
+    here.apply(redrive(here), redrive(here, "waits"))
+    wait_phase(here, "Running", "Running")
+    wait_phase(here, "Pending", "AnotherRedriveRuns", "waits")
+    here.api.kubectl("-n", here.name, "delete", "kcg/flights")
+    wait_phase(here, "Cancelled", "GroupDeleted")
+    assert here.names("jobs") == []
+    wait_phase(here, "Pending", "GroupNotFound", "waits")
+
+
+def test_filter_that_may_never_end_is_a_final_failure(site: MakeSite) -> None:
+    """The API server takes what is a regular expression; that it may run for ever, only the operator sees."""
+    here = site("redrive-refused")
+    here.apply(redrive(here, filter={"errorRegex": "(a+)+b"}))
+    status = wait_phase(here, "Failed", "FilterRefused")
+    assert "errorRegex" in status["conditions"][0]["message"]
+
+
+def test_job_and_its_pod_are_taken_at_the_restricted_level(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("redrive-strict")
+    here.api.kubectl("label", "namespace", here.name, "pod-security.kubernetes.io/enforce=restricted")
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": here.name}}
+    here.apply(account)
+    group(here, broker)
+    here.apply(redrive(here, filter={"reasons": ["exhausted"]}, maxRecords=5, dryRun=True))
+    wait_phase(here, "Running", "Running")
+    make_pod(here, here.get("jobs", JOB), "strict")
+
+
+def commit_progress(site: Site, broker: KafkaBroker, metadata: JsonObject, *, offset: int) -> None:
+    """What a run commits, by another client."""
+    uid = site.get("redrives", "mended")["metadata"]["uid"]
+    group_id = f"{site.name}.flights"
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": naming.redrive_group(group_id, uid)})
+    place = TopicPartition(naming.failed_topic(group_id), 0, offset, json.dumps(metadata))
+    try:
+        consumer.commit(offsets=[place], asynchronous=False)
+    finally:
+        consumer.close()

@@ -1,0 +1,253 @@
+"""A group with retries on a real API server and a real broker: topics, policies, retry workers, edits of the policy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from fleet_consumer.retry.policy import parse_policies
+from tests.apiserver import objects
+from tests.apiserver.conftest import PARTITIONS, Site
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+MakeSite = Callable[..., Site]
+
+
+def start_fleet(here: Site, broker: KafkaBroker, *sequence: str, **spec: Any) -> None:
+    here.apply(objects.handler_source(here.name), objects.cluster(here.name, broker.bootstrap))
+    here.apply(objects.policy(here.name, *sequence))
+    here.apply(objects.group(here.name, **{"retry": objects.retry(), **spec}))
+
+
+def policies_of(here: Site) -> dict[str, Any]:
+    """What the workers are told; NotFoundError (an assertion) before they are."""
+    found = here.get("configmaps", "flights-retry")
+    policies: dict[str, Any] = json.loads(found["data"]["policies.json"])
+    return policies
+
+
+def topics_of(here: Site, broker: KafkaBroker) -> set[str]:
+    """The managed topics of the fleet, by what they are for."""
+    prefix = f"_fleet.{here.name}.flights."
+    known = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=20).topics
+    return {name.removeprefix(prefix) for name in known if name.startswith(prefix)}
+
+
+def follow(here: Site, attempts: int) -> bool:
+    """Whether new failures follow a revision of so many attempts that is the policy's newest."""
+    policies = policies_of(here)
+    current = policies["current"]
+    newest = here.get("retrypolicies", "standard")["status"]["revision"]
+    return current == newest and len(policies["revisions"][current]["sequence"]) == attempts
+
+
+def produce(broker: KafkaBroker, topic: str, count: int = 1) -> None:
+    """Records in partition 0 and the next ones."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(count):
+        producer.produce(topic, f"{number}".encode(), partition=number % PARTITIONS)
+    assert producer.flush(20) == 0
+
+
+def replicas_of(here: Site, name: str) -> int:
+    return int(here.get("statefulsets", name)["spec"]["replicas"])
+
+
+def test_fleet_with_retries_has_every_child(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("retry")
+    start_fleet(here, broker, "5s", "60s", "5s", deletion={})
+    owner = here.wait_ready_replicas(1, timeout_s=60)
+    eventually(lambda: replicas_of(here, "flights-retry") == 0, timeout_s=20, what="retry workers, asleep")
+    assert here.names("statefulsets") == ["flights", "flights-retry"]
+    assert here.names("services") == ["flights", "flights-retry"]
+    assert here.names("poddisruptionbudgets") == ["flights", "flights-retry"]
+    for kind in ("statefulsets", "services", "poddisruptionbudgets", "configmaps"):
+        for child in here.every(kind):
+            (reference,) = child["metadata"]["ownerReferences"]
+            assert (reference["uid"], reference["controller"]) == (owner["metadata"]["uid"], True)
+    main, retry = (here.get("statefulsets", name)["spec"]["template"] for name in ("flights", "flights-retry"))
+    (main_worker,), (retry_worker,) = main["spec"]["containers"], retry["spec"]["containers"]
+    assert retry_worker["args"] == [*main_worker["args"], "--role", "retry"]
+    assert retry_worker["volumeMounts"] == main_worker["volumeMounts"]
+    assert {"name": "consumer-fleet-retry", "mountPath": "/etc/fleet/retry", "readOnly": True} in main_worker[
+        "volumeMounts"
+    ]
+    assert retry["metadata"]["labels"]["app.kubernetes.io/component"] == "retry"
+
+
+def test_workers_are_told_of_a_policy_that_they_can_read(site: MakeSite, broker: KafkaBroker) -> None:
+    """Their own parser reads what the operator writes; the topics are there by then."""
+    here = site("retry")
+    start_fleet(here, broker, "5s", "60s", "5s")
+    policies = parse_policies(eventually(lambda: policies_of(here), timeout_s=30, what="policies"))
+    assert policies.newest.sequence == (5, 60, 5)
+    assert policies.newest.label == f"standard@{here.get('retrypolicies', 'standard')['status']['revision']}"
+    assert (policies.delays, policies.partitions) == (("5s", "1m"), 6)
+    assert topics_of(here, broker) == {"retry.5s", "retry.1m", "redrive", "failed"}
+
+
+def test_waiting_records_wake_the_retry_workers_before_they_are_due(site: MakeSite, broker: KafkaBroker) -> None:
+    """One record becomes due in an hour: nobody runs. Another within seconds: a worker does."""
+    here = site("retry")
+    start_fleet(here, broker, "5s", "1h")
+    here.wait_ready_replicas(1, timeout_s=60)
+    eventually(lambda: replicas_of(here, "flights-retry") == 0, timeout_s=20, what="retry workers, asleep")
+    produce(broker, f"_fleet.{here.name}.flights.retry.1h")
+
+    def next_due() -> str:
+        return str(here.get("consumergroups", "flights")["status"]["retry"].get("nextDueAt") or "")
+
+    eventually(next_due, timeout_s=30, what="the next due time")
+    assert replicas_of(here, "flights-retry") == 0
+    produce(broker, f"_fleet.{here.name}.flights.retry.5s")
+    eventually(lambda: replicas_of(here, "flights-retry") == 1, timeout_s=30, what="a retry worker")
+    annotations = here.get("statefulsets", "flights-retry")["metadata"]["annotations"]
+    assert "consumerfleet.io/scaled-at" in annotations
+    assert replicas_of(here, "flights") == 1
+
+
+def test_edit_of_the_policy_reaches_running_pods_without_a_restart(site: MakeSite, broker: KafkaBroker) -> None:
+    """Both revisions are told of while something waits; the pods are touched, so that kubelets look at once."""
+    here = site("retry")
+    start_fleet(here, broker, "5s", "1h")
+    here.wait_ready_replicas(1, timeout_s=60)
+    before = policies_of(here)
+    (pod,) = here.every("pods", "app.kubernetes.io/component=worker")
+    produce(broker, f"_fleet.{here.name}.flights.retry.1h")
+    for sequence in (("5s", "5s", "2h"), ("30m",)):
+        here.apply(objects.policy(here.name, *sequence))
+        eventually(partial(follow, here, len(sequence)), timeout_s=30, what="the edit to be published")
+    after = policies_of(here)
+    newest = here.get("retrypolicies", "standard")["status"]["revision"]
+    assert (after["current"], after["delays"]) == (newest, ["5s", "30m", "1h", "2h"])
+    assert sorted(len(revision["sequence"]) for revision in after["revisions"].values()) == [1, 2, 3]
+    assert before["revisions"].items() <= after["revisions"].items()
+    assert topics_of(here, broker) == {"retry.5s", "retry.30m", "retry.1h", "retry.2h", "redrive", "failed"}
+    superseded = here.get("configmaps", "flights-retry")["metadata"]["annotations"]["consumerfleet.io/superseded"]
+    assert set(json.loads(superseded)) == set(after["revisions"]) - {newest}
+
+    def touched() -> str:
+        (now,) = here.every("pods", "app.kubernetes.io/component=worker")
+        assert now["metadata"]["uid"] == pod["metadata"]["uid"], "the pod was replaced"
+        return str(now["metadata"]["annotations"].get("consumerfleet.io/retry-policies", ""))
+
+    eventually(touched, timeout_s=20, what="the pod to be touched")
+    records = here.names("configmaps", "consumerfleet.io/retry-policy=standard")
+    assert records == sorted(f"standard-{revision}" for revision in after["revisions"])
+
+
+def test_group_waits_for_its_policy_and_keeps_the_last_good_one(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("retry")
+    here.apply(objects.handler_source(here.name), objects.cluster(here.name, broker.bootstrap))
+    here.apply(objects.group(here.name, retry=objects.retry()))
+    found = here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="RetryPolicyNotFound")
+    assert "RetryPolicy 'standard' is not in namespace" in found["message"]
+    assert here.names("statefulsets") == []
+    here.apply(objects.policy(here.name, "5s"))
+    here.wait_ready_replicas(1, timeout_s=60)
+    here.wait_condition("consumergroups", "flights", "Degraded", status="False", reason="AsWanted")
+    current = policies_of(here)["current"]
+    here.apply(objects.policy(here.name, *(f"{n}s" for n in range(1, 20))))
+    found = here.wait_condition("consumergroups", "flights", "Degraded", status="True", reason="TooManyDelays")
+    assert f"workers stay with revision {current}" in found["message"]
+    here.api.kubectl("-n", here.name, "delete", "krp/standard")
+    here.wait_condition("consumergroups", "flights", "Degraded", status="True", reason="RetryPolicyNotFound")
+    assert here.condition("consumergroups", "flights", "SpecHonored")["status"] == "True"
+    assert policies_of(here)["current"] == current
+    assert replicas_of(here, "flights") == 1
+
+
+def test_group_that_is_called_like_anothers_retries_waits(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("retry")
+    start_fleet(here, broker, "5s", group_id=f"{here.name}.a")
+    here.wait_ready_replicas(1, timeout_s=60)
+    here.apply(objects.group(here.name, name="later", group_id=f"{here.name}.a.retry"))
+    found = here.wait_condition("consumergroups", "later", "Ready", status="False", reason="GroupIdTaken")
+    assert (
+        f"Kafka group '{here.name}.a.retry' belongs to the older ConsumerGroup {here.name}/flights" in found["message"]
+    )
+    assert here.names("statefulsets") == ["flights", "flights-retry"]
+
+
+def waits(here: Site) -> bool:
+    """Whether the operator has seen a record that waits."""
+    return bool(here.get("consumergroups", "flights")["status"].get("retry", {}).get("waiting"))
+
+
+def minutes_ago(minutes: int) -> str:
+    return (datetime.now(UTC) - timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def remember(here: Site, **annotations: str) -> None:
+    """Set back the operator's memory, which stands in the ConfigMap's annotations: so minutes pass at once."""
+    pairs = [f"consumerfleet.io/{name.replace('_', '-')}={value}" for name, value in annotations.items()]
+    here.api.kubectl("-n", here.name, "annotate", "--overwrite", "configmap/flights-retry", *pairs)
+
+
+def commit(broker: KafkaBroker, group_id: str, topic: str, offset: int) -> None:
+    """A commit for partition 0 by somebody who is no member; the group must have none."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group_id})
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def test_topic_of_a_removed_delay_drains_and_then_goes(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("retry")
+    start_fleet(here, broker, "5s", "1h", deletion={"retryTopics": "Drain"})
+    here.wait_ready_replicas(1, timeout_s=60)
+    first = policies_of(here)["current"]
+    produce(broker, f"_fleet.{here.name}.flights.retry.1h")
+    here.apply(objects.policy(here.name, "5s"))
+    eventually(partial(follow, here, 1), timeout_s=30, what="the edit to be published")
+    eventually(partial(waits, here), timeout_s=30, what="the record to be seen")
+    remember(here, superseded=json.dumps({first: minutes_ago(10)}))
+    here.apply(objects.policy(here.name, "5s", "5s"))
+    eventually(partial(follow, here, 2), timeout_s=30, what="another edit to be published")
+    assert first in policies_of(here)["revisions"], "a record waits under it"
+    assert "retry.1h" in topics_of(here, broker)
+    commit(broker, f"{here.name}.flights.retry", f"_fleet.{here.name}.flights.retry.1h", 1)
+    eventually(lambda: first not in policies_of(here)["revisions"], timeout_s=60, what="the revision to be forgotten")
+    eventually(lambda: policies_of(here)["delays"] == ["5s"], timeout_s=30, what="the delay to be read no more")
+    left = {"retry.5s", "redrive", "failed"}
+    eventually(lambda: topics_of(here, broker) == left, timeout_s=60, what="its topic to be deleted")
+
+
+def test_retry_workers_outlive_the_wish_until_nothing_waits(site: MakeSite, broker: KafkaBroker) -> None:
+    """Without spec.retry the main workers change at once; the retry workers stay as they are, and go when drained."""
+    here = site("retry")
+    start_fleet(here, broker, "5s", "1h")
+    here.wait_ready_replicas(1, timeout_s=60)
+    before = eventually(lambda: here.get("statefulsets", "flights-retry"), timeout_s=20, what="retry workers")
+    produce(broker, f"_fleet.{here.name}.flights.retry.1h")
+    here.apply(objects.group(here.name))
+
+    def rolled() -> bool:
+        volumes = here.get("statefulsets", "flights")["spec"]["template"]["spec"]["volumes"]
+        return not [volume for volume in volumes if volume["name"] == "consumer-fleet-retry"]
+
+    eventually(rolled, timeout_s=40, what="main workers without retries")
+
+    def ending() -> str:
+        annotations = here.get("configmaps", "flights-retry")["metadata"]["annotations"]
+        return str(annotations.get("consumerfleet.io/ending-since", ""))
+
+    eventually(ending, timeout_s=20, what="the end of retries to be noted")
+    eventually(partial(waits, here), timeout_s=30, what="the record to be seen")
+    remember(here, ending_since=minutes_ago(10))
+    assert here.get("statefulsets", "flights-retry")["spec"]["template"] == before["spec"]["template"]
+    revision = before["metadata"]["annotations"]["consumerfleet.io/revision"]
+    assert f"flights-{revision}" in here.names("configmaps"), "its settings are still mounted"
+    commit(broker, f"{here.name}.flights.retry", f"_fleet.{here.name}.flights.retry.1h", 1)
+    eventually(lambda: here.names("statefulsets") == ["flights"], timeout_s=60, what="the retry workers to go")
+    assert here.names("services") == ["flights"]
+    assert here.names("poddisruptionbudgets") == ["flights"]

@@ -1,0 +1,86 @@
+"""What a RetryPolicy shows of itself, and what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.apiserver import objects
+from tests.apiserver.conftest import Site
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+MakeSite = Callable[..., Site]
+
+
+def records_of(here: Site) -> list[str]:
+    return here.names("configmaps", "consumerfleet.io/retry-policy=standard")
+
+
+def revision_of(here: Site) -> str:
+    return str(here.get("retrypolicies", "standard")["status"]["revision"])
+
+
+def groups_of(here: Site) -> int:
+    return int(here.get("retrypolicies", "standard")["status"]["groupCount"])
+
+
+def ready(here: Site, *, status: str = "True", reason: str = "PolicyAccepted") -> str:
+    return str(here.wait_condition("retrypolicies", "standard", "Ready", status=status, reason=reason)["message"])
+
+
+def test_status_shows_what_the_policy_comes_to(site: MakeSite) -> None:
+    here = site("policy")
+    here.apply(objects.policy(here.name, "5m", "300s", "30m", "30m", "60m"), objects.group(here.name))
+    assert ready(here) == "5 attempts after the first, over 2h10m"
+    status = here.get("retrypolicies", "standard")["status"]
+    shown = (status["delaysText"], status["attempts"], status["totalText"], status["groupCount"])
+    assert shown == ("5m,5m,30m,30m,1h", 5, "2h10m", 0)
+    assert records_of(here) == [f"standard-{status['revision']}"]
+    here.apply(
+        objects.group(here.name, retry=objects.retry()), objects.group(here.name, name="b", retry=objects.retry())
+    )
+    eventually(
+        lambda: here.get("retrypolicies", "standard")["status"]["groupCount"] == 2, timeout_s=20, what="2 groups"
+    )
+    here.apply(objects.group(here.name))
+    here.api.kubectl("-n", here.name, "delete", "kcg/b")
+    eventually(lambda: groups_of(here) == 0, timeout_s=20, what="none")
+    wide = here.api.kubectl("-n", here.name, "get", "krp")
+    assert wide.split() == [
+        *("NAME", "DELAYS", "ATTEMPTS", "TOTAL", "GROUPS", "READY", "AGE"),
+        *("standard", "5m,5m,30m,30m,1h", "5", "2h10m", "0", "True", wide.split()[-1]),
+    ]
+
+
+def test_generated_series_is_written_out(site: MakeSite) -> None:
+    here = site("policy")
+    here.apply(objects.policy(here.name, generate={"initial": "10s", "factorPercent": 300, "max": "5m", "count": 5}))
+    ready(here)
+    assert here.get("retrypolicies", "standard")["status"]["delaysText"] == "10s,30s,90s,270s,5m"
+
+
+def test_content_that_cannot_be_used_leaves_the_last_good_one(site: MakeSite) -> None:
+    here = site("policy")
+    here.apply(objects.policy(here.name, "5m"))
+    ready(here)
+    good = revision_of(here)
+    here.apply(objects.policy(here.name, *(f"{second}s" for second in range(1, 18))))
+    message = ready(here, status="False", reason="TooManyDelays")
+    assert "17 different delays" in message
+    assert f"groups stay with revision {good}" in message
+    here.apply(objects.policy(here.name, "5m", classify=[{"when": {"messageRegex": "(a+)+"}, "then": "Fail"}]))
+    assert "a repetition inside another" in ready(here, status="False", reason="MessageRegexRefused")
+    assert (revision_of(here), records_of(here)) == (good, [f"standard-{good}"])
+
+
+def test_content_that_nobody_follows_is_not_kept(site: MakeSite) -> None:
+    here = site("policy")
+    here.apply(objects.policy(here.name, "5m"))
+    ready(here)
+    first = revision_of(here)
+    here.apply(objects.policy(here.name, "6m"))
+    eventually(lambda: revision_of(here) != first, timeout_s=20, what="another revision")
+    eventually(lambda: records_of(here) == [f"standard-{revision_of(here)}"], timeout_s=20, what="one record")

@@ -1,0 +1,166 @@
+"""The operator's looks at a real broker: its own code with a clock that a test sets, and the truth beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as Part
+from confluent_kafka.admin import AdminClient
+
+from fleet_consumer import naming
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.net import ConnectionSettings, NetError, NetworkClient
+from fleet_operator.observe.flow import FlowMemory
+from fleet_operator.observe.look import ConfigFacts, Look, failure
+from fleet_operator.observe.settings import GroupInterest, retry_interest
+from fleet_operator.planning.observation import ClusterObservation, RetryObservation
+from tests.support.waiting import eventually
+
+PATIENCE_S = 120.0
+
+
+class WallClock(SystemClock):
+    """The machine's clock, whose wall time a test may set (epoch milliseconds)."""
+
+    now_ms: int | None = None
+
+    def wall(self) -> float:
+        return super().wall() if self.now_ms is None else self.now_ms / 1000
+
+
+@dataclass
+class Watcher:
+    """One group's flow, looked at as the operator does, with what it remembers between looks."""
+
+    client: NetworkClient
+    interest: GroupInterest
+    clock: WallClock = field(default_factory=WallClock)
+    memory: FlowMemory = field(default_factory=FlowMemory)
+    last: ClusterObservation | None = None
+
+    def look(self, now_ms: int | None = None) -> ClusterObservation:
+        """One look, at the given time; without one, now."""
+        self.clock.now_ms = now_ms
+        look = Look(
+            client=self.client,
+            clock=self.clock,
+            interests={self.interest.group_id: self.interest},
+            last=self.last,
+            configs=ConfigFacts(),
+            memory=self.memory,
+            stopping=lambda: False,
+        )
+        try:
+            self.last = look.take()
+        except NetError as error:
+            self.last = failure(error, self.last, self.clock.wall())
+        return self.last
+
+    def flow(self, now_ms: int | None = None) -> RetryObservation:
+        """The retry flow as one look tells it."""
+        found = self.look(now_ms).groups[self.interest.group_id].retry
+        assert found is not None
+        return found
+
+    def await_topics(self, names: Collection[str]) -> None:
+        """Until all partitions of these topics answer, which takes a moment after they were made."""
+
+        def answering() -> bool:
+            seen = self.flow()
+            return seen.counted and all(seen.topics[name].usable and seen.topics[name].configs for name in names)
+
+        eventually(answering, timeout_s=PATIENCE_S, what="the new topics to answer")
+
+    def known(self, now_ms: int | None = None) -> RetryObservation:
+        """The flow once all partitions answer: right after a topic was made some may have no leader yet."""
+
+        def counted() -> RetryObservation | None:
+            found = self.flow(now_ms)
+            return found if found.counted and found.error is None else None
+
+        found = eventually(counted, timeout_s=PATIENCE_S, what="all partitions of the flow to answer")
+        assert found is not None
+        return found
+
+
+@contextmanager
+def watching(bootstrap: str, group_id: str, source: str, delays: Sequence[str]) -> Iterator[Watcher]:
+    """Look at a group's retry flow."""
+    client = NetworkClient(ConnectionSettings(bootstrap_servers=tuple(bootstrap.split(",")), client_id="operator"))
+    interest = GroupInterest(
+        group_id=group_id,
+        topics=(source,),
+        failed_topic=naming.failed_topic(group_id),
+        retry=retry_interest(group_id, delays),
+    )
+    try:
+        yield Watcher(client, interest)
+    finally:
+        client.close()
+
+
+def write(bootstrap: str, topic: str, partition: int, count: int) -> None:
+    """Write records one after the other, so that many have a time of their own."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    for number in range(count):
+        producer.produce(topic, value=str(number).encode(), partition=partition)
+        assert producer.flush(PATIENCE_S) == 0
+
+
+def write_together(bootstrap: str, topic: str, partition: int, count: int) -> None:
+    """Write records in one batch: the broker gives them all the same append time."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 500, "batch.num.messages": count})
+    for number in range(count):
+        producer.produce(topic, value=str(number).encode(), partition=partition)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def append_times(bootstrap: str, topic: str, partitions: int) -> dict[int, dict[int, int]]:
+    """What each partition holds: offset to append time in milliseconds, by reading it all with another client."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "truth", "enable.auto.commit": False})
+    try:
+        bounds = {p: consumer.get_watermark_offsets(Part(topic, p), timeout=PATIENCE_S) for p in range(partitions)}
+        found: dict[int, dict[int, int]] = {p: {} for p in range(partitions)}
+        consumer.assign([Part(topic, p, low) for p, (low, _) in bounds.items()])
+        wanted = sum(high - low for low, high in bounds.values())
+
+        def read() -> bool:
+            message = consumer.poll(1.0)
+            if message is not None and message.error() is None:
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None
+                assert offset is not None
+                found[partition][offset] = message.timestamp()[1]
+            return sum(map(len, found.values())) >= wanted
+
+        eventually(read, timeout_s=PATIENCE_S, what=f"{wanted} records of {topic}", poll_s=0.0)
+        return found
+    finally:
+        consumer.close()
+
+
+def commit(bootstrap: str, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Commit positions for a group that has no members."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group_id, "enable.auto.commit": False})
+
+    def accepted() -> bool:
+        try:
+            consumer.commit(offsets=[Part(t, p, offset) for (t, p), offset in offsets.items()], asynchronous=False)
+        except KafkaException as error:  # its coordinator may be on the way to another broker
+            raise AssertionError(error) from error
+        return True
+
+    try:
+        eventually(accepted, timeout_s=PATIENCE_S, what=f"a commit of {group_id}")
+    finally:
+        consumer.close()
+
+
+def cut(bootstrap: str, topic: str, partition: int, before: int) -> None:
+    """Delete the records below an offset, as retention does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for done in admin.delete_records([Part(topic, partition, before)]).values():
+        done.result()

@@ -1,0 +1,221 @@
+"""What a reconcile has done in Kafka, through the observer's own thread: topics, refusals, and what is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from fleet_consumer import naming
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.net import SaslSettings
+from fleet_operator.api.v1alpha1 import ConsumerGroup
+from fleet_operator.observe.observatory import Observatory
+from fleet_operator.observe.settings import GroupInterest, ObserverSettings, retry_interest
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry_intent import PolicyRevision, RetryIntent
+from fleet_operator.planning.status_facts import ConsumerGroupFacts
+from fleet_operator.reconcilers.gathering import Gathered
+from fleet_operator.reconcilers.kafka_side import PAUSE_SECONDS, KafkaSide
+from fleet_operator.runtime.events import EventRecorder
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.store import Store
+from tests.broker.members import create_topic, delete_topic, unique
+from tests.support.clock import StillClock
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually_async
+from tests.unit.planning.builders import UID, consumer_group, settled
+from tests.unit.runtime.memory_kube import MemoryKube
+
+CLUSTER = ("shop", "main")
+PATIENCE_S = 120.0
+SEQUENCE = ("5s", "30s")
+INTENT = RetryIntent(
+    policy="standard", wanted=PolicyRevision(hash="a" * 10, content={"sequence": list(SEQUENCE)}), delays=SEQUENCE
+)
+
+
+class Ear:
+    """Nobody waits for news here: the tests look for themselves."""
+
+    def cluster_changed(self, cluster: object) -> None:
+        assert cluster == CLUSTER
+
+    def group_changed(self, group: object, *, urgent: bool) -> None:
+        assert group
+
+    def looked(self, cluster: object, observation: object, seconds: float) -> None:
+        assert seconds >= 0
+
+
+@dataclass
+class Side:
+    """The Kafka side of one ConsumerGroup, reconciled as often as a test wants to see something."""
+
+    group: ConsumerGroup
+    kafka: KafkaSide
+    observatory: Observatory
+    clock: StillClock
+    recorder: EventRecorder
+    intent: RetryIntent | None = INTENT
+    events: list[str] = field(default_factory=list)
+
+    def reconcile(self) -> ConsumerGroupFacts:
+        """One visit: the facts as status gets them. The pause between two attempts is over at once."""
+        self.clock.now += PAUSE_SECONDS + 1
+        observation = self.observatory.latest(CLUSTER)
+        body: dict[str, Any] = {
+            "apiVersion": "consumerfleet.io/v1alpha1",
+            "kind": "ConsumerGroup",
+            "metadata": {"name": self.group.metadata.name, "namespace": "shop", "uid": UID},
+            "spec": {"clusterRef": {"name": "main"}},
+        }
+        gathered = Gathered(
+            body=body,
+            group=self.group,
+            cluster=None,
+            observation=observation,
+            handler_files=None,
+            older=None,
+            stateful_set=None,
+            workers=(),
+            checks=(),
+            config_maps=(),
+            accounts=(),
+            retry=self.intent,
+        )
+        facts = ConsumerGroupFacts(
+            group=self.group,
+            cluster=None,
+            observation=observation,
+            rollout=settled(),
+            wanted_replicas=0,
+            retry=self.intent,
+        )
+        self.kafka.keep_topics(gathered, facts, lambda: None)
+        return replace(facts, topic_problem=self.kafka.topic_problem(gathered, facts))
+
+    async def until_ready(self) -> None:
+        async def ready() -> bool:
+            facts = self.reconcile()
+            return bool(facts.topics_plan.ready) and facts.topic_problem is None
+
+        await eventually_async(ready, timeout_s=PATIENCE_S, what="all topics to be as wanted")
+
+    async def until_problem(self) -> Problem:
+        async def told() -> Problem | None:
+            return self.reconcile().topic_problem
+
+        problem = await eventually_async(told, timeout_s=PATIENCE_S, what="a problem to be told")
+        assert problem is not None
+        return problem
+
+
+@asynccontextmanager
+async def side(settings: ObserverSettings, source: str, group_id: str, **topics: Any) -> AsyncIterator[Side]:
+    group = consumer_group(
+        groupId=group_id,
+        topics=[source],
+        retry={"policyRef": {"name": "standard"}, "topics": topics},
+        deletion={"retryTopics": "Drain"},
+    )
+    clock, kube = StillClock(), MemoryKube()
+    recorder = EventRecorder(kube, SystemClock(), Metrics(), instance="operator")
+    observatory = Observatory(SystemClock(), Ear())
+    kafka = KafkaSide(Store(kube, clock, {}), clock, recorder, observatory)
+    interest = GroupInterest(
+        group_id=group_id,
+        topics=(source,),
+        failed_topic=naming.failed_topic(group_id),
+        retry=retry_interest(group_id, SEQUENCE),
+        expects_members=False,
+    )
+    observatory.watch(("shop", group.metadata.name), CLUSTER, interest)
+    observatory.ensure(CLUSTER, settings)
+    try:
+        yield Side(group, kafka, observatory, clock, recorder)
+    finally:
+        await kafka.close()
+        await observatory.close()
+
+
+def plain(broker: KafkaBroker) -> ObserverSettings:
+    return ObserverSettings(bootstrap_servers=(broker.bootstrap,), interval_seconds=1.0)
+
+
+async def test_topics_are_made_while_reconciles_go_on(broker: KafkaBroker) -> None:
+    source, group_id = create_topic(broker.bootstrap, 2), unique("group")
+    async with side(plain(broker), source, group_id) as here:
+        await here.until_ready()
+        seen = here.observatory.latest(CLUSTER)
+        assert seen
+        flow = seen.groups[group_id].retry
+        assert flow
+        assert set(flow.topics) == {
+            *(naming.retry_topic(group_id, delay) for delay in SEQUENCE),
+            naming.redrive_topic(group_id),
+            naming.failed_topic(group_id),
+        }
+        assert {topic.partitions for topic in flow.topics.values()} == {2}
+
+
+async def test_collision_of_names_is_told_with_its_remedy_and_heals(broker: KafkaBroker) -> None:
+    """Kafka takes '.' and '_' for the same in its metrics and refuses a topic that differs only in them."""
+    source, group_id = create_topic(broker.bootstrap, 1), unique("team.orders")
+    rival = naming.retry_topic(group_id.replace(".", "_"), "30s")
+    create_topic(broker.bootstrap, 1, rival)
+    async with side(plain(broker), source, group_id) as here:
+        problem = await here.until_problem()
+        assert problem.reason == "TopicNameCollides"
+        assert naming.retry_topic(group_id, "30s") in problem.message
+        assert "spec.groupId" in problem.message
+        delete_topic(broker.bootstrap, rival)
+        await here.until_ready()
+
+
+async def test_more_replicas_than_brokers_is_told_with_its_remedy(broker: KafkaBroker) -> None:
+    source, group_id = create_topic(broker.bootstrap, 1), unique("group")
+    async with side(plain(broker), source, group_id, replicationFactor=3) as here:
+        problem = await here.until_problem()
+        assert problem.reason == "NotEnoughBrokers"
+        assert "spec.retry.topics.replicationFactor" in problem.message
+
+
+async def test_missing_rights_are_told_with_what_to_grant() -> None:
+    """The operator may look at everything and make nothing."""
+    acls = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with KafkaBroker(properties=acls, sasl_users={"operator": "secret"}) as broker:
+        grant(broker, AclOperation.DESCRIBE, ResourceType.TOPIC)
+        grant(broker, AclOperation.DESCRIBE, ResourceType.GROUP)
+        grant(broker, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC)
+        source, group_id = create_topic(broker.bootstrap, 1), unique("group")
+        sasl = SaslSettings(mechanism="PLAIN", username="operator", password="secret")
+        settings = ObserverSettings(bootstrap_servers=(broker.sasl_bootstrap,), interval_seconds=1.0, sasl=sasl)
+        async with side(settings, source, group_id) as here:
+            problem = await here.until_problem()
+            assert problem.reason == "AuthorizationFailed"
+            assert "begin with _fleet." in problem.message
+            grant(broker, AclOperation.CREATE, ResourceType.TOPIC, prefix="_fleet.")
+            await here.until_ready()
+
+
+def grant(broker: KafkaBroker, operation: AclOperation, kind: ResourceType, *, prefix: str = "") -> None:
+    """Let the operator's user do something with all resources of a kind, or with those that begin with `prefix`."""
+    pattern = ResourcePatternType.PREFIXED if prefix else ResourcePatternType.LITERAL
+    binding = AclBinding(kind, prefix or "*", pattern, "User:operator", "*", operation, AclPermissionType.ALLOW)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for done in admin.create_acls([binding]).values():
+        done.result(PATIENCE_S)

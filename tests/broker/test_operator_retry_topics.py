@@ -1,0 +1,286 @@
+"""The topics of a retry flow on a real broker: made, mended, grown, deleted, or refused with a reason to act on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from fleet_consumer import naming
+from fleet_consumer.net import NetworkClient
+from fleet_operator.api.v1alpha1 import ConsumerGroup
+from fleet_operator.observe import topic_actions
+from fleet_operator.observe.topic_actions import Outcome
+from fleet_operator.planning.observation import ClusterObservation
+from fleet_operator.planning.retry_intent import PolicyRevision, RetryIntent
+from fleet_operator.planning.retry_topics import TopicsPlan, WantedTopic, plan_topics
+from tests.broker.members import Member, create_topic, grow_topic, settings, unique
+from tests.broker.operator_looks import PATIENCE_S, Watcher, commit, watching, write
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+from tests.unit.planning.builders import consumer_group
+
+SOURCE_PARTITIONS = 2
+
+
+def intent(*delays: str, retired: tuple[str, ...] = ()) -> RetryIntent:
+    revision = PolicyRevision(hash="a" * 10, content={"sequence": list(delays)})
+    return RetryIntent(policy="standard", wanted=revision, delays=delays, retired=retired)
+
+
+@dataclass
+class Keeper:
+    """One group's topics, kept as the operator keeps them: look, plan, act, look again."""
+
+    group: ConsumerGroup
+    source: str
+    watcher: Watcher
+
+    @property
+    def client(self) -> NetworkClient:
+        return self.watcher.client
+
+    def plan(self, wish: RetryIntent) -> TopicsPlan:
+        seen: ClusterObservation = self.watcher.look()
+        counts = {self.source: seen.topics[self.source].partitions}
+        return plan_topics(self.group, wish, counts, seen)
+
+    def act(self, plan: TopicsPlan) -> Outcome:
+        retry_group = naming.retry_group(self.group.group_id)
+        done = topic_actions.carry_out(self.client, plan, retry_group=retry_group)
+        self.watcher.memory.forget(done.changed)
+        return done
+
+    def converge(self, wish: RetryIntent) -> TopicsPlan:
+        """Act until nothing is left to do; returns the last plan."""
+
+        def settled() -> TopicsPlan | None:
+            plan = self.plan(wish)
+            if plan.idle and plan.ready:
+                return plan
+            done = self.act(plan)
+            assert done.refusals == []
+            return None
+
+        plan = eventually(settled, timeout_s=PATIENCE_S, what="the topics to be as wanted")
+        assert plan is not None
+        return plan
+
+    def await_setting(self, topic: str, name: str, value: str) -> None:
+        """Until the operator sees a setting that somebody has changed; a minute would do that too."""
+
+        def noticed() -> bool:
+            self.watcher.memory.forget([topic])
+            self.watcher.look()
+            return (self.watcher.memory.settings.of(topic) or {}).get(name) == value
+
+        eventually(noticed, timeout_s=PATIENCE_S, what=f"{name}={value} to be noticed")
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+def keeper(
+    stack: ExitStack,
+    broker: KafkaBroker,
+    *delays: str,
+    group_id: str | None = None,
+    deletion: str = "Drain",
+    **topics: Any,
+) -> Keeper:
+    """A group with a source topic of its own; `delays` are what is looked at, retired ones too."""
+    source = create_topic(broker.bootstrap, SOURCE_PARTITIONS)
+    group = consumer_group(
+        groupId=group_id or unique("group"),
+        topics=[source],
+        retry={"policyRef": {"name": "standard"}, "topics": topics},
+        deletion={"retryTopics": deletion},
+    )
+    watcher = stack.enter_context(watching(broker.bootstrap, group.group_id, source, delays))
+    eventually(
+        lambda: (
+            watcher.look().topics[source].partitions == SOURCE_PARTITIONS and watcher.flow().source_max_message_bytes
+        ),
+        timeout_s=PATIENCE_S,
+        what="the source topic to be seen",
+    )
+    return Keeper(group, source, watcher)
+
+
+def settings_of(broker: KafkaBroker, topic: str) -> dict[str, str]:
+    """A topic's settings as another client reads them."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (answer,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+    return {name: entry.value for name, entry in answer.result(PATIENCE_S).items()}
+
+
+def change(broker: KafkaBroker, topic: str, name: str, value: str) -> None:
+    """Somebody changes a topic's setting."""
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for done in admin.incremental_alter_configs(
+        [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]
+    ).values():
+        done.result(PATIENCE_S)
+
+
+def partitions_of(broker: KafkaBroker, topic: str) -> int | None:
+    """How many partitions a topic has as another client sees it; None when there is no such topic."""
+    found = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=PATIENCE_S).topics
+    return len(found[topic].partitions) if topic in found else None
+
+
+def await_partitions(broker: KafkaBroker, topic: str, count: int | None) -> None:
+    """Until another client sees a topic with so many partitions, or without any as it is gone."""
+    eventually(lambda: partitions_of(broker, topic) == count, timeout_s=PATIENCE_S, what=f"{topic}: {count} partitions")
+
+
+def test_topics_are_made_with_the_settings_that_due_times_and_sizes_need(broker: KafkaBroker, stack: ExitStack) -> None:
+    here = keeper(stack, broker, "5s", "30s", failedRetentionSeconds=3600)
+    change(broker, here.source, "max.message.bytes", "2000000")
+    here.await_setting(here.source, "max.message.bytes", "2000000")
+    here.converge(intent("5s", "30s"))
+    group_id = here.group.group_id
+    hours = {
+        naming.retry_topic(group_id, "5s"): 7 * 24,
+        naming.retry_topic(group_id, "30s"): 7 * 24,
+        naming.redrive_topic(group_id): 1,
+        naming.failed_topic(group_id): 1,
+    }
+    here.watcher.await_topics(list(hours)[:-1])
+    for topic, retention in hours.items():
+        await_partitions(broker, topic, SOURCE_PARTITIONS)
+        found = settings_of(broker, topic)
+        assert found["message.timestamp.type"] == "LogAppendTime"
+        assert found["cleanup.policy"] == "delete"
+        headers = 131_072 if topic == naming.failed_topic(group_id) else 65_536
+        assert found["max.message.bytes"] == str(2_000_000 + headers)
+        assert found["retention.ms"] == str(retention * 3_600_000)
+
+
+def test_drift_is_mended_and_what_is_not_ours_stays(broker: KafkaBroker, stack: ExitStack) -> None:
+    here = keeper(stack, broker, "5s")
+    here.converge(intent("5s"))
+    topic = naming.retry_topic(here.group.group_id, "5s")
+    change(broker, topic, "cleanup.policy", "compact")
+    change(broker, topic, "segment.bytes", "12345678")
+    change(broker, here.source, "max.message.bytes", "3000000")
+    here.await_setting(topic, "cleanup.policy", "compact")
+    here.await_setting(here.source, "max.message.bytes", "3000000")
+    here.converge(intent("5s"))
+    found = settings_of(broker, topic)
+    assert (found["cleanup.policy"], found["segment.bytes"]) == ("delete", "12345678")
+    assert found["max.message.bytes"] == str(3_000_000 + 65_536)
+
+
+def test_topics_grow_with_their_source(broker: KafkaBroker, stack: ExitStack) -> None:
+    here = keeper(stack, broker, "5s")
+    here.converge(intent("5s"))
+    grow_topic(broker.bootstrap, here.source, 5)
+    eventually(
+        lambda: here.watcher.look().topics[here.source].partitions == 5, timeout_s=PATIENCE_S, what="the source to grow"
+    )
+    here.converge(intent("5s"))
+    for topic in (naming.retry_topic(here.group.group_id, "5s"), naming.failed_topic(here.group.group_id)):
+        await_partitions(broker, topic, 5)
+
+
+def test_retired_topic_is_deleted_when_it_is_drained_and_not_before(broker: KafkaBroker, stack: ExitStack) -> None:
+    here = keeper(stack, broker, "5s", "30s")
+    here.converge(intent("5s", "30s"))
+    group_id = here.group.group_id
+    retired = naming.retry_topic(group_id, "30s")
+    write(broker.bootstrap, retired, 0, 3)
+    wish = intent("5s", retired=("30s",))
+    assert here.watcher.known().topics[retired].waiting == 3
+    assert here.plan(wish).idle
+    commit(broker.bootstrap, naming.retry_group(group_id), {(retired, 0): 3})
+    plan = here.plan(wish)
+    assert plan.delete == (retired,)
+    assert here.act(plan).deleted == [retired]
+    await_partitions(broker, retired, None)
+    here.converge(wish)
+
+
+def test_record_written_after_the_look_saves_its_topic(broker: KafkaBroker, stack: ExitStack) -> None:
+    """The plan is from before; what is live counts."""
+    here = keeper(stack, broker, "5s", "30s")
+    here.converge(intent("5s", "30s"))
+    retired = naming.retry_topic(here.group.group_id, "30s")
+    assert here.watcher.known().topics[retired].waiting == 0
+    plan = here.plan(intent("5s", retired=("30s",)))
+    assert plan.delete == (retired,)
+    write(broker.bootstrap, retired, 1, 1)
+    assert here.act(plan) == Outcome()
+    await_partitions(broker, retired, SOURCE_PARTITIONS)
+
+
+def test_retired_topic_stays_where_topics_are_kept(broker: KafkaBroker, stack: ExitStack) -> None:
+    here = keeper(stack, broker, "5s", "30s", deletion="Keep")
+    here.converge(intent("5s", "30s"))
+    assert here.converge(intent("5s", retired=("30s",))).delete == ()
+
+
+def test_name_that_differs_only_in_dots_is_refused_with_what_to_do(broker: KafkaBroker, stack: ExitStack) -> None:
+    name = unique("team.orders")
+    keeper(stack, broker, "5s", group_id=name).converge(intent("5s"))
+    other = keeper(stack, broker, "5s", group_id=name.replace(".", "_"))
+    done = other.act(other.plan(intent("5s")))
+    assert {refusal.reason for refusal in done.refusals} == {"TopicNameCollides"}
+    assert done.made == []
+
+
+def test_more_replicas_than_brokers_are_refused_with_a_reason(broker: KafkaBroker, stack: ExitStack) -> None:
+    here = keeper(stack, broker, "5s", replicationFactor=3)
+    done = here.act(here.plan(intent("5s")))
+    assert {refusal.reason for refusal in done.refusals} == {"NotEnoughBrokers"}
+
+
+def test_what_waits_is_counted_live_and_topics_go_with_all_they_hold(broker: KafkaBroker, stack: ExitStack) -> None:
+    """What the deletion of a ConsumerGroup needs: counts, topics, groups."""
+    here = keeper(stack, broker, "5s")
+    here.converge(intent("5s"))
+    group_id = here.group.group_id
+    retry, failed, retry_group = naming.retry_topic(group_id, "5s"), naming.failed_topic(group_id), f"{group_id}.retry"
+    write(broker.bootstrap, retry, 0, 5)
+    write(broker.bootstrap, failed, 1, 2)
+    commit(broker.bootstrap, retry_group, {(retry, 0): 4})
+    assert topic_actions.read_waiting(here.client, retry_group, [retry, "absent"]) == {retry: 1}
+    assert topic_actions.count_records(here.client, failed) == 2
+    assert topic_actions.count_records(here.client, "absent") == 0
+    assert topic_actions.delete_topics(here.client, [retry, "absent"]) == []
+    await_partitions(broker, retry, None)
+    assert topic_actions.delete_groups(here.client, [retry_group, "absent"]) == []
+    listed = AdminClient({"bootstrap.servers": broker.bootstrap}).list_consumer_groups().result(PATIENCE_S)
+    assert retry_group not in {found.group_id for found in listed.valid}
+
+
+def test_group_with_members_is_not_deleted(broker: KafkaBroker, stack: ExitStack) -> None:
+    here = keeper(stack, broker, "5s")
+    busy = unique("busy")
+    with Member(settings(broker.bootstrap, busy), [here.source]) as member:
+        eventually(lambda: member.owned, timeout_s=PATIENCE_S, what="an assignment")
+        (refusal,) = topic_actions.delete_groups(here.client, [busy])
+        assert (refusal.subject, refusal.reason) == (busy, "NonEmptyGroup")
+
+
+def test_topic_that_is_made_meanwhile_is_as_good(broker: KafkaBroker, stack: ExitStack) -> None:
+    here = keeper(stack, broker, "5s")
+    plan = here.plan(intent("5s"))
+    assert here.act(plan).refusals == here.act(plan).refusals == []
+    wanted = WantedTopic(name=naming.failed_topic(here.group.group_id), partitions=SOURCE_PARTITIONS + 1)
+    grown = here.act(TopicsPlan(grow=(wanted,)))
+    assert (grown.grown, here.act(TopicsPlan(grow=(wanted,))).grown) == ([wanted.name], [])

@@ -1,0 +1,128 @@
+"""Workers that die in the middle of a hop: nothing is lost, and a hop that was written twice is taken once.
+
+The two exceptions that the user's guide names are shown here too, so that it goes on telling the truth.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker.workers import Kafka
+from tests.retries.scene import Flow, metric
+
+pytestmark = pytest.mark.together
+
+POINTS = ("before-produce", "after-ack", "after-commit")
+SHORT: dict[str, Any] = {"consumer__sessionTimeoutSeconds": 2}
+"""So that the one who takes over need not wait long for the dead one's session to end."""
+
+
+def killed(point: str) -> tuple[str, ...]:
+    """The command of a worker that dies at this point of its first hop."""
+    return (sys.executable, "-m", "tests.retries.killed_worker", point)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_main_worker_killed_in_a_hop_loses_nothing_and_its_second_hop_is_suppressed(
+    kafka: Kafka, tmp_path: Path, point: str
+) -> None:
+    flow = Flow(kafka, tmp_path, "1s", "2s", partitions=1)
+    flow.put([{"n": 1, "do": "fail"}])
+    with flow.worker(command=killed(point), **SHORT) as dying:
+        assert dying.wait(60) == -signal.SIGKILL
+    with flow.worker(**SHORT), flow.retry_worker() as retry:
+        flow.wait_failed(1)
+        flow.wait_drained()
+        suppressed = metric(retry, "suppressed_total")
+        told = retry.member()["retry"]["suppressed"]
+    twice = point == "after-ack"
+    assert len(kafka.read(flow.retry_topic("1s"))) == (2 if twice else 1)
+    assert suppressed == told == (1 if twice else 0)
+    attempts = Counter(each.attempt for each in flow.assert_none_early())
+    assert attempts == {0: 1 if point == "after-commit" else 2, 1: 1, 2: 1}
+    assert len(kafka.read(flow.failed)) == 1
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_retry_worker_killed_in_a_hop_loses_nothing_and_its_second_hop_is_suppressed(
+    kafka: Kafka, tmp_path: Path, point: str
+) -> None:
+    flow = Flow(kafka, tmp_path, "1s", "2s", partitions=1)
+    flow.put([{"n": 1, "do": "fail"}])
+    with flow.worker(**SHORT):
+        flow.wait_committed()
+        with flow.retry_worker(command=killed(point), **SHORT) as dying:
+            assert dying.wait(60) == -signal.SIGKILL
+        with flow.retry_worker(**SHORT) as retry:
+            flow.wait_failed(1)
+            flow.wait_drained()
+            suppressed = metric(retry, "suppressed_total")
+    twice = point == "after-ack"
+    assert len(kafka.read(flow.retry_topic("2s"))) == (2 if twice else 1)
+    assert suppressed == (1 if twice else 0)
+    attempts = Counter(each.attempt for each in flow.assert_none_early())
+    assert attempts == {0: 1, 1: 1 if point == "after-commit" else 2, 2: 1}
+    assert len(kafka.read(flow.failed)) == 1
+
+
+def test_a_copy_is_suppressed_also_by_whoever_the_partition_has_moved_to(kafka: Kafka, tmp_path: Path) -> None:
+    flow = Flow(kafka, tmp_path, "1s", partitions=1)
+    others = 50
+    flow.put([{"n": n, "do": "fail-until", "attempt": 1} for n in range(1 + others)])
+    with flow.worker(), flow.retry_worker(**SHORT) as first:
+        flow.wait_deliveries(2 * (1 + others))
+        flow.wait_drained()
+        copies = raw(kafka, flow.retry_topic("1s"))
+        first.kill()
+        with flow.retry_worker(1, **SHORT) as second:
+            flow.write(flow.retry_topic("1s"), copies[:2])
+            # Another record with the same key and value is none: it comes from somewhere else.
+            flow.put([{"n": 0, "do": "fail-until", "attempt": 1}])
+            flow.wait_deliveries(2 * (1 + others) + 2)
+            flow.wait_drained()
+            assert metric(second, "suppressed_total") == 2
+    handled = Counter((each.origin, each.attempt) for each in flow.assert_none_early())
+    assert set(handled.values()) == {1}
+    assert len(handled) == 2 * (1 + others) + 2
+
+
+def test_documented_a_record_that_comes_again_on_the_main_topic_may_succeed_and_be_retried_as_well(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    flow = Flow(kafka, tmp_path, "1s", partitions=1)
+    flow.put([{"n": 1, "do": "fail-once"}])
+    with flow.worker(command=killed("after-ack"), **SHORT) as dying:
+        assert dying.wait(60) == -signal.SIGKILL
+    with flow.worker(**SHORT) as main, flow.retry_worker() as retry:
+        flow.wait_deliveries(3)
+        flow.wait_drained()
+        done = metric(main, "records_total", result="done"), metric(retry, "records_total", result="done")
+    assert done == (1, 1)
+    assert Counter(each.attempt for each in flow.assert_none_early()) == {0: 2, 1: 1}
+    assert not kafka.read(flow.failed)
+
+
+def test_documented_the_failed_topic_may_hold_copies_of_one_record(kafka: Kafka, tmp_path: Path) -> None:
+    flow = Flow(kafka, tmp_path, "1s", partitions=1)
+    flow.put([{"n": 1, "do": "fatal"}])
+    with flow.worker(command=killed("after-ack"), **SHORT) as dying:
+        assert dying.wait(60) == -signal.SIGKILL
+    with flow.worker(**SHORT):
+        flow.wait_committed()
+    copies = kafka.read(flow.failed)
+    assert len(copies) == 2
+    assert len({(each.headers["kr-origin-offset"], each.value) for each in copies}) == 1
+
+
+def raw(kafka: Kafka, topic: str) -> list[dict[str, object]]:
+    """The records of a topic as `Flow.write` takes them, headers and all."""
+    return [
+        {"key": each.key, "value": each.value, "headers": list(each.headers.items()), "partition": each.partition}
+        for each in sorted(kafka.read(topic), key=lambda each: (each.partition, each.offset))
+    ]

@@ -1,0 +1,102 @@
+"""The largest records that a source takes come through every hop as they were, and so do those that shrink."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from tests.broker.workers import Kafka
+from tests.retries.scene import Flow
+
+pytestmark = pytest.mark.together
+
+SOURCE_LIMIT = 1_048_588
+KEY = b"key"
+FOREIGN: list[tuple[str, str | bytes | None]] = [("trace", b"t-1"), ("trace", b"t-2"), ("empty", b""), ("none", None)]
+
+
+def test_a_record_at_the_limit_of_its_source_survives_every_hop(kafka: Kafka, tmp_path: Path) -> None:
+    flow = Flow(kafka, tmp_path, "1s", "2s", "2s", partitions=1)
+    filling = os.urandom(SOURCE_LIMIT // 2).hex()
+    size = largest(flow, filling)
+    assert SOURCE_LIMIT - 300 < size < SOURCE_LIMIT
+    assert_survives(flow, value_of(filling, size))
+
+
+def test_a_record_that_only_fits_compressed_survives_every_hop(kafka: Kafka, tmp_path: Path) -> None:
+    """Topics limit what arrives, which is compressed; what it comes to when it is read may be several times that."""
+    flow = Flow(kafka, tmp_path, "1s", "2s", "2s", partitions=1)
+    value = value_of("all the same " * 400_000, 4_000_000)
+    assert write(flow, value, compression="zstd") is None
+    assert_survives(flow, value)
+
+
+def test_a_record_that_only_fits_as_its_source_compressed_it_survives_every_hop(kafka: Kafka, tmp_path: Path) -> None:
+    """Hexadecimal digits: little more than half as much for gzip and zstd, and all of it for lz4."""
+    flow = Flow(kafka, tmp_path, "1s", "2s", "2s", partitions=1)
+    value = value_of(os.urandom(1_000_000).hex(), 1_800_000)
+    assert write(flow, value, compression="lz4") is not None
+    assert write(flow, value, compression="gzip") is None
+    assert_survives(flow, value)
+
+
+def test_small_records_behind_a_large_one_are_not_refused_with_it(kafka: Kafka, tmp_path: Path) -> None:
+    flow = Flow(kafka, tmp_path, "1s", partitions=1)
+    filling = os.urandom(SOURCE_LIMIT // 2).hex()
+    values = [value_of(filling, size) for size in (300, 900_000, 300, 700_000, 300, 300)]
+    for value in values:
+        assert write(flow, value) is None
+    with flow.worker(), flow.retry_worker():
+        failed = flow.wait_failed(len(values))
+        flow.wait_drained()
+    assert [each.value for each in sorted(failed, key=lambda each: each.offset)] == values
+
+
+def assert_survives(flow: Flow, value: bytes) -> None:
+    with flow.worker(), flow.retry_worker():
+        (failed,) = flow.wait_failed(1)
+        flow.wait_drained()
+    assert (failed.key, failed.value) == (KEY, value)
+    assert [each.attempt for each in flow.assert_none_early()] == [0, 1, 2, 3]
+    assert {name: failed.headers[name] for name in ("trace", "empty", "none")} == dict(FOREIGN)
+    assert failed.headers["kr-error-class"] == b"ValueError", "there was room for the details"
+
+
+def value_of(filling: str, size: int) -> bytes:
+    """A value of exactly this many bytes that asks to fail."""
+    frame = json.dumps({"n": 1, "do": "fail", "filling": ""}).encode()
+    value = frame.replace(b'""}', b'"' + filling[: size - len(frame)].encode() + b'"}')
+    assert len(value) == size
+    return value
+
+
+def largest(flow: Flow, filling: str) -> int:
+    """The size of the largest value that the source takes; it holds a record of that size afterwards, and no other."""
+    taken, refused = 0, SOURCE_LIMIT
+    low = SOURCE_LIMIT - 300
+    while refused - low > 1:
+        middle = (low + refused) // 2
+        # Judged by a twin of the source, so that the source holds only the largest.
+        if write(flow, value_of(filling, middle), topic=flow.output) is None:
+            taken = low = middle
+        else:
+            refused = middle
+    assert write(flow, value_of(filling, taken)) is None
+    return taken
+
+
+def write(flow: Flow, value: bytes, *, topic: str | None = None, compression: str = "none") -> Any:
+    """Write one record; the error when the broker refuses it."""
+    errors: list[Any] = []
+    settings = {"message.max.bytes": 100_000_000, "compression.type": compression}
+    producer = confluent_kafka.Producer({"bootstrap.servers": flow.kafka.bootstrap, **settings})
+    producer.produce(
+        topic or flow.source, value, KEY, headers=FOREIGN, on_delivery=lambda error, _: errors.append(error)
+    )
+    assert producer.flush(30) == 0
+    return errors[0]

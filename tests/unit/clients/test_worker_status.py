@@ -1,0 +1,44 @@
+"""What the operator reads of a worker is what the worker tells: its own page goes through the operator's reader."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from fleet_consumer.worker.brake import BreakerPicture
+from fleet_consumer.worker.member import WorkerState, member_document
+from fleet_operator.clients.worker_status import parse_member
+from fleet_operator.planning.observation import BreakerObservation
+
+SINCE = 1_700_000_000.0
+
+
+def told(state: str | None) -> bytes:
+    """The page of a worker whose breaker is in this state; None for one that keeps no budget."""
+    worker = WorkerState("a1b2c3d4e5", 300.0, "shop.orders.0a1b2c3d-0")
+    if state is not None:
+        worker.breaker = lambda: BreakerPicture(state, SINCE, 66.66)
+    return json.dumps(member_document(worker)).encode()
+
+
+@pytest.mark.parametrize(("state", "is_open"), [("Open", True), ("HalfOpen", True), ("Closed", False), (None, False)])
+def test_breaker_of_a_worker_is_read_as_it_tells_it(state: str | None, is_open: bool) -> None:
+    seen = parse_member("orders-0", told(state))
+    assert seen is not None
+    assert seen.breaker_open is is_open
+    assert seen.breaker == (None if state is None else BreakerObservation(state=state, since=SINCE))
+
+
+def test_share_of_failures_alone_is_no_news() -> None:
+    seen = parse_member("orders-0", told("Open"))
+    assert seen is not None
+    assert seen.breaker is not None
+    assert seen.breaker.failure_percent == 66.7
+    assert replace(seen, breaker=replace(seen.breaker, failure_percent=80.0)) == seen
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"breaker": 7}', b'{"breaker": {"since": "x"}}', b"\xff"])
+def test_page_that_is_none_of_ours_says_nothing(body: bytes) -> None:
+    assert parse_member("orders-0", body) is None

@@ -1,0 +1,265 @@
+"""What waits, what is due and since when, against logs whose every record's time is known.
+
+The model answers offsets by time as a broker does, from the list of append times; the expectation is counted from the
+same list, record by record, without any search.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet_consumer.wire.describe_groups import DescribedGroup
+from fleet_operator.observe import flow as flows
+from fleet_operator.observe.due import Found
+from fleet_operator.observe.flow import FlowMemory
+from fleet_operator.observe.folding import GroupFacts
+from fleet_operator.observe.settings import GroupInterest, retry_interest
+from fleet_operator.planning.observation import RetryObservation, TopicObservation
+
+TOPIC, REDRIVE, FAILED = "_fleet.g.retry.10s", "_fleet.g.redrive", "_fleet.g.failed"
+DELAY_MS = 10_000
+NOW_MS = 10_000_000
+INTEREST = GroupInterest(group_id="g", topics=("orders",), failed_topic=FAILED, retry=retry_interest("g", ["10s"]))
+EMPTY = DescribedGroup(
+    error_code=0, group_id="g.retry", group_state="Empty", protocol_type="", protocol_data="", members=()
+)
+Partition = tuple[str, int]
+
+
+@dataclass
+class Log:
+    """One partition: append times of the records from offset `start` on, and the committed offset."""
+
+    times: list[int] = field(default_factory=list)
+    start: int = 0
+    committed: int | None = None
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.times)
+
+    @property
+    def position(self) -> int:
+        return self.start if self.committed is None else max(self.committed, self.start)
+
+    def first_at(self, time_ms: int) -> Found | None:
+        return next((Found(self.start + i, t) for i, t in enumerate(self.times) if t >= time_ms), None)
+
+    def waiting(self) -> list[int]:
+        return self.times[self.position - self.start :]
+
+
+@dataclass
+class Cluster:
+    """The partitions of one flow, looked at as often as a test likes."""
+
+    logs: dict[Partition, Log]
+    memory: FlowMemory = field(default_factory=FlowMemory)
+    silent: set[Partition] = field(default_factory=set)
+    rounds: int = 0
+    asked: int = 0
+
+    def look(self, now_ms: int, facts: GroupFacts | None = None) -> RetryObservation:
+        facts = facts or GroupFacts("g.retry", 1, EMPTY)
+        if facts.committed is None and facts.error is None:
+            facts.committed = {key: log.committed for key, log in self.logs.items() if log.committed is not None}
+        counts = Counter(name for name, _ in self.logs)
+        topics = {name: TopicObservation(partitions=count) for name, count in counts.items()}
+        topics.setdefault(REDRIVE, TopicObservation(partitions=0, error="TopicNotFound"))
+        self.memory.take_starts(set(topics), {key: log.start for key, log in self.logs.items()}, 0.0)
+        ends = {key: log.end for key, log in self.logs.items()}
+        assert INTEREST.retry
+        spans = self.memory.spans(INTEREST.retry, facts, topics, ends)
+        self.rounds = self.asked = 0
+        self.memory.search([spans], now_ms, self._ask)
+        return self.memory.fold(INTEREST, facts, topics, spans, now_ms / 1000)
+
+    def _ask(self, times: Mapping[Partition, int]) -> dict[Partition, Found | None]:
+        self.rounds += 1
+        self.asked += len(times)
+        return {key: self.logs[key].first_at(time_ms) for key, time_ms in times.items() if key not in self.silent}
+
+
+def one(times: list[int], *, start: int = 0, committed: int | None = None) -> Cluster:
+    return Cluster({(TOPIC, 0): Log(times, start, committed)})
+
+
+def times_seen(seen: RetryObservation) -> tuple[int | None, int | None, float | None, float | None]:
+    return seen.waiting, seen.due_lag, seen.oldest_due_at, seen.next_due_at
+
+
+def test_empty_topic_has_nothing_waiting_and_asks_nothing() -> None:
+    cluster = one([])
+    assert times_seen(cluster.look(NOW_MS)) == (0, 0, None, None)
+    assert cluster.rounds == 0
+
+
+def test_nothing_due_yet_tells_when_the_head_is() -> None:
+    cluster = one([NOW_MS - 4_000, NOW_MS - 1_000])
+    assert times_seen(cluster.look(NOW_MS)) == (2, 0, None, (NOW_MS + 6_000) / 1000)
+    assert cluster.rounds == 1
+
+
+def test_record_is_due_at_its_time_plus_the_delay_and_not_a_millisecond_sooner() -> None:
+    assert one([NOW_MS - DELAY_MS]).look(NOW_MS).due_lag == 1
+    assert one([NOW_MS - DELAY_MS + 1]).look(NOW_MS).due_lag == 0
+
+
+def test_next_time_is_told_too_soon_rather_than_too_late_where_a_worker_with_a_fast_clock_was_early() -> None:
+    seen = one([NOW_MS - 4_000, NOW_MS - 1_000], committed=1).look(NOW_MS)
+    assert times_seen(seen) == (1, 0, None, (NOW_MS + 6_000) / 1000)
+
+
+def test_all_due_has_no_next_time() -> None:
+    seen = one([NOW_MS - 60_000, NOW_MS - 50_000]).look(NOW_MS)
+    assert (seen.waiting, seen.due_lag, seen.next_due_at) == (2, 2, None)
+
+
+def test_head_that_was_seen_waiting_needs_no_search_when_it_is_overdue() -> None:
+    cluster = one([NOW_MS - 4_000, NOW_MS])
+    cluster.look(NOW_MS)
+    seen = cluster.look(NOW_MS + 7_000)
+    assert times_seen(seen) == (2, 1, (NOW_MS + 6_000) / 1000, (NOW_MS + 10_000) / 1000)
+    assert cluster.rounds == 1
+
+
+def test_standing_flow_is_not_asked_again_until_something_becomes_due() -> None:
+    cluster = one([NOW_MS - 4_000, NOW_MS])
+    cluster.look(NOW_MS)
+    before = cluster.look(NOW_MS + 5_000)
+    assert (cluster.rounds, before.due_lag) == (0, 0)
+    cluster.logs[TOPIC, 0].times.append(NOW_MS + 5_500)
+    assert cluster.look(NOW_MS + 5_900).waiting == 3
+    assert cluster.rounds == 0
+
+
+def test_commit_below_the_start_of_the_log_counts_from_the_start() -> None:
+    seen = one([NOW_MS - 50_000, NOW_MS], start=100, committed=20).look(NOW_MS)
+    assert (seen.waiting, seen.due_lag) == (2, 1)
+
+
+def test_records_of_one_instant_are_all_due_at_it() -> None:
+    cluster = one([NOW_MS - 70_000] * 5 + [NOW_MS] * 2, committed=3)
+    for _ in range(20):
+        seen = cluster.look(NOW_MS)
+    assert times_seen(seen) == (4, 2, (NOW_MS - 60_000) / 1000, (NOW_MS + 10_000) / 1000)
+
+
+def test_redrive_topic_is_due_at_once() -> None:
+    cluster = Cluster({(TOPIC, 0): Log(), (REDRIVE, 0): Log([NOW_MS - 2_000, NOW_MS - 1_000])})
+    for _ in range(20):
+        seen = cluster.look(NOW_MS)
+    assert times_seen(seen) == (2, 2, (NOW_MS - 2_000) / 1000, None)
+    assert seen.topics[REDRIVE].waiting == 2
+    assert seen.drained_topics == {TOPIC}
+
+
+def test_partition_that_does_not_answer_makes_the_sums_unknown_and_not_less() -> None:
+    cluster = Cluster({(TOPIC, 0): Log([NOW_MS - 50_000]), (TOPIC, 1): Log([NOW_MS - 50_000])}, silent={(TOPIC, 1)})
+    seen = cluster.look(NOW_MS)
+    assert (seen.waiting, seen.due_lag, seen.counted) == (2, None, False)
+
+
+def test_flow_whose_group_cannot_be_asked_is_unknown() -> None:
+    cluster = one([NOW_MS - 50_000])
+    seen = cluster.look(NOW_MS, GroupFacts("g.retry", error="CoordinatorLoadInProgress"))
+    assert (seen.state, seen.error) == ("Unknown", "CoordinatorLoadInProgress")
+    assert times_seen(seen) == (None, None, None, None)
+    assert seen.topics[TOPIC].waiting is None
+    assert seen.drained_topics == frozenset()
+
+
+def test_topic_that_does_not_exist_yet_holds_nothing() -> None:
+    seen = one([]).look(NOW_MS)
+    assert (seen.topics[REDRIVE].waiting, seen.topics[REDRIVE].error) == (0, "TopicNotFound")
+    assert seen.topics[FAILED].waiting is None
+
+
+def test_topic_that_was_made_anew_is_unknown_until_its_start_is() -> None:
+    cluster = one([NOW_MS], start=500, committed=500)
+    cluster.look(NOW_MS)
+    assert INTEREST.retry
+    topics = {TOPIC: TopicObservation(partitions=1)}
+    facts = GroupFacts("g.retry", 1, EMPTY, {(TOPIC, 0): 500})
+    assert cluster.memory.starts_wanted({TOPIC}, 1.0) == set()
+    assert cluster.memory.spans(INTEREST.retry, facts, topics, {(TOPIC, 0): 3}) == {(TOPIC, 0): None}
+    assert cluster.memory.starts_wanted({TOPIC}, 1.0) == {TOPIC}
+
+
+def test_long_outage_is_dated_within_one_look() -> None:
+    """A record each 10 ms for an hour, none handled: a look tells the age to a sixteenth, the next ones exactly."""
+    first = NOW_MS - 3_600_000
+    cluster = one(list(range(first, NOW_MS, 10)), start=1000)
+    seen = cluster.look(NOW_MS)
+    truth = (first + DELAY_MS) / 1000
+    assert seen.oldest_due_at
+    assert truth <= seen.oldest_due_at <= truth + 3_600 / 16 + 1
+    assert cluster.rounds <= 1 + flows.SEARCH_ROUNDS_MAX
+    for _ in range(30):
+        seen = cluster.look(NOW_MS)
+    assert seen.oldest_due_at == truth
+    cluster.look(NOW_MS)
+    assert cluster.rounds == 0
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Log:
+    """Up to forty records of the last hundred seconds, many of one instant, some deleted, some handled."""
+    times = sorted(draw(st.lists(st.integers(NOW_MS - 100_000, NOW_MS), max_size=40)))
+    grain = draw(st.sampled_from((1, 7_000)))
+    times = [time - time % grain for time in times]
+    start = draw(st.integers(0, 5))
+    due = sum(1 for time in times if time + DELAY_MS <= NOW_MS)
+    committed = draw(st.none() | st.integers(0, start + due))
+    return Log(times, start, committed)
+
+
+@settings(max_examples=150, deadline=None, print_blob=True)
+@given(st.lists(logs(), min_size=1, max_size=4), st.lists(st.integers(0, 8_000), min_size=1, max_size=6))
+def test_counts_and_times_are_those_of_the_records(found: list[Log], pauses: list[int]) -> None:
+    """Invariants over several looks while time goes on and workers handle what is due:
+
+    counts are exact in every look; the next time is exact; the oldest is never told to be older than it is, never due
+    in the future, and exact once the search had its rounds.
+    """
+    cluster = Cluster({(TOPIC, index): log for index, log in enumerate(found)})
+    now_ms = NOW_MS
+    for pause in pauses:
+        now_ms += pause
+        _check(cluster, now_ms, exact=False)
+        for log in cluster.logs.values():
+            due = sum(1 for time in log.waiting() if time + DELAY_MS <= now_ms)
+            log.committed = log.position + due // 2
+    for _ in range(40):
+        cluster.look(now_ms)
+    _check(cluster, now_ms, exact=True)
+
+
+def _check(cluster: Cluster, now_ms: int, *, exact: bool) -> None:
+    seen = cluster.look(now_ms)
+    due_at = [time + DELAY_MS for log in cluster.logs.values() for time in log.waiting()]
+    overdue = [time for time in due_at if time <= now_ms]
+    ahead = [time for time in due_at if time > now_ms]
+    assert (seen.waiting, seen.due_lag) == (len(due_at), len(overdue))
+    assert seen.next_due_at == (min(ahead) / 1000 if ahead else None)
+    if not overdue:
+        assert seen.oldest_due_at is None
+        return
+    assert seen.oldest_due_at is not None
+    assert min(overdue) / 1000 <= seen.oldest_due_at <= now_ms / 1000
+    if exact:
+        assert seen.oldest_due_at == pytest.approx(min(overdue) / 1000, abs=1e-6)
+
+
+def test_ten_thousand_standing_partitions_cost_no_question() -> None:
+    cluster = Cluster({(TOPIC, index): Log([NOW_MS - 1_000]) for index in range(10_000)})
+    cluster.look(NOW_MS)
+    assert (cluster.rounds, cluster.asked) == (1, 10_000)
+    cluster.look(NOW_MS + 5_000)
+    assert cluster.rounds == 0

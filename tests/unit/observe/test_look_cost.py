@@ -1,0 +1,149 @@
+"""What a look costs: requests grow with brokers and with what happens, not with groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from fleet_consumer import naming
+from fleet_operator.observe.flow import FlowMemory
+from fleet_operator.observe.look import ConfigFacts, Look
+from fleet_operator.observe.settings import GroupInterest, retry_interest
+from fleet_operator.planning.observation import ClusterObservation
+from tests.support.clock import StillClock
+from tests.unit.observe.scripted_cluster import ScriptedCluster
+
+DELAYS = ("5s", "30s", "5m")
+BROKERS, PARTITIONS = 3, 6
+CONFIGS = {"max.message.bytes": "1048588", "cleanup.policy": "delete"}
+
+
+@dataclass
+class Estate:
+    """So many groups with a retry flow each, on one cluster."""
+
+    groups: int
+    clock: StillClock = field(default_factory=StillClock)
+    memory: FlowMemory = field(default_factory=FlowMemory)
+    configs: ConfigFacts = field(default_factory=ConfigFacts)
+    last: ClusterObservation | None = None
+
+    def __post_init__(self) -> None:
+        self.interests = {name: _interest(name) for name in (f"group-{n}" for n in range(self.groups))}
+        topics = [topic for interest in self.interests.values() for topic in interest.named_topics]
+        self.cluster = ScriptedCluster(
+            BROKERS, {(t, p): [] for t in topics for p in range(PARTITIONS)}, configs=CONFIGS
+        )
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.clock.wall() * 1000)
+
+    def write(self, delay: str, *, ago_s: int, count: int = 1) -> None:
+        """A record in one partition of every group's topic of this delay."""
+        for name in self.interests:
+            log = self.cluster.logs[naming.retry_topic(name, delay), 0]
+            log += [self.now_ms - ago_s * 1000] * count
+
+    def look(self, after_s: float = 5.0) -> ClusterObservation:
+        self.clock.now += after_s
+        look = Look(
+            client=cast(Any, self.cluster),
+            clock=self.clock,
+            interests=self.interests,
+            last=self.last,
+            configs=self.configs,
+            memory=self.memory,
+            stopping=lambda: False,
+        )
+        self.last = look.take()
+        return self.last
+
+
+def _interest(name: str) -> GroupInterest:
+    return GroupInterest(
+        group_id=name,
+        topics=(f"source-of-{name}",),
+        failed_topic=naming.failed_topic(name),
+        retry=retry_interest(name, DELAYS),
+    )
+
+
+def test_hundred_groups_cost_no_more_requests_than_ten() -> None:
+    """Of settings a broker is asked for 250 topics at once; everything else is one request for all groups."""
+    costs = {}
+    for groups in (10, 100):
+        estate = Estate(groups)
+        estate.write("30s", ago_s=10)
+        estate.look()
+        first = estate.cluster.per_broker(without=["DescribeConfigsRequest"])
+        estate.look()
+        costs[groups] = (first, estate.cluster.per_broker())
+    assert costs[10] == costs[100]
+
+
+def test_waiting_flow_costs_one_question_when_something_becomes_due_and_none_before() -> None:
+    estate = Estate(20)
+    estate.look()
+    estate.cluster.asked.clear()
+    estate.look()
+    quiet = estate.cluster.per_broker()
+    estate.write("30s", ago_s=0)
+    estate.look()
+    assert estate.cluster.per_broker() == quiet + 1  # up to where it is due
+    for _ in range(4):
+        seen = estate.look()
+        assert estate.cluster.per_broker() == quiet
+    flow = seen.groups["group-7"].retry
+    assert flow
+    assert (flow.waiting, flow.due_lag, flow.next_due_at) == (1, 0, estate.clock.wall() + 5)
+    seen = estate.look()
+    assert estate.cluster.per_broker() == quiet + 1
+    flow = seen.groups["group-7"].retry
+    assert flow
+    assert (flow.due_lag, flow.oldest_due_at) == (1, estate.clock.wall())
+
+
+def test_long_outage_costs_a_bounded_number_of_questions() -> None:
+    estate = Estate(20)
+    for age in range(4_000, 0, -40):
+        estate.write("5s", ago_s=age)
+    estate.look()
+    estate.cluster.asked.clear()
+    for _ in range(10):
+        seen = estate.look()
+        asked = estate.cluster.asked[0, "ListOffsetsRequest"]
+        estate.cluster.asked.clear()
+        assert asked <= 2 + 1 + 8  # ends and starts, up to where it is due, the search
+    assert {round(group.retry.oldest_due_at or 0) for group in seen.groups.values() if group.retry} == {
+        1_700_000_000 + 1000 - 4_000 + 5
+    }
+
+
+def test_settings_are_asked_once_a_minute_and_spread_over_the_brokers() -> None:
+    estate = Estate(50)  # 300 topics, so two requests
+    estate.look()
+    asked = {node: estate.cluster.asked[node, "DescribeConfigsRequest"] for node in range(BROKERS)}
+    assert sum(asked.values()) == 2 + 2  # and two about __consumer_offsets
+    estate.cluster.asked.clear()
+    for _ in range(11):
+        estate.look()
+    assert sum(estate.cluster.asked[node, "DescribeConfigsRequest"] for node in range(BROKERS)) == 0
+    estate.look()
+    assert sum(estate.cluster.asked[node, "DescribeConfigsRequest"] for node in range(BROKERS)) == 2
+
+
+def test_broker_that_is_silent_costs_its_partitions_and_is_asked_no_more_in_that_look() -> None:
+    estate = Estate(10)
+    estate.write("5s", ago_s=60)
+    estate.look()
+    estate.cluster.silent.add(0)
+    estate.cluster.asked.clear()
+    estate.write("5s", ago_s=50)
+    seen = estate.look()
+    for group in seen.groups.values():
+        flow = group.retry
+        assert flow
+        assert (flow.waiting, flow.due_lag, flow.counted) == (None, None, False)
+        assert flow.error
+    assert estate.cluster.asked[0, "ListOffsetsRequest"] <= 2

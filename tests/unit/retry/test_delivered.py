@@ -1,0 +1,48 @@
+"""A retried record is its origin to whoever handles it, and behaves as every record does."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+
+from fleet_consumer.record import Delivery, Record
+from fleet_consumer.retry.delivered import RetriedRecord, retried, story_of
+from fleet_consumer.retry.headers import Origin, Story
+
+STORY = Story(Origin("flights", 3, 42, 1_357), 2, 99, "a1b2c3d4e5")
+READ = Record(
+    "_fleet.orders.retry.5s", 1, 7, 5_000, b"k", b"v", [("a", b"1"), ("kr-attempt", b"2"), ("a", None)], leader_epoch=4
+)
+
+
+def test_handler_sees_the_origin_and_finds_beside_it_where_the_record_was_read() -> None:
+    record = retried(READ, STORY)
+    assert (record.topic, record.partition, record.offset, record.timestamp) == ("flights", 3, 42, 1_357)
+    assert (record.key, record.value, record.headers) == (b"k", b"v", [("a", b"1"), ("a", None)])
+    assert (record.attempt, record.first_failed_at) == (2, 99)
+    assert record.delivery == Delivery("_fleet.orders.retry.5s", 1, 7, 5_000, 2)
+
+
+def test_epoch_belongs_to_the_partition_whose_offset_is_committed() -> None:
+    assert retried(READ, STORY).leader_epoch == 4
+
+
+def test_first_delivery_is_its_own_origin() -> None:
+    assert READ.delivery == Delivery(READ.topic, READ.partition, READ.offset, READ.timestamp, 0)
+    assert story_of(READ) == Story(Origin(READ.topic, READ.partition, READ.offset, READ.timestamp))
+    assert story_of(retried(READ, STORY)) is STORY
+
+
+def test_copies_of_any_kind_are_whole() -> None:
+    record = retried(READ, STORY)
+    replaced = dataclasses.replace(record, value={"n": 1})
+    assert isinstance(replaced, RetriedRecord)
+    assert (replaced.delivery, replaced.value) == (record.delivery, {"n": 1})
+    assert copy.copy(record) == copy.deepcopy(record) == pickle.loads(pickle.dumps(record)) == record
+
+
+def test_decoding_in_place_leaves_what_was_read_alone() -> None:
+    record = retried(READ, STORY)
+    record.value = {"n": 1}
+    assert READ.value == b"v"

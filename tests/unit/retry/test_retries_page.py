@@ -1,0 +1,140 @@
+"""The page about retries: its objects are accepted, its handler does what the table says, its names are the code's."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fleet_consumer import naming
+from fleet_consumer.patterns import REPETITIONS_MAX, SEARCHED_CHARACTERS_MAX
+from fleet_consumer.record import Record
+from fleet_consumer.redrive.job import Outcome
+from fleet_consumer.retry import headers
+from fleet_consumer.retry.budget import PROBES
+from fleet_consumer.retry.failure import Failure, FailureReason, classify
+from fleet_consumer.retry.policy import Policies, parse_policies
+from fleet_consumer.retry.routing import Dropped, route
+from fleet_consumer.retry.spring import PREFIX, spring_aliases
+from fleet_consumer.retry.suppression import REBUILD_RECORDS, WINDOW_RECORDS
+from fleet_consumer.worker import redrive_command
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.api.v1alpha1.redrive import Redrive
+from fleet_operator.api.v1alpha1.retrypolicy import RetryPolicy
+from fleet_operator.planning import redrive_needs
+from fleet_operator.planning.retry_policy import expand
+
+PAGE = (Path(__file__).parents[3] / "docs" / "retries.md").read_text()
+SERVER = {"metadata": {"namespace": "shop", "uid": "0f6c2f3e-8f0e-4e0d-9a1b-000000000001", "generation": 1}}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def rows(title: str) -> list[list[str]]:
+    """The rows of the table whose first column has this title."""
+    table = re.search(rf"^\| {re.escape(title)} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    assert table is not None, title
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[1].splitlines()]
+
+
+def objects() -> dict[str, Any]:
+    """The objects of the page by kind, as the API server would give them."""
+    found = {}
+    for text in blocks("yaml"):
+        document = yaml.safe_load(text)
+        document["metadata"] |= SERVER["metadata"]
+        found[document["kind"]] = document
+    return found
+
+
+def policies() -> Policies:
+    """What workers of the page's group are given."""
+    revision = expand(RetryPolicy.model_validate(objects()["RetryPolicy"]))
+    return parse_policies(
+        {
+            "version": 1,
+            "policy": "standard",
+            "current": revision.hash,
+            "revisions": {revision.hash: dict(revision.content)},
+            "delays": sorted(set(revision.content["sequence"])),
+            "partitions": 4,
+            "maxMessageBytes": 1_114_124,
+        }
+    )
+
+
+def test_every_object_is_one_that_the_operator_takes() -> None:
+    found = objects()
+    assert set(found) == {"RetryPolicy", "ConsumerGroup", "Redrive"}
+    group = ConsumerGroup.model_validate(found["ConsumerGroup"])
+    assert group.spec.retry is not None
+    assert group.spec.retry.policy_ref.name == found["RetryPolicy"]["metadata"]["name"]
+    redrive = Redrive.model_validate(found["Redrive"])
+    assert redrive_needs.find_refusal(redrive) is None
+    assert redrive.spec.group_ref.name == group.metadata.name
+
+
+def test_handler_sends_its_records_where_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    (source,) = blocks("python")
+    module: dict[str, Any] = {"__name__": "shop"}
+    exec(compile(source, "shop.py", "exec"), module)
+    for value, becomes in rows("Value"):
+        record = Record("orders", 0, 0, 0, b"k", value.strip("`"))
+        try:
+            module["handle"](record)
+        except Exception as error:
+            verdict = classify(error, policies().newest)
+            way = route(record, verdict, policies().newest, group_id="orders", now_ms=1)
+        assert ("dropped" if isinstance(way, Dropped) else f"`{way.topic}`") == becomes, value
+
+
+FAILURE = Failure(FailureReason.EXHAUSTED, "ValueError", "no", "exception=ValueError")
+
+
+def test_table_of_headers_says_which_copies_have_which() -> None:
+    record, story = Record("t", 0, 0, 0, b"", b""), headers.Story(headers.Origin("t", 0, 0, 0), first_failed_at=1)
+    newest = policies().newest
+    failed = headers.failed_headers(record, FAILURE, group_id="g", now_ms=1, story=story, policy=newest)
+    written = {
+        "retry": headers.hop_headers(record, story, FAILURE, newest, delay_s=5, group_id="g", now_ms=1),
+        "failed": failed,
+        "redrive": headers.redriven_headers(failed, story, redrive_id="x", source="0:1", now_ms=1),
+    }
+    told: dict[str, set[str]] = {where: set() for where in written}
+    for name, _, where in rows("Header"):
+        places = {"all": list(written), "after a redrive": ["redrive"]}.get(where, where.split(", "))
+        for place in places:
+            told[place].add(name.strip("`"))
+    assert told == {where: set(dict(names)) for where, names in written.items()}
+
+
+def test_page_names_every_reason_and_every_header_of_the_spring_profile() -> None:
+    for reason in FailureReason:
+        assert f"`{reason.value}`" in PAGE
+    spring = {name for name, _ in spring_aliases(headers.Origin("t", 0, 0, 0), b"", b"", b"")}
+    assert set(re.findall(rf"`({PREFIX}[a-z-]+)`", PAGE)) == spring
+
+
+def test_numbers_and_topics_of_the_page_are_the_codes() -> None:
+    assert f"{WINDOW_RECORDS:,} records" in PAGE
+    assert f"last {REBUILD_RECORDS:,} before" in PAGE
+    assert f"first {SEARCHED_CHARACTERS_MAX} characters" in PAGE
+    assert (REPETITIONS_MAX, "At most three repetitions" in PAGE) == (3, True)
+    assert (PROBES, "three successes in a row" in PAGE) == (3, True)
+    topics = {naming.retry_topic("orders", "5m"), naming.redrive_topic("orders"), naming.failed_topic("orders")}
+    assert all(f"`{topic}`" in PAGE for topic in topics)
+    assert f"`{naming.retry_group('orders')}`" in PAGE
+
+
+def test_last_line_and_exit_codes_of_the_command_are_those_of_the_page() -> None:
+    (line,) = [line for text in blocks("console") for line in text.splitlines() if line.startswith("{")]
+    assert list(json.loads(line)) == ["ok", *Outcome.__dataclass_fields__]
+    codes = (redrive_command.EXIT_DONE, redrive_command.EXIT_SETTINGS, redrive_command.EXIT_SURROUNDINGS)
+    assert "It ends with {} when it is done, {} when its settings are wrong, {} when".format(*codes) in PAGE
+    assert redrive_command.DEFAULT_CONFIG in PAGE
