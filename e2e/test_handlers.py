@@ -10,7 +10,7 @@ import yaml
 
 from e2e.cluster import ROOT, conditions, eventually
 from e2e.conftest import FleetMaker
-from e2e.demo.fleet import FlightFleet
+from e2e.demo.fleet import FlightFleet, owned_partitions
 
 HTTP_EXAMPLE = ROOT / "examples" / "http"
 
@@ -65,19 +65,6 @@ def wait_values(fleet: FlightFleet, topic: str, wanted: set[str]) -> None:
     eventually(probe, timeout_s=60, what=f"{topic} holds {sorted(wanted)}")
 
 
-def owned(status: dict[str, Any], members: int) -> set[tuple[str, int]]:
-    """Every partition that a member owns; an owner more than one for a partition is an error."""
-    pairs: list[tuple[str, int]] = []
-    assert len(status["members"]) == members
-    for member in status["members"]:
-        for part in filter(None, member["partitions"].split(",")):
-            first, _, last = part.partition("-")
-            pairs += [(member["id"], number) for number in range(int(first), int(last or first) + 1)]
-    numbers = [number for _, number in pairs]
-    assert len(numbers) == len(set(numbers)), pairs
-    return {("", number) for number in numbers}
-
-
 def test_http_handler_serves_its_worker_as_a_native_sidecar(fleet_of: FleetMaker) -> None:
     """The example: a tiny server of the standard library, on the port that the worker would have taken for itself."""
     fleet = fleet_of("served")
@@ -129,7 +116,7 @@ def test_m13_random_assignor_of_a_config_map_runs_in_pods(fleet_of: FleetMaker) 
     )
     status = fleet.wait_stable(members=2)
     assert status["assignor"] == "random"
-    assert owned(status, 2) == {("", number) for number in range(12)}
+    assert owned_partitions(status) == list(range(12))
     fleet.inside("write", "--topic", fleet.source, stdin=b"one tea\ntwo teas\n")
     wait_values(fleet, fleet.output, {"ONE TEA", "TWO TEAS"})
 

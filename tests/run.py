@@ -1,4 +1,4 @@
-"""Runs every suite in order of cost, and ends with what was skipped and why.
+"""Runs every suite in order of cost, and ends with what failed, what was skipped, and why.
 
 `make test` is this. Each suite is a pytest run of its own, so that a crash in one cannot hide another. The first
 suite that fails does not stop the later ones: a person gets the whole picture from one run. With `CI=true` a skipped
@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+REASON_MAX = 1_000
+"""Characters of a failure's reason in the summary; the whole of it stands above, in its suite's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +46,13 @@ SUITES: tuple[Suite, ...] = (
 
 @dataclass(slots=True)
 class Outcome:
-    """What one suite's run came to; `skipped` pairs a test's name with its reason."""
+    """What one suite's run came to; `failed` and `skipped` pair a test's name with its reason."""
 
     name: str
     seconds: float
     exit_code: int
     passed: int = 0
-    failed: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -61,10 +63,13 @@ def read_report(path: Path, outcome: Outcome) -> None:
     for case in ElementTree.parse(path).getroot().iter("testcase"):
         name = f"{case.get('classname')}::{case.get('name')}"
         skip = case.find("skipped")
+        wrong = case.find("failure")
+        # Not `or`: an element without children is false.
+        wrong = case.find("error") if wrong is None else wrong
         if skip is not None:
             outcome.skipped.append((name, skip.get("message") or "no reason given"))
-        elif case.find("failure") is not None or case.find("error") is not None:
-            outcome.failed += 1
+        elif wrong is not None:
+            outcome.failed.append((name, wrong.get("message") or "no reason given"))
         else:
             outcome.passed += 1
 
@@ -98,7 +103,8 @@ def run_lint() -> Outcome:
         ).returncode
         outcome.exit_code = outcome.exit_code or code
         outcome.passed += code == 0
-        outcome.failed += code != 0
+        if code:
+            outcome.failed.append((" ".join(check), f"exit code {code}"))
     outcome.seconds = time.monotonic() - started
     return outcome
 
@@ -111,9 +117,13 @@ def verdict(outcomes: Sequence[Outcome], *, ci: bool) -> int:
         crashed = outcome.exit_code not in (0, 1) and not outcome.failed
         bad = bad or outcome.exit_code != 0
         print(
-            f"{outcome.name:<10} {outcome.seconds:6.0f} s  {outcome.passed} passed, {outcome.failed} failed, "
+            f"{outcome.name:<10} {outcome.seconds:6.0f} s  {outcome.passed} passed, {len(outcome.failed)} failed, "
             f"{len(outcome.skipped)} skipped" + (f"  (exit code {outcome.exit_code})" if crashed else "")
         )
+    failed = [(outcome.name, *entry) for outcome in outcomes for entry in outcome.failed]
+    print("failed: " + ("none" if not failed else ""))
+    for suite, name, reason in failed:
+        print(f"  {suite}: {name}: {reason[:REASON_MAX]}")
     skipped = [(outcome.name, *entry) for outcome in outcomes for entry in outcome.skipped]
     print("skipped: " + ("none" if not skipped else ""))
     for suite, name, reason in skipped:
@@ -121,8 +131,8 @@ def verdict(outcomes: Sequence[Outcome], *, ci: bool) -> int:
     if skipped and ci:
         print("CI=true: a skipped test is a failure")
         bad = True
-    passed, failed = sum(o.passed for o in outcomes), sum(o.failed for o in outcomes)
-    print(f"{passed} passed, {failed} failed, {len(skipped)} skipped", flush=True)
+    passed = sum(outcome.passed for outcome in outcomes)
+    print(f"{passed} passed, {len(failed)} failed, {len(skipped)} skipped", flush=True)
     return 1 if bad else 0
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -138,7 +139,11 @@ class FlightFleet:
         return self.cluster.get("consumergroups.consumerfleet.io", self.name, namespace=self.namespace) or {}
 
     def wait_stable(self, *, members: int, timeout_s: float = 120.0) -> dict[str, Any]:
-        """Wait until the group is Stable and Ready with this many members; return its status."""
+        """Wait until the group is Stable and Ready, and so many members own each partition once; return its status.
+
+        Stable alone is not the end of a cooperative rebalance: between its two rounds the group is Stable as well,
+        while what one member gave up is not yet another's.
+        """
 
         def probe() -> dict[str, Any] | None:
             found = self.group()
@@ -147,9 +152,12 @@ class FlightFleet:
             assert status.get("state") == "Stable", status.get("state")
             assert status.get("memberCount") == members, status.get("memberCount")
             assert seen.get("Ready") == "True", conditions(found).get("Ready")
+            owned = owned_partitions(status)
+            assert owned, "nobody owns anything"
+            assert owned == list(range(status["partitions"])), owned
             return status
 
-        return eventually(probe, timeout_s=timeout_s, what=f"{self.name} is Stable with {members} members")
+        return eventually(probe, timeout_s=timeout_s, what=f"{self.name} is Stable, shared by {members} members")
 
     def produce(self, *, pause_seconds_per_thousand: float = 0.0) -> int:
         """Write all flights to the source topic; with a pause, slowly enough for faults in the middle."""
@@ -296,3 +304,16 @@ def tools_pod(image: str) -> dict[str, Any]:
             "volumes": [{"name": "demo", "configMap": {"name": TOOLS}}],
         },
     }
+
+
+def owned_partitions(status: Mapping[str, Any]) -> list[int]:
+    """The partitions of a group's only topic that its members own, sorted, from the ranges that status shows as text.
+
+    One that two members claim is there twice.
+    """
+    found: list[int] = []
+    for member in status["members"]:
+        for part in filter(None, member["partitions"].split(",")):
+            first, _, last = part.partition("-")
+            found += range(int(first), int(last or first) + 1)
+    return sorted(found)
