@@ -41,8 +41,9 @@ class DeletionFacts:
     """What a deletion depends on. `deleted_at` and `now` in epoch seconds.
 
     `reachable` says whether the Kafka cluster answers, and is the one that it should be; `cluster_known` whether there
-    is a KafkaCluster at all; `owner` is False for an object whose Kafka group belongs to another one. `workers` and
-    `retry_workers` count pods; `can_drain` says whether retry workers can run. `seen` is the newest look at the retry
+    is a KafkaCluster at all. `owner` is False for an object whose Kafka group belongs to another one; `heir` names the
+    object that takes over from this one, empty without such. `workers` and `retry_workers` count pods, `redrives` the
+    Redrives that may be writing; `can_drain` says whether retry workers can run. `seen` is the newest look at the retry
     flow, None when it could not be asked or when there is none (`has_retries` False).
     """
 
@@ -51,10 +52,12 @@ class DeletionFacts:
     cluster_known: bool
     reachable: bool
     owner: bool
+    heir: str = ""
     has_retries: bool
     can_drain: bool
     workers: int
     retry_workers: int
+    redrives: int = 0
     seen: RetryObservation | None
 
 
@@ -75,6 +78,8 @@ def decide_deletion(facts: DeletionFacts, now: float) -> DeletionStep:
     """The step for what was found."""
     if not facts.owner:
         return DeletionStep(Phase.LEAVE)
+    if facts.heir:
+        return DeletionStep(Phase.LEAVE, f"they are those of ConsumerGroup {facts.heir} from now on")
     if not facts.cluster_known:
         return DeletionStep(Phase.LEAVE, "its KafkaCluster does not exist (any more)")
     drain_until = facts.deleted_at + facts.deletion.timeout_seconds
@@ -83,19 +88,19 @@ def decide_deletion(facts: DeletionFacts, now: float) -> DeletionStep:
         return DeletionStep(Phase.LEAVE, why)
     if _draining(facts) and now < drain_until:
         return DeletionStep(Phase.DRAIN)
-    if facts.workers or facts.retry_workers:
+    if facts.workers or facts.retry_workers or facts.redrives:
         return DeletionStep(Phase.STOP)
     # While Kafka does not answer, an attempt fails and is repeated until the deadline.
     return DeletionStep(Phase.UNDO if facts.reachable else Phase.STOP)
 
 
 def _draining(facts: DeletionFacts) -> bool:
-    """Whether retry workers are still needed: what the main workers have in hand may yet come to wait."""
+    """Whether retry workers are still needed: what main workers and Redrives have in hand may yet come to wait."""
     if facts.deletion.retry_topics != "Drain" or not facts.has_retries or not facts.can_drain:
         return False
     seen = facts.seen
     drained = seen is not None and seen.observed_at >= facts.deleted_at and seen.waiting == 0
-    return facts.workers > 0 or not drained
+    return facts.workers > 0 or facts.redrives > 0 or not drained
 
 
 def doomed_topics(group: ConsumerGroup, topics: Iterable[str]) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.planning import times
+from fleet_operator.planning.blocking import changed_id_message, cluster_id_changed
+from fleet_operator.planning.duplicates import Claim
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry_publication import SOURCE_BYTES_DEFAULT
@@ -46,9 +48,14 @@ def find_refusal(redrive: Redrive) -> Problem | None:
 
 
 def find_obstacle(
-    redrive: Redrive, group: ConsumerGroup | None, cluster: KafkaCluster | None, seen: ClusterObservation | None
+    redrive: Redrive,
+    group: ConsumerGroup | None,
+    cluster: KafkaCluster | None,
+    seen: ClusterObservation | None,
+    *,
+    older: Claim | None = None,
 ) -> Problem | None:
-    """The first reason why no run can be started now, or None."""
+    """The first reason why no run can be started now, or None. `older` is whose the Kafka group is, if not ours."""
     name, namespace = redrive.spec.group_ref.name, redrive.metadata.namespace
     if group is None:
         return Problem(c.GROUP_NOT_FOUND, f"ConsumerGroup {name!r} is not in namespace {namespace!r}: create it there")
@@ -61,6 +68,14 @@ def find_obstacle(
     if cluster is None:
         message = f"KafkaCluster {group.spec.cluster_ref.name!r} is not in namespace {namespace!r}: create it there"
         return Problem(c.CLUSTER_NOT_FOUND, message)
+    if older is not None:
+        message = (
+            f"Kafka group {older.group_id!r} belongs to the older ConsumerGroup {older.namespace}/{older.name}: "
+            "make the Redrive there"
+        )
+        return Problem(c.GROUP_ID_TAKEN, message)
+    if cluster_id_changed(cluster, seen):
+        return Problem(c.CLUSTER_ID_CHANGED, changed_id_message(cluster, seen))
     if seen is None:
         return Problem(c.NOT_YET_OBSERVED, f"KafkaCluster {cluster.metadata.name!r} has not been looked at yet")
     if not seen.reachable:

@@ -4,16 +4,24 @@ Everything is judged from what is there (the object, its Job, pods), so it does 
 operator was killed. Two runs must never move records at the same time, neither of one Redrive nor of two Redrives of
 one group: each reads the ledger when it starts, and would not see what the other moves after that. So a Job is made,
 and a suspended one resumed, only when no pod of any earlier run is left.
+
+Nor may a run go on when nobody reads what it moves, or when that is another group's: its Job is suspended, and goes on
+once the reason is gone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.redrive import Phase, Redrive
 from fleet_operator.planning.problem import Problem
+
+HALTING: Final = frozenset({c.RETRY_NOT_CONFIGURED, c.GROUP_ID_TAKEN, c.CLUSTER_ID_CHANGED})
+"""Obstacles that a run which is under way must not survive either. The others only keep one from being started: a
+cluster that does not answer, for instance, is the run's own affair."""
 
 
 class RunState(Enum):
@@ -89,6 +97,11 @@ class RedriveFacts:
         return self.job is not None or "startedAt" in self.redrive.status
 
     @property
+    def halted(self) -> bool:
+        """Whether no run may be under way, whatever the spec says."""
+        return self.obstacle is not None and self.obstacle.reason in HALTING
+
+    @property
     def report(self) -> Report | None:
         """The last word of the newest run that left one; pods come in the order of their making."""
         return next((pod.report for pod in reversed(self.pods) if pod.report is not None), None)
@@ -122,8 +135,11 @@ def decide(facts: RedriveFacts) -> RedriveDecision:
         phase: Phase = "Paused" if facts.redrive.spec.suspend else "Running"
         return RedriveDecision(phase, c.RATE_CHANGED, "the Job is replaced by one with the new rate", Act.DELETE)
     if facts.redrive.spec.suspend:
-        act = Act.SUSPEND if job is not None and job.state is RunState.ACTIVE and not job.deleting else Act.NOTHING
-        return RedriveDecision("Paused", c.SUSPENDED, "spec.suspend is true", act)
+        return RedriveDecision("Paused", c.SUSPENDED, "spec.suspend is true", _suspension(job))
+    if facts.halted and facts.started:
+        assert facts.obstacle is not None, "something halts it"
+        message = f"{facts.obstacle.message}; nothing is moved until then, and what was moved so far is kept"
+        return RedriveDecision("Paused", facts.obstacle.reason, message, _suspension(job))
     if job is not None and job.state is RunState.ACTIVE and not job.deleting:
         return _running(facts)
     return _start(facts)
@@ -176,6 +192,10 @@ def _failure(facts: RedriveFacts, job: JobFacts) -> Problem:
     if job.problem is not None:
         return Problem(c.JOB_FAILED, f"{job.problem.reason}: {job.problem.message}: {remedy}")
     return Problem(c.JOB_FAILED, f"the Job failed without a reason: {remedy}")
+
+
+def _suspension(job: JobFacts | None) -> Act:
+    return Act.SUSPEND if job is not None and job.state is RunState.ACTIVE and not job.deleting else Act.NOTHING
 
 
 def _removal(job: JobFacts | None) -> Act:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.redrive_manifests import NO_LIMIT, RATE_ANNOTATION
+from fleet_operator.planning.redrive_manifests import NO_LIMIT, RATE_ANNOTATION, REDRIVE_LABEL
 from fleet_operator.planning.redrive_phase import JobFacts, Report, RunPod, RunState
 
 UNREADABLE_RATE = -1
@@ -68,6 +68,20 @@ def read_run_pods(pods: Iterable[Mapping[str, Any]], *, job_uid: str) -> tuple[R
     """
     ordered = sorted(pods, key=lambda pod: (pod["metadata"].get("creationTimestamp") or "", pod["metadata"]["name"]))
     return tuple(_read_run_pod(pod, job_uid) for pod in ordered)
+
+
+def redrive_of(child: Mapping[str, Any]) -> str | None:
+    """The name of the Redrive that a Job or a pod was made for; None for one that was made for something else."""
+    name: str | None = (child["metadata"].get("labels") or {}).get(REDRIVE_LABEL)
+    return name
+
+
+def at_work(jobs: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The Redrives that may be writing: their Job may make a pod at any time, or a pod of theirs has not ended."""
+    busy = [redrive_of(job) for job in jobs if (read := read_job(job)) is not None and read.state is RunState.ACTIVE]
+    runs = [pod for pod in pods if redrive_of(pod) is not None]
+    busy += [redrive_of(pod) for pod in runs if not _read_run_pod(pod, "").ended]
+    return tuple(name for name in busy if name is not None)
 
 
 def _read_run_pod(pod: Mapping[str, Any], job_uid: str) -> RunPod:

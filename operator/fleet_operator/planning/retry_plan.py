@@ -24,7 +24,8 @@ from fleet_operator.planning.status_facts import partition_counts
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryFacts:
     """What the plan depends on. `fleet` and `pods` are the retry workers as found; `changed_at` and `calm_since` as in
-    `retry_scaling`; `stopped` when no workers at all should run; `breaker_open` as the workers say."""
+    `retry_scaling`; `stopped` when no workers at all should run; `breaker_open` as the workers say. `fed` is whether
+    anybody is there who may still write to the flow: main workers that know retries, or a Redrive."""
 
     group: ConsumerGroup
     intent: RetryIntent
@@ -36,6 +37,7 @@ class RetryFacts:
     calm_since: float | None = None
     stopped: bool = False
     breaker_open: bool = False
+    fed: bool = False
 
     @property
     def seen(self) -> RetryObservation | None:
@@ -84,6 +86,7 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
     ending_since = publication.ending_since if publication else None
     over = (
         ending_since is not None
+        and not facts.fed
         and seen is not None
         and seen.observed_at >= ending_since + SUPERSEDED_S
         and seen.waiting == 0

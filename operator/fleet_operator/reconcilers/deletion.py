@@ -107,10 +107,12 @@ class DeletionWork:
             cluster_known=gathered.cluster is not None,
             reachable=_is_our_cluster(gathered),
             owner=gathered.older is None,
+            heir=f"{gathered.heir.namespace}/{gathered.heir.name}" if gathered.heir else "",
             has_retries=gathered.retry is not None and gathered.published is not None,
             can_drain=gathered.retry_stateful_set is not None and not foreground and not group.spec.suspend,
             workers=len(gathered.workers),
             retry_workers=len(gathered.retry_workers),
+            redrives=len(gathered.redrives),
             seen=seen_flow(group, gathered.observation),
         )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ from fleet_consumer import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, conditions
 from fleet_operator.clients.kinds import (
     CONFIG_MAP,
-    CONSUMER_GROUP,
+    JOB,
     KAFKA_CLUSTER,
     POD,
     RETRY_POLICY,
@@ -24,17 +24,19 @@ from fleet_operator.clients.kinds import (
     JsonObject,
 )
 from fleet_operator.observe.settings import GroupInterest, RetryInterest, retry_interest
-from fleet_operator.planning.duplicates import Claim, older_owner
+from fleet_operator.planning.duplicates import Claim
 from fleet_operator.planning.observation import ClusterObservation, WorkerObservation, as_of
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.redrive_readings import at_work
 from fleet_operator.planning.retry_intent import PolicyRevision, RetryIntent
 from fleet_operator.planning.retry_publication import plan_intent
 from fleet_operator.planning.retry_records import Published, policy_record_name, read_policy_record, read_published
 from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern
+from fleet_operator.reconcilers.claims import heir_of, older_claim
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.owned import is_owned_by
 from fleet_operator.reconcilers.retrypolicy import content_of
-from fleet_operator.reconcilers.routing import cluster_of, group_id_of, main_group_of, policy_of
+from fleet_operator.reconcilers.routing import cluster_of, policy_of
 from fleet_operator.runtime.cache import Key, key_of
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,8 @@ class Gathered:
     `cluster` is None when there is none (or it cannot be parsed); `handler_files` is None when the spec refers to a
     ConfigMap that does not exist, and when it refers to none; `retry` and `published` (what workers were told last)
     are None for a group that has no retries and never had. The lists hold only objects of this very ConsumerGroup;
-    `workers` are those of its main group, `retry_workers` those of its retry group.
+    `workers` are those of its main group, `retry_workers` those of its retry group. `redrives` names the Redrives that
+    may be writing to its redrive topic. `older` is an older claim on its Kafka groups, `heir` the oldest other one.
     """
 
     body: JsonObject
@@ -65,6 +68,8 @@ class Gathered:
     published: Published | None = None
     retry_stateful_set: JsonObject | None = None
     retry_workers: tuple[JsonObject, ...] = ()
+    redrives: tuple[str, ...] = ()
+    heir: Claim | None = None
 
     @property
     def key(self) -> Key:
@@ -96,7 +101,8 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
         cluster=cluster,
         observation=_observation(context, cluster, cluster_of(body)),
         handler_files=await _handler_files(context, group),
-        older=_older(context, body),
+        older=older_claim(context, body),
+        heir=heir_of(context, body),
         stateful_set=fleet,
         workers=workers,
         checks=tuple(pod for pod in pods if is_owned_by(pod, body)),
@@ -106,6 +112,7 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
         published=published,
         retry_stateful_set=retry_fleet,
         retry_workers=retry_workers,
+        redrives=at_work(store.cache(JOB).having(key), pods),
     )
 
 
@@ -198,44 +205,3 @@ async def _handler_files(context: Context, group: ConsumerGroup) -> Mapping[str,
     if found is None:
         found = await context.store.kube.get(CONFIG_MAP, namespace, reference.name)
     return None if found is None else dict(found.get("data") or {})
-
-
-def _older(context: Context, body: JsonObject) -> Claim | None:
-    """The older claim on one of the same Kafka groups, if another object has one.
-
-    A group with retries needs two: its own, and that of its retry workers.
-    """
-    groups = context.store.cache(CONSUMER_GROUP)
-    mine = set(_groups_of(body))
-    # Whoever shares one of them has the same group id, has ours for its retry group, or is called like our retry group.
-    ids = mine | {main_group_of(group_id_of(body))}
-    rivals = [
-        (other, shared)
-        for group_id in sorted(ids)
-        for other in groups.having(group_id)
-        if key_of(other) != key_of(body) and not other["metadata"].get("deletionTimestamp")
-        for shared in mine & set(_groups_of(other))
-    ]
-    found = (older_owner(_claim(context, body, shared), [_claim(context, other, shared)]) for other, shared in rivals)
-    return min((claim for claim in found if claim), key=lambda claim: claim.created_at, default=None)
-
-
-def _groups_of(body: JsonObject) -> Iterator[str]:
-    """The Kafka groups that an object needs for itself."""
-    yield group_id_of(body)
-    if policy_of(body) is not None:
-        yield naming.retry_group(group_id_of(body))
-
-
-def _claim(context: Context, body: JsonObject, group_id: str) -> Claim:
-    """A claim; two KafkaCluster objects for one Kafka cluster are the same once their cluster id is known."""
-    cluster = cluster_of(body)
-    seen = context.observatory.latest(cluster)
-    namespace, name = key_of(body)
-    return Claim(
-        cluster=(seen.cluster_id if seen else None) or "/".join(cluster),
-        group_id=group_id,
-        created_at=body["metadata"].get("creationTimestamp", ""),
-        namespace=namespace,
-        name=name,
-    )

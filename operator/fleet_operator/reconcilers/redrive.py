@@ -22,11 +22,12 @@ from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, K
 from fleet_operator.planning import redrive_manifests
 from fleet_operator.planning.labels import COMPONENT_LABEL, GROUP_LABEL
 from fleet_operator.planning.observation import ClusterObservation, as_of
-from fleet_operator.planning.redrive_manifests import COMPONENT, REDRIVE_LABEL
+from fleet_operator.planning.redrive_manifests import COMPONENT
 from fleet_operator.planning.redrive_needs import find_obstacle, find_refusal, target_of
-from fleet_operator.planning.redrive_phase import Act, RedriveDecision, RedriveFacts, RunState, decide
-from fleet_operator.planning.redrive_readings import read_job, read_run_pods
+from fleet_operator.planning.redrive_phase import Act, RedriveDecision, RedriveFacts, decide
+from fleet_operator.planning.redrive_readings import at_work, read_job, read_run_pods, redrive_of
 from fleet_operator.planning.redrive_status import invalid_redrive_status, project_redrive_status, renew_final_status
+from fleet_operator.reconcilers.claims import older_claim
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.owned import ForeignObjectError, is_owned_by
 from fleet_operator.reconcilers.publishing import publish
@@ -88,7 +89,8 @@ class RedriveReconciler:
             group_id = naming.redrive_group(gathered.group.group_id, redrive.metadata.uid)
             self._watch.ask(key, _cluster_key(gathered.group), group_id)
         again = await publish(context, body, status)
-        if again is not None and decision.phase in ("Running", "Pending"):
+        watched = decision.phase in ("Running", "Pending") or gathered.facts.halted
+        if again is not None and watched:
             again = min(again, WATCH_SECONDS)
         return Result(again)
 
@@ -131,15 +133,16 @@ class RedriveReconciler:
         group_body = context.store.get(CONSUMER_GROUP, (key[0], redrive.spec.group_ref.name))
         gone = group_body is None or "deletionTimestamp" in group_body["metadata"]
         group = None if gone else _parsed(ConsumerGroup, group_body)
-        cluster = observation = None
-        if group is not None:
+        cluster = observation = older = None
+        if group is not None and group_body is not None:
+            older = older_claim(context, group_body)
             cluster = _parsed(KafkaCluster, context.store.get(KAFKA_CLUSTER, _cluster_key(group)))
             observation = self._observation(cluster, _cluster_key(group))
         job = next((found for found in jobs if is_owned_by(found, body)), None)
-        mine = [pod for pod in pods if _redrive_of(pod) == key[1]]
+        mine = [pod for pod in pods if redrive_of(pod) == key[1]]
         facts = RedriveFacts(
             redrive=redrive,
-            obstacle=find_obstacle(redrive, group, cluster, observation),
+            obstacle=find_obstacle(redrive, group, cluster, observation, older=older),
             refusal=find_refusal(redrive),
             group_gone=gone,
             job=read_job(job),
@@ -157,17 +160,13 @@ class RedriveReconciler:
     def _rival(self, body: JsonObject, jobs: list[JsonObject], pods: list[JsonObject]) -> str | None:
         """Who must come before this Redrive: one that is at work, else the oldest that wants to be."""
         namespace, name = key_of(body)
-        at_work = [_redrive_of(job) for job in jobs if (seen := read_job(job)) and seen.state is RunState.ACTIVE]
-        for pod in pods:
-            (read,) = read_run_pods([pod], job_uid="")
-            at_work += [] if read.ended else [_redrive_of(pod)]
         older = [
             other
             for other in self._context.store.cache(REDRIVE).having((namespace, body["spec"]["groupRef"]["name"]))
             if _wants_to_run(other) and _age(other) < _age(body)
         ]
         waiting = [key_of(other)[1] for other in sorted(older, key=_age)]
-        return next((other for other in (*at_work, *waiting) if other not in (None, name)), None)
+        return next((other for other in (*at_work(jobs, pods), *waiting) if other != name), None)
 
     async def _act(self, gathered: Gathered, act: Act) -> None:
         store = self._context.store
@@ -221,12 +220,6 @@ class RedriveReconciler:
 
 def _cluster_key(group: ConsumerGroup) -> Key:
     return group.metadata.namespace, group.spec.cluster_ref.name
-
-
-def _redrive_of(child: JsonObject) -> str | None:
-    """The name of the Redrive that a Job or a pod was made for."""
-    name: str | None = (child["metadata"].get("labels") or {}).get(REDRIVE_LABEL)
-    return name
 
 
 def _wants_to_run(body: JsonObject) -> bool:

@@ -65,6 +65,18 @@ def test_drains_first_then_stops_then_deletes() -> None:
     assert phase(facts(seen=seen(0), retry_workers=0)) is Phase.UNDO
 
 
+def test_redrive_that_has_not_ended_is_waited_for() -> None:
+    assert phase(facts(redrives=1, seen=seen(0))) is Phase.DRAIN
+    assert phase(facts(redrives=1, retry_workers=0, can_drain=False)) is Phase.STOP
+    assert phase(facts(redrives=1, retry_workers=0), TIMEOUT + UNDO_S) is Phase.LEAVE
+
+
+def test_what_another_object_takes_over_is_left_to_it() -> None:
+    step = decide_deletion(facts(heir="shop/orders-new", seen=seen(0), retry_workers=0), NOW + 20)
+    assert step.phase is Phase.LEAVE
+    assert "shop/orders-new" in step.given_up
+
+
 @pytest.mark.parametrize("unknown", [None, seen(None), seen(0, at=NOW - 1)])
 def test_what_is_not_known_to_be_drained_is_drained(unknown: RetryObservation | None) -> None:
     assert phase(facts(seen=unknown)) is Phase.DRAIN

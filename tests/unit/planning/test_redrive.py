@@ -20,6 +20,7 @@ from fleet_operator.planning.redrive_readings import (
     UNREADABLE_RATE,
     Position,
     Progress,
+    at_work,
     read_job,
     read_progress,
     read_run_pods,
@@ -207,6 +208,19 @@ def test_pods_are_read_in_the_order_of_their_making() -> None:
     assert found[2].waiting.reason == "ErrImagePull"
     facts = RedriveFacts(redrive=redrive(), pods=found)
     assert facts.report == Report(ok=True, selected=5, moved=4, guarded=1)
+
+
+def test_who_may_be_writing_is_told_from_jobs_and_pods() -> None:
+    def labelled(body: dict[str, Any], name: str) -> dict[str, Any]:
+        metadata = {"labels": {"consumerfleet.io/redrive": name}}
+        return body | {"metadata": body.get("metadata", {}) | metadata}
+
+    done = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+    jobs = [labelled({}, "runs"), labelled(done, "done"), labelled({"spec": {"suspend": True}}, "held")]
+    assert at_work(jobs, []) == ("runs",)
+    worker = pod("1", "Running")
+    pods = [worker, labelled(pod("2", "Failed"), "done"), labelled(pod("3", "Running"), "ending")]
+    assert at_work([], pods) == ("ending",), "workers are no run, and a pod may outlive its Job"
 
 
 @given(st.text() | st.binary().map(repr) | st.recursive(st.integers() | st.text(), st.lists).map(json.dumps))

@@ -22,6 +22,7 @@ from fleet_operator.planning.redrive_phase import (
 )
 
 OBSTACLE = Problem("TopicsNotReady", "topic _fleet.orders.redrive cannot be used yet")
+UNREAD = Problem("RetryNotConfigured", "ConsumerGroup 'orders' has no spec.retry")
 STARTED = {"startedAt": "2026-01-01T00:00:00Z", "phase": "Running"}
 
 
@@ -71,6 +72,19 @@ RUNS = RunPod(name="mended-redrive-x")
             Act.NOTHING,
         ),
         ({"refusal": Problem("FilterRefused", "no")}, "Failed", "FilterRefused", Act.NOTHING),
+        ({"obstacle": UNREAD}, "Pending", "RetryNotConfigured", Act.NOTHING),
+        ({"obstacle": UNREAD, "job": ACTIVE}, "Paused", "RetryNotConfigured", Act.SUSPEND),
+        ({"obstacle": UNREAD, "job": SUSPENDED}, "Paused", "RetryNotConfigured", Act.NOTHING),
+        ({"obstacle": UNREAD, "job": replace(ACTIVE, deleting=True)}, "Paused", "RetryNotConfigured", Act.NOTHING),
+        ({"obstacle": UNREAD, "job": JobFacts(state=RunState.COMPLETE)}, "Succeeded", "AllMoved", Act.NOTHING),
+        (
+            {"obstacle": UNREAD, "redrive": redrive(suspend=True), "job": ACTIVE},
+            "Paused",
+            "Suspended",
+            Act.SUSPEND,
+        ),
+        ({"obstacle": Problem("GroupIdTaken", "no"), "job": ACTIVE}, "Paused", "GroupIdTaken", Act.SUSPEND),
+        ({"obstacle": Problem("ClusterIdChanged", "no"), "job": ACTIVE}, "Paused", "ClusterIdChanged", Act.SUSPEND),
     ],
 )
 def test_next_step(facts: dict[str, Any], phase: str, reason: str, act: Act) -> None:

@@ -102,6 +102,12 @@ def test_retries_are_over_when_the_end_is_old_enough_and_nothing_waits() -> None
     assert not plan(published=ending).over, "retries are wanted again"
 
 
+def test_retries_are_not_over_while_somebody_may_write_to_them() -> None:
+    """Main workers of a revision that knows retries, or a Redrive: what they write next would have no reader."""
+    ending = replace(TOLD, ending_since=NOW - SUPERSEDED_S)
+    assert not plan({"fed": True}, group=consumer_group(), published=ending).over
+
+
 def test_nothing_runs_while_the_fleet_is_stopped() -> None:
     busy = cluster(flow(waiting=5, due_lag=5, oldest_due_at=NOW - 100))
     running: dict[str, Any] = {"published": TOLD, "fleet": ready_fleet(2), "observation": busy}

@@ -394,6 +394,61 @@ def test_deleted_group_cancels_what_runs_and_nothing_else() -> None:
     run(life)
 
 
+def test_run_whose_records_nobody_would_read_is_halted_and_goes_on_later() -> None:
+    async def life(world: World) -> None:
+        world.redrive()
+        await world.look()
+        world.controller()
+        first = world.jobs()[0]["metadata"]["uid"]
+        spec = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]["spec"]
+        world.put(CONSUMER_GROUP, "orders", {key: value for key, value in spec.items() if key != "retry"})
+        await world.look()
+        ready = world.status()["conditions"][0]
+        assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Paused", True)
+        assert (ready["status"], ready["reason"]) == ("False", "RetryNotConfigured")
+        assert "give it a RetryPolicy" in ready["message"]
+        world.controller()
+        before = list(world.kube.writes)
+        await world.look()
+        assert world.kube.writes == before
+        world.put(CONSUMER_GROUP, "orders", spec)
+        await world.look()
+        assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Running", False)
+        assert world.jobs()[0]["metadata"]["uid"] == first
+        assert world.most_pods == 1
+
+    run(life)
+
+
+def test_run_on_another_cluster_than_the_groups_is_halted() -> None:
+    async def life(world: World) -> None:
+        world.redrive()
+        await world.look()
+        world.controller()
+        world.kube.objects[KAFKA_CLUSTER.kind, "shop", "main"]["status"] = {"clusterId": "another"}
+        world.put(KAFKA_CLUSTER, "main", {"bootstrapServers": ["kafka:9092"]})
+        await world.look()
+        assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Paused", True)
+        assert world.status()["conditions"][0]["reason"] == "ClusterIdChanged"
+
+    run(life)
+
+
+def test_redrive_of_a_group_that_waits_for_an_older_one_is_not_started() -> None:
+    """Both objects have the same failed topic, and the older one's Redrives would not see what this one moves."""
+
+    async def life(world: World) -> None:
+        spec = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]["spec"]
+        world.put(CONSUMER_GROUP, "double", {**spec, "groupId": "orders"}, at=30)
+        world.redrive(groupRef={"name": "double"})
+        await world.look()
+        assert (world.status()["phase"], world.jobs()) == ("Pending", [])
+        assert world.status()["conditions"][0]["reason"] == "GroupIdTaken"
+        assert "shop/orders" in world.status()["conditions"][0]["message"]
+
+    run(life)
+
+
 def test_failed_run_is_an_end() -> None:
     async def life(world: World) -> None:
         world.redrive()

@@ -1,0 +1,93 @@
+"""Whose a Kafka group is: the oldest object's, wherever it stands and whatever it calls its cluster."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
+from fleet_operator.planning.observation import ClusterObservation
+from fleet_operator.reconcilers.claims import heir_of, older_claim
+from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.routing import INDEXES
+from fleet_operator.runtime.cache import ObjectCache
+from tests.unit.planning import builders
+
+
+def group(namespace: str, second: int, *, group_id: str = "orders", **changes: Any) -> JsonObject:
+    """A ConsumerGroup of its own namespace, made at this second."""
+    metadata = {"name": "orders", "namespace": namespace, "uid": namespace, "resourceVersion": "1", "generation": 1}
+    metadata |= {"creationTimestamp": f"2026-01-01T00:00:{second:02}Z"} | changes.pop("metadata", {})
+    spec = {"clusterRef": {"name": "main"}, "groupId": group_id, "topics": ["orders"], **changes}
+    return {**CONSUMER_GROUP_HEAD, "metadata": metadata, "spec": spec}
+
+
+CONSUMER_GROUP_HEAD = {"apiVersion": CONSUMER_GROUP.api_version, "kind": CONSUMER_GROUP.kind}
+
+
+class Place:
+    """A context with caches, in which every namespace has a KafkaCluster `main`."""
+
+    def __init__(self, *groups: JsonObject, seen: dict[str, str | None], stored: dict[str, str] | None = None) -> None:
+        self._caches = {kind: ObjectCache(kind, INDEXES[kind]) for kind in (CONSUMER_GROUP, KAFKA_CLUSTER)}
+        for body in groups:
+            self._caches[CONSUMER_GROUP].observe(body)
+        for namespace, cluster_id in (stored or {}).items():
+            metadata = {"name": "main", "namespace": namespace, "uid": f"c-{namespace}", "resourceVersion": "1"}
+            self._caches[KAFKA_CLUSTER].observe({"metadata": metadata, "spec": {}, "status": {"clusterId": cluster_id}})
+        self._seen = seen
+        store = SimpleNamespace(
+            cache=lambda kind: self._caches[kind], get=lambda kind, key: self._caches[kind].get(*key)
+        )
+        self.context = cast("Context", SimpleNamespace(store=store, observatory=self))
+
+    def latest(self, cluster: tuple[str, str]) -> ClusterObservation | None:
+        found = self._seen.get(cluster[0])
+        return builders.observation(cluster_id=found) if cluster[0] in self._seen else None
+
+
+RETRY = {"policyRef": {"name": "standard"}}
+SAME = {"a": "kafka-1", "b": "kafka-1"}
+
+
+def test_older_object_of_another_namespace_owns_the_group() -> None:
+    old, young = group("a", 1), group("b", 2)
+    place = Place(old, young, seen=dict(SAME))
+    found = older_claim(place.context, young)
+    assert found is not None
+    assert (found.namespace, found.name) == ("a", "orders")
+    assert older_claim(place.context, old) is None
+
+
+def test_one_name_on_two_clusters_is_two_groups() -> None:
+    old, young = group("a", 1), group("b", 2)
+    place = Place(old, young, seen={"a": "kafka-1", "b": "kafka-2"})
+    assert older_claim(place.context, young) is None
+    assert heir_of(place.context, old) is None
+
+
+def test_owner_whose_cluster_does_not_answer_any_more_still_owns_the_group() -> None:
+    """After a restart nobody has seen that cluster: its object says which one it is."""
+    old, young = group("a", 1), group("b", 2)
+    place = Place(old, young, seen={"b": "kafka-1"}, stored={"a": "kafka-1"})
+    found = older_claim(place.context, young)
+    assert found is not None
+    assert found.namespace == "a"
+
+
+def test_group_that_is_called_like_the_retry_group_of_another_is_taken() -> None:
+    old, young = group("a", 1, retry=RETRY), group("b", 2, group_id="orders.retry")
+    place = Place(old, young, seen=dict(SAME))
+    assert older_claim(place.context, young) is not None
+    assert older_claim(Place(group("a", 1), young, seen=dict(SAME)).context, young) is None
+
+
+def test_who_takes_over_is_told_from_who_is_going_as_well() -> None:
+    going = group("a", 1, metadata={"deletionTimestamp": "2026-01-01T01:00:00Z"})
+    young, youngest = group("b", 2), group("c", 3)
+    place = Place(going, young, youngest, seen={**SAME, "c": "kafka-1"})
+    found = heir_of(place.context, going)
+    assert found is not None
+    assert found.namespace == "b"
+    assert older_claim(place.context, young) is None, "who is going does not hold up the next one"
+    assert heir_of(Place(going, seen=dict(SAME)).context, going) is None
