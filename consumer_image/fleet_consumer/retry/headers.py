@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet_consumer.record import Headers, Record
@@ -88,34 +88,35 @@ class Story:
     damaged: bool = False
 
 
-def read(record: Record, *, now_ms: int, policies: Policies | None = None) -> Story:
+def read(record: Record, *, now_ms: int) -> Story:
     """The story of a record that was read from a managed topic.
 
-    Without an origin that can be believed, it is where the record was read. With `policies`, attempts beyond the
-    record's revision are clamped to its last. Never raises, whatever the headers are.
+    Without an origin that can be believed, it is where the record was read. Never raises, whatever the headers are.
     """
     reading = _Reading(record.headers, now_ms)
-    origin = reading.origin()
-    policy = reading.policy()
-    attempt = reading.number(ATTEMPT, 0, NUMBER_MAX)
-    if attempt is None and ATTEMPT not in reading.values:
+    if ATTEMPT not in reading.values:
         reading.damaged = True  # every record that we write to a managed topic has one
-    if policies is not None and attempt is not None:
-        follows, known = policies.of(policy)
-        if attempt > len(follows.sequence):
-            # Under another revision than its own a record may be past the end; under its own it cannot.
-            reading.damaged |= known
-            attempt = len(follows.sequence)
+    origin = reading.origin()
     return Story(
         origin=origin if origin is not None else _here(record),
-        attempt=attempt or 0,
+        attempt=reading.number(ATTEMPT, 0, NUMBER_MAX) or 0,
         first_failed_at=reading.time(FIRST_FAILED_AT),
-        policy=policy,
+        policy=reading.policy(),
         redrive_id=reading.redrive_id(),
         redrive_count=reading.number(REDRIVE_COUNT, 0, REDRIVES_MAX) or 0,
         redriven_at=reading.time(REDRIVEN_AT),
         damaged=reading.damaged,
     )
+
+
+def clamped(story: Story, policies: Policies) -> Story:
+    """The same with an attempt beyond the sequence of the record's revision as its last one.
+
+    Under another revision than its own a record may be past the end; under its own that is damage.
+    """
+    policy, known = policies.of(story.policy)
+    last = len(policy.sequence)
+    return story if story.attempt <= last else replace(story, attempt=last, damaged=story.damaged or known)
 
 
 def first_story(record: Record) -> Story:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from fleet_consumer import naming
@@ -22,7 +23,7 @@ from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.delivered import retried
 from fleet_consumer.retry.due import DueClock
-from fleet_consumer.retry.headers import Story, read
+from fleet_consumer.retry.headers import Story, clamped, read
 from fleet_consumer.retry.policy import Policies
 from fleet_consumer.retry.suppression import REBUILD_RECORDS, Window, identity
 from fleet_consumer.worker.intake import Partitions, WaitingHead, note_start
@@ -34,7 +35,7 @@ from fleet_consumer.worker.watchdog import Watch
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
-WAKE_EVERY_MS: Final = 20
+WAKE_EVERY_S: Final = 0.02
 """How long after partitions were woken the next ones are, so that many records are due by then. Less than a tenth of
 what lateness may come to."""
 
@@ -43,8 +44,9 @@ KEEP_MS: Final = 1_000
 
 ONLY_NOT_DUE: Final = frozenset((NOT_DUE,))
 
-LOG_START_WAIT_S: Final = 5.0
-"""How long finding out where partitions begin may take; without an answer copies are looked for from now on only."""
+BOUNDS_WAIT_S: Final = 5.0
+"""How long finding out where partitions begin and end may take; without an answer copies are looked for from now on
+only."""
 
 
 class RetryConsumer(Protocol):
@@ -61,6 +63,19 @@ class RetryConsumer(Protocol):
     def beginning_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
         """The first offset of each."""
         ...
+
+    def end_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
+        """The offset behind the last record of each."""
+        ...
+
+
+@dataclass(slots=True)
+class _History:
+    """Records below `until` were committed before this assignment, as long as they are read in order: `reached` is the
+    offset that comes next. When an earlier one comes, the log was cut or made anew, and what it holds now is new."""
+
+    reached: int
+    until: int
 
 
 class RetryIntake:
@@ -85,17 +100,18 @@ class RetryIntake:
         self._budget = LineBudget()
         self._due = DueClock()
         self._windows: dict[TopicPartition, Window] = {}
-        # Below these offsets records are history: committed before this assignment began.
-        self._starts: dict[TopicPartition, int] = {}
+        # Of partitions whose history is being read.
+        self._histories: dict[TopicPartition, _History] = {}
         # The rest of a poll's run, where it is due within a moment; its partition is paused meanwhile.
         self._kept: dict[TopicPartition, Run] = {}
-        self._wake_at_ms = 0
+        # Monotonic: the time of day may be set back.
+        self._wake_at = float("-inf")
         self.present: Callable[[Record], Record | None] | None = self._present
         self.heads: tuple[WaitingHead, ...] = ()
 
     def retell(self, record: Record) -> Record:
         """A record as its handler knows it, from the record as it was read."""
-        return retried(record, self._story(record))
+        return retried(record, self._followed(self._told(record)))
 
     def handling(self, handle: Handle, watch: Watch) -> Handle:
         """`handle` for a loop that calls it with records as they were read."""
@@ -112,9 +128,9 @@ class RetryIntake:
     def before_poll(self, partitions: Partitions, most_s: float) -> float:
         """Wake partitions whose heads are due; how long the next poll may wait."""
         self._begin(partitions)
-        now_ms = self._now_ms()
-        if now_ms >= self._wake_at_ms and (due := self._due.take_due(now_ms)):
-            self._wake_at_ms = now_ms + WAKE_EVERY_MS
+        now_ms, now = self._now_ms(), self._clock.monotonic()
+        if now >= self._wake_at and (due := self._due.take_due(now_ms)):
+            self._wake_at = now + WAKE_EVERY_S
             for topic_partition in due:
                 if topic_partition not in self._kept:
                     self._pauses.resume(topic_partition, NOT_DUE)
@@ -125,7 +141,7 @@ class RetryIntake:
         if next_ms is None:
             return most_s
         # A millisecond more: a poll that ends a moment too early would only be followed by another.
-        return min(most_s, max(0, max(next_ms, self._wake_at_ms) - now_ms + 1) / 1000)
+        return min(most_s, max(0.0, (next_ms - now_ms) / 1000, self._wake_at - now) + 0.001)
 
     def admit(self, runs: list[Run], partitions: Partitions) -> list[Run]:
         """Leave out history, and what is not due yet."""
@@ -142,8 +158,8 @@ class RetryIntake:
         # One run of each partition: what is kept or sought back to is then all that there is behind it.
         fresh: dict[TopicPartition, list[Record]] = {}
         for run in runs:
-            if run.topic_partition not in sought:
-                fresh.setdefault(run.topic_partition, []).extend(self._without_history(run))
+            if run.topic_partition not in sought and (records := self._without_history(run)):
+                fresh.setdefault(run.topic_partition, []).extend(records)
         for topic_partition, records in fresh.items():
             self._admit(Run(topic_partition, records), now_ms, admitted)
         self._show_heads()
@@ -189,7 +205,7 @@ class RetryIntake:
         """These partitions are not ours any more."""
         for topic_partition in partitions:
             self._windows.pop(topic_partition, None)
-            self._starts.pop(topic_partition, None)
+            self._histories.pop(topic_partition, None)
             self._kept.pop(topic_partition, None)
             self._due.forget([topic_partition])
         self._show_heads()
@@ -208,47 +224,62 @@ class RetryIntake:
                     starts[topic_partition] = partition.start
         if not starts:
             return set()
-        first = self._log_starts(starts)
+        bounds = self._bounds(starts)
         sought = set()
         for topic_partition, start in starts.items():
             self._windows[topic_partition] = Window()
-            self._starts[topic_partition] = start
             self._due.assign({topic_partition: self._delay_s(topic_partition.topic)})
+            first, end = bounds.get(topic_partition, (start, start))
             # Never before the beginning of the log: out of range, reading would go on wherever the reset policy says.
-            offset = max(start - REBUILD_RECORDS, first.get(topic_partition, start))
-            if offset < start:
+            # That it may where the log ends before the start: what is below it now is not what was committed.
+            offset = max(start - REBUILD_RECORDS, first)
+            if offset < start <= end:
+                self._histories[topic_partition] = _History(offset, start)
                 self._consumer.seek(topic_partition, offset)
                 sought.add(topic_partition)
         return sought
 
-    def _log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def _bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """The first offset of each and the one behind its last; nothing when nobody tells."""
         try:
-            return self._consumer.beginning_offsets(partitions, LOG_START_WAIT_S)
+            first = self._consumer.beginning_offsets(partitions, BOUNDS_WAIT_S)
+            end = self._consumer.end_offsets(partitions, BOUNDS_WAIT_S)
         except FatalConsumerError:
             raise
         except ConsumerError as error:
             LOG.warning("copies from before this assignment are not found", extra=fields(error=str(error)))
             return {}
+        return {each: (first[each], end[each]) for each in first}
 
     def _without_history(self, run: Run) -> list[Record]:
         """The records from where this assignment began; those before it only fill the window."""
-        start = self._starts[run.topic_partition]
-        if run.records[0].offset >= start:
-            return run.records
-        window = self._windows[run.topic_partition]
-        for record in run.records:
-            if record.offset < start:
-                window.duplicate(identity(self._story(record), record.key, record.value), record.offset)
-        return [record for record in run.records if record.offset >= start]
+        topic_partition, records = run.topic_partition, run.records
+        history = self._histories.get(topic_partition)
+        if history is None:
+            return records
+        count = 0
+        if records[0].offset >= history.reached:
+            window = self._windows[topic_partition]
+            for record in records:
+                if record.offset >= history.until:
+                    break
+                window.duplicate(identity(self._told(record), record.key, record.value), record.offset)
+                count += 1
+        history.reached = run.next_offset
+        if count < len(records) or history.reached >= history.until:
+            del self._histories[topic_partition]
+        return records[count:]
 
     def _present(self, record: Record) -> Record | None:
         """The record for its handler, None for a copy. Asked again about the same record it answers the same."""
-        topic_partition, story = TopicPartition(record.topic, record.partition), self._story(record)
-        window = self._windows.get(topic_partition)
-        if window is not None and window.duplicate(identity(story, record.key, record.value), record.offset):
+        told = self._told(record)
+        window = self._windows.get(TopicPartition(record.topic, record.partition))
+        # By what its headers tell: clamped to a shorter sequence, two attempts would be copies of each other.
+        if window is not None and window.duplicate(identity(told, record.key, record.value), record.offset):
             self._stats.suppressed += 1
-            self._tell_copy(retried(record, story))
+            self._tell_copy(retried(record, told))
             return None
+        story = self._followed(told)
         self._stats.damaged_headers += story.damaged
         delay_s = self._delay_s(record.topic)
         if delay_s and record.timestamp >= 0:
@@ -262,8 +293,13 @@ class RetryIntake:
         if allowed:
             LOG.info("a copy is passed over", extra=fields(**about(shown)))
 
-    def _story(self, record: Record) -> Story:
-        return read(record, now_ms=self._now_ms(), policies=self._policies())
+    def _told(self, record: Record) -> Story:
+        return read(record, now_ms=self._now_ms())
+
+    def _followed(self, told: Story) -> Story:
+        """A record's story under the policy that it follows."""
+        policies = self._policies()
+        return told if policies is None else clamped(told, policies)
 
     def _delay_s(self, topic: str) -> int:
         """The delay in a topic's name, which the group's own settings gave it; none for what is no retry topic."""

@@ -14,6 +14,7 @@ from fleet_consumer.retry.headers import (
     SKEW_MS,
     Origin,
     Story,
+    clamped,
     failed_headers,
     hop_headers,
     read,
@@ -96,7 +97,7 @@ def waiting(*headers: tuple[str, bytes | None]) -> Record:
 def story(**changed: bytes | None) -> Story:
     """The story of a whole record whose headers were changed; names have underscores and no prefix."""
     told: dict[str, bytes | None] = {**TOLD, **{f"kr-{name.replace('_', '-')}": v for name, v in changed.items()}}
-    return read(waiting(*told.items()), now_ms=NOW, policies=FOUND)
+    return clamped(read(waiting(*told.items()), now_ms=NOW), FOUND)
 
 
 def test_story_is_read_whole() -> None:
@@ -105,7 +106,7 @@ def test_story_is_read_whole() -> None:
 
 def test_story_survives_a_hop() -> None:
     told = hop_headers(waiting(), story(), FAILURE, FOUND.newest, delay_s=3600, group_id="orders", now_ms=NOW)
-    again = read(waiting(*told), now_ms=NOW, policies=FOUND)
+    again = clamped(read(waiting(*told), now_ms=NOW), FOUND)
     assert again == Story(ORIGIN, 3, NOW - 10_000, REVISION, "0f6c2f3e-8f0e", 1, NOW - 5_000)
 
 
@@ -120,7 +121,7 @@ def test_headers_do_not_grow_from_hop_to_hop() -> None:
 
 def test_last_of_several_values_counts() -> None:
     record = waiting(*TOLD.items(), ("kr-attempt", b"1"))
-    assert read(record, now_ms=NOW, policies=FOUND).attempt == 1
+    assert read(record, now_ms=NOW).attempt == 1
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_policy_that_names_no_revision_is_none_and_told(value: bytes) -> None:
 
 def test_record_without_any_of_our_headers_begins_where_it_is() -> None:
     """Somebody wrote it into the retry topic; it is handled like any record, from its first attempt on."""
-    found = read(waiting(("a", b"b")), now_ms=NOW, policies=FOUND)
+    found = read(waiting(("a", b"b")), now_ms=NOW)
     assert found == Story(Origin(TOPIC, 1, 7, NOW), damaged=True)
 
 
@@ -194,7 +195,9 @@ VALUES = (
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=30), st.booleans())
 def test_any_headers_at_all_are_read_within_bounds(headers: Headers, with_policies: bool) -> None:
     record = waiting(*headers)
-    found = read(record, now_ms=NOW, policies=FOUND if with_policies else None)
+    found = read(record, now_ms=NOW)
+    if with_policies:
+        found = clamped(found, FOUND)
     assert 0 <= found.attempt <= (3 if with_policies else 2**63 - 1)
     assert found.first_failed_at is None or 0 <= found.first_failed_at <= NOW
     assert found.redriven_at is None or 0 <= found.redriven_at <= NOW
@@ -259,7 +262,7 @@ def test_redriven_record_begins_anew_and_remembers() -> None:
         "kr-redriven-at": str(NOW + 1).encode(),
         "kr-redrive-source": b"4:17",
     }
-    again = read(waiting(*told), now_ms=NOW + 1, policies=FOUND)
+    again = read(waiting(*told), now_ms=NOW + 1)
     assert (again.attempt, again.policy, again.redrive_count, again.damaged) == (0, None, 2, False)
 
 

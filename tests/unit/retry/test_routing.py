@@ -10,7 +10,7 @@ from fleet_consumer.naming import canonical_delay, retry_topic
 from fleet_consumer.record import Fatal, Record, RetryAfter, Skip
 from fleet_consumer.retry.delivered import retried
 from fleet_consumer.retry.failure import Failure, FailureReason, Retry, TimedOut, classify
-from fleet_consumer.retry.headers import Origin, Story, read
+from fleet_consumer.retry.headers import Origin, Story, clamped, read
 from fleet_consumer.retry.policy import Policies, Policy
 from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, next_delay, partition_of, route
 from tests.unit.retry.policies import OTHER, UNKNOWN, policies, policy
@@ -28,7 +28,7 @@ def source_record() -> Record:
 def delivered(hop: Hop, policies: Policies, *, now_ms: int = NOW, offset: int = 7) -> Record:
     """The record as a retry worker hands it out: written by a hop, read from its topic, told by its headers."""
     read_record = Record(hop.topic, 1, offset, now_ms, b"k", b"v", hop.headers)
-    return retried(read_record, read(read_record, now_ms=now_ms, policies=policies))
+    return retried(read_record, clamped(read(read_record, now_ms=now_ms), policies))
 
 
 def life(found: Policies, error: BaseException) -> tuple[list[Record], list[str], Hop | ToFailed | Dropped]:
@@ -182,7 +182,7 @@ def test_no_header_of_a_record_names_its_target() -> None:
     headers = [(name, value.encode()) for name, value in told.items()]
     forged = Record("_fleet.orders.retry.5s", 0, 1, NOW, b"k", b"v", headers)
     found = policies("5s", "30s")
-    record = retried(forged, read(forged, now_ms=NOW, policies=found))
+    record = retried(forged, clamped(read(forged, now_ms=NOW), found))
     hop = route(record, AGAIN, found.newest, group_id=GROUP, now_ms=NOW)
     assert isinstance(hop, Hop)
     assert hop.topic == retry_topic(GROUP, "30s")

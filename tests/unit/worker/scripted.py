@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from fleet_consumer.consumer import Consumer
-from fleet_consumer.fetch.producer import ProduceFailed
+from fleet_consumer.fetch.producer import Load, ProduceFailed, SendHandle
 from fleet_consumer.fetch.records import Records, Run
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.handlers import Outputs
@@ -126,6 +126,9 @@ class ScriptedConsumer:
     def beginning_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
         return {each: self.log_starts.get(each, 0) for each in partitions}
 
+    def end_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
+        return {each: len(self.logs[each]) for each in partitions}
+
     def position(self, partition: TopicPartition) -> int | None:
         return self._positions[partition]
 
@@ -147,38 +150,49 @@ class ScriptedConsumer:
         self.closed = True
 
 
-class ScriptedHandle:
-    """A send whose fate the producer decides."""
-
-    def __init__(self) -> None:
-        self.done = False
-        self.error: ProduceFailed | None = None
-
-
 class ScriptedProducer:
-    """Writes to `written`, unless `refuse` gives an error for the record or `silent` keeps acknowledgements back."""
+    """Writes to `written`, unless `refuse` gives an error for the record or `silent` keeps acknowledgements back.
 
-    def __init__(self) -> None:
+    `slow` names the values of records that are acknowledged late: not before they are taken out of it. `sent` holds
+    every send, whatever becomes of it; `waits` the time-outs of all waits. A wait that is in vain takes its time.
+    """
+
+    def __init__(self, clock: StillClock) -> None:
         self.written: list[tuple[str, Any, Any, list[tuple[str, bytes | None]]]] = []
+        self.sent: list[tuple[str, Any]] = []
+        self.waits: list[float] = []
         self.silent = False
+        self.slow: set[Any] = set()
         self.refuse: Callable[[str, Any, Sequence[Any]], ProduceFailed | None] = lambda topic, value, headers: None
-        self._open: list[tuple[ScriptedHandle, tuple[str, Any, Any, list[Any]]]] = []
+        self.load = Load()
+        self._clock = clock
+        self._open: list[tuple[SendHandle, tuple[str, Any, Any, list[Any]]]] = []
 
     def send(self, topic: str, *, key: Any, value: Any, headers: Any = (), partition: int | None = None) -> Any:
-        handle = ScriptedHandle()
+        handle = SendHandle(topic, self.load, len(value))
+        self.sent.append((topic, value))
         self._open.append((handle, (topic, key, value, list(headers))))
         return handle
 
     def flush(self, timeout_s: float) -> int:
-        if self.silent:
-            return len(self._open)
-        for handle, (topic, key, value, headers) in self._open:
-            handle.error = self.refuse(topic, value, headers)
-            handle.done = True
-            if handle.error is None:
+        self.waits.append(timeout_s)
+        for each in [each for each in self._open if not self.silent and each[1][2] not in self.slow]:
+            handle, (topic, key, value, headers) = each
+            self._open.remove(each)
+            error = self.refuse(topic, value, headers)
+            handle.settle(error)
+            if error is None:
                 self.written.append((topic, key, value, headers))
+        if self._open:
+            self._clock.now += timeout_s
+        return len(self._open)
+
+    def abandon(self) -> None:
+        """Everything that is open fails."""
+        self.waits.append(0.0)
+        for handle, (topic, *_) in self._open:
+            handle.settle(ProduceFailed(topic, "_PURGE_QUEUE", "given up"))
         self._open.clear()
-        return 0
 
 
 class Bench:
@@ -198,7 +212,7 @@ class Bench:
     ) -> None:
         self.clock = StillClock()
         self.consumer: Any = ScriptedConsumer(self.clock, logs, per_poll)
-        self.producer = ScriptedProducer()
+        self.producer = ScriptedProducer(self.clock)
         self.producers_made = 0
         self.stats = Stats()
         self.watch = Watch()

@@ -201,6 +201,51 @@ def test_reading_never_goes_back_before_the_beginning_of_the_log() -> None:
     assert stood == [850]
 
 
+def test_log_that_ends_before_the_committed_offset_has_no_history_and_is_handled_whole() -> None:
+    """The topic was made anew, or a leader lost its end: what lies below the committed offset was never handled."""
+    seen: list[int] = []
+    shop = Shop(lambda record: seen.append(record.offset), [(0, hop(n)) for n in range(40)], committed=900)
+    shop.bench.steps(2)
+    assert shop.consumer.position(R0) == 900, "out of range, so that the reset policy decides"
+    shop.consumer.script.append(lambda: shop.consumer.seek(R0, 0))
+    shop.bench.steps(2)
+    assert seen == list(range(40))
+
+
+@pytest.mark.parametrize("read_before", [0, 1], ids=["while history is read", "once it is read"])
+def test_log_that_is_cut_while_its_partition_is_ours_is_handled_whole_from_where_reading_goes_on(
+    read_before: int,
+) -> None:
+    seen: list[int] = []
+    shop = Shop(lambda record: seen.append(record.offset), [(0, hop(n)) for n in range(900)], committed=900)
+    shop.consumer.log_starts[R0] = 100
+    shop.bench.steps(2 + read_before)
+    shop.consumer.logs[R0] = [b"new"] * 30
+    shop.consumer.script.append(lambda: shop.consumer.seek(R0, 0))
+    shop.bench.steps(2)
+    assert seen == list(range(30))
+
+
+def test_attempts_beyond_the_newest_sequence_are_no_copies_of_each_other() -> None:
+    """Their own revision is forgotten, so both are its last attempt; they were two all the same."""
+    seen: list[int] = []
+    shop = Shop(lambda record: seen.append(record.attempt), [(0, hop(1, attempt=5)), (0, hop(1, attempt=6))])
+    shop.bench.steps(2)
+    assert (seen, shop.bench.stats.suppressed) == ([2, 2], 0)
+
+
+def test_clock_that_is_set_back_holds_up_no_record_that_is_due() -> None:
+    seen: list[int] = []
+    shop = Shop(lambda record: seen.append(record.offset), [(START_MS, hop(0))])
+    shop.pass_time(5.1)
+    assert seen == [0]
+    wall = shop.bench.clock.wall
+    shop.bench.clock.wall = lambda: wall() - 3_600  # type: ignore[method-assign]
+    shop.lay((START_MS - 3_594_000, hop(1)))
+    shop.pass_time(7)
+    assert seen == [0, 1]
+
+
 def test_failing_record_goes_to_the_topic_of_its_next_delay_as_it_was_read() -> None:
     def handle(record: Record) -> None:
         raise ValueError("no")
