@@ -26,6 +26,15 @@ COARSE_SHARE: Final = 16
 """One look searches until it knows a head's time to a second, or to a sixteenth of how long it is overdue."""
 
 
+def position(committed: int | None, start: int, end: int) -> int:
+    """Where retry workers go on in a partition whose log reaches from `start` to before `end`.
+
+    At their commit; without one, and where the log does not reach to it (retention, a topic made anew, a leader that
+    had not kept up), they begin with the first record that is there.
+    """
+    return committed if committed is not None and start <= committed <= end else start
+
+
 class Found(NamedTuple):
     """The answer of ListOffsets for a time: the first record at or after it."""
 

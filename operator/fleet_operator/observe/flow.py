@@ -22,6 +22,9 @@ from fleet_operator.observe.settings_facts import SettingsFacts
 from fleet_operator.planning.observation import ManagedTopic, RetryObservation, TopicObservation
 from fleet_operator.planning.retry_topics import SIZE
 
+GONE_SECONDS: Final = 60.0
+"""For how long a topic that was there must have been missing before it is believed to be gone: the broker that was
+asked may lag behind."""
 STARTS_SECONDS: Final = 60.0
 """How often the starts of managed topics' logs are asked for: only retention moves them, and only forward."""
 SEARCH_ROUNDS_MAX: Final = 8
@@ -60,13 +63,20 @@ class FlowMemory:
     """The frontier before the last one: where a partition's head was found waiting, its time is known from then."""
     _heads: dict[Partition, Head] = field(default_factory=dict)
 
+    _beyond: dict[Partition, int] = field(default_factory=dict)
+    """Commits that lay beyond the end of the log at the last look."""
+    _there: dict[str, float] = field(default_factory=dict)
+    """When a managed topic was last seen (epoch seconds)."""
+
     def starts_wanted(self, topics: Collection[str], now: float) -> set[str]:
         """The managed topics whose starts should be asked for in this look."""
-        gone = self._starts_due.keys() - topics
+        gone = {*self._starts_due, *self._there}.difference(topics)
         for topic in gone:
-            del self._starts_due[topic]
+            self._starts_due.pop(topic, None)
         if gone:
             self.starts = {key: start for key, start in self.starts.items() if key[0] not in gone}
+            self._beyond = {key: offset for key, offset in self._beyond.items() if key[0] not in gone}
+            self._there = {name: at for name, at in self._there.items() if name not in gone}
         return {topic for topic in topics if self._starts_due.get(topic, 0.0) <= now}
 
     def take_starts(self, topics: Collection[str], answered: Offsets, now: float) -> None:
@@ -81,6 +91,7 @@ class FlowMemory:
         self.settings.forget(names)
         for name in names:
             self._starts_due.pop(name, None)
+            self._there.pop(name, None)
 
     def spans(
         self, interest: RetryInterest, facts: GroupFacts, topics: Mapping[str, TopicObservation], ends: Offsets
@@ -94,14 +105,19 @@ class FlowMemory:
         return found
 
     def _span(self, key: Partition, committed: Offsets | None, ends: Offsets, delay_ms: int) -> Span | None:
-        """A commit below the log's start counts from there; without one, all that the log holds is still to be read."""
+        """The records that are still to be read. A commit beyond the end is believed when it is there twice: when the
+        end was asked before the commit, both may have moved on in between."""
         end, start = ends.get(key), self.starts.get(key)
         if end is None or committed is None:
             return None
         if start is None or end < start:  # a new partition, or a topic made anew
             self._starts_due.pop(key[0], None)
             return None
-        return Span(min(max(committed.get(key, start), start), end), end, delay_ms)
+        place = committed.get(key)
+        if place is not None and place > end and self._beyond.get(key) != place:
+            self._beyond[key] = place
+            return None
+        return Span(due.position(place, start, end), end, delay_ms)
 
     def search(self, flows: Collection[Spans], now_ms: int, ask: Ask) -> None:
         """Find out up to where each flow is due, and since when, in one round of questions or a few."""
@@ -195,9 +211,11 @@ class FlowMemory:
         for (name, _), span in spans.items():
             waiting[name].append(None if span is None else span.waiting)
         known = facts.committed is not None
-        managed = {
-            name: self._topic(name, topics.get(name), _sum(waiting[name]) if known else None) for name in retry.flow
-        }
+        held = {topic for topic, _ in facts.committed or ()}
+        managed = {}
+        for name in retry.flow:
+            count = _sum(waiting[name]) if known and self._told(name, topics.get(name), held, now) else None
+            managed[name] = self._topic(name, topics.get(name), count)
         counted = _sum(topic.waiting for topic in managed.values())
         if error is None and (described is None or counted is None):
             error = next((topic.error for topic in managed.values() if topic.waiting is None and topic.error), None)
@@ -218,6 +236,17 @@ class FlowMemory:
             source_max_message_bytes=self._source_max_message_bytes(interest.topics),
             error=error,
         )
+
+    def _told(self, name: str, seen: TopicObservation | None, held: Collection[str], now: float) -> bool:
+        """Whether what a look says of a topic can be counted with.
+
+        A topic that is missing is not believed to be gone while the group has commits for it, which go with a topic,
+        or while it was there a moment ago: the broker that was asked may lag behind the others.
+        """
+        if seen is None or seen.error is None:
+            self._there[name] = now
+            return True
+        return name not in held and now - self._there.get(name, 0.0) >= GONE_SECONDS
 
     def _topic(self, name: str, seen: TopicObservation | None, waiting: int | None) -> ManagedTopic:
         if seen is None or seen.error is not None:

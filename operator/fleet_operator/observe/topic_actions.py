@@ -26,7 +26,7 @@ from fleet_consumer.wire.incremental_alter_configs import (
 from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
 from fleet_consumer.wire.metadata import MetadataResponse
 from fleet_operator.api.v1alpha1.conditions import NOT_ENOUGH_BROKERS, TOPIC_NAME_COLLIDES
-from fleet_operator.observe import batches, folding
+from fleet_operator.observe import batches, due, folding
 from fleet_operator.observe.folding import Offsets
 from fleet_operator.planning.retry_topics import TopicsPlan, WantedTopic
 
@@ -195,8 +195,8 @@ def read_waiting(client: NetworkClient, group_id: str, topics: Collection[str]) 
             continue
         keys = [(topic.name, partition.partition_index) for partition in topic.partitions]
         known = all(key in starts and key in ends for key in keys)
-        left = (ends[key] - max(committed.get(key, 0), starts[key]) for key in keys if known)
-        waiting[topic.name] = sum(max(0, count) for count in left) if known else None
+        left = (ends[key] - due.position(committed.get(key), starts[key], ends[key]) for key in keys if known)
+        waiting[topic.name] = sum(left) if known else None
     return waiting
 
 

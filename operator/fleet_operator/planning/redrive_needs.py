@@ -18,7 +18,7 @@ from fleet_operator.planning.duplicates import Claim
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry_publication import SOURCE_BYTES_DEFAULT
-from fleet_operator.planning.retry_topics import HEADERS_BYTES_MAX
+from fleet_operator.planning.retry_topics import HEADERS_BYTES_MAX, SIZE
 from fleet_operator.planning.topic_pattern import PatternRefused, compile_pattern
 
 
@@ -95,10 +95,13 @@ def _topics_problem(group: ConsumerGroup, seen: ClusterObservation) -> Problem |
 
 def target_of(group: ConsumerGroup, seen: ClusterObservation) -> Target:
     """The redrive topic as it is; only for a group without an obstacle."""
+    name = naming.redrive_topic(group.group_id)
     observed = seen.groups.get(group.group_id)
     retry = observed.retry if observed is not None else None
     source = retry.source_max_message_bytes if retry is not None else None
+    managed = retry.topics.get(name) if retry is not None else None
+    limit = ((managed.configs or {}) if managed is not None else {}).get(SIZE, "")
     return Target(
-        partitions=seen.topics[naming.redrive_topic(group.group_id)].partitions,
-        max_message_bytes=(source or SOURCE_BYTES_DEFAULT) + HEADERS_BYTES_MAX,
+        partitions=seen.topics[name].partitions,
+        max_message_bytes=int(limit) if limit.isdigit() else (source or SOURCE_BYTES_DEFAULT) + HEADERS_BYTES_MAX,
     )

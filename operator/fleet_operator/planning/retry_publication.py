@@ -89,7 +89,7 @@ def next_publication(
     `seen` is the newest look at the retry flow, None where it could not be looked at. `now` in epoch seconds.
     """
     wanted = intent.wanted
-    measured = _bytes(seen, published)
+    measured = _bytes(seen, published) if topics_ready or published is None else published.max_message_bytes
     if published is None:
         if wanted is None or not topics_ready or partitions is None:
             return None
@@ -191,8 +191,12 @@ def _missing_delays(group: ConsumerGroup, delays: Iterable[str], seen: RetryObse
 
 
 def _bytes(seen: RetryObservation | None, published: Published | None) -> int:
-    """What workers may write: the sources' limit, and room for a hop's headers."""
+    """What workers may write: the sources' limit, and room for a hop's headers.
+
+    Never lowered, as the topics' own limits are not: what was let in under a higher one must be able to hop on.
+    """
     source = seen.source_max_message_bytes if seen is not None else None
+    told = published.max_message_bytes if published is not None else 0
     if source is not None:
-        return source + HEADERS_BYTES_MAX
-    return published.max_message_bytes if published else SOURCE_BYTES_DEFAULT + HEADERS_BYTES_MAX
+        return max(source + HEADERS_BYTES_MAX, told)
+    return told or SOURCE_BYTES_DEFAULT + HEADERS_BYTES_MAX

@@ -131,7 +131,9 @@ def wanted_topics(
         for delay in intent.delays:
             seconds = _retention_seconds(shape, naming.parse_delay(delay), intent.total_seconds)
             yield topic(naming.retry_topic(group.group_id, delay), seconds)
-        yield topic(naming.redrive_topic(group.group_id), shape.failed_retention_seconds)
+        # It holds what waits for retry workers, and the ledger of what was moved: never shorter than either needs.
+        redrive_seconds = max(RETENTION_SECONDS_MIN, shape.failed_retention_seconds)
+        yield topic(naming.redrive_topic(group.group_id), redrive_seconds)
     # Whatever got into a retry topic, be it as large as that allows, must be able to end here.
     yield topic(naming.failed_topic(group.group_id), shape.failed_retention_seconds, hops=2)
 

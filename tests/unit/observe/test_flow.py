@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet_consumer.wire.describe_groups import DescribedGroup
+from fleet_operator.observe import due
 from fleet_operator.observe import flow as flows
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.flow import FlowMemory
@@ -71,7 +72,8 @@ class Cluster:
             facts.committed = {key: log.committed for key, log in self.logs.items() if log.committed is not None}
         counts = Counter(name for name, _ in self.logs)
         topics = {name: TopicObservation(partitions=count) for name, count in counts.items()}
-        topics.setdefault(REDRIVE, TopicObservation(partitions=0, error="TopicNotFound"))
+        for name in (TOPIC, REDRIVE):
+            topics.setdefault(name, TopicObservation(partitions=0, error="TopicNotFound"))
         self.memory.take_starts(set(topics), {key: log.start for key, log in self.logs.items()}, 0.0)
         ends = {key: log.end for key, log in self.logs.items()}
         assert INTEREST.retry
@@ -179,6 +181,43 @@ def test_topic_that_does_not_exist_yet_holds_nothing() -> None:
     seen = one([]).look(NOW_MS)
     assert (seen.topics[REDRIVE].waiting, seen.topics[REDRIVE].error) == (0, "TopicNotFound")
     assert seen.topics[FAILED].waiting is None
+
+
+def test_missing_topic_is_not_believed_to_be_gone_at_once() -> None:
+    """One broker that lags behind must not make a whole flow look drained."""
+    cluster = one([NOW_MS - 1_000])
+    assert cluster.look(NOW_MS).waiting == 1
+    del cluster.logs[TOPIC, 0]
+    seen = cluster.look(NOW_MS + 5_000)
+    assert (seen.topics[TOPIC].waiting, seen.counted, TOPIC in seen.drained_topics) == (None, False, False)
+    assert seen.topics[TOPIC].error == "TopicNotFound", "that it is missing is told all the same"
+    assert cluster.look(NOW_MS + 66_000).topics[TOPIC].waiting == 0
+    held = GroupFacts("g.retry", 1, EMPTY, {(TOPIC, 0): 0})
+    assert cluster.look(NOW_MS + 70_000, held).topics[TOPIC].waiting is None, "commits go with their topic"
+
+
+def test_topic_that_we_deleted_is_gone_at_once() -> None:
+    cluster = one([])
+    cluster.look(NOW_MS)
+    del cluster.logs[TOPIC, 0]
+    cluster.memory.forget([TOPIC])
+    assert cluster.look(NOW_MS + 1_000).waiting == 0
+
+
+def test_commit_beyond_the_end_of_the_log_counts_from_the_start_once_it_is_certain() -> None:
+    """A topic made anew, or a log that was cut: retry workers begin with the first record that is there."""
+    cluster = one([NOW_MS - 50_000, NOW_MS], committed=900)
+    first = cluster.look(NOW_MS)
+    assert (first.waiting, first.drained_topics) == (None, frozenset({REDRIVE}))
+    second = cluster.look(NOW_MS + 5_000)
+    assert (second.waiting, second.due_lag) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("committed", "place"), [(None, 5), (3, 5), (5, 5), (7, 7), (9, 9), (10, 5)], ids=lambda value: str(value)
+)
+def test_workers_go_on_at_their_commit_if_the_log_reaches_to_it(committed: int | None, place: int) -> None:
+    assert due.position(committed, start=5, end=9) == place
 
 
 def test_topic_that_was_made_anew_is_unknown_until_its_start_is() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fleet_consumer.redrive.config import parse_config
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning import redrive_manifests
-from fleet_operator.planning.observation import ClusterObservation, RetryObservation, TopicObservation
+from fleet_operator.planning.observation import ClusterObservation, ManagedTopic, RetryObservation, TopicObservation
 from fleet_operator.planning.redrive_needs import Target, find_obstacle, find_refusal, target_of
 from fleet_operator.planning.redrive_phase import JobFacts, RedriveDecision, RedriveFacts, Report, RunPod, RunState
 from fleet_operator.planning.redrive_readings import (
@@ -66,6 +66,12 @@ def test_what_is_missing_is_named_in_the_order_of_mending() -> None:
 
 def test_target_is_the_redrive_topic_with_room_for_headers() -> None:
     assert target_of(group(), seen()) == Target(partitions=6, max_message_bytes=2_000_000 + 65_536)
+    observed = seen().groups["orders"]
+    assert observed.retry is not None
+    topics = {"_fleet.orders.redrive": ManagedTopic(partitions=6, configs={"max.message.bytes": "5000000"})}
+    raised = replace(observed, retry=replace(observed.retry, topics=topics))
+    found = target_of(group(), replace(seen(), groups={"orders": raised}))
+    assert found.max_message_bytes == 5_000_000, "it was made when the source took more"
     blind = replace(seen(), groups={})
     assert target_of(group(), blind).max_message_bytes == 1_048_588 + 65_536
 

@@ -37,6 +37,7 @@ class Group:
     told: Published | None = None
     now: float = NOW
     retry: bool = True
+    source_bytes: int | None = 1_000_000
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -64,7 +65,7 @@ class Group:
             error = "TopicNotFound" if delay in self.missing else None
             waiting = 0 if error else self.waiting.get(delay, 0)
             topics[naming.retry_topic("orders", delay)] = ManagedTopic(partitions=4, waiting=waiting, error=error)
-        return RetryObservation(observed_at=self.now, topics=topics, source_max_message_bytes=1_000_000)
+        return RetryObservation(observed_at=self.now, topics=topics, source_max_message_bytes=self.source_bytes)
 
     @property
     def delays(self) -> tuple[str, ...]:
@@ -88,6 +89,25 @@ def test_nothing_is_told_before_the_topics_are_there() -> None:
     told = group.visit()
     assert told is not None
     assert (told.current, told.delays, told.max_message_bytes) == (OLD.hash, ("5s", "30s"), 1_065_536)
+
+
+def test_size_limit_is_raised_after_the_topics_and_never_lowered() -> None:
+    """A record that got in under the higher limit must be able to hop on, into a topic that still takes it."""
+    group = Group()
+    group.visit()
+    group.source_bytes = 5_000_000
+
+    def limit(*, ready: bool = True) -> int:
+        told = group.visit(60, ready=ready)
+        assert told is not None
+        return told.max_message_bytes
+
+    assert limit(ready=False) == 1_065_536, "the topics do not take as much yet"
+    assert limit() == 5_065_536
+    group.source_bytes = 1_000_000
+    assert limit() == 5_065_536
+    group.source_bytes = None
+    assert limit() == 5_065_536
 
 
 def test_edit_keeps_what_waits_on_its_own_revision() -> None:

@@ -88,7 +88,7 @@ def test_retention_of_the_spec_counts_unless_records_would_go_before_they_are_du
     shaped = group(retentionSeconds=60, failedRetentionSeconds=120, partitions=2, replicationFactor=3)
     topics = {topic.name: topic for topic in wanted_topics(shaped, intent("5s", "1h"), COUNTS, SOURCE_BYTES)}
     seconds = {name: int(topic.configs["retention.ms"]) // 1000 for name, topic in topics.items()}
-    assert seconds == {FIVE: 60, HOUR: 3 * 3600, REDRIVE: 120, FAILED: 120}
+    assert seconds == {FIVE: 60, HOUR: 3 * 3600, REDRIVE: 7 * 86_400, FAILED: 120}
     assert {(topic.partitions, topic.replication_factor) for topic in topics.values()} == {(2, 3)}
 
 
