@@ -1,7 +1,8 @@
 """Regular expressions from users, matched against text from anybody: only those whose work is bounded are taken.
 
 Python's matcher can be sent into work without end by a short pattern ("(a+)+"), in a worker's loop as well as on the
-operator's threads. So few repetitions are taken, and none inside another; whoever matches bounds the text's length.
+operator's threads. So few repetitions are taken, none inside another, and few choices beside them; whoever matches
+bounds the text's length.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import Any, Final
 
 REPETITIONS_MAX: Final = 3
 """Repetitions in one pattern: the work grows with the text's length to this power; to one more when it is searched."""
-OPTIONS_MAX: Final = 8
-"""Optional parts in one pattern: each doubles the work at most."""
+WAYS_MAX: Final = (256, 256, 64, 4)
+"""Ways through one pattern, by how many repetitions it has: an optional part doubles them, and so the work at most,
+n alternatives multiply them by n."""
 
 SEARCHED_CHARACTERS_MAX: Final = 256
-"""How much of a text is searched: at most half a second for the worst pattern that is taken, measured; usually
+"""How much of a text is searched: about a second for the worst pattern that is taken, measured; usually
 microseconds. Names of topics are shorter than that by themselves."""
 
 REPEATS: Final = frozenset({opcode.MAX_REPEAT, opcode.MIN_REPEAT, opcode.POSSESSIVE_REPEAT})
@@ -41,10 +43,15 @@ def compile_pattern(text: str) -> re.Pattern[str]:
         raise PatternRefused(f"{text!r} is no regular expression: {error}") from error
     count = _Count()
     count.walk(parsed, repeated=False)
-    if count.repetitions > REPETITIONS_MAX or count.options > OPTIONS_MAX:
+    if count.repetitions > REPETITIONS_MAX:
         raise PatternRefused(
-            f"{text!r} has {count.repetitions} repetitions and {count.options} optional parts; "
-            f"at most {REPETITIONS_MAX} and {OPTIONS_MAX} are taken: say it with fewer"
+            f"{text!r} has {count.repetitions} repetitions; at most {REPETITIONS_MAX} are taken: say it with fewer"
+        )
+    most = WAYS_MAX[count.repetitions]
+    if count.ways > most:
+        raise PatternRefused(
+            f"{text!r} has {count.ways} ways through its alternatives and optional parts; at most {most} are taken "
+            f"beside {count.repetitions} repetitions: say it with fewer"
         )
     return pattern
 
@@ -59,14 +66,16 @@ class _Count:
 
     def __init__(self) -> None:
         self.repetitions = 0
-        self.options = 0
+        self.ways = 1
 
     def walk(self, parsed: Any, *, repeated: bool) -> None:
         for operation, argument in parsed:
             if operation is opcode.GROUPREF or operation is opcode.GROUPREF_EXISTS:
                 raise PatternRefused("references to groups are not taken in patterns")
-            if repeated and operation is opcode.BRANCH:
-                raise PatternRefused("alternatives inside a repetition are not taken in patterns: repeat each")
+            if operation is opcode.BRANCH:
+                if repeated:
+                    raise PatternRefused("alternatives inside a repetition are not taken in patterns: repeat each")
+                self.ways *= len(argument[1])
             if operation in REPEATS:
                 self._repeat(argument, repeated=repeated)
             else:
@@ -78,7 +87,7 @@ class _Count:
         if repeated:
             raise PatternRefused("a repetition inside another is not taken in patterns: it may never end")
         if most == 1:
-            self.options += 1
+            self.ways *= 2
             self.walk(body, repeated=False)
             return
         # A fixed number of repetitions of plain characters is no choice for the matcher.
