@@ -7,7 +7,6 @@ error. Without a policy nothing has an attempt left, and what would be tried aga
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, overload
@@ -190,9 +189,10 @@ def _status_matches(wanted: str, status: int) -> bool:
 
 def _seconds(wanted: object) -> float | None:
     """A handler may have put anything there: None for what is no length of time, which then is up to the policy."""
-    if isinstance(wanted, bool) or not isinstance(wanted, int | float) or math.isnan(wanted):
+    if isinstance(wanted, bool) or not isinstance(wanted, int | float) or wanted != wanted:  # which NaN is not
         return None
-    return max(0.0, min(float(wanted), RETRY_AFTER_MAX_S))
+    # Limited as it is: a whole number may be too large for a float.
+    return float(max(0, min(wanted, RETRY_AFTER_MAX_S)))
 
 
 def _class_of(error: BaseException) -> str:

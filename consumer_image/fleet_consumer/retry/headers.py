@@ -45,6 +45,7 @@ REDRIVE_SOURCE: Final = "kr-redrive-source"
 DETAILS: Final = frozenset({ERROR_CLASS, ERROR_CODE, ERROR_MESSAGE}) | SPRING_DETAILS
 """The only headers whose size a handler decides: what is left out when a record would be too large for its topic."""
 
+NUMBER_MIN: Final = -(2**63)
 NUMBER_MAX: Final = 2**63 - 1
 PARTITION_MAX: Final = 2**31 - 1
 REDRIVES_MAX: Final = 1_000
@@ -52,7 +53,7 @@ REDRIVES_MAX: Final = 1_000
 SKEW_MS: Final = 60_000
 """How far in the future a time may lie before it is damage and not two clocks that disagree."""
 
-_NUMBER: Final = re.compile(rb"-1|0|[1-9][0-9]{0,18}")
+_NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _TOPIC: Final = re.compile(rb"[a-zA-Z0-9._-]{1,249}")
 _POLICY: Final = re.compile(rb"[^@]{1,253}@(" + REVISION.encode() + rb")", re.DOTALL)
 _REDRIVE_ID: Final = re.compile(rb"[A-Za-z0-9-]{1,64}")
@@ -62,7 +63,8 @@ HeaderList = list[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a record was before anything failed. `timestamp` is in milliseconds, -1 when it had none."""
+    """Where a record was before anything failed. `timestamp` is in milliseconds since the epoch, -1 when it had none;
+    whoever writes may give other negative ones, too."""
 
     topic: str
     partition: int
@@ -280,7 +282,7 @@ class _Reading:
         topic = self._matched(ORIGIN_TOPIC, _TOPIC)
         partition = self.number(ORIGIN_PARTITION, 0, PARTITION_MAX)
         offset = self.number(ORIGIN_OFFSET, 0, NUMBER_MAX)
-        timestamp = self.number(ORIGIN_TIMESTAMP, -1, NUMBER_MAX)
+        timestamp = self.number(ORIGIN_TIMESTAMP, NUMBER_MIN, NUMBER_MAX)
         if topic is None or partition is None or offset is None:
             self.damaged = True
             return None

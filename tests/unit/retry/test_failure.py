@@ -180,7 +180,16 @@ def test_cause_of_a_wait_is_what_people_read_about() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "waits"),
-    [(-5, 0.0), (float("nan"), None), (float("inf"), 1e9), ("5", None), (None, None), (True, None)],
+    [
+        (-5, 0.0),
+        (10**400, 1e9),
+        (-(10**400), 0.0),
+        (float("nan"), None),
+        (float("inf"), 1e9),
+        ("5", None),
+        (None, None),
+        (True, None),
+    ],
 )
 def test_wait_that_makes_no_sense_is_left_to_the_policy(seconds: Any, waits: float | None) -> None:
     verdict = classify(RetryAfter(seconds), policy("5s"))

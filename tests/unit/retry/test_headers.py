@@ -147,6 +147,18 @@ def test_time_a_century_ahead_is_now_and_told() -> None:
     assert (found.first_failed_at, found.damaged) == (NOW, True)
 
 
+@pytest.mark.parametrize("timestamp", [-(2**63), -5, -1, 0, 2**63 - 1])
+def test_any_time_that_a_record_can_have_is_the_same_in_its_retries(timestamp: int) -> None:
+    found = story(origin_timestamp=str(timestamp).encode())
+    assert (found.origin.timestamp, found.damaged) == (timestamp, False)
+
+
+@pytest.mark.parametrize("value", [b"-0", b"--5", str(2**63).encode(), str(-(2**63) - 1).encode()])
+def test_time_that_no_record_can_have_is_told(value: bytes) -> None:
+    found = story(origin_timestamp=value)
+    assert (found.origin.offset, found.damaged) == (42, True)
+
+
 def test_clocks_that_disagree_a_little_are_no_damage() -> None:
     found = story(first_failed_at=str(NOW + SKEW_MS).encode())
     assert (found.first_failed_at, found.damaged) == (NOW, False)
