@@ -22,7 +22,7 @@ class MixedClock(DueClock):
         for index, record in enumerate(records):
             due = record.timestamp + int(record.value.split()[0])
             if due > now_ms:
-                self._heads[partition] = Waiting(record.offset, due)
+                self._heads[partition] = Waiting(record.offset, record.timestamp, due)
                 self._paused.add(partition)
                 return index
         return len(records)

@@ -18,9 +18,11 @@ from fleet_consumer.record import Record, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The record at which a partition waits, and when it is due (milliseconds of the wall clock)."""
+    """The record at which a partition waits, by its offset and the time at which it was appended, and when it is due
+    (milliseconds of the wall clock)."""
 
     offset: int
+    appended_at: int
     due_at: int
 
 
@@ -67,7 +69,7 @@ class DueClock:
         for index, record in enumerate(records):
             due = self._due(partition, record, delay_ms, now_ms)
             if due > now_ms:
-                self._heads[partition] = Waiting(record.offset, due)
+                self._heads[partition] = Waiting(record.offset, record.timestamp, due)
                 self._paused.add(partition)
                 return index
         return len(records)
@@ -90,8 +92,8 @@ class DueClock:
 
     def _due(self, partition: TopicPartition, record: Record, delay_ms: int, now_ms: int) -> int:
         """A head that was waited for keeps its time. Seen anew it might be put off again and again: by a broker whose
-        clock is ahead, or for want of a time."""
+        clock is ahead, or for want of a time. Another record in its place, in a log that was cut, has its own."""
         head = self._heads.get(partition)
-        if head is not None and head.offset == record.offset:
+        if head is not None and (head.offset, head.appended_at) == (record.offset, record.timestamp):
             return head.due_at
         return due_at(record.timestamp, delay_ms, now_ms)

@@ -48,13 +48,13 @@ def test_no_record_is_handed_out_early_and_none_that_is_due_waits(ages: list[int
 def test_partition_waits_at_its_head_until_that_is_due_and_goes_on_once() -> None:
     made = clock()
     assert made.split(PARTITION, run(T, T + 10_000), T + 29_999) == 0
-    assert made.waiting == {PARTITION: Waiting(100, T + 30_000)}
+    assert made.waiting == {PARTITION: Waiting(100, T, T + 30_000)}
     assert made.take_due(T + 29_999) == []
     assert made.take_due(T + 30_000) == [PARTITION]
     assert made.take_due(T + 30_000) == []
     assert made.next_due_at is None
     assert made.split(PARTITION, run(T, T + 10_000), T + 30_001) == 1
-    assert made.waiting == {PARTITION: Waiting(101, T + 40_000)}
+    assert made.waiting == {PARTITION: Waiting(101, T + 10_000, T + 40_000)}
 
 
 def test_partitions_wait_independently_and_the_first_due_time_counts() -> None:
@@ -86,6 +86,15 @@ def test_record_without_a_time_waits_for_its_delay_once() -> None:
     assert made.split(PARTITION, run(-1), T) == 0
     assert made.take_due(T + 30_000) == [PARTITION]
     assert made.split(PARTITION, run(-1), T + 30_000) == 1
+
+
+def test_record_that_took_the_place_of_the_head_has_its_own_time() -> None:
+    """The topic was made anew, or its leader lost the end of the log, while the partition waited."""
+    made = clock()
+    assert made.split(PARTITION, run(T), T) == 0
+    assert made.take_due(T + 30_000) == [PARTITION]
+    assert made.split(PARTITION, run(T + 20_000), T + 30_000) == 0
+    assert made.waiting[PARTITION].due_at == T + 50_000
 
 
 def test_partition_that_went_away_is_not_resumed_and_starts_anew_when_it_returns() -> None:
