@@ -22,6 +22,7 @@ GROUPS_PER_REQUEST_MAX: Final = 500
 PARTITIONS_PER_REQUEST_MAX: Final = 20_000
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 OFFSETS_PARTITIONS_SETTING: Final = "offsets.topic.num.partitions"
+OFFSETS_RETENTION_SETTING: Final = "offsets.retention.minutes"
 
 Partition = tuple[str, int]
 
@@ -113,10 +114,11 @@ def offsets_topic_config_request() -> DescribeConfigsRequest:
 
 
 def broker_config_request(node_id: int) -> DescribeConfigsRequest:
-    """A broker's own idea of how many partitions `__consumer_offsets` has; only that broker can tell."""
+    """A broker's own idea of how many partitions `__consumer_offsets` has, and of how long it keeps the commits of
+    empty groups; only that broker can tell."""
     resource = DescribeConfigsResource(
         resource_type=BROKER_RESOURCE,
         resource_name=str(node_id),
-        configuration_keys=(OFFSETS_PARTITIONS_SETTING,),
+        configuration_keys=(OFFSETS_PARTITIONS_SETTING, OFFSETS_RETENTION_SETTING),
     )
     return DescribeConfigsRequest(resources=(resource,))

@@ -18,7 +18,7 @@ from fleet_consumer.wire.failures import MalformedMessage
 from fleet_consumer.wire.list_offsets import ListOffsetsResponse
 from fleet_consumer.wire.metadata import MetadataResponse
 from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
-from fleet_operator.observe.batches import OFFSETS_PARTITIONS_SETTING, OFFSETS_TOPIC
+from fleet_operator.observe.batches import OFFSETS_PARTITIONS_SETTING, OFFSETS_RETENTION_SETTING, OFFSETS_TOPIC
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.settings import GroupInterest
 from fleet_operator.planning.observation import (
@@ -94,6 +94,12 @@ def broker_offsets_partitions(configs: Iterable[DescribeConfigsResponse]) -> int
     """The brokers' own `offsets.topic.num.partitions`; None when they would not say, or when they differ."""
     value = _settings(configs, BROKER_RESOURCE).get(OFFSETS_PARTITIONS_SETTING)
     return int(value) if value else None
+
+
+def offsets_retention_s(configs: Iterable[DescribeConfigsResponse]) -> float | None:
+    """For how long the brokers keep the commits of a group without members; None when they would not say."""
+    value = _settings(configs, BROKER_RESOURCE).get(OFFSETS_RETENTION_SETTING)
+    return float(value) * 60.0 if value else None
 
 
 def _settings(configs: Iterable[DescribeConfigsResponse], resource_type: int) -> dict[str, str | None]:

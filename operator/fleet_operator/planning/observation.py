@@ -153,7 +153,8 @@ class ClusterObservation:
     the other fields keep while `reachable` is False. `reachable_since` is the first good look after the last bad one
     (or after the observer's start). `reason` and `message` explain an unreachable cluster. `group_count` counts every
     group of the cluster; `groups_per_coordinator` says how many each broker coordinates. `broker_offsets_partitions`
-    is the brokers' own `offsets.topic.num.partitions`, None when we may not read it.
+    is the brokers' own `offsets.topic.num.partitions`, `offsets_retention_s` for how long they keep the commits of a
+    group without members; each is None when we may not read it.
     """
 
     observed_at: float
@@ -165,6 +166,7 @@ class ClusterObservation:
     metadata_version: int | None = None
     offsets_topic: OffsetsTopicInfo | None = None
     broker_offsets_partitions: int | None = None
+    offsets_retention_s: float | None = None
     groups: Mapping[str, GroupObservation] = field(default_factory=dict)
     topics: Mapping[str, TopicObservation] = field(default_factory=dict)
     group_count: int = 0

@@ -15,7 +15,7 @@ from fleet_operator.planning.retry_fleet import has_retries
 from fleet_operator.planning.retry_intent import RetryIntent
 from fleet_operator.planning.retry_publication import SUPERSEDED_S, next_publication
 from fleet_operator.planning.retry_records import Published
-from fleet_operator.planning.retry_scaling import RetryLoad, RetryScale, busy, decide_retry_scale
+from fleet_operator.planning.retry_scaling import EMPTY_S, RetryLoad, RetryScale, busy, decide_retry_scale
 from fleet_operator.planning.retry_topics import TopicsPlan, plan_topics
 from fleet_operator.planning.rollout import FleetFacts, PodFacts
 from fleet_operator.planning.status_facts import partition_counts
@@ -119,7 +119,11 @@ def retry_target(
 
 
 def _load(facts: RetryFacts, publication: Published | None) -> RetryLoad:
-    seen = facts.seen
+    seen, observation = facts.seen, facts.observation
+    # Of a flow that could be asked only in part, what is known to be due still has to be handled.
+    known = observation.groups.get(facts.group.group_id) if observation is not None and observation.reachable else None
+    part = known.retry if known is not None else None
+    retention_s = observation.offsets_retention_s if observation is not None else None
     retry = facts.group.spec.retry
     return RetryLoad(
         least=retry.worker.min_replicas if retry else 0,
@@ -128,11 +132,13 @@ def _load(facts: RetryFacts, publication: Published | None) -> RetryLoad:
         current=facts.fleet.replicas if facts.fleet else None,
         counted=seen is not None and seen.counted,
         due_lag=seen.due_lag if seen else None,
-        oldest_due_at=seen.oldest_due_at if seen else None,
-        next_due_at=seen.next_due_at if seen else None,
+        oldest_due_at=part.oldest_due_at if part else None,
+        next_due_at=part.next_due_at if part else None,
         changed_at=facts.changed_at,
         calm_since=facts.calm_since,
         held=facts.breaker_open,
+        empty=seen is not None and seen.state == "Empty",
+        empty_s=retention_s / 2 if retention_s is not None else EMPTY_S,
     )
 
 

@@ -21,15 +21,21 @@ LATE_S: Final = 15.0
 GROW_S: Final = 30.0
 """How long the last change of the count must have had to show its effect before more workers are added."""
 
+EMPTY_S: Final = 43_200.0
+"""How long a group of retry workers is left without members where the brokers do not say after what time they throw the
+commits of an empty group away: half of the shortest that has ever been Kafka's default. Without its commits a group
+begins with the oldest record of every retry topic, and would handle again all that it has handled since."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryLoad:
     """What is known of a group's retries. Counts and times that could not be asked are None.
 
-    `counted` says whether the times were asked for: with it, None means that there is no such record. `partitions` is
-    what one managed topic has. `current` is the StatefulSet's count, None while there is none; `changed_at` when it
-    was last changed, `calm_since` since when nothing is due or about to be (both epoch seconds). `held` keeps the count
-    as it is: a breaker is open, and what is late is late on purpose.
+    `counted` says whether every partition could be asked: with it, a time which is None means that there is no such
+    record. `partitions` is what one managed topic has. `current` is the StatefulSet's count, None while there is none;
+    `changed_at` when it was last changed, `calm_since` since when nothing is due or about to be (both epoch seconds).
+    `held` keeps the count as it is: a breaker is open, and what is late is late on purpose. `empty` says that the
+    workers' Kafka group exists and has no members, `empty_s` for how long it may stay so.
     """
 
     least: int
@@ -43,6 +49,8 @@ class RetryLoad:
     changed_at: float | None = None
     calm_since: float | None = None
     held: bool = False
+    empty: bool = False
+    empty_s: float = EMPTY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +63,16 @@ class RetryScale:
 
 
 def busy(load: RetryLoad, now: float) -> bool | None:
-    """Whether something is due, or will be before a worker could be up; None where that is unknown."""
+    """Whether something is due, or will be before a worker could be up; None where that is unknown.
+
+    One record that is known to be due is enough, whatever the partitions that could not be asked may hold.
+    """
+    soon = load.next_due_at is not None and load.next_due_at - now <= WAKE_S
+    if soon or load.oldest_due_at is not None:
+        return True
     if not load.counted or load.due_lag is None:
         return None
-    soon = load.next_due_at is not None and load.next_due_at - now <= WAKE_S
-    return load.due_lag > 0 or soon
+    return load.due_lag > 0
 
 
 def decide_retry_scale(load: RetryLoad, now: float) -> RetryScale:
@@ -70,7 +83,7 @@ def decide_retry_scale(load: RetryLoad, now: float) -> RetryScale:
         return RetryScale(_within(current, load.least, most), "a breaker is open", GROW_S)
     is_busy = busy(load, now)
     if is_busy is None:
-        return RetryScale(_within(current, load.least, most), "what waits is not known")
+        return RetryScale(_within(current, load.least, most), "what waits is not known", _wake_in(load, now))
     if is_busy:
         return _work(load, current, most, now)
     return _rest(load, current, most, now)
@@ -91,16 +104,38 @@ def _work(load: RetryLoad, current: int, most: int, now: float) -> RetryScale:
 
 
 def _rest(load: RetryLoad, current: int, most: int, now: float) -> RetryScale:
-    """Down to the least after a calm minute; back before the next record is due."""
+    """Down to the least after a calm minute; back before the next record is due, or the group's commits are."""
     least = _within(load.least, load.least, most)
     calm_since = load.calm_since if load.calm_since is not None else now
-    wake_in = load.next_due_at - WAKE_S - now if load.next_due_at is not None else None
     if current <= least:
-        return RetryScale(least, "nothing is due", wake_in)
+        return _sleep(load, least, most, now)
     left = calm_since + CALM_S - now
     if left > 0.0:
         return RetryScale(_within(current, load.least, most), "nothing is due", left)
-    return RetryScale(least, "nothing is due", wake_in)
+    # Times on objects are whole seconds.
+    started_in_calm = load.changed_at is not None and calm_since < load.changed_at + 1.0
+    if load.empty and started_in_calm:
+        return RetryScale(_within(current, load.least, most), "a worker is to join, so that commits are kept", GROW_S)
+    return RetryScale(least, "nothing is due", _wake_in(load, now))
+
+
+def _sleep(load: RetryLoad, least: int, most: int, now: float) -> RetryScale:
+    """No more than the least, save for a moment in which one worker joins the group and leaves it again: that is what
+    the brokers count the age of its commits from."""
+    wake_in = _wake_in(load, now)
+    if least > 0 or not load.empty or load.current is None:
+        return RetryScale(least, "nothing is due", wake_in)
+    join_in = (load.changed_at or 0.0) + load.empty_s - now
+    if join_in <= 0.0:
+        return RetryScale(
+            _within(1, load.least, most), "the brokers would forget the commits of an empty group", GROW_S
+        )
+    return RetryScale(least, "nothing is due", join_in if wake_in is None else min(join_in, wake_in))
+
+
+def _wake_in(load: RetryLoad, now: float) -> float | None:
+    """Seconds until the first worker must be started for the next record; None when none is known."""
+    return load.next_due_at - WAKE_S - now if load.next_due_at is not None else None
 
 
 def _most(load: RetryLoad) -> int:

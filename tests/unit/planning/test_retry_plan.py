@@ -115,6 +115,23 @@ def test_nothing_runs_while_the_fleet_is_stopped() -> None:
     assert plan({"stopped": True}, **running).scale.replicas == 0
 
 
+def test_what_is_known_of_a_flow_that_could_not_be_asked_whole_wakes_its_workers() -> None:
+    part = cluster(flow(waiting=None, due_lag=None, oldest_due_at=NOW - 100, error="NotObserved"))
+    assert plan(published=TOLD, fleet=ready_fleet(0), observation=part).scale.replicas == 1
+
+
+def test_sleeping_group_is_joined_after_half_the_time_that_brokers_keep_its_commits() -> None:
+    asleep: dict[str, Any] = {"published": TOLD, "fleet": ready_fleet(0)}
+    kept = replace(cluster(flow(state="Empty")), offsets_retention_s=1000.0)
+    old, new = {"changed_at": NOW - 501}, {"changed_at": NOW - 499}
+    assert plan(old, **asleep, observation=kept).scale.replicas == 1
+    assert plan(new, **asleep, observation=kept).scale.replicas == 0
+    unsaid = cluster(flow(state="Empty"))
+    assert plan(old, **asleep, observation=unsaid).scale.replicas == 0
+    assert plan({"changed_at": NOW - 43_201}, **asleep, observation=unsaid).scale.replicas == 1
+    assert plan({"changed_at": NOW - 43_201}, **asleep).scale.replicas == 0, "a group that does not exist"
+
+
 def test_calm_is_remembered_until_something_is_due() -> None:
     quiet: dict[str, Any] = {"published": TOLD, "fleet": ready_fleet(2)}
     assert plan(**quiet).calm_since == NOW

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_operator.planning.retry_scaling import CALM_S, GROW_S, LATE_S, WAKE_S, RetryLoad, busy, decide_retry_scale
+from fleet_operator.planning.retry_scaling import (
+    CALM_S,
+    GROW_S,
+    LATE_S,
+    WAKE_S,
+    RetryLoad,
+    RetryScale,
+    busy,
+    decide_retry_scale,
+)
 
 NOW = 1_800_000_000.0
 IDLE = RetryLoad(least=0, most=None, partitions=12, current=0, counted=True, due_lag=0)
@@ -35,6 +44,7 @@ def loads(draw: st.DrawFn) -> RetryLoad:
         changed_at=draw(times),
         calm_since=draw(times),
         held=draw(st.booleans()),
+        empty=draw(st.booleans()),
     )
 
 
@@ -96,6 +106,38 @@ def test_workers_sleep_until_shortly_before_the_next_record_is_due() -> None:
     assert (scale.replicas, scale.requeue_after) == (0, 3600 - WAKE_S)
     assert wanted(ahead, NOW + 3600 - WAKE_S - 1) == 0
     assert wanted(ahead, NOW + 3600 - WAKE_S) == 1
+
+
+def test_part_of_a_flow_is_enough_to_be_woken_by() -> None:
+    """A partition without a leader must not keep the workers of all others away."""
+    assert wanted(replace(UNKNOWN, oldest_due_at=NOW - 100)) == 1
+    ahead = replace(UNKNOWN, next_due_at=NOW + 3600)
+    assert decide_retry_scale(ahead, NOW) == RetryScale(0, "what waits is not known", 3600 - WAKE_S)
+    assert wanted(ahead, NOW + 3600 - WAKE_S) == 1
+    assert wanted(replace(UNKNOWN, current=3, oldest_due_at=NOW - 100)) == 3
+
+
+def test_sleeping_group_is_joined_before_its_commits_expire() -> None:
+    """From when a group is empty the brokers count until they throw its commits away: one worker comes and goes."""
+    asleep = replace(IDLE, empty=True, empty_s=1000.0, changed_at=NOW, calm_since=NOW - 100)
+    assert decide_retry_scale(asleep, NOW + 10).requeue_after == 990.0
+    assert decide_retry_scale(replace(asleep, next_due_at=NOW + 530), NOW).requeue_after == 500.0
+    assert wanted(asleep, NOW + 999) == 0
+    assert wanted(asleep, NOW + 1000) == 1
+    joining = replace(asleep, current=1, changed_at=NOW + 1000)
+    assert wanted(joining, NOW + 1030) == 1, "its worker has not joined yet"
+    restarted = replace(joining, calm_since=NOW + 1000.9)
+    assert wanted(restarted, NOW + 1100) == 1, "nor has it when the operator is new as well"
+    joined = replace(joining, empty=False)
+    assert wanted(joined, NOW + 1040) == 0
+    assert wanted(replace(asleep, changed_at=NOW + 1040), NOW + 1041) == 0, "for as long again"
+
+
+def test_group_that_does_not_exist_or_is_attended_is_not_woken() -> None:
+    old = replace(IDLE, changed_at=NOW - 10**6)
+    assert wanted(old) == 0
+    assert wanted(replace(old, current=2, least=2, empty=True)) == 2
+    assert wanted(replace(old, empty=True, held=True)) == 0
 
 
 def test_late_records_double_the_workers_step_by_step_up_to_the_partitions() -> None:
