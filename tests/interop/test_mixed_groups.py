@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from fleet_consumer.wire.describe_groups import DescribedGroup
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.scene import AnyMember, Scene
-from tests.support.waiting import eventually
 
 Make = Callable[[Scene], AnyMember]
 OTHERS: dict[str, Make] = {"java": lambda scene: scene.java(), "librdkafka": lambda scene: scene.librdkafka()}
@@ -26,58 +26,81 @@ SHARED = [
     ("librdkafka", "roundrobin"),
     ("librdkafka", "cooperative-sticky"),
 ]
+SESSION_MS = 30_000
+"""Nobody dies here. Whose session ran out while the machine stood still would be no member, and lead no more."""
+
 pairs = pytest.mark.parametrize(("make", "assignor"), SHARED, ids=[f"{make}-{assignor}" for make, assignor in SHARED])
 
 
 @pairs
 def test_ours_leads_then_the_other(cluster: KafkaCluster, tmp_path: Path, make: str, assignor: str) -> None:
-    with Scene(cluster, tmp_path, assignors=(assignor,)) as scene:
+    with Scene(cluster, tmp_path, assignors=(assignor,), session_timeout_ms=SESSION_MS) as scene:
         ours = scene.thread()
         scene.await_shared([ours])
         theirs = OTHERS[make](scene)
-        scene.await_shared([ours, theirs])
-        assert ours.membership.leader
-        assert scene.described().protocol_data == assignor
-        assert {len(member.history().holds) for member in (ours, theirs)} == {scene.partitions // 2}
+
+        def ours_leads(group: DescribedGroup) -> None:
+            assert group.protocol_data == assignor
+            assert ours.membership.leader
+            assert shares(ours, theirs) == {scene.partitions // 2}
+
+        scene.await_shared([ours, theirs], also=ours_leads)
         scene.await_progress([ours])
         scene.await_progress([theirs])
         ours.stop()
         scene.await_shared([theirs])
         again = scene.thread()
-        scene.await_shared([theirs, again])
-        assert not again.membership.leader
+
+        def theirs_leads(group: DescribedGroup) -> None:
+            assert group.protocol_data == assignor
+            assert not again.membership.leader
+
+        scene.await_shared([theirs, again], also=theirs_leads)
         scene.finish([theirs, again])
 
 
 @pairs
 def test_the_other_leads_then_ours(cluster: KafkaCluster, tmp_path: Path, make: str, assignor: str) -> None:
-    with Scene(cluster, tmp_path, assignors=(assignor,)) as scene:
+    with Scene(cluster, tmp_path, assignors=(assignor,), session_timeout_ms=SESSION_MS) as scene:
         theirs = OTHERS[make](scene)
         scene.await_shared([theirs])
         first, second = scene.thread(), scene.thread()
-        scene.await_shared([theirs, first, second])
-        assert not first.membership.leader
-        assert not second.membership.leader
-        assert scene.described().protocol_data == assignor
-        assert {len(member.history().holds) for member in (theirs, first, second)} == {scene.partitions // 3}
+
+        def theirs_leads(group: DescribedGroup) -> None:
+            assert group.protocol_data == assignor
+            assert not first.membership.leader
+            assert not second.membership.leader
+            assert shares(theirs, first, second) == {scene.partitions // 3}
+
+        scene.await_shared([theirs, first, second], also=theirs_leads)
         scene.await_progress([theirs])
         scene.await_progress([first, second])
         theirs.stop()
-        scene.await_shared([first, second])
-        eventually(
-            lambda: first.membership.leader != second.membership.leader, timeout_s=20, what="one of ours to lead"
-        )
+
+        def one_of_ours_leads(group: DescribedGroup) -> None:
+            assert group.protocol_data == assignor
+            assert first.membership.leader != second.membership.leader
+
+        scene.await_shared([first, second], also=one_of_ours_leads)
         scene.finish([first, second])
 
 
 def test_all_three_makes_in_one_group_vote_for_what_all_know(cluster: KafkaCluster, tmp_path: Path) -> None:
     """Each lists an assignor of its own liking first; only the last is everybody's."""
-    with Scene(cluster, tmp_path) as scene:
+    with Scene(cluster, tmp_path, session_timeout_ms=SESSION_MS) as scene:
         members: list[AnyMember] = [
             scene.thread(assignors=("sticky", "range", "roundrobin")),
             scene.java(assignors=("sticky", "roundrobin")),
             scene.librdkafka(assignors=("range", "roundrobin")),
         ]
-        scene.await_shared(members)
-        assert scene.described().protocol_data == "roundrobin"
+
+        def voted(group: DescribedGroup) -> None:
+            assert group.protocol_data == "roundrobin"
+
+        scene.await_shared(members, also=voted)
         scene.finish(members)
+
+
+def shares(*members: AnyMember) -> set[int]:
+    """The numbers of partitions that these hold."""
+    return {len(member.history().holds) for member in members}

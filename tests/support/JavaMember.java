@@ -35,6 +35,7 @@ public class JavaMember implements ConsumerRebalanceListener {
     private final FileOutputStream log;
     private final KafkaConsumer<byte[], byte[]> consumer;
     private final Map<TopicPartition, OffsetAndMetadata> done = new HashMap<>();
+    private volatile boolean ending;
     private int commits;
 
     private JavaMember(Map<String, String> words) throws IOException {
@@ -73,7 +74,7 @@ public class JavaMember implements ConsumerRebalanceListener {
             threads.add(new Thread(member::run));
         }
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
-            members.forEach(member -> member.consumer.wakeup());
+            members.forEach(JavaMember::end);
             for (Thread thread : threads) {
                 try {
                     thread.join(20_000);
@@ -88,10 +89,16 @@ public class JavaMember implements ConsumerRebalanceListener {
         }
     }
 
+    /** Told by a flag too: a commit inside a callback may be what is woken up, and then the poll goes on. */
+    private void end() {
+        ending = true;
+        consumer.wakeup();
+    }
+
     private void run() {
         long committed = System.nanoTime();
         try {
-            while (true) {
+            while (!ending) {
                 note(consumer.poll(Duration.ofMillis(200)));
                 if (System.nanoTime() - committed >= COMMIT_EVERY_NS && !done.isEmpty()) {
                     committed = System.nanoTime();

@@ -42,6 +42,8 @@ ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.2
 COMMIT_EVERY_S = 0.2
 REVOKE_PATIENCE_S = 10.0
+END_PATIENCE_S = 60.0
+"""Twice as long as a member that is told to end may take: its callback's commit, its close."""
 _lives = itertools.count(1)
 
 
@@ -252,7 +254,7 @@ class MemberThread:
     def stop(self, leave: str = "default") -> None:
         """Close the consumer and wait for the end."""
         self._member.stop(leave)
-        self._thread.join(30)
+        self._thread.join(END_PATIENCE_S)
         assert not self._thread.is_alive(), f"{self.name} did not end"
 
 
@@ -325,7 +327,7 @@ class RecordedProcess:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
             try:
-                self._process.wait(30)
+                self._process.wait(END_PATIENCE_S)
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise AssertionError(f"{self.name} did not end: {self.stderr.read_text()[-2000:]}") from None

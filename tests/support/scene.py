@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,12 @@ class Scene:
 
     def __exit__(self, *_: object) -> None:
         self.writer.__exit__()
-        for member in self._members:
-            if isinstance(member, RecordedProcess):
-                if member.alive:
-                    member.kill()
-            elif member.alive:
-                member.stop()
+        left = [member for member in self._members if member.alive]
+        # All at once: one that does not end keeps neither the others nor the next test from their own.
+        with ThreadPoolExecutor(max(1, len(left))) as pool:
+            ends = [pool.submit(each.kill if isinstance(each, RecordedProcess) else each.stop) for each in left]
+        for end in ends:
+            end.result()
 
     def thread(self, **changes: Any) -> MemberThread:
         """A member on a thread."""
@@ -110,8 +111,18 @@ class Scene:
         """The partitions that the coordinator's plan gives to anybody, sorted."""
         return sorted(part for member in group.members for part in _planned(member.member_assignment))
 
-    def await_shared(self, members: Sequence[AnyMember], *, timeout_s: float = SHARE_TIMEOUT_S) -> int:
-        """Wait until these, and only these, are a Stable group that owns every partition once; their generation."""
+    def await_shared(
+        self,
+        members: Sequence[AnyMember],
+        *,
+        timeout_s: float = SHARE_TIMEOUT_S,
+        also: Callable[[DescribedGroup], None] = lambda _: None,
+    ) -> int:
+        """Wait until these, and only these, are a Stable group that owns every partition once; their generation.
+
+        `also` asserts what else must hold at that moment, of this description: asserted afterwards, it might meet the
+        next rebalance.
+        """
 
         def shared() -> bool:
             held = {member.name: sorted(member.history().holds) for member in members}
@@ -123,6 +134,7 @@ class Scene:
             # lacks what is on its way from one member to another.
             planned = sorted(_planned(member.member_assignment) for member in group.members)
             assert planned == sorted(held.values()), f"planned {planned}, held {held}"
+            also(group)
             return True
 
         eventually(shared, timeout_s=timeout_s, what=f"{len(members)} members to share {self.topic}", poll_s=0.1)
