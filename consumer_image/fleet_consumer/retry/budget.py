@@ -17,6 +17,9 @@ from fleet_consumer.retry.policy import Budget
 
 PROBES: Final = 3
 """Successes in a row that close the breaker: one may be luck."""
+PROBES_IN_VAIN: Final = 3
+"""Failed probes after which a record makes way. A probe cannot tell an outage from a record that never succeeds, and
+the same record may be the first to be tried each time."""
 
 
 class BreakerState(StrEnum):
@@ -31,6 +34,7 @@ class Breaker:
     """One worker's window and state. `budget` may be replaced at any time, when the policy was edited.
 
     `since` is when the state began; `until` is when an open breaker may be probed, None in the other states.
+    `makes_way` is whether the record that failed last goes on its way although the breaker is not closed.
     """
 
     def __init__(self, budget: Budget, now: float) -> None:
@@ -38,7 +42,9 @@ class Breaker:
         self.state = BreakerState.CLOSED
         self.since = now
         self.until: float | None = None
+        self.makes_way = False
         self._probed = 0
+        self._in_vain = 0
         # (second, successes, failures), oldest first: one entry for each second in which something ended.
         self._seconds: deque[list[int]] = deque()
         self._successes = self._failures = 0
@@ -60,8 +66,12 @@ class Breaker:
         return self.state
 
     def failed(self, now: float) -> BreakerState:
-        """A record failed that may be tried again. Unless the answer is `Closed`, it should not use up an attempt."""
+        """A record failed that may be tried again. Unless the answer is `Closed`, or the record makes way, it should not
+        use up an attempt."""
+        self.makes_way = False
         if self.look(now) is BreakerState.HALF_OPEN:
+            self._in_vain = (self._in_vain + 1) % PROBES_IN_VAIN
+            self.makes_way = self._in_vain == 0
             self._turn(BreakerState.OPEN, now)
         elif self.state is BreakerState.CLOSED:
             self._count(now, 0, 1)
@@ -83,7 +93,7 @@ class Breaker:
         if state is BreakerState.CLOSED:
             # What failed before has been answered for; counted on, it would open the breaker again at once.
             self._seconds.clear()
-            self._successes = self._failures = 0
+            self._successes = self._failures = self._in_vain = 0
 
     def _count(self, now: float, successes: int, failures: int) -> None:
         self._drop_old(now)

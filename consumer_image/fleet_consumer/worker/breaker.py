@@ -71,11 +71,14 @@ class BudgetBrake:
         return PACES[state] if pauses else Pace.FULL
 
     def failed(self, succeeded: int) -> Course:
-        """On its way while closed. The failure that opens the breaker is the first to stay."""
+        """On its way while closed, or when probes of it were long in vain. The failure that opens the breaker is the
+        first to stay."""
         breaker = self._current(succeeded)
         if breaker is None or breaker.failed(self._clock.monotonic()) is BreakerState.CLOSED:
             return Course.ON
-        return Course.STAY if breaker.budget.action is BudgetAction.PAUSE else Course.FAIL
+        if breaker.budget.action is BudgetAction.FAIL:
+            return Course.FAIL
+        return Course.ON if breaker.makes_way else Course.STAY
 
     def _current(self, succeeded: int) -> Breaker | None:
         """The breaker under the policy as it is now, with all successes until now counted in."""

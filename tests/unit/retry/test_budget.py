@@ -72,6 +72,15 @@ def test_failure_between_probes_counts_them_anew() -> None:
     assert breaker.succeeded(161.0) is HALF_OPEN
 
 
+def test_record_of_every_third_failed_probe_makes_way_whatever_succeeds_between() -> None:
+    breaker, made_way = opened(100.0), []
+    for n in range(7):
+        breaker.succeeded(130.0 + 30 * n)
+        breaker.failed(130.0 + 30 * n)
+        made_way.append(breaker.makes_way)
+    assert made_way == [False, False, True, False, False, True, False]
+
+
 def test_late_ends_of_an_open_breaker_change_nothing() -> None:
     breaker = opened(100.0)
     assert breaker.succeeded(101.0, 50) is OPEN

@@ -36,6 +36,7 @@ class Outage:
         key: Callable[[bytes], bytes | None] | None = None,
     ) -> None:
         self.down = True
+        self.poison: frozenset[tuple[int, int]] = frozenset()
         self.calls: list[tuple[int, int]] = []
         self.found = found
         one: Callable[[Any], Any] = self.handle_all if batch else self.handle
@@ -54,7 +55,7 @@ class Outage:
 
     def handle(self, record: Record) -> Produce:
         self.calls.append((record.partition, record.offset))
-        if self.down:
+        if self.down or (record.partition, record.offset) in self.poison:
             raise ConnectionError("down")
         return Produce("out", record.value)
 
@@ -119,6 +120,19 @@ def test_commits_tell_of_an_open_breaker_before_it_ends_and_of_its_end() -> None
     outage.until(lambda: outage.state == "Closed")
     outage.turn(2)
     assert outage.consumer.marks == {P0: "", P1: ""}
+
+
+@pytest.mark.parametrize("hands", [0, 1, 4])
+def test_record_that_can_never_succeed_keeps_no_breaker_open_after_the_outage(hands: int) -> None:
+    """It is the one at which the worker stands, and so the first to be tried, whatever else would succeed by now."""
+    outage = Outage(budgeted(cooldownSeconds=1), hands=hands)
+    outage.until(lambda: outage.state == "Open")
+    outage.turn(2)
+    outage.down, outage.poison = False, frozenset(outage.calls)
+    outage.until(lambda: outage.state == "Closed")
+    outage.until(lambda: outage.bench.stats.done + outage.hops() == 2 * COUNT)
+    outage.bench.loop.close(1)
+    assert outage.consumer.offsets == {P0: COUNT, P1: COUNT}
 
 
 def test_half_open_breaker_of_a_topic_that_has_become_quiet_closes() -> None:
