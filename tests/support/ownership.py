@@ -5,7 +5,9 @@ All clocks are the machine's one monotonic clock, so histories of several proces
 things are judged (M4 in the mechanisms):
 
 - Nothing is lost: every record that was written was handed out by somebody.
-- A record that was handed out twice is explained: when its second reader began, no accepted commit covered it.
+- A record that was handed out twice is explained: when its second reader began, no accepted commit covered it, or it
+  began just where a commit ends that got no answer. A coordinator that hung may store that one after younger ones:
+  it reads it from a connection that its client has given up.
 - Two stints of one partition overlap in time only where nothing that the older one asked to commit after the younger
   one began was accepted.
 """
@@ -19,6 +21,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["Commit", "History", "Stint", "Verdict", "holes", "judge"]
+
+UNANSWERED = ("Retriable", "Timeout", "TIMED_OUT", "_TRANSPORT")
+"""What the errors of commits that got no answer, or none that says what became of them, have in their words: ours,
+Java's and librdkafka's."""
 
 MAX_TOLD = 20
 """So many findings of a kind are told; the rest is counted."""
@@ -39,6 +45,11 @@ class Commit:
     def accepted(self) -> bool:
         """Whether the coordinator said that it has it."""
         return self.answered_at is not None and self.error is None
+
+    @property
+    def unsure(self) -> bool:
+        """Whether nobody knows if the coordinator has stored it, or will yet."""
+        return self.answered_at is None or any(word in (self.error or "") for word in UNANSWERED)
 
 
 @dataclass(slots=True)
@@ -205,6 +216,11 @@ def _duplicates(stints: Sequence[Stint], commits: Sequence[Commit]) -> tuple[int
     accepted = sorted(
         (commit.answered_at, commit.offset) for commit in commits if commit.answered_at is not None and commit.accepted
     )
+    # Where commits end that may yet come to be stored, and when the first of each was asked for.
+    unsure: dict[int, float] = {}
+    for commit in commits:
+        if commit.unsure:
+            unsure[commit.offset] = min(commit.asked_at, unsure.get(commit.offset, math.inf))
     reached, at, covered = 0, 0, 0
     for stint in stints:
         while at < len(accepted) and accepted[at][0] <= stint.began_at:
@@ -213,8 +229,9 @@ def _duplicates(stints: Sequence[Stint], commits: Sequence[Commit]) -> tuple[int
         repeated = min(stint.last + 1, reached) - stint.first
         if repeated > 0:
             again += repeated
-            explained += min(stint.last + 1, reached) - min(max(stint.first, covered), reached, stint.last + 1)
-            if covered > stint.first:
+            known = stint.first if unsure.get(stint.first, math.inf) < stint.began_at else covered
+            explained += min(stint.last + 1, reached) - min(max(stint.first, known), reached, stint.last + 1)
+            if known > stint.first:
                 wrong.append(f"handed out again although {covered} was committed before: {stint}")
         reached = max(reached, stint.last + 1)
     return again, explained, wrong

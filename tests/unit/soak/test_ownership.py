@@ -74,6 +74,17 @@ def test_repetition_of_what_was_committed_is_wrong() -> None:
     assert "although 10 was committed" in verdict.unexplained[0]
 
 
+def test_repetition_from_a_commit_that_got_no_answer_is_explained() -> None:
+    """A coordinator that hung reads it from its old connection when it wakes, maybe after the newer ones."""
+    rows = [assigned(0), handed(0, 5, 1, 1.5), commit(0, 6, 1.6), answered(0, 4.6, "RetriableCommitFailed: timed out")]
+    rows += [handed(6, 9, 1.7, 2), commit(1, 10, 4.7), answered(1, 4.8), ["r", [0], 1, 5.0]]
+    assert judge([life("a", *rows), life("b", assigned(6, 2), handed(6, 19, 7, 8, 2))], {0: 20}).good
+    elsewhere = judge([life("a", *rows), life("b", assigned(6, 2), handed(7, 19, 7, 8, 2))], {0: 20})
+    assert len(elsewhere.unexplained) == 1
+    before = judge([life("a", *rows), life("b", assigned(6, 2), handed(5, 19, 7, 8, 2))], {0: 20})
+    assert len(before.unexplained) == 1
+
+
 def test_overlap_is_wrong_only_if_the_older_ones_later_commit_was_accepted() -> None:
     younger = life("b", assigned(2, 2), handed(5, 20, 3, 9, 2))
     refused = life("a", assigned(0), handed(0, 9, 1, 6), commit(0, 10, 6.1), answered(0, 6.2, "CommitFailed"))
