@@ -136,7 +136,8 @@ class BoundedReader:
                 first = self._consumer.poll(POLL_S)
                 messages = [] if first is None else [first, *self._consumer.consume(BATCH, 0)]
                 run, reached = _sorted_out(partition, messages, reached)
-                yield filled_records(partition, [each for each in run if _offset(each) < end]) if run else []
+                wanted = [each for each in run if _offset(each) < end]
+                yield filled_records(partition, wanted) if wanted else []
         finally:
             self._consumer.unassign()
 

@@ -21,7 +21,7 @@ from fleet_consumer.naming import failed_topic, redrive_topic
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.redrive.config import RedriveConfig
 from fleet_consumer.redrive.progress import Pace, Progress, parse_metadata
-from fleet_consumer.redrive.selection import Choice, Decision, Ledger, Selection
+from fleet_consumer.redrive.selection import Choice, Decision, Ledger, Selection, place
 from fleet_consumer.retry.headers import redriven_headers
 from fleet_consumer.retry.routing import partition_of
 
@@ -52,14 +52,6 @@ class Outcome:
     moved: int = 0
     guarded: int = 0
     refused: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Move:
-    """A record on its way to the redrive topic."""
-
-    record: Record
-    choice: Choice
 
 
 class Run:
@@ -115,6 +107,8 @@ class Run:
             if progress is None or known is None:
                 progress = Progress(end)
                 known = fresh[partition] = OffsetAndMetadata(first, -1, progress.metadata())
+            # A topic that was made anew, or that lost its end, has less; what is not there cannot be waited for.
+            progress.end = min(progress.end, end)
             if self._config.dry_run:
                 # Nothing of a dry run is in the ledger, so only from the beginning can it tell copies.
                 progress, known = Progress(progress.end), OffsetAndMetadata(first)
@@ -135,7 +129,7 @@ class Run:
         """Go through one partition; False when the run has moved all that it may."""
         progress = self._progress[partition]
         for records in self._patiently(partition, start, progress.end):
-            moves: list[_Move] = []
+            moves: list[Choice] = []
             for record in records:
                 choice = self._selection.choose(record, self._now_ms())
                 if choice.decision is Decision.GUARDED:
@@ -150,12 +144,11 @@ class Run:
                 if choice.decision is Decision.MOVED_BEFORE:
                     progress.moved += 1
                 elif not self._config.dry_run:
-                    moves.append(_Move(record, choice))
+                    moves.append(choice)
                 if len(moves) >= self._batch:
                     self._settle(partition, record.offset + 1, moves)
                     moves = []
-            if records:
-                self._settle(partition, records[-1].offset + 1, moves)
+            self._settle(partition, records[-1].offset + 1, moves)
         self._settle(partition, max(start, progress.end), [])
         return True
 
@@ -163,7 +156,7 @@ class Run:
         most = self._config.max_records
         return most is not None and sum(each.selected for each in self._progress.values()) >= most
 
-    def _settle(self, partition: TopicPartition, offset: int, moves: list[_Move]) -> None:
+    def _settle(self, partition: TopicPartition, offset: int, moves: list[Choice]) -> None:
         """Write a batch, wait for it, and store that everything before `offset` is done."""
         if moves:
             self._wait(self._pace.wait_s(len(moves), self._clock.monotonic()))
@@ -176,7 +169,7 @@ class Run:
             LOG.info("redrive goes on", extra=_fields(partition=partition.partition, offset=offset, **counts))
         self._wait(0)
 
-    def _write(self, partition: TopicPartition, moves: list[_Move]) -> None:
+    def _write(self, partition: TopicPartition, moves: list[Choice]) -> None:
         handles = [self._send(move) for move in moves]
         self._producer.flush(ACK_TIMEOUT_S)
         for move, handle in zip(moves, handles, strict=True):
@@ -191,11 +184,10 @@ class Run:
             else:
                 raise handle.error
 
-    def _send(self, move: _Move) -> SendHandle:
-        record, story = move.record, move.choice.story
-        source = f"{record.partition}:{record.offset}"
+    def _send(self, move: Choice) -> SendHandle:
+        record, story = move.record, move.story
         headers = redriven_headers(
-            record.headers, story, redrive_id=self._config.id, source=source, now_ms=self._now_ms()
+            record.headers, story, redrive_id=self._config.id, source=place(record), now_ms=self._now_ms()
         )
         where = partition_of(record.key, story.origin, self._config.partitions)
         return self._producer.send(self._target, key=record.key, value=record.value, headers=headers, partition=where)

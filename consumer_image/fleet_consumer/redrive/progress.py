@@ -31,7 +31,7 @@ def parse_metadata(text: str) -> Progress | None:
     """What an earlier start of the run has committed; None for text of anybody else."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict) or found.get("v") != VERSION:
         return None

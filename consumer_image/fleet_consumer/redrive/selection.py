@@ -13,7 +13,7 @@ from typing import Final
 from fleet_consumer.patterns import found
 from fleet_consumer.record import Headers, Record
 from fleet_consumer.redrive.config import Filter
-from fleet_consumer.retry.headers import ERROR_CLASS, ERROR_MESSAGE, REASON, Story, last_values, read
+from fleet_consumer.retry.headers import ERROR_CLASS, ERROR_MESSAGE, REASON, REDRIVE_SOURCE, Story, last_values, read
 from fleet_consumer.retry.suppression import identity
 
 KEY_BYTES_MAX: Final = 4 * 256
@@ -26,7 +26,7 @@ class Decision(Enum):
     MOVE = auto()
     """Selected."""
     MOVED_BEFORE = auto()
-    """Selected, and moved already: by this run, before it was stopped."""
+    """Selected, and moved already: by this run, before it was stopped and could commit."""
     GUARDED = auto()
     """Wanted by the filter, and left alone: this run has seen it before, or it came back too often."""
     LEFT = auto()
@@ -37,12 +37,13 @@ class Ledger:
     """What was ever moved, as the redrive topic tells it, and what this run adds.
 
     A record is known by its origin, how often it was redriven, and a digest of its bytes; so copies in the failed topic
-    are known by each other. 16 bytes for each, about 100 MiB for a million.
+    are known by each other. 16 bytes for each, about 100 MiB for a million. Of what this run moved the place in the
+    failed topic is known besides: it tells the record itself from its copies.
     """
 
     def __init__(self, redrive_id: str) -> None:
         self._id = redrive_id
-        self._ours: set[bytes] = set()
+        self._ours: dict[bytes, bytes | None] = {}
         self._others: set[bytes] = set()
 
     def __len__(self) -> int:
@@ -53,23 +54,29 @@ class Ledger:
         story = read(moved, now_ms=now_ms)
         if story.redrive_count > 0:
             mark = _mark(replace(story, redrive_count=story.redrive_count - 1), moved)
-            (self._ours if story.redrive_id == self._id else self._others).add(mark)
+            if story.redrive_id == self._id:
+                self._ours[mark] = last_values(moved.headers).get(REDRIVE_SOURCE)
+            else:
+                self._others.add(mark)
 
-    def add(self, mark: bytes) -> None:
-        """This run moves a record with this mark, or would if it moved any."""
-        self._ours.add(mark)
+    def add(self, mark: bytes, record: Record) -> None:
+        """This run moves `record`, or would if it moved any."""
+        self._ours[mark] = place(record).encode()
 
-    def ours(self, mark: bytes) -> bool:
-        return mark in self._ours
+    def __contains__(self, mark: bytes) -> bool:
+        """Whether a record with this mark was moved."""
+        return mark in self._ours or mark in self._others
 
-    def others(self, mark: bytes) -> bool:
-        return mark in self._others
+    def moved_by_us(self, mark: bytes, record: Record) -> bool:
+        """Whether it was `record` itself, in its place, that was moved with this mark, and by this run."""
+        return self._ours.get(mark) == place(record).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A decision about a record, with the story that it was made on. `mark` is how the ledger knows the record."""
 
+    record: Record
     decision: Decision
     story: Story
     mark: bytes
@@ -83,28 +90,30 @@ class Selection:
         self._ledger = ledger
         self._id = redrive_id
         self._max_redrives = max_redrives
-        # What this process has decided on: in the ledger too, but a copy of it is no record moved before a stop.
-        self._taken: set[bytes] = set()
 
     def choose(self, record: Record, now_ms: int) -> Choice:
         """What to do with one record of the failed topic."""
         story = read(record, now_ms=now_ms)
         mark = _mark(story, record)
-        return Choice(self._decide(record, story, mark), story, mark)
+        return Choice(record, self._decide(record, story, mark), story, mark)
 
     def take(self, choice: Choice) -> None:
         """The record is among those that were selected: copies of it are not, from now on."""
-        self._taken.add(choice.mark)
-        self._ledger.add(choice.mark)
+        self._ledger.add(choice.mark, choice.record)
 
     def _decide(self, record: Record, story: Story, mark: bytes) -> Decision:
         if not matches(self._wanted, record):
             return Decision.LEFT
         if story.redrive_id == self._id or story.redrive_count >= self._max_redrives:
             return Decision.GUARDED
-        if mark in self._taken or self._ledger.others(mark):
-            return Decision.LEFT
-        return Decision.MOVED_BEFORE if self._ledger.ours(mark) else Decision.MOVE
+        if self._ledger.moved_by_us(mark, record):
+            return Decision.MOVED_BEFORE
+        return Decision.LEFT if mark in self._ledger else Decision.MOVE
+
+
+def place(record: Record) -> str:
+    """Where a record lies in the failed topic."""
+    return f"{record.partition}:{record.offset}"
 
 
 def matches(wanted: Filter, record: Record) -> bool:

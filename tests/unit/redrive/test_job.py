@@ -61,7 +61,7 @@ class Brokers:
         if partition.topic == REDRIVE:
             return
         yield [record for record in self.records if start <= record.offset < end]
-        while self.end > len(self.records):
+        while end > len(self.records):
             yield []
 
     def send(self, topic: str, *, key: bytes | None, value: bytes | None, **rest: Any) -> SendHandle:
@@ -127,6 +127,15 @@ def test_progress_that_somebody_else_wrote_is_replaced_by_our_own_from_the_begin
     progress = parse_metadata(brokers.stored[SOURCE].metadata)
     assert progress is not None
     assert (progress.end, progress.moved) == (3, 3)
+
+
+@pytest.mark.parametrize("offset", [2, 7])
+def test_failed_topic_that_was_made_anew_since_the_run_began_is_read_to_the_end_that_it_has(offset: int) -> None:
+    """Or whose leader lost the end of its log: what is not there is not waited for."""
+    brokers = Brokers([failed(n) for n in range(3)])
+    brokers.commit({SOURCE: OffsetAndMetadata(offset, -1, '{"v":1,"end":9,"selected":2,"moved":2,"guarded":0}')})
+    run(brokers).run()
+    assert brokers.stored[SOURCE].offset == max(offset, 3)
 
 
 def test_offset_that_retention_has_removed_is_no_obstacle() -> None:

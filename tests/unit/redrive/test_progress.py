@@ -30,6 +30,7 @@ def test_progress_survives_its_metadata(end: int, selected: int, moved: int, gua
         '{"v":1,"end":-1,"selected":0,"moved":0,"guarded":0}',
         '{"v":1,"end":true,"selected":0,"moved":0,"guarded":0}',
         '{"v":1,"end":1.5,"selected":0,"moved":0,"guarded":0}',
+        pytest.param("[" * 4000, id="deep"),
     ],
 )
 def test_metadata_of_others_is_none(text: str) -> None:

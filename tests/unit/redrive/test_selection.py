@@ -71,6 +71,12 @@ def test_copies_count_once_also_when_the_run_was_killed_between_them() -> None:
     assert run(topic, ledger=written) == ([0], [])
 
 
+def test_copy_of_a_record_that_was_moved_and_committed_before_a_stop_counts_no_second_time() -> None:
+    topic = [failed(0, origin=5), failed(1, origin=5), failed(2, origin=6)]
+    _, written = run(topic[:1])
+    assert run(topic[1:], ledger=written)[0] == [2]
+
+
 def test_record_that_failed_again_is_moved_by_another_run_until_it_came_back_too_often() -> None:
     found = [decision(failed(0, redrives=count, redrive_id=OTHER_ID if count else None)) for count in range(5)]
     assert found == [Decision.MOVE] * 3 + [Decision.GUARDED] * 2
