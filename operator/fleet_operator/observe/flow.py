@@ -57,6 +57,8 @@ class FlowMemory:
 
     settings: SettingsFacts = field(default_factory=SettingsFacts)
     starts: Offsets = field(default_factory=dict)
+    found_delays: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What was found on the cluster for those groups that asked for it, by main group."""
     _starts_due: dict[str, float] = field(default_factory=dict)
     _frontiers: dict[Partition, Frontier] = field(default_factory=dict)
     _marks: dict[Partition, Frontier] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from fleet_consumer import naming
 from fleet_consumer.wire.consumer_protocol import decode_assignment
 from fleet_consumer.wire.describe_configs import BROKER_RESOURCE, TOPIC_RESOURCE, DescribeConfigsResponse
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribedGroupMember
@@ -36,6 +37,8 @@ HISTORY_SAMPLES_MAX: Final = 16
 STABLE: Final = "Stable"
 NOT_OBSERVED: Final = "NotObserved"
 """The reason when nothing was answered and nobody said why."""
+RETRY_INFIX: Final = naming.retry_topic("", "").removeprefix(naming.RESERVED_PREFIX)
+"""What stands between the group and the delay in the name of a retry topic."""
 _KNOWN_CODES: Final = frozenset(ErrorCode)
 
 Offsets = dict[tuple[str, int], int]
@@ -73,6 +76,28 @@ def topics(metadata: MetadataResponse) -> dict[str, TopicObservation]:
         for topic in metadata.topics
         if topic.name is not None
     }
+
+
+def delays_by_group(metadata: MetadataResponse) -> dict[str, tuple[str, ...]]:
+    """The delays of all retry topics that there are, by the main group whose they are.
+
+    Only delays as we write them: somebody else's `retry.60s` is none of ours, whose minute is `retry.1m`.
+    """
+    found: dict[str, list[str]] = defaultdict(list)
+    for topic in metadata.topics:
+        if topic.name is None or topic.error_code or not naming.is_managed_topic(topic.name):
+            continue
+        group_id, _, delay = topic.name.removeprefix(naming.RESERVED_PREFIX).rpartition(RETRY_INFIX)
+        if group_id and _is_canonical(delay):
+            found[group_id].append(delay)
+    return {group_id: tuple(sorted(delays, key=naming.parse_delay)) for group_id, delays in found.items()}
+
+
+def _is_canonical(delay: str) -> bool:
+    try:
+        return naming.canonical_delay(naming.parse_delay(delay)) == delay
+    except ValueError:
+        return False
 
 
 def offsets_topic(metadata: MetadataResponse, configs: Iterable[DescribeConfigsResponse]) -> OffsetsTopicInfo | None:
@@ -283,7 +308,15 @@ def _retry_shape(retry: RetryObservation) -> tuple[object, ...]:
     else it changes with every look, and is no more urgent than lag."""
     unattended = () if retry.members else (retry.waiting and 1, retry.due_lag and 1)
     topics = {name: replace(topic, waiting=None) for name, topic in retry.topics.items()}
-    return retry.state, retry.members, retry.error, retry.source_max_message_bytes, topics, unattended
+    return (
+        retry.state,
+        retry.members,
+        retry.error,
+        retry.source_max_message_bytes,
+        retry.found_delays,
+        topics,
+        unattended,
+    )
 
 
 def moved(before: GroupObservation | None, after: GroupObservation) -> bool:

@@ -110,6 +110,7 @@ class Look:
         return metadata, topics
 
     def _take(self, metadata: MetadataResponse, topics: dict[str, TopicObservation]) -> ClusterObservation:
+        self._discover()
         facts = self._coordinators()
         questions = self._ask(metadata, topics, facts)
         self._wait(questions.calls())
@@ -121,6 +122,15 @@ class Look:
         }
         self._search(metadata, flows)
         return self._fold(metadata, topics, facts, counts, flows)
+
+    def _discover(self) -> None:
+        """Find the retry topics of groups that do not know theirs: once, as that takes the names of all topics."""
+        wanted = {g for g, interest in self.interests.items() if interest.retry is not None and interest.retry.discover}
+        known = {group_id: self.memory.found_delays[group_id] for group_id in wanted & self.memory.found_delays.keys()}
+        if wanted - known.keys():
+            found = folding.delays_by_group(self.client.metadata(None, timeout_s=CALL_SECONDS))
+            known |= {group_id: found.get(group_id, ()) for group_id in wanted - known.keys()}
+        self.memory.found_delays = known
 
     def _coordinators(self) -> dict[str, GroupFacts]:
         """Where to ask about each group, those of the retry workers too."""
@@ -315,7 +325,8 @@ class Look:
         if interest.retry is None:
             return replace(folded, retry=None) if folded.retry is not None else folded
         of_retry = facts[interest.retry.group_id]
-        return replace(folded, retry=self.memory.fold(interest, of_retry, topics, flows[group_id], now))
+        retry = self.memory.fold(interest, of_retry, topics, flows[group_id], now)
+        return replace(folded, retry=replace(retry, found_delays=self.memory.found_delays.get(group_id)))
 
     def _last_of(self, group_id: str) -> GroupObservation | None:
         return self.last.groups.get(group_id) if self.last else None

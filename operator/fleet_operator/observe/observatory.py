@@ -166,7 +166,7 @@ class Observatory:
     def _merged(self, cluster: Key) -> Mapping[str, GroupInterest]:
         """Interests by Kafka group; where two objects name the same group, what both want."""
         merged: dict[str, GroupInterest] = {}
-        for _, interest in sorted(self._wishes[cluster].items()):
+        for _, interest in sorted(self._wishes[cluster].items(), key=lambda wish: (wish[1].waits, wish[0])):
             other = merged.get(interest.group_id)
             merged[interest.group_id] = interest if other is None else _both(other, interest)
         return merged
@@ -205,7 +205,7 @@ class Observatory:
 
 
 def _both(one: GroupInterest, two: GroupInterest) -> GroupInterest:
-    """The interests of two objects in one Kafka group. Of two patterns the older object's counts: the younger waits."""
+    """The interests of two objects in one Kafka group. Where only one can count, it is that of `one`: its owner."""
     topics = tuple(dict.fromkeys((*one.topics, *two.topics)))
     return GroupInterest(
         group_id=one.group_id,

@@ -65,12 +65,14 @@ class RetryInterest:
     """The wish to have a group's retry flow observed: its Kafka group, and the topics that this group reads.
 
     `delays` has each retry topic with its delay in seconds, those that are only being drained too; the redrive topic
-    counts as one whose delay is 0.
+    counts as one whose delay is 0. `discover` asks for the delays of all retry topics that the group has on the
+    cluster, for an object that does not know what a predecessor left there.
     """
 
     group_id: str
     delays: Mapping[str, int]
     redrive_topic: str
+    discover: bool = False
 
     @property
     def flow(self) -> dict[str, int]:
@@ -78,12 +80,13 @@ class RetryInterest:
         return {**self.delays, self.redrive_topic: 0}
 
 
-def retry_interest(group_id: str, delays: Iterable[str]) -> RetryInterest:
+def retry_interest(group_id: str, delays: Iterable[str], *, discover: bool = False) -> RetryInterest:
     """The interest in the retry flow of the main group `group_id`, whose delays are canonical texts such as `30s`."""
     return RetryInterest(
         group_id=naming.retry_group(group_id),
         delays={naming.retry_topic(group_id, delay): naming.parse_delay(delay) for delay in delays},
         redrive_topic=naming.redrive_topic(group_id),
+        discover=discover,
     )
 
 
@@ -95,7 +98,7 @@ class GroupInterest:
     commits for count. `other_topics` are those whose
     existence matters (outputs). `expects_members` says whether workers should be there, that is whether a group
     without members is worth looking at more often. `retry` is None for a group whose failures go to the failed topic at
-    once.
+    once. `waits` is set for an object whose Kafka group belongs to another one: that one's wishes go first.
     """
 
     group_id: str
@@ -106,6 +109,7 @@ class GroupInterest:
     read_committed: bool = False
     expects_members: bool = True
     retry: RetryInterest | None = None
+    waits: bool = False
 
     @property
     def named_topics(self) -> tuple[str, ...]:

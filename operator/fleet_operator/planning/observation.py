@@ -93,7 +93,8 @@ class RetryObservation:
     a time at which it was due already), None when none is due. `next_due_at` is when the next record becomes due, None
     when none waits. What could not be asked is None, and `error` is the reason word then; `counted` tells the two
     meanings of None apart for the times. `source_max_message_bytes` is the largest `max.message.bytes` of the source
-    topics.
+    topics. `found_delays` are the delays of all retry topics that the group has on the cluster, None unless that was
+    asked for.
     """
 
     observed_at: float
@@ -105,6 +106,7 @@ class RetryObservation:
     next_due_at: float | None = None
     topics: Mapping[str, ManagedTopic] = field(default_factory=dict)
     source_max_message_bytes: int | None = None
+    found_delays: tuple[str, ...] | None = None
     error: str | None = None
 
     @property

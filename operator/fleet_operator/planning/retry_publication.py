@@ -6,7 +6,8 @@ drained at one look, some time after another revision took its place, or when th
 last such record. A record that names a forgotten revision follows the current one, and workers count it: nothing is
 lost by a mistake here.
 
-The delays of forgotten revisions are drained as well before the retry workers stop reading their topics.
+The delays of forgotten revisions are drained as well before the retry workers stop reading their topics; so are those
+that an earlier object of the same group left on the cluster.
 """
 
 from __future__ import annotations
@@ -40,11 +41,16 @@ SOURCE_BYTES_DEFAULT: Final = 1_048_588
 
 
 def plan_intent(
-    group: ConsumerGroup, wanted: PolicyRevision | Problem | None, published: Published | None
+    group: ConsumerGroup,
+    wanted: PolicyRevision | Problem | None,
+    published: Published | None,
+    left: tuple[str, ...] | None = (),
 ) -> RetryIntent | None:
     """What a group's retries should be; None for a group that has none and never had.
 
-    `wanted` is the policy's content, or why there is none; None when the spec asks for no retries.
+    `wanted` is the policy's content, or why there is none; None when the spec asks for no retries. `left` are the
+    delays of the group's topics on the cluster, None while nobody knows; they matter only to a group that remembers
+    nothing.
     """
     retry = group.spec.retry
     if retry is None:
@@ -60,7 +66,7 @@ def plan_intent(
         )
     found = wanted if isinstance(wanted, PolicyRevision) else None
     known = published.known if published else ()
-    draining = published.draining if published else ()
+    draining = published.draining if published else left or ()
     delays = sort_delays({*delays_of((*known, *((found,) if found else ()))), *draining})
     return RetryIntent(
         policy=retry.policy_ref.name,
@@ -69,6 +75,7 @@ def plan_intent(
         current=published.current if published else None,
         delays=delays,
         retired=tuple(delay for delay in published.leaving if delay not in delays) if published else (),
+        left=() if published else left,
         problem=wanted if isinstance(wanted, Problem) else None,
     )
 
@@ -91,12 +98,13 @@ def next_publication(
     wanted = intent.wanted
     measured = _bytes(seen, published) if topics_ready or published is None else published.max_message_bytes
     if published is None:
-        if wanted is None or not topics_ready or partitions is None:
+        if wanted is None or not topics_ready or partitions is None or intent.left is None:
             return None
         return Published(
             policy=intent.policy,
             current=wanted.hash,
             known=(replace(wanted, superseded_at=None),),
+            draining=tuple(delay for delay in intent.left if delay not in wanted.sequence),
             partitions=partitions,
             max_message_bytes=measured,
             published_at=now,

@@ -70,7 +70,9 @@ class DeletionWork:
         parts = [f"{count} {where}" for where, count in counted.items() if count]
         if parts:
             note = f"records of Kafka group {group_id} that are kept: {' and '.join(parts)}"
-            self._tell(body, "RecordsKept", f"{note}; a ConsumerGroup with the same spec.groupId takes them up")
+            self._tell(
+                body, "RecordsKept", f"{note}; a ConsumerGroup with spec.retry and the same spec.groupId takes them up"
+            )
 
     async def end(self, body: JsonObject) -> Result:
         """One step of a deletion; raises KubeError to be tried again."""

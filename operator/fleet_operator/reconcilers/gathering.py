@@ -90,8 +90,11 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
     cluster = _cluster(store.get(KAFKA_CLUSTER, cluster_of(body)))
     config_maps = tuple(found for found in store.cache(CONFIG_MAP).having(key) if is_owned_by(found, body))
     published = _published(config_maps, name)
-    retry = plan_intent(group, _policy(context, body, published), published)
-    context.observatory.watch(key, cluster_of(body), _interest(group, retry))
+    observation = _observation(context, cluster, cluster_of(body))
+    retry = plan_intent(group, _policy(context, body, published), published, _left(group, observation))
+    older = older_claim(context, body)
+    interest = _interest(group, retry, waits=older is not None, discover=older is None and published is None)
+    context.observatory.watch(key, cluster_of(body), interest)
     pods = store.cache(POD).having(key)
     fleet, workers = _fleet(context, body, naming.stateful_set(name), pods)
     retry_fleet, retry_workers = _fleet(context, body, naming.retry_stateful_set(name), pods)
@@ -99,9 +102,9 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
         body=body,
         group=group,
         cluster=cluster,
-        observation=_observation(context, cluster, cluster_of(body)),
+        observation=observation,
         handler_files=await _handler_files(context, group),
-        older=older_claim(context, body),
+        older=older,
         heir=heir_of(context, body),
         stateful_set=fleet,
         workers=workers,
@@ -129,6 +132,12 @@ def _fleet(
 def _published(config_maps: Sequence[JsonObject], name: str) -> Published | None:
     found = next((body for body in config_maps if body["metadata"]["name"] == naming.retry_config(name)), None)
     return read_published(found)
+
+
+def _left(group: ConsumerGroup, observation: ClusterObservation | None) -> tuple[str, ...] | None:
+    """The delays of the group's topics on the cluster, as far as an observer was asked for them and has found out."""
+    seen = observation.groups.get(group.group_id) if observation is not None else None
+    return seen.retry.found_delays if seen is not None and seen.retry is not None else None
 
 
 def _policy(context: Context, body: JsonObject, published: Published | None) -> PolicyRevision | Problem | None:
@@ -166,7 +175,7 @@ def _observation(context: Context, cluster: KafkaCluster | None, key: Key) -> Cl
     return as_of(context.observatory.latest(key), interval_s=interval, now=context.clock.wall())
 
 
-def _interest(group: ConsumerGroup, retry: RetryIntent | None) -> GroupInterest:
+def _interest(group: ConsumerGroup, retry: RetryIntent | None, *, waits: bool, discover: bool) -> GroupInterest:
     return GroupInterest(
         group_id=group.group_id,
         topics=group.source_topics,
@@ -175,15 +184,16 @@ def _interest(group: ConsumerGroup, retry: RetryIntent | None) -> GroupInterest:
         failed_topic=naming.failed_topic(group.group_id),
         read_committed=group.spec.consumer.isolation_level == "ReadCommitted",
         expects_members=group.wanted_replicas > 0,
-        retry=_retry_interest(group, retry),
+        retry=_retry_interest(group, retry, discover=discover),
+        waits=waits,
     )
 
 
-def _retry_interest(group: ConsumerGroup, retry: RetryIntent | None) -> RetryInterest | None:
+def _retry_interest(group: ConsumerGroup, retry: RetryIntent | None, *, discover: bool) -> RetryInterest | None:
     """The retry flow, as soon as it is known which delays it has; with those on their way out."""
     if retry is None or not (retry.delays or retry.retired):
         return None
-    return retry_interest(group.group_id, (*retry.delays, *retry.retired))
+    return retry_interest(group.group_id, (*retry.delays, *retry.retired), discover=discover)
 
 
 def _pattern(group: ConsumerGroup) -> re.Pattern[str] | None:

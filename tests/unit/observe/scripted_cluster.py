@@ -61,6 +61,8 @@ class ScriptedCluster:
     silent: set[int] = field(default_factory=set)
     asked: Counter[tuple[int, str]] = field(default_factory=Counter)
     """How often each broker was asked each kind of request."""
+    listed: int = 0
+    """How often the names of all topics were asked for."""
 
     @property
     def brokers(self) -> Mapping[int, BrokerAddress]:
@@ -75,8 +77,8 @@ class ScriptedCluster:
         return max(totals.values())
 
     def metadata(self, topics: Sequence[str] | None = (), *, timeout_s: float) -> MetadataResponse:
-        assert topics is not None, "patterns are not supported"
         counts = Counter(name for name, _ in self.logs)
+        self.listed += topics is None
         answer = MetadataResponse(
             brokers=tuple(MetadataResponseBroker(node_id=n, host="broker", port=n) for n in self.brokers),
             topics=tuple(
@@ -85,7 +87,7 @@ class ScriptedCluster:
                     name=name,
                     partitions=tuple(self._partition(index) for index in range(counts[name])),
                 )
-                for name in topics
+                for name in (sorted(counts) if topics is None else topics)
             ),
         )
         return MetadataResponse.decode(12, answer.encode(12))

@@ -1,12 +1,20 @@
-"""What a pattern is when a look has been taken."""
+"""What a pattern is when a look has been taken, what an object without a memory is told, and whose wishes count."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
-from fleet_operator.observe.look import _resolved
-from fleet_operator.observe.settings import GroupInterest
-from fleet_operator.planning.observation import TopicObservation
+from fleet_operator.observe.flow import FlowMemory
+from fleet_operator.observe.look import ConfigFacts, Look, _resolved
+from fleet_operator.observe.observatory import Observatory
+from fleet_operator.observe.settings import GroupInterest, retry_interest
+from fleet_operator.planning.observation import RetryObservation, TopicObservation
+from tests.support.clock import StillClock
+from tests.unit.observe.scripted_cluster import ScriptedCluster
+from tests.unit.runtime.virtual_time import run_virtual
 
 TOPICS = {name: TopicObservation(partitions=1) for name in ("orders.eu", "orders.us", "payments", "_fleet.orders.x")}
 
@@ -19,3 +27,46 @@ def test_pattern_becomes_the_topics_that_match_now() -> None:
     resolved = _resolved(interests, TOPICS)
     assert resolved["pattern"].topics == ("orders.eu", "orders.us")
     assert resolved["named"] == interests["named"]
+
+
+def test_what_a_predecessor_left_on_the_cluster_is_looked_for_once() -> None:
+    left = ("retry.1h", "retry.30s", "redrive", "failed", "retry.60s", "retry.soon")
+    others = ("_fleet.orders2.retry.5s", "_fleet.retry.7s", "orders.retry.9s", "_fleet.orders.retry.retry.8s")
+    cluster = ScriptedCluster(1, {(name, 0): [] for name in (*(f"_fleet.orders.{name}" for name in left), *others)})
+    memory = FlowMemory()
+
+    def look(*, discover: bool) -> RetryObservation:
+        interest = GroupInterest(group_id="orders", retry=retry_interest("orders", ["5s"], discover=discover))
+        taken = Look(
+            client=cast(Any, cluster),
+            clock=StillClock(),
+            interests={"orders": interest},
+            last=None,
+            configs=ConfigFacts(due_at=float("inf")),
+            memory=memory,
+            stopping=lambda: False,
+        ).take()
+        seen = taken.groups["orders"].retry
+        assert seen is not None
+        return seen
+
+    assert [look(discover=True).found_delays for _ in range(3)] == [("30s", "1h")] * 3
+    assert cluster.listed == 1
+    assert look(discover=False).found_delays is None
+    cluster.logs["_fleet.orders.retry.2h", 0] = []
+    assert look(discover=True).found_delays == ("30s", "1h", "2h"), "asked anew by who asks anew"
+
+
+def test_of_two_objects_for_one_group_the_owners_wishes_count() -> None:
+    """The one that waits may come first by its name: the other's records would not be looked at any more."""
+
+    async def life() -> None:
+        observatory = Observatory(StillClock(), cast(Any, SimpleNamespace()))
+        owner = GroupInterest(group_id="orders", retry=retry_interest("orders", ["1h"]), read_committed=True)
+        other = replace(owner, retry=retry_interest("orders", ["5s"]), read_committed=False, waits=True)
+        observatory.watch(("a", "orders"), ("a", "main"), other)
+        observatory.watch(("b", "orders"), ("a", "main"), owner)
+        merged = observatory._merged(("a", "main"))["orders"]
+        assert (merged.retry, merged.read_committed) == (owner.retry, True)
+
+    run_virtual(life())

@@ -91,6 +91,27 @@ def test_nothing_is_told_before_the_topics_are_there() -> None:
     assert (told.current, told.delays, told.max_message_bytes) == (OLD.hash, ("5s", "30s"), 1_065_536)
 
 
+def test_what_an_earlier_object_left_on_the_cluster_is_drained() -> None:
+    """A group deleted with its topics kept and made anew under another policy: nobody else reads what waits there."""
+    group, intent = consumer_group(retry={"policyRef": {"name": "standard"}}), None
+
+    def told(left: tuple[str, ...] | None) -> Published | None:
+        nonlocal intent
+        intent = plan_intent(group, OLD, None, left)
+        assert intent is not None
+        return next_publication(group, intent, None, topics_ready=True, partitions=4, seen=None, now=NOW)
+
+    assert told(None) is None, "nobody has looked for it yet"
+    made = told(("30s", "1h"))
+    assert made is not None
+    assert (made.draining, made.delays) == (("1h",), ("5s", "30s", "1h"))
+    assert intent is not None
+    assert intent.delays == ("5s", "30s", "1h"), "it is looked at before it is read"
+    again = plan_intent(group, OLD, made, ("30s", "1h", "2h"))
+    assert again is not None
+    assert again.delays == made.delays, "what is remembered counts from then on"
+
+
 def test_size_limit_is_raised_after_the_topics_and_never_lowered() -> None:
     """A record that got in under the higher limit must be able to hop on, into a topic that still takes it."""
     group = Group()
