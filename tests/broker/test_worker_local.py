@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import getpass
 import re
 import shlex
 import signal
 import subprocess
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.broker.local_runs import running
 from tests.broker.workers import COMMAND, Kafka, free_port
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
@@ -33,25 +33,6 @@ def handle(record):
 @pytest.fixture
 def kafka(broker: KafkaBroker) -> Kafka:
     return Kafka(broker.bootstrap)
-
-
-@contextmanager
-def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    environment = {name: value for name, value in os.environ.items() if name != "POD_NAME"}
-    with (folder / "err.txt").open("w") as errors:
-        process = subprocess.Popen(
-            [COMMAND, "run", *arguments],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=environment,
-        )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_handler_runs_on_a_laptop_and_goes_on_where_it_stopped(kafka: Kafka, tmp_path: Path) -> None:
@@ -101,20 +82,30 @@ def test_what_is_wrong_is_told_in_one_line_before_anything_starts(kafka: Kafka, 
     assert "laptop-gone" not in kafka.topics()
 
 
-def test_local_run_of_the_readme(kafka: Kafka, tmp_path: Path) -> None:
-    """Word for word, apart from the broker's address."""
+def test_local_runs_of_the_readme(kafka: Kafka, tmp_path: Path) -> None:
+    """Word for word, apart from the broker's address: without retries, with delays, with the policy of the example."""
     text = (ROOT / "README.md").read_text()
-    source = re.search(r"  handler\.py: \|\n((?:    .*\n|\n)+)", text)
-    command = re.search(r"```bash\n(fleet-consumer run --local .*)\n```", text)
+    example = re.search(r"## A fleet in thirty lines\n\n```yaml\n(.*?)```", text, re.DOTALL)
+    assert example, "the README has lost its example"
+    source = re.search(r"  handler\.py: \|\n((?:    .*\n|\n)+)", example[1])
     assert source, "the README has lost its handler"
-    assert command, "the README has lost its command"
+    (tmp_path / "fleet.yaml").write_text(example[1])
     (tmp_path / "handler.py").write_text(textwrap.dedent(source[1]))
+    commands = re.findall(r"^fleet-consumer run --local .*$", text, re.MULTILINE)
+    group = f"local.{getpass.getuser()}.handler"
     kafka.create("orders", "orders-done", partitions=1)
-    kafka.produce("orders", [b"one tea"])
-    words = shlex.split(command[1].replace("localhost:9092", kafka.bootstrap))
-    with running(tmp_path, *words[2:]) as process:
-        eventually(lambda: kafka.read("orders-done"), timeout_s=60, what="the order to be done", poll_s=0.5)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-        assert process.returncode == 0
-    assert [each.value for each in kafka.read("orders-done")] == [b"ONE TEA"]
+    delays: list[set[str]] = [set(), {"5s", "30s"}, {"5m", "30m", "1h"}]
+    assert len(commands) == len(delays)
+    for count, (command, added) in enumerate(zip(commands, delays, strict=True), 1):
+        kafka.produce("orders", [b"one tea"])
+        words = shlex.split(command.replace("localhost:9092", kafka.bootstrap))
+        with running(tmp_path, *words[2:]) as process:
+            eventually(partial(outputs_are, kafka, count), timeout_s=60, what="the order to be done", poll_s=0.5)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+            assert process.returncode == 0, (tmp_path / "err.txt").read_text()
+        assert {f"_fleet.{group}.failed", *(f"_fleet.{group}.retry.{delay}" for delay in added)} <= kafka.topics()
+
+
+def outputs_are(kafka: Kafka, count: int) -> bool:
+    return [each.value for each in kafka.read("orders-done")] == [b"ONE TEA"] * count

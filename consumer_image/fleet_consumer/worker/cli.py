@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return redrive_command.run(options)
     if options.local is not None:
         if options.role != Role.MAIN.value:
-            parser.error("--role retry needs a group's settings and policies; --local has none")
+            parser.error("--role is for --config; --local runs both roles by itself with --retry or --retry-policy")
         from fleet_consumer.worker.local import run_local
 
         return run_local(options, os.environ)

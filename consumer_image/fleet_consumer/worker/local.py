@@ -1,8 +1,9 @@
 """`fleet-consumer run --local`: a handler on a laptop, with everything as in a worker's pod except the pod.
 
 The options become the same settings that the operator writes, and the same process runs them: checked first, committed
-the same way, failed records in the failed topic. What the operator would have done beside it, making that topic, is
-done here; when it cannot be made, nothing is started, because a failed record would have nowhere to go.
+the same way, failed records in the failed topic. What the operator would have done beside it, making the managed
+topics, is done here; when they cannot be made, nothing is started, because a failed record would have nowhere to go.
+With a retry policy a second process is the retry worker (`local_retries`).
 """
 
 from __future__ import annotations
@@ -12,30 +13,32 @@ import ast
 import getpass
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from fleet_consumer import naming
 from fleet_consumer.clock import Clock, SystemClock
-from fleet_consumer.net import NetError, NetworkClient
 from fleet_consumer.section import SettingsInvalid
-from fleet_consumer.wire.create_topics import CreatableTopic, CreateTopicsRequest
-from fleet_consumer.wire.errors import ErrorCode, describe
 from fleet_consumer.worker.check import EXIT_PASSED, EXIT_SURROUNDINGS, CheckResult, examine
-from fleet_consumer.worker.config import WorkerConfig, parse_config
+from fleet_consumer.worker.config import parse_config
 from fleet_consumer.worker.connection_options import connection_of
+from fleet_consumer.worker.local_policy import LocalPolicy, policy_of
+from fleet_consumer.worker.local_retries import Counts, RetryProcess, prepare
+from fleet_consumer.worker.local_topics import Managed, TopicsUnusable, prepare_topics
+from fleet_consumer.worker.local_waiting import Waiting
 from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.process import run_worker
 from fleet_consumer.worker.settings import connection_settings
 from fleet_consumer.worker.stats import Stats
 
-ASK_S: Final = 10.0
-"""Patience with the brokers for making the failed topic."""
+COMMIT_S: Final = 1
+"""Shorter than in a cluster: one member costs brokers little, and the count of what waits is as old as the commits."""
 
-BROKER_DEFAULT: Final = -1
-"""As many partitions or replicas as the brokers give new topics (KIP-464)."""
+EXIT_INTERRUPTED: Final = 130
+"""Ctrl-C before anything has begun; what shells call a SIGINT."""
 
 TERMINAL_EVERY_S: Final = 1.0
 PLAIN_EVERY_S: Final = 10.0
@@ -43,23 +46,64 @@ PLAIN_EVERY_S: Final = 10.0
 
 
 def run_local(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    """Check, make the failed topic, run until Ctrl-C; returns the exit code. Prints what is wrong in one line."""
+    """Check, make the topics, run until Ctrl-C; returns the exit code. Prints what is wrong in one line."""
+    try:
+        return _run(options, environment)
+    except KeyboardInterrupt:  # before the worker listens to signals itself
+        return EXIT_INTERRUPTED
+
+
+def _run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     clock = SystemClock()
     try:
-        config = parse_config(settings_of(options))
+        settings, policy = settings_of(options), policy_of(options)
+        config = parse_config(settings)
     except SettingsInvalid as refused:
         return _refuse(CheckResult.refused(refused))
     result = examine(config, clock)
     if result.exit_code != EXIT_PASSED:
         return _refuse(result)
-    problem = ensure_topic(config, clock)
-    if problem is not None:
-        return _refuse(CheckResult("TopicNotCreated", problem, EXIT_SURROUNDINGS))
-    print(f"fleet-consumer: {result.message}, group {config.group_id}, failed records to {config.failed_topic}")
+    try:
+        managed = prepare_topics(config, policy, clock)
+    except TopicsUnusable as unusable:
+        return _refuse(CheckResult(unusable.reason, str(unusable), EXIT_SURROUNDINGS))
+    retries = "" if policy is None else f", retries after {', '.join(policy.sequence)}"
+    print(
+        f"fleet-consumer: {result.message}, group {config.group_id}{retries}, failed records to {config.failed_topic}",
+        flush=True,
+    )
+    waiting = Waiting(connection_settings(config.brokers, config.name), config.group_id, managed.flow)
+    if policy is not None:
+        return _run_with_retries(settings, policy, managed, waiting, environment, clock)
+    left = waiting.ask() if managed.flow else 0
+    if left:
+        print(f"fleet-consumer: {left} records of this group wait for a retry: --retry or --retry-policy handles them")
     progress = Progress(clock.monotonic, sys.stderr.write, terminal=sys.stderr.isatty())
     code = run_worker(config, environment, local=progress)
     print(progress.line())
     return code
+
+
+def _run_with_retries(
+    settings: Mapping[str, Any],
+    policy: LocalPolicy,
+    managed: Managed,
+    waiting: Waiting,
+    environment: Mapping[str, str],
+    clock: Clock,
+) -> int:
+    """Both roles until Ctrl-C; the main one ends first, so that nothing fails that nobody takes over."""
+    policies = policy.file(
+        delays=managed.delays, partitions=min(managed.flow.values()), max_message_bytes=managed.max_message_bytes
+    )
+    with tempfile.TemporaryDirectory(prefix="fleet-consumer-") as folder:
+        config = parse_config(prepare(Path(folder), settings, policies))
+        with RetryProcess(Path(folder), config.drain_seconds, waiting) as retries:
+            progress = Progress(clock.monotonic, sys.stderr.write, terminal=sys.stderr.isatty(), retries=retries)
+            code = run_worker(config, environment, local=progress)
+            ended = retries.stop()
+        print(progress.line())
+    return code or ended
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -96,7 +140,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
             "maxPollRecords": 500,
             "autoOffsetReset": options.start.capitalize(),
             "isolationLevel": "ReadUncommitted",
-            "commitIntervalSeconds": 5,
+            "commitIntervalSeconds": COMMIT_S,
             "properties": {},
         },
         "failedTopic": options.failed_topic or naming.failed_topic(group_id),
@@ -150,38 +194,37 @@ def _refuse(result: CheckResult) -> int:
     return result.exit_code
 
 
-def ensure_topic(config: WorkerConfig, clock: Clock) -> str | None:
-    """Make the failed topic if it is not there; why it cannot be had, or None."""
-    name = config.failed_topic
-    client = NetworkClient(connection_settings(config.brokers, config.name), clock)
-    try:
-        (found,) = client.metadata([name], timeout_s=ASK_S).topics
-        if found.error_code == ErrorCode.NONE:
-            return None
-        if found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return f"topic {name!r} for failed records cannot be used: {describe(found.error_code)}"
-        wanted = CreatableTopic(
-            name=name, num_partitions=BROKER_DEFAULT, replication_factor=BROKER_DEFAULT, assignments=(), configs=()
-        )
-        request = CreateTopicsRequest(topics=(wanted,), timeout_ms=int(ASK_S * 1000))
-        (made,) = client.call(None, request, timeout_s=ASK_S).topics
-    except NetError as error:
-        return f"topic {name!r} for failed records cannot be asked for: {error}"
-    finally:
-        client.close()
-    if made.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-        return None
-    return (
-        f"topic {name!r} for failed records is not there and cannot be made ({describe(made.error_code)}): "
-        "make it, or name another with --failed-topic"
-    )
+class RetrySide(Protocol):
+    """The retry worker, for those who look on."""
+
+    @property
+    def counts(self) -> Counts:
+        """What became of the deliveries there."""
+        ...
+
+    @property
+    def waiting(self) -> int | None:
+        """How many records wait; None while that is not known."""
+        ...
+
+    def look(self) -> None:
+        """See whether it still runs."""
+        ...
 
 
 class Progress:
-    """One line about how far a run has come, written from time to time."""
+    """One line about how far a run has come, written from time to time; both its processes in one."""
 
-    def __init__(self, now: Callable[[], float], write: Callable[[str], object], *, terminal: bool) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        write: Callable[[str], object],
+        *,
+        terminal: bool,
+        retries: RetrySide | None = None,
+    ) -> None:
         self._write = write
+        self._retries = retries
         self._terminal = terminal
         self._every_s = TERMINAL_EVERY_S if terminal else PLAIN_EVERY_S
         self._due_at = now() + TERMINAL_EVERY_S
@@ -194,6 +237,8 @@ class Progress:
 
     def look(self, now: float) -> None:
         """Called several times a second: write the line when it is time."""
+        if self._retries is not None:
+            self._retries.look()
         if now >= self._due_at:
             self._due_at = now + self._every_s
             self._write(f"\r{self.line():<100}" if self._terminal else f"{self.line()}\n")
@@ -201,11 +246,23 @@ class Progress:
     def line(self) -> str:
         """How many records came to what end, and what the membership is doing."""
         stats, session = self._stats, self._state.session if self._state is not None else None
-        counts = f"done={stats.done} failed={stats.failed} dropped={stats.dropped}"
+        counts, retry_error = self._counts(stats)
         if self._state is None or session is None:
             return counts
-        error = current_error(self._state)
+        error = current_error(self._state) or retry_error
         membership = session.consumer.membership()
         owned = sum(len(partitions) for partitions in membership.assignment.values())
-        trouble = f" ({error})" if error is not None else ""
+        trouble = f" ({error})" if error else ""
         return f"{counts} in-flight={session.loop.in_flight} partitions={owned} {membership.state}{trouble}"
+
+    def _counts(self, stats: Stats) -> tuple[str, str]:
+        """What became of records, and what is in the retry worker's way."""
+        if self._retries is None:
+            return f"done={stats.done} failed={stats.failed} dropped={stats.dropped}", ""
+        later, waiting = self._retries.counts, self._retries.waiting
+        counts = (
+            f"done={stats.done + later.done} failed={stats.failed + later.failed} "
+            f"dropped={stats.dropped + later.dropped} retried={stats.retried + later.retried} "
+            f"waiting={'?' if waiting is None else waiting}"
+        )
+        return counts, later.error

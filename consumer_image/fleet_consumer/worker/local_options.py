@@ -23,7 +23,14 @@ examples:
   # a handler behind HTTP that already runs on this machine
   fleet-consumer run --local http://localhost:8000/records --topic orders --bootstrap localhost:9092
 
-Records that fail are written to _fleet.<group>.failed, which is made if it is not there. Ctrl-C stops in order.
+  # what fails is tried again after 5, 5 and 30 seconds, by a retry worker beside this one
+  fleet-consumer run --local handler.py --topic orders --bootstrap localhost:9092 --retry 5s,5s,30s
+
+  # the same by the RetryPolicy in a file that is applied to Kubernetes, with its rules and its budget
+  fleet-consumer run --local handler.py --topic orders --bootstrap localhost:9092 --retry-policy fleet.yaml
+
+Records that fail for good are written to _fleet.<group>.failed. All topics that begin with _fleet.<group>. are made if
+they are not there. Ctrl-C stops in order; the same command goes on, also with what waits.
 """
 
 
@@ -51,6 +58,12 @@ def add_local_options(parser: argparse.ArgumentParser) -> None:
         "--output", metavar="TOPIC", action="append", default=[], help="a topic the handler may write to"
     )
     group.add_argument("--failed-topic", metavar="TOPIC", help="for failed records (default: _fleet.<group>.failed)")
+    group.add_argument("--retry", metavar="DELAY,…", help="try again after these delays, such as 5s,5s,30s")
+    group.add_argument(
+        "--retry-policy",
+        metavar="FILE",
+        help="in place of --retry: YAML with one RetryPolicy among its objects",
+    )
     group.add_argument("--concurrency", metavar="N", type=int, default=1, help="handler calls at once (default: 1)")
     group.add_argument("--timeout", metavar="SECONDS", type=int, default=60, help="for one call (default: 60)")
     for field in ("key", "value"):

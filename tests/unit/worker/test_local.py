@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleet_consumer.section import SettingsInvalid
+from fleet_consumer.worker import local_retries
 from fleet_consumer.worker.cli import _parser, main
 from fleet_consumer.worker.config import WorkerConfig, parse_config
 from fleet_consumer.worker.local import Progress, settings_of
+from fleet_consumer.worker.local_retries import Counts
 from fleet_consumer.worker.member import WorkerState
 from fleet_consumer.worker.stats import Stats
 
@@ -101,7 +105,56 @@ def test_progress_is_written_over_itself_on_a_terminal_and_rarely_elsewhere() ->
     assert written[False] == ["done=3 failed=1 dropped=0\n"] * 2
 
 
+class Retries:
+    """A retry process that is said to have come so far."""
+
+    def __init__(self, counts: Counts, waiting: int | None) -> None:
+        self.counts = counts
+        self.waiting = waiting
+        self.looks = 0
+
+    def look(self) -> None:
+        self.looks += 1
+
+
+@pytest.mark.parametrize(("waiting", "told"), [(2, "waiting=2"), (None, "waiting=?")])
+def test_progress_with_retries_is_of_both_processes(waiting: int | None, told: str) -> None:
+    retries = Retries(Counts(done=2, failed=1, dropped=1, retried=4), waiting)
+    progress = Progress(lambda: 0.0, print, terminal=False, retries=retries)
+    progress.watch(Stats(done=3, retried=3), WorkerState("local", 300.0, None))
+    assert progress.line() == f"done=5 failed=1 dropped=1 retried=7 {told}"
+    progress.look(0.5)
+    assert retries.looks == 1
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_retry_process_ends_by_a_word_and_by_the_end_of_its_input(
+    monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    """A handler may have forked: then its forks hold the pipe open, and only the word comes through."""
+    told = threading.Event()
+    monkeypatch.setattr(local_retries, "end_main_thread", told.set)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as lifeline, os.fdopen(writing, "wb", buffering=0) as end:
+        line = local_retries.Lifeline(lifeline)
+        line.hold()
+        if closes:
+            end.close()
+        else:
+            end.write(b"\n")
+        assert told.wait(30)
+        assert line.cut is closes
+
+
+def test_help_names_both_ways_to_retry(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    told = capsys.readouterr().out
+    assert "--retry 5s,5s,30s" in told
+    assert "--retry-policy fleet.yaml" in told
+
+
 def test_retry_role_is_not_for_a_laptop(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["run", "--local", "handler.py", "--role", "retry"])
-    assert "--local has none" in capsys.readouterr().err
+    assert "--local runs both roles by itself with --retry" in capsys.readouterr().err

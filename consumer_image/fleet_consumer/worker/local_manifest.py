@@ -1,0 +1,38 @@
+"""The documents of a YAML file, read as strictly as kubectl reads them.
+
+The one module of the worker that needs PyYAML, which its image does without: import it only when a file is to be read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import yaml
+
+MERGE: Final = "tag:yaml.org,2002:merge"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML lets the last of two equal fields win; here the second one is a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.tag == MERGE or not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(problem=f"{key.value!r} twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def documents(text: str) -> list[Any]:
+    """All documents but empty ones. Raises ValueError with a message of one line for the file's author."""
+    try:
+        return [found for found in yaml.load_all(text, _Loader) if found is not None]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = "" if mark is None else f" in line {mark.line + 1}"
+        raise ValueError(f"is not YAML that can be read: {error.problem}{where}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"is not YAML that can be read: {' '.join(str(error).split())}") from error
