@@ -2,23 +2,24 @@
 
 A folder's conftest asks for it in its `pytest_configure`. Then the tests marked `together` come before the folder's
 others and begin with the first of them, a few at a time; each still fails by itself, and the others run one by one
-after them. A marked test takes its parameters, `tmp_path` and fixtures of the session or of its module, nothing else;
-it has names of its own, and leaves what is shared as it was: running, with everything that was in it.
+after them. A marked test has names of its own, and leaves what is shared as it was: running, with everything that was
+in it. It takes its parameters, `tmp_path`, fixtures of the session, and the suites' own fixtures of single tests, which
+are made and ended where it plays. It takes none of pytest's that change or record what the whole process does.
 """
 
 from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 __all__ = ["play_together"]
-
-SHARED_SCOPES = ("session", "package", "module")
 
 
 def play_together(config: pytest.Config, folder: Path, at_once: int) -> None:
@@ -41,6 +42,9 @@ class _Together:
         mine = sorted((items[place] for place in places), key=lambda item: not self._marked(item))
         for place, item in zip(places, mine, strict=True):
             items[place] = item
+            if isinstance(item, pytest.Function) and self._marked(item):
+                # Else pytest would make the others too, when it is the test's turn to be waited for.
+                item.fixturenames = [name for name in item.fixturenames if _is_shared(item, name)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
@@ -51,7 +55,7 @@ class _Together:
             self._pool = ThreadPoolExecutor(self._at_once, thread_name_prefix="together")
             for item in pyfuncitem.session.items:
                 if isinstance(item, pytest.Function) and self._marked(item):
-                    self._plays[item.nodeid] = self._pool.submit(_play, _prepared(item, pyfuncitem))
+                    self._plays[item.nodeid] = self._begun(item, self._pool)
         self._plays[pyfuncitem.nodeid].result()
         return True
 
@@ -71,28 +75,69 @@ class _Together:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
+    def _begun(self, item: pytest.Function, pool: ThreadPoolExecutor) -> Future[float]:
+        try:
+            return pool.submit(_Play(item).run)
+        except Exception as error:
+            # What is wrong with one test is told at its turn.
+            failed: Future[float] = Future()
+            failed.set_exception(error)
+            return failed
+
     def _marked(self, item: pytest.Item) -> bool:
         return self._folder in item.path.parents and item.get_closest_marker("together") is not None
 
 
-def _prepared(item: pytest.Function, first: pytest.Function) -> Callable[[], object]:
-    """The test with all that it takes; shared fixtures are made at once, by the test that runs first."""
-    request = first._request
-    given: dict[str, object] = {}
-    for name in inspect.signature(item.obj).parameters:
-        if hasattr(item, "callspec") and name in item.callspec.params:
-            given[name] = item.callspec.params[name]
-        elif name == "tmp_path":
-            folders: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
-            given[name] = folders.mktemp(item.originalname[:30])
-        else:
-            scope = item._fixtureinfo.name2fixturedefs[name][-1].scope
-            assert scope in SHARED_SCOPES, f"{item.nodeid} is played with others and takes {name}, which is not shared"
-            given[name] = request.getfixturevalue(name)
-    return lambda: item.obj(**given)
+class _Play:
+    """One test with all that it takes. Made on the thread that runs tests, with what is shared; `run` on any."""
+
+    def __init__(self, item: pytest.Function) -> None:
+        self._item = item
+        self._given: dict[str, Any] = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+        self._share(item.obj)
+
+    def _share(self, taker: Any) -> None:
+        for name in inspect.signature(taker).parameters:
+            if name in self._given:
+                continue
+            if name == "tmp_path":
+                folders: pytest.TempPathFactory = self._item._request.getfixturevalue("tmp_path_factory")
+                self._given[name] = folders.mktemp(self._item.originalname[:30])
+            elif _is_shared(self._item, name):
+                self._given[name] = self._item._request.getfixturevalue(name)
+            else:
+                fixture = _definition(self._item, name)
+                ours = fixture.scope == "function" and fixture.func.__module__.split(".")[0] in ("tests", "e2e")
+                assert ours, f"{self._item.nodeid} is played with others, and cannot take {name}"
+                self._share(fixture.func)
+
+    def run(self) -> float:
+        """Play it; the seconds that it took."""
+        started = time.monotonic()
+        with ExitStack() as ends:
+            self._item.obj(**self._taken(self._item.obj, ends))
+        return time.monotonic() - started
+
+    def _taken(self, taker: Any, ends: ExitStack) -> dict[str, Any]:
+        names = list(inspect.signature(taker).parameters)
+        for name in names:
+            if name not in self._given:
+                make = _definition(self._item, name).func
+                made = make(**self._taken(make, ends))
+                if inspect.isgenerator(made):
+                    # As pytest does it: what comes after the yield runs also when the test has failed.
+                    ends.callback(next, made, None)
+                    made = next(made)
+                self._given[name] = made
+        return {name: self._given[name] for name in names}
 
 
-def _play(prepared: Callable[[], object]) -> float:
-    started = time.monotonic()
-    prepared()
-    return time.monotonic() - started
+def _definition(item: pytest.Function, name: str) -> pytest.FixtureDef[Any]:
+    found = item._fixtureinfo.name2fixturedefs.get(name)
+    assert found, f"{item.nodeid} is played with others, and cannot take {name}"
+    return found[-1]
+
+
+def _is_shared(item: pytest.Function, name: str) -> bool:
+    found = item._fixtureinfo.name2fixturedefs.get(name)
+    return bool(found) and _definition(item, name).scope == "session"
