@@ -16,7 +16,7 @@ demo-down: venv ## Remove everything the demo made, cluster included
 
 ##@ Work on it
 .PHONY: test lint format bench soak images chart lock
-test: venv ## Every suite in order of cost; what was skipped, and why, on the last lines
+test: venv ## Every suite; what was skipped, and why, on the last lines
 	$(PY) -m tests.run
 
 lint: venv ## ruff, mypy (strict), import contracts

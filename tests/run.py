@@ -1,20 +1,24 @@
-"""Runs every suite in order of cost, and ends with what failed, what was skipped, and why.
+"""Runs every suite, and ends with what failed, what was skipped, and why.
 
 `make test` is this. Each suite is a pytest run of its own, so that a crash in one cannot hide another. The first
 suite that fails does not stop the later ones: a person gets the whole picture from one run. With `CI=true` a skipped
 test counts as a failure, because there nobody reads the reasons.
+
+On a machine that has no Kubernetes yet it is built meanwhile; so the suites that need it come last.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,18 +34,22 @@ class Suite:
     name: str
     paths: tuple[str, ...]
     limit_s: int
+    kubernetes: bool = False
+    """Whether it needs what `tests.support.programs` builds."""
 
 
 SUITES: tuple[Suite, ...] = (
     Suite("unit", ("tests/unit",), 60),
     Suite("protocol", ("tests/protocol",), 60),
-    Suite("apiserver", ("tests/apiserver",), 240),
-    Suite("broker", ("tests/broker",), 360),
     Suite("interop", ("tests/interop",), 150),
+    Suite("broker", ("tests/broker",), 360),
     Suite("faults", ("tests/faults",), 300),
     Suite("retries", ("tests/retries",), 300),
-    Suite("e2e", ("e2e",), 900),
+    Suite("apiserver", ("tests/apiserver",), 240, kubernetes=True),
+    Suite("e2e", ("e2e",), 900, kubernetes=True),
 )
+SLOW = ("--durations=10", "--durations-min=5")
+"""Each suite ends with its slowest tests: where a run's time went is seen without another run."""
 
 
 @dataclass(slots=True)
@@ -79,7 +87,7 @@ def run_suite(suite: Suite, extra: Sequence[str], reports: Path) -> Outcome:
     print(f"\n===== {suite.name} (limit {suite.limit_s} s) =====", flush=True)
     report = reports / f"{suite.name}.xml"
     started = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}", *suite.paths, *extra]
+    command = [sys.executable, "-m", "pytest", "-q", *SLOW, f"--junit-xml={report}", *suite.paths, *extra]
     code = subprocess.run(command, cwd=ROOT, check=False).returncode
     outcome = Outcome(suite.name, time.monotonic() - started, code)
     read_report(report, outcome)
@@ -107,6 +115,52 @@ def run_lint() -> Outcome:
             outcome.failed.append((" ".join(check), f"exit code {code}"))
     outcome.seconds = time.monotonic() - started
     return outcome
+
+
+@dataclass(slots=True)
+class Builds:
+    """The building of what the last suites need, beside the first ones; `log` is what it tells of itself."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def wait(self) -> Outcome:
+        """Until all is built; counted as one suite, with the time that had to be waited here."""
+        print("\n===== programs (their building began with this run) =====", flush=True)
+        started = time.monotonic()
+        code = self.process.wait()
+        told = self.log.read_text(errors="replace")
+        print(told, flush=True)
+        failed = [("tests.support.programs", told[-REASON_MAX:])] if code else []
+        return Outcome("programs", time.monotonic() - started, code, passed=code == 0, failed=failed)
+
+
+@contextmanager
+def building(scratch: Path) -> Iterator[Builds]:
+    """Start it; what is not finished at the end is broken off."""
+    log = scratch / "programs.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.programs"], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        yield Builds(process, log)
+    finally:
+        process.send_signal(signal.SIGINT)  # it ends its compilers with itself
+        process.wait()
+
+
+def run_all(suites: Sequence[Suite], extra: Sequence[str], scratch: Path, *, lint: bool) -> list[Outcome]:
+    """Everything that was asked for, one after another; what needs Kubernetes when that is built."""
+    with ExitStack() as stack:
+        builds = stack.enter_context(building(scratch)) if any(suite.kubernetes for suite in suites) else None
+        outcomes = [run_lint()] if lint else []
+        for suite in suites:
+            if suite.kubernetes and builds is not None:
+                outcomes.append(builds.wait())
+                builds = None
+            outcomes.append(run_suite(suite, extra, scratch))
+    return outcomes
 
 
 def verdict(outcomes: Sequence[Outcome], *, ci: bool) -> int:
@@ -143,12 +197,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("pytest_arguments", nargs="*", help="passed on to pytest, after --")
     options = parser.parse_args(arguments)
     wanted = options.suite or ["lint", *names]
-    outcomes = [run_lint()] if "lint" in wanted else []
     with tempfile.TemporaryDirectory(prefix="fleet-tests-") as scratch:
         # What killed processes leave behind lies in here, and goes with it.
         os.environ["TMPDIR"] = scratch
-        chosen = (suite for suite in SUITES if suite.name in wanted)
-        outcomes += [run_suite(suite, options.pytest_arguments, Path(scratch)) for suite in chosen]
+        chosen = [suite for suite in SUITES if suite.name in wanted]
+        outcomes = run_all(chosen, options.pytest_arguments, Path(scratch), lint="lint" in wanted)
     return verdict(outcomes, ci=os.environ.get("CI") == "true")
 
 

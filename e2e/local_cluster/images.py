@@ -11,6 +11,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from e2e.local_cluster.instance import CHECKOUT
 from e2e.local_cluster.packages import IMAGE_PROGRAMS, ensure_programs_installed
 from e2e.local_cluster.steps import step
 
-__all__ = ["CONSUMER", "OPERATOR", "ensure_images"]
+__all__ = ["CONSUMER", "OPERATOR", "build_images", "ensure_images"]
 
 HOST_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 # What pip needs to know about how this machine reaches packages; the rest of its settings is about other things.
@@ -59,6 +60,17 @@ OPERATOR = OurImage("consumer-fleet-operator", "operator/Dockerfile", "requireme
 CONSUMER = OurImage("consumer-fleet-consumer", "consumer_image/Dockerfile", "requirements/consumer.txt")
 
 
+def build_images() -> None:
+    """Build both images if their sources changed; they stay in the builder's storage until a cluster wants them.
+
+    Raises ClusterError (``MissingPrograms``, ``DownloadFailed``, ``BuildFailed``).
+    """
+    ensure_programs_installed(IMAGE_PROGRAMS)
+    for image in (OPERATOR, CONSUMER):
+        with _built(image):
+            pass
+
+
 def ensure_images(cluster: LocalCluster) -> None:
     """Build both images if their sources changed, and load them if the cluster does not have them.
 
@@ -71,13 +83,22 @@ def ensure_images(cluster: LocalCluster) -> None:
             continue
         with tempfile.TemporaryDirectory(prefix="fleet-image-") as folder:
             archive = Path(folder, "image.tar")
-            _build(image, archive)
+            _pack(image, archive)
             with step(f"load {image.reference}"):
                 cluster.load_image(archive, fingerprint=fingerprint)
 
 
-def _build(image: OurImage, archive: Path) -> None:
+def _pack(image: OurImage, archive: Path) -> None:
     """Write an archive of the image; builds only what the builder's storage does not hold already."""
+    with _built(image) as (buildah, trust, tag), step(f"pack {image.reference}") as current:
+        target = f"docker-archive:{archive}:docker.io/library/{image.reference}"
+        run([*buildah, "push", "--quiet", *trust, tag, target], reason="BuildFailed")
+        current.note = f"{archive.stat().st_size / 2**20:.0f} MiB"
+
+
+@contextmanager
+def _built(image: OurImage) -> Iterator[tuple[list[str], list[str], str]]:
+    """Holds the builder, whose storage has the image: the words that start it, those for trust, the image's tag."""
     storage = fleet_home() / "buildah"
     tag = f"localhost/{image.name}:{image.digest()}"
     with file_lock(fleet_home() / ".buildah.lock", purpose="building images"):
@@ -100,10 +121,7 @@ def _build(image: OurImage, archive: Path) -> None:
                 )
                 current.note = ""
             _forget_old_builds(buildah, image)
-        with step(f"pack {image.reference}") as current:
-            target = f"docker-archive:{archive}:docker.io/library/{image.reference}"
-            run([*buildah, "push", "--quiet", *trust, tag, target], reason="BuildFailed")
-            current.note = f"{archive.stat().st_size / 2**20:.0f} MiB"
+        yield buildah, trust, tag
 
 
 def _forget_old_builds(buildah: list[str], image: OurImage) -> None:

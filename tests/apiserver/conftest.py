@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,30 @@ from typing import Any
 import pytest
 
 from tests.apiserver import objects
+from tests.apiserver.client import Client, RefusedError
 from tests.apiserver.nodes import Nodes
-from tests.apiserver.reader import Reader
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
+from tests.support.programs import API_SERVER, build_before
+from tests.support.together import play_together
 from tests.support.waiting import eventually
 
-ROOT = Path(__file__).parents[2]
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
 TOPIC_TOOL = "org.apache.kafka.tools.TopicCommand"
 PARTITIONS = 6
+AT_ONCE = 5
+"""How many tests of the shared operator play at a time: each has a namespace of its own, and waits."""
+PATIENCE_S = 60.0
+"""For what takes a few seconds on a calm machine. Only what is promised within a time is waited for no longer."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    play_together(config, FOLDER, AT_ONCE)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    build_before(session, FOLDER, API_SERVER)
 
 
 @pytest.fixture(scope="session")
@@ -36,16 +51,18 @@ def api() -> Iterator[ApiServer]:
         yield server
 
 
-def apply(server: ApiServer, bodies: Iterable[dict[str, Any]]) -> None:
-    """Apply objects as a user would, all with one call."""
-    listing = {"apiVersion": "v1", "kind": "List", "items": list(bodies)}
-    server.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(listing))
+@pytest.fixture(scope="session")
+def quiet_api() -> Iterator[ApiServer]:
+    """Another, on which no operator works but those that a test starts and ends."""
+    with ApiServer() as server:
+        install_crds(server)
+        yield server
 
 
 def install_crds(server: ApiServer) -> None:
     server.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
-    for crd in ("kafkaclusters", "consumergroups", "retrypolicies", "redrives"):
-        server.kubectl("wait", "--for=condition=Established", f"crd/{crd}.consumerfleet.io", "--timeout=30s")
+    crds = (f"crd/{kind}.consumerfleet.io" for kind in ("kafkaclusters", "consumergroups", "retrypolicies", "redrives"))
+    server.kubectl("wait", "--for=condition=Established", *crds, f"--timeout={PATIENCE_S:.0f}s")
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +103,7 @@ class Operator:
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def kill(self) -> None:
         self.process.kill()
@@ -106,7 +123,7 @@ class Operator:
 def operator(api: ApiServer, nodes: Nodes) -> Iterator[Operator]:
     """The operator of most tests, with its default settings, for all namespaces but those labelled otherwise."""
     with Operator(api) as running:
-        eventually(lambda: "working" in running.log.read_text(), timeout_s=30, what="the operator to work")
+        eventually(lambda: "working" in running.log.read_text(), timeout_s=PATIENCE_S, what="the operator to work")
         yield running
         assert running.process.poll() is None, "the operator died"
         assert running.stop() == 0
@@ -117,29 +134,63 @@ class Site:
     """One namespace of one test. Kinds are named by their plural."""
 
     api: ApiServer
-    reader: Reader
+    client: Client
     name: str
 
     def apply(self, *bodies: dict[str, Any]) -> None:
-        apply(self.api, bodies)
+        """Apply objects as a user would, in their order."""
+        for body in bodies:
+            self.client.apply(body)
+
+    def kubectl(self, *arguments: str, text: str | None = None) -> str:
+        """For what a person does with it, `text` being the input. Everything else costs less without."""
+        return self.api.kubectl("-n", self.name, *arguments, input=text)
+
+    def accepted(self, body: dict[str, Any]) -> dict[str, Any]:
+        """What the API server would store; nothing is stored."""
+        return self.client.would_create(self.name, body)
+
+    def refusal(self, body: dict[str, Any], *, replaces: bool = False) -> str:
+        """The API server's words when it refuses an object, on one line; fails when it accepts it."""
+        ask = self.client.would_replace if replaces else self.client.would_create
+        try:
+            ask(self.name, body)
+        except RefusedError as refused:
+            return str(refused)
+        raise AssertionError(f"accepted: {json.dumps(body)}")
 
     def get(self, plural: str, name: str) -> dict[str, Any]:
-        return self.reader.get(plural, self.name, name)
+        return self.client.get(plural, self.name, name)
 
     def every(self, plural: str, selector: str = "consumerfleet.io/group") -> list[dict[str, Any]]:
-        return self.reader.list(plural, self.name, selector)
+        return self.client.list(plural, self.name, selector)
 
     def names(self, plural: str, selector: str = "consumerfleet.io/group") -> list[str]:
         return sorted(body["metadata"]["name"] for body in self.every(plural, selector))
 
+    def wait_names(self, plural: str, *names: str, selector: str = "consumerfleet.io/group") -> None:
+        """Until the objects of a kind are these and no others."""
+
+        def seen() -> bool:
+            found = self.names(plural, selector)
+            assert found == sorted(names), found
+            return True
+
+        eventually(seen, timeout_s=PATIENCE_S, what=f"{plural}: {', '.join(names) or 'none'}")
+
+    def status(self, plural: str, name: str) -> dict[str, Any]:
+        """An object's status, empty before there is one."""
+        found: dict[str, Any] = self.get(plural, name).get("status", {})
+        return found
+
     def condition(self, kind: str, name: str, condition: str) -> dict[str, Any]:
-        for found in self.get(kind, name).get("status", {}).get("conditions", ()):
+        for found in self.status(kind, name).get("conditions", ()):
             if found["type"] == condition:
                 return dict(found)
         return {}
 
     def wait_condition(
-        self, kind: str, name: str, condition: str, *, status: str, reason: str, timeout_s: float = 30.0
+        self, kind: str, name: str, condition: str, *, status: str, reason: str, timeout_s: float = PATIENCE_S
     ) -> dict[str, Any]:
         """Until a condition has this status and reason; returns it."""
 
@@ -150,7 +201,9 @@ class Site:
 
         return eventually(seen, timeout_s=timeout_s, what=f"{condition}={status} ({reason}) of {kind} {name}")
 
-    def wait_ready_replicas(self, count: int, name: str = "flights", *, timeout_s: float = 30.0) -> dict[str, Any]:
+    def wait_ready_replicas(
+        self, count: int, name: str = "flights", *, timeout_s: float = PATIENCE_S
+    ) -> dict[str, Any]:
         """Until the StatefulSet has this many ready workers and the status says so; returns the ConsumerGroup."""
 
         def seen() -> dict[str, Any]:
@@ -164,18 +217,24 @@ class Site:
 
 
 @pytest.fixture(scope="session")
-def reader(api: ApiServer) -> Iterator[Reader]:
-    with Reader(api.kubeconfig) as made:
-        yield made
+def site(api: ApiServer) -> Iterator[Callable[..., Site]]:
+    """Makes a fresh namespace that the operator serves."""
+    with Client(api.kubeconfig) as client:
+        yield site_maker(api, client)
 
 
 @pytest.fixture(scope="session")
-def site(api: ApiServer, reader: Reader) -> Callable[..., Site]:
-    """Makes a fresh namespace."""
+def quiet_site(quiet_api: ApiServer) -> Iterator[Callable[..., Site]]:
+    """Makes a fresh namespace of which no operator knows."""
+    with Client(quiet_api.kubeconfig) as client:
+        yield site_maker(quiet_api, client)
+
+
+def site_maker(api: ApiServer, client: Client) -> Callable[..., Site]:
     numbers = itertools.count(1)
 
     def make(name: str = "test") -> Site:
-        made = Site(api, reader, f"{name}-{next(numbers)}")
+        made = Site(api, client, f"{name}-{next(numbers)}")
         made.apply(objects.namespace(made.name))
         return made
 

@@ -14,11 +14,11 @@ from fleet_operator.planning.retry_policy import expand
 from fleet_operator.planning.retry_records import Published, group_config_map, policy_config_map
 from fleet_operator.planning.revision import plan_revision
 from fleet_operator.planning.rollout import RevisionMark
-from tests.apiserver.conftest import Site
-from tests.support.apiserver import ApiServer
+from tests.apiserver import objects
+from tests.apiserver.conftest import PATIENCE_S, Site
+from tests.support.waiting import eventually
 from tests.unit.api.crd_objects import (
     JsonObject,
-    accepted,
     changed,
     consumer_group,
     full_consumer_group,
@@ -33,15 +33,25 @@ FILES = {"shop.py": "def handle(record): ..."}
 
 
 @pytest.fixture(scope="module")
-def strict(site: Callable[..., Site]) -> Site:
-    """A namespace that takes only pods of the restricted level."""
-    made = site("crd-children")
-    made.api.kubectl("label", "namespace", made.name, "pod-security.kubernetes.io/enforce=restricted")
-    for account in ("default", "shop"):
-        body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": made.name}}
-        made.apply(body)
+def strict(quiet_site: Callable[..., Site]) -> Site:
+    """A namespace that takes only pods of the restricted level, once the server's own parts have heard of it all."""
+    made = quiet_site("crd-children")
+    level = objects.namespace(made.name)
+    level["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "restricted"}
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1}
-    made.apply(priority)
+    made.apply(level, priority)
+    for account in ("default", "shop"):
+        metadata = {"name": account, "namespace": made.name}
+        made.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+    container = {"name": "c", "image": "i"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "early"}}
+
+    def known() -> bool:
+        refused = made.refusal(pod | {"spec": {"containers": [container], "priorityClassName": "high"}})
+        assert "violates PodSecurity" in refused, refused
+        return True
+
+    eventually(known, timeout_s=PATIENCE_S, what="the priority class and the level to be known")
     return made
 
 
@@ -90,18 +100,18 @@ def retry_children(group: ConsumerGroup, template: Mapping[str, Any]) -> list[di
     [(consumer_group(), kafka_cluster()), (full_consumer_group(), full_kafka_cluster())],
     ids=["small", "every-field"],
 )
-def test_children_are_accepted(api: ApiServer, strict: Site, group: JsonObject, cluster: JsonObject) -> None:
+def test_children_are_accepted(strict: Site, group: JsonObject, cluster: JsonObject) -> None:
     """No field that Kubernetes does not know, no value that it would refuse, no pod beyond the restricted level."""
     for body in children(group, cluster, strict.name):
-        assert accepted(api, strict.name, body)["kind"] == body["kind"]
+        assert strict.accepted(body)["kind"] == body["kind"]
 
 
-def test_privileged_sidecar_is_tamed(api: ApiServer, strict: Site) -> None:
+def test_privileged_sidecar_is_tamed(strict: Site) -> None:
     """What a user asks for beyond the restricted level is dropped, instead of failing when pods are made."""
     side = {"name": "side", "image": "i", "securityContext": {"privileged": True, "runAsUser": 1000}}
     group = consumer_group({"spec.template": {"containers": [side], "initContainers": [side | {"name": "first"}]}})
     worker = children(group, kafka_cluster(), strict.name)[-1]
-    spec = accepted(api, strict.name, worker)["spec"]
+    spec = strict.accepted(worker)["spec"]
     contexts = [container["securityContext"] for container in (*spec["containers"], *spec["initContainers"])]
     assert all("privileged" not in context for context in contexts)
     assert contexts[1]["runAsUser"] == 1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e.local_cluster.errors import ClusterError
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from tests.apiserver.conftest import Site
-from tests.support.apiserver import ApiServer
 from tests.unit.api.crd_objects import (
     REMOVED,
     JsonObject,
-    accepted,
     changed,
     consumer_group,
     full_consumer_group,
@@ -25,7 +25,6 @@ from tests.unit.api.crd_objects import (
     full_retry_policy,
     kafka_cluster,
     redrive,
-    refusal,
     retry_policy,
 )
 
@@ -267,8 +266,8 @@ def named(table: Sequence[tuple[Any, ...]]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def namespace(site: Callable[..., Site]) -> str:
-    return site("crd-rules").name
+def here(quiet_site: Callable[..., Site]) -> Site:
+    return quiet_site("crd-rules")
 
 
 def documents(path: Path) -> list[JsonObject]:
@@ -287,14 +286,14 @@ def rules(schema: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("body", "words"), named(REFUSED_BY_RULE))
-def test_rule_refuses_with_its_message(api: ApiServer, namespace: str, body: JsonObject, words: str) -> None:
+def test_rule_refuses_with_its_message(here: Site, body: JsonObject, words: str) -> None:
     """The message names the field and the fix."""
-    assert words in refusal(api, namespace, body)
+    assert words in here.refusal(body)
 
 
 @pytest.mark.parametrize(("body", "field"), named(REFUSED_BY_SCHEMA))
-def test_schema_refuses_and_names_the_field(api: ApiServer, namespace: str, body: JsonObject, field: str) -> None:
-    assert field in refusal(api, namespace, body)
+def test_schema_refuses_and_names_the_field(here: Site, body: JsonObject, field: str) -> None:
+    assert field in here.refusal(body)
 
 
 def test_every_rule_has_a_refused_example() -> None:
@@ -307,32 +306,28 @@ def test_every_rule_has_a_refused_example() -> None:
 
 
 @pytest.mark.parametrize(("first", "second", "words"), named(IMMUTABLE))
-def test_immutable_fields_stay(
-    api: ApiServer, namespace: str, first: Mapping[str, Any], second: Mapping[str, Any], words: str
-) -> None:
+def test_immutable_fields_stay(here: Site, first: Mapping[str, Any], second: Mapping[str, Any], words: str) -> None:
     """The rules stand on the parent: adding and removing an optional field is a change, too."""
     made = consumer_group(first)
-    api.kubectl("-n", namespace, "create", "-f", "-", input=json.dumps(made))
+    here.client.create(here.name, made)
     try:
-        assert words in refusal(api, namespace, consumer_group({**first, **second}), verb="replace")
+        assert words in here.refusal(consumer_group({**first, **second}), replaces=True)
         mutable = consumer_group({**first, "spec.topics": ["returns"], "spec.replicas": 5})
-        api.kubectl("-n", namespace, "replace", "--dry-run=server", "-f", "-", input=json.dumps(mutable))
+        here.client.would_replace(here.name, mutable)
     finally:
-        api.kubectl("-n", namespace, "delete", "-f", "-", input=json.dumps(made))
+        here.client.delete(here.name, made)
 
 
 @pytest.mark.parametrize(("first", "second"), named(REDRIVE_IMMUTABLE))
-def test_redrive_follows_one_spec_to_its_end(
-    api: ApiServer, namespace: str, first: Mapping[str, Any], second: Mapping[str, Any]
-) -> None:
-    made = redrive({"metadata.name": "fixed", "metadata.namespace": namespace, **first})
-    api.kubectl("-n", namespace, "create", "-f", "-", input=json.dumps(made))
+def test_redrive_follows_one_spec_to_its_end(here: Site, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    made = redrive({"metadata.name": "fixed", "metadata.namespace": here.name, **first})
+    here.client.create(here.name, made)
     try:
-        assert REDRIVE_IMMUTABLE_WORDS in refusal(api, namespace, changed(made, second), verb="replace")
+        assert REDRIVE_IMMUTABLE_WORDS in here.refusal(changed(made, second), replaces=True)
         mutable = changed(made, {"spec.suspend": True, "spec.rate": {"recordsPerSecond": 5}})
-        api.kubectl("-n", namespace, "replace", "--dry-run=server", "-f", "-", input=json.dumps(mutable))
+        here.client.would_replace(here.name, mutable)
     finally:
-        api.kubectl("-n", namespace, "delete", "-f", "-", input=json.dumps(made))
+        here.client.delete(here.name, made)
 
 
 @pytest.mark.parametrize(
@@ -340,34 +335,35 @@ def test_redrive_follows_one_spec_to_its_end(
     [full_kafka_cluster(), full_consumer_group(), full_retry_policy(), full_redrive()],
     ids=lambda body: str(body["kind"]),
 )
-def test_object_with_every_field_is_stored_as_given(api: ApiServer, namespace: str, body: JsonObject) -> None:
+def test_object_with_every_field_is_stored_as_given(here: Site, body: JsonObject) -> None:
     """Nothing is pruned or defaulted over; also not within Kubernetes' own types in the pod template."""
-    assert accepted(api, namespace, body)["spec"] == body["spec"]
+    assert here.accepted(body)["spec"] == body["spec"]
 
 
 @pytest.mark.parametrize("body", named(ACCEPTED))
-def test_good_objects_are_accepted(api: ApiServer, namespace: str, body: JsonObject) -> None:
-    assert accepted(api, namespace, body)["metadata"]["name"] == body["metadata"]["name"]
+def test_good_objects_are_accepted(here: Site, body: JsonObject) -> None:
+    assert here.accepted(body)["metadata"]["name"] == body["metadata"]["name"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.parent.name)
-def test_examples_are_accepted(api: ApiServer, namespace: str, path: Path) -> None:
+def test_examples_are_accepted(here: Site, path: Path) -> None:
     for body in documents(path):
-        assert accepted(api, namespace, body)["kind"] == body["kind"]
+        assert here.accepted(body)["kind"] == body["kind"]
 
 
-def test_server_and_models_default_alike(api: ApiServer, namespace: str) -> None:
+def test_server_and_models_default_alike(here: Site) -> None:
     """What the server stores for a small object is what the models make of it without a server."""
-    bare, served = consumer_group(), accepted(api, namespace, consumer_group())
+    bare, served = consumer_group(), here.accepted(consumer_group())
     assert ConsumerGroup.model_validate(served).spec == ConsumerGroup.model_validate(bare).spec
     assert served["spec"]["replicas"] == 1
-    bare, served = kafka_cluster(), accepted(api, namespace, kafka_cluster())
+    bare, served = kafka_cluster(), here.accepted(kafka_cluster())
     assert KafkaCluster.model_validate(served).spec == KafkaCluster.model_validate(bare).spec
     assert served["spec"]["offsetsTopic"]["partitions"] == 50
 
 
-def test_unknown_fields_are_told_by_strict_validation(api: ApiServer, namespace: str) -> None:
+def test_unknown_fields_are_told_by_strict_validation(here: Site) -> None:
     """kubectl validates strictly by default: a mistyped field is an error, not silence."""
-    assert 'unknown field "spec.replica"' in refusal(api, namespace, consumer_group({"spec.replica": 3}))
     host = consumer_group({"spec.template": {"hostNetwork": True}})
-    assert 'unknown field "spec.template.hostNetwork"' in refusal(api, namespace, host)
+    for body, field in ((consumer_group({"spec.replica": 3}), "spec.replica"), (host, "spec.template.hostNetwork")):
+        with pytest.raises(ClusterError, match=f'unknown field "{re.escape(field)}"'):
+            here.kubectl("create", "--dry-run=server", "-f", "-", text=json.dumps(body))

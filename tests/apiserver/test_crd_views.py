@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fleet_operator.api.v1alpha1 import Redrive, conditions
+from fleet_operator.clients.kinds import CONSUMER_GROUP
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import OffsetSample, RetryObservation, StuckPartition, WorkerObservation
 from fleet_operator.planning.redrive_phase import RedriveDecision, RedriveFacts
@@ -17,11 +18,12 @@ from fleet_operator.planning.redrive_status import project_redrive_status
 from fleet_operator.planning.retry_intent import RetryIntent
 from fleet_operator.planning.status_consumergroup import project_consumergroup_status
 from fleet_operator.planning.status_kafkacluster import KafkaClusterFacts, project_kafkacluster_status
-from tests.apiserver.conftest import Site
-from tests.support.apiserver import ApiServer
+from tests.apiserver.conftest import PATIENCE_S, Site
+from tests.support.waiting import eventually
 from tests.unit.api.crd_objects import consumer_group, kafka_cluster, redrive
 from tests.unit.planning import builders
 
+KINDS = ("KafkaCluster", "ConsumerGroup", "RetryPolicy", "Redrive")
 COLUMNS = "NAME STATE REPLICAS TARGET PARTS LAG BEHIND LIMIT READY AGE"
 WIDE_COLUMNS = "PROTOCOL ASSIGNOR MEMBERS COORDINATOR RETRY NEXT-DUE FAILED MESSAGE"
 REDRIVE_COLUMNS = "NAME GROUP PHASE SELECTED MOVED RATE AGE"
@@ -60,42 +62,30 @@ def redrive_status() -> dict[str, Any]:
     return project_redrive_status(RedriveFacts(redrive=body), decision, progress, 6, builders.NOW)
 
 
-def write_status(site: Site, kind: str, name: str, status: Mapping[str, Any]) -> None:
-    patch = json.dumps({"status": status})
-    site.api.kubectl("-n", site.name, "patch", kind, name, "--subresource=status", "--type=merge", "-p", patch)
-
-
-def stored(site: Site, kind: str, name: str) -> dict[str, Any]:
-    """An object as kubectl shows it."""
-    found: dict[str, Any] = json.loads(site.api.kubectl("-n", site.name, "get", kind, name, "-o", "json"))
-    return found
-
-
 @pytest.fixture(scope="module")
-def shown(site: Callable[..., Site]) -> Iterator[Site]:
-    """A namespace with one object of each kind, both with a status; gone before an operator could look at them."""
-    made = site("crd-views")
+def shown(quiet_site: Callable[..., Site]) -> Iterator[Site]:
+    """A namespace with one object of each kind, each with a status that no operator will write over."""
+    made = quiet_site("crd-views")
     place = {"metadata.namespace": made.name}
-    made.apply(kafka_cluster(place), consumer_group({**place, "spec.replicas": 2}))
-    write_status(made, "kafkacluster", "main", cluster_status())
-    write_status(made, "consumergroup", "orders", busy_status())
-    made.apply(redrive(place))
-    write_status(made, "redrive", "mended", redrive_status())
+    made.apply(kafka_cluster(place), consumer_group({**place, "spec.replicas": 2}), redrive(place))
+    made.client.merge_status("kafkaclusters", made.name, "main", cluster_status())
+    made.client.merge_status("consumergroups", made.name, "orders", busy_status())
+    made.client.merge_status("redrives", made.name, "mended", redrive_status())
     yield made
-    made.api.kubectl("-n", made.name, "delete", "kafkaclusters,consumergroups,redrives", "--all")
+    made.kubectl("delete", "kafkaclusters,consumergroups,redrives", "--all")
 
 
 def table(site: Site, *arguments: str) -> tuple[str, str]:
     """The header, and the first row with single blanks."""
-    header, row = site.api.kubectl("-n", site.name, "get", *arguments).strip().splitlines()[:2]
+    header, row = site.kubectl("get", *arguments).strip().splitlines()[:2]
     return " ".join(header.split()), " ".join(row.split())
 
 
 def test_status_is_stored_as_projected(shown: Site) -> None:
     """Nothing that the operator writes is unknown to the schema, and so pruned."""
-    assert stored(shown, "consumergroups", "orders")["status"] == busy_status()
-    assert stored(shown, "kafkaclusters", "main")["status"] == cluster_status()
-    assert stored(shown, "redrives", "mended")["status"] == redrive_status()
+    assert shown.status("consumergroups", "orders") == busy_status()
+    assert shown.status("kafkaclusters", "main") == cluster_status()
+    assert shown.status("redrives", "mended") == redrive_status()
 
 
 def test_columns_of_consumer_groups(shown: Site) -> None:
@@ -127,7 +117,7 @@ def test_columns_of_redrives(shown: Site) -> None:
 
 
 def test_category_lists_all_kinds(shown: Site) -> None:
-    listed = shown.api.kubectl("-n", shown.name, "get", "consumerfleet", "-o", "name").split()
+    listed = shown.kubectl("get", "consumerfleet", "-o", "name").split()
     assert listed == [
         "consumergroup.consumerfleet.io/orders",
         "kafkacluster.consumerfleet.io/main",
@@ -137,22 +127,22 @@ def test_category_lists_all_kinds(shown: Site) -> None:
 
 def test_scale_subresource_reads_and_writes(shown: Site) -> None:
     """The parts that an autoscaler needs: wanted and present replicas, and a selector that is not empty."""
-    path = f"/apis/consumerfleet.io/v1alpha1/namespaces/{shown.name}/consumergroups/orders/scale"
-    scale = json.loads(shown.api.kubectl("get", "--raw", path))
+    scale = shown.client.ask("GET", CONSUMER_GROUP.path(shown.name, "orders", "scale"))
     assert (scale["spec"], scale["status"]) == (
         {"replicas": 2},
         {"replicas": 2, "selector": "app.kubernetes.io/component=worker,consumerfleet.io/group=orders"},
     )
-    shown.api.kubectl("-n", shown.name, "scale", "kcg/orders", "--replicas=3")
-    assert stored(shown, "consumergroups", "orders")["spec"]["replicas"] == 3
-    shown.api.kubectl("-n", shown.name, "scale", "kcg/orders", "--replicas=2")
+    try:
+        shown.kubectl("scale", "kcg/orders", "--replicas=3")
+        assert shown.get("consumergroups", "orders")["spec"]["replicas"] == 3
+    finally:
+        shown.kubectl("scale", "kcg/orders", "--replicas=2")
 
 
 def test_status_is_written_by_its_subresource_only(shown: Site) -> None:
     """A person who edits the object cannot change what was observed, and the operator cannot change a spec."""
-    path = ("-n", shown.name, "patch", "kcg", "orders", "--type=merge", "-p")
-    shown.api.kubectl(*path, json.dumps({"status": {"state": "Dead"}}))
-    assert stored(shown, "consumergroups", "orders")["status"]["state"] == "Stable"
+    shown.kubectl("patch", "kcg", "orders", "--type=merge", "-p", json.dumps({"status": {"state": "Dead"}}))
+    assert shown.status("consumergroups", "orders")["state"] == "Stable"
 
 
 def undescribed(schema: Mapping[str, Any], path: str) -> Iterator[str]:
@@ -162,12 +152,24 @@ def undescribed(schema: Mapping[str, Any], path: str) -> Iterator[str]:
         yield from undescribed(inner, f"{path}.{name}")
 
 
-@pytest.mark.parametrize("kind", ["KafkaCluster", "ConsumerGroup", "RetryPolicy", "Redrive"])
-def test_published_documentation_has_no_empty_field(api: ApiServer, kind: str) -> None:
+@pytest.fixture(scope="module")
+def published(shown: Site) -> Mapping[str, Any]:
+    """The schemas of our kinds by name. The server publishes them some time after it serves the kinds."""
+
+    def complete() -> dict[str, Any]:
+        answer = shown.client.ask("GET", "/openapi/v3/apis/consumerfleet.io/v1alpha1")
+        schemas: dict[str, Any] = answer["components"]["schemas"]
+        missing = {f"io.consumerfleet.v1alpha1.{kind}" for kind in KINDS} - schemas.keys()
+        assert not missing, missing
+        return schemas
+
+    return eventually(complete, timeout_s=PATIENCE_S, what="all schemas")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_published_documentation_has_no_empty_field(published: Mapping[str, Any], kind: str) -> None:
     """The schema that `kubectl explain` reads from the server."""
-    schemas = json.loads(api.kubectl("get", "--raw", "/openapi/v3/apis/consumerfleet.io/v1alpha1"))["components"]
-    schema = schemas["schemas"][f"io.consumerfleet.v1alpha1.{kind}"]
-    assert list(undescribed(schema, kind)) == []
+    assert list(undescribed(published[f"io.consumerfleet.v1alpha1.{kind}"], kind)) == []
 
 
 @pytest.mark.parametrize(
@@ -183,8 +185,9 @@ def test_published_documentation_has_no_empty_field(api: ApiServer, kind: str) -
         "krd.spec.filter",
     ],
 )
-def test_explain_describes(api: ApiServer, path: str) -> None:
-    told = api.kubectl("explain", path)
+@pytest.mark.usefixtures("published")
+def test_explain_describes(shown: Site, path: str) -> None:
+    told = shown.kubectl("explain", path)
     assert "FIELDS:" in told
     assert "<no description>" not in told
     assert "<empty>" not in told

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.apiserver import objects
-from tests.apiserver.conftest import TOPIC_TOOL, Operator, Site
+from tests.apiserver.conftest import PATIENCE_S, TOPIC_TOOL, Site
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("operator")
+pytestmark = [pytest.mark.usefixtures("operator"), pytest.mark.together]
 
 MakeSite = Callable[..., Site]
 
@@ -31,17 +31,27 @@ def state_of(site: Site, revision: str) -> str:
     return str(annotations["consumerfleet.io/revision-state"])
 
 
+def wait_good(site: Site, revision: str) -> None:
+    """Until the revision is recorded as good: some seconds after its last worker is ready."""
+    eventually(lambda: state_of(site, revision) == "Good", timeout_s=PATIENCE_S, what=f"revision {revision} to be good")
+
+
+def wait_no_check(site: Site) -> None:
+    """Until the check pod is gone."""
+    site.wait_names("pods", selector="app.kubernetes.io/component=check")
+
+
 def test_fleet_has_every_child_and_each_belongs_to_it(site: MakeSite, broker: KafkaBroker) -> None:
     here = site("children")
     start_fleet(here, broker, replicas=2)
     owner = here.wait_ready_replicas(2)
     revision = revision_of(here)
-    eventually(lambda: state_of(here, revision) == "Good", timeout_s=10, what="the revision to be recorded as good")
+    wait_good(here, revision)
     assert here.names("statefulsets") == ["flights"]
     assert here.names("services") == ["flights"]
     assert here.names("poddisruptionbudgets") == ["flights"]
     assert here.names("configmaps") == [f"flights-{revision}", f"flights-{revision}-handler"]
-    eventually(lambda: here.names("pods") == ["flights-0", "flights-1"], timeout_s=10, what="the check pod to go")
+    here.wait_names("pods", "flights-0", "flights-1")  # and no check pod any more
     for kind in ("statefulsets", "services", "poddisruptionbudgets", "configmaps"):
         for child in here.every(kind):
             (reference,) = child["metadata"]["ownerReferences"]
@@ -81,12 +91,13 @@ def test_scaling_changes_replicas_and_nothing_else(site: MakeSite, broker: Kafka
     here = site("scale")
     start_fleet(here, broker)
     here.wait_ready_replicas(1)
+    wait_no_check(here)
     revision = revision_of(here)
-    here.api.kubectl("-n", here.name, "scale", "kcg/flights", "--replicas=3")
+    here.kubectl("scale", "kcg/flights", "--replicas=3")
     here.wait_ready_replicas(3)
     assert revision_of(here) == revision
     assert here.names("pods", "app.kubernetes.io/component=check") == []
-    here.api.kubectl("-n", here.name, "scale", "kcg/flights", "--replicas=0")
+    here.kubectl("scale", "kcg/flights", "--replicas=0")
     here.wait_ready_replicas(0)
 
 
@@ -95,10 +106,10 @@ def test_changed_handler_source_rolls_the_fleet_at_once(site: MakeSite, broker: 
     start_fleet(here, broker)
     here.wait_ready_replicas(1)
     before = revision_of(here)
+    wait_good(here, before)
     here.apply(objects.handler_source(here.name, source="def handle(record):\n    raise ValueError\n"))
     eventually(lambda: revision_of(here) != before, timeout_s=15, what="a new revision")
-    after = revision_of(here)
-    eventually(lambda: state_of(here, after) == "Good", timeout_s=15, what="the new revision to be good")
+    wait_good(here, revision_of(here))
     assert state_of(here, before) == "Good", "the older good revision is kept to go back to"
 
 
@@ -106,12 +117,11 @@ def test_bad_revision_leaves_the_running_fleet_alone(site: MakeSite, broker: Kaf
     here = site("bad")
     start_fleet(here, broker)
     here.wait_ready_replicas(1)
+    wait_good(here, revision_of(here))
     good = here.get("statefulsets", "flights")
     pod = here.get("pods", "flights-0")["metadata"]["uid"]
     here.apply(objects.group(here.name, callable_="handler:missing"))
-    degraded = here.wait_condition(
-        "consumergroups", "flights", "Degraded", status="True", reason="RevisionRejected", timeout_s=30
-    )
+    degraded = here.wait_condition("consumergroups", "flights", "Degraded", status="True", reason="RevisionRejected")
     assert "has no `missing`" in degraded["message"]
     now = here.get("statefulsets", "flights")
     assert now["spec"] == good["spec"]
@@ -127,9 +137,7 @@ def test_object_with_the_name_of_a_child_is_not_taken_over(site: MakeSite, broke
     spec = {"ports": [{"port": 80}], "selector": {"app": "theirs"}}
     here.apply({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
     start_fleet(here, broker)
-    found = here.wait_condition(
-        "consumergroups", "flights", "Ready", status="False", reason="RefusedByApiServer", timeout_s=30
-    )
+    found = here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="RefusedByApiServer")
     assert "Service `flights`" in found["message"]
     assert here.get("services", "flights")["spec"]["selector"] == {"app": "theirs"}
 
@@ -142,7 +150,7 @@ def test_paused_object_is_not_touched_until_it_is_resumed(site: MakeSite, broker
     here.apply(body)
     here.wait_condition("consumergroups", "flights", "Paused", status="True", reason="PausedByAnnotation")
     assert [here.names(kind) for kind in ("configmaps", "pods", "statefulsets", "services")] == [[]] * 4
-    here.api.kubectl("-n", here.name, "annotate", "kcg/flights", "consumerfleet.io/paused-")
+    here.kubectl("annotate", "kcg/flights", "consumerfleet.io/paused-")
     here.wait_ready_replicas(1)
 
 
@@ -150,10 +158,12 @@ def test_child_that_somebody_changed_is_put_right(site: MakeSite, broker: KafkaB
     here = site("drift")
     start_fleet(here, broker)
     here.wait_ready_replicas(1)
-    here.api.kubectl("-n", here.name, "scale", "statefulset/flights", "--replicas=4")
-    eventually(
-        lambda: here.get("statefulsets", "flights")["spec"]["replicas"] == 1, timeout_s=15, what="1 replica again"
-    )
+    here.kubectl("scale", "statefulset/flights", "--replicas=4")
+
+    def put_right() -> bool:
+        return bool(here.get("statefulsets", "flights")["spec"]["replicas"] == 1)
+
+    eventually(put_right, timeout_s=PATIENCE_S, what="1 replica again")
 
 
 def test_younger_object_for_the_same_group_waits(site: MakeSite, broker: KafkaBroker) -> None:
@@ -164,11 +174,5 @@ def test_younger_object_for_the_same_group_waits(site: MakeSite, broker: KafkaBr
     found = here.wait_condition("consumergroups", "later", "Ready", status="False", reason="GroupIdTaken")
     assert f"{here.name}/flights" in found["message"]
     assert here.names("statefulsets") == ["flights"]
-    here.api.kubectl("-n", here.name, "delete", "kcg/flights")
+    here.kubectl("delete", "kcg/flights")
     here.wait_ready_replicas(1, "later")
-
-
-def test_operator_tells_of_itself(operator: Operator) -> None:
-    text = operator.log.read_text()
-    assert "working" in text
-    assert "Traceback" not in text

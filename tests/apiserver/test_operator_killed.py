@@ -1,4 +1,6 @@
-"""The operator killed with SIGKILL at each index of its calls to the API server, before and after the call.
+"""The operator killed with SIGKILL after each of its calls to the API server, and before the first.
+
+A death before any other call leaves the same as one after the call before it: nothing of the operator outlives it.
 
 Each index has a namespace of its own: an operator for that namespace alone works until it dies at its call. Then one
 operator that nobody kills serves all namespaces, and each must end like the one whose operator was never killed.
@@ -23,10 +25,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.apiserver import killed_operator, objects
-from tests.apiserver.conftest import Operator, apply, install_crds
+from tests.apiserver.client import Client
+from tests.apiserver.conftest import Operator
 from tests.apiserver.killed_operator import Moment
 from tests.apiserver.nodes import Nodes
-from tests.apiserver.reader import Reader
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
@@ -46,18 +48,15 @@ UNCOMPARED = ("coordinator", "transitions", "lag", "lagText", "retry")
 
 
 @pytest.fixture(scope="module")
-def own_api() -> Iterator[ApiServer]:
-    """An API server on which no other test's operator works."""
-    with ApiServer() as server:
-        install_crds(server)
-        with Nodes(str(server.kubeconfig)):
-            yield server
-
-
-@pytest.fixture(scope="module")
-def reader_of_own(own_api: ApiServer) -> Iterator[Reader]:
-    with Reader(own_api.kubeconfig) as made:
+def client(quiet_api: ApiServer) -> Iterator[Client]:
+    """An API server on which no other test's operator works, with its nodes."""
+    with Client(quiet_api.kubeconfig) as made, Nodes(str(quiet_api.kubeconfig)):
         yield made
+
+
+def apply(client: Client, bodies: Iterable[dict[str, Any]]) -> None:
+    for body in bodies:
+        client.apply(body)
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +90,12 @@ class Snapshot:
     children: dict[str, list[dict[str, Any]]]
 
     @classmethod
-    def take(cls, reader: Reader) -> Snapshot:
+    def take(cls, client: Client) -> Snapshot:
         children = defaultdict(list)
         for plural in CHILDREN:
-            for body in reader.list(plural, None, "consumerfleet.io/group"):
+            for body in client.list(plural, None, "consumerfleet.io/group"):
                 children[body["metadata"]["namespace"]].append(body)
-        groups = {body["metadata"]["namespace"]: body for body in reader.list("consumergroups")}
+        groups = {body["metadata"]["namespace"]: body for body in client.list("consumergroups")}
         return cls(groups, children)
 
     def settled(self, namespace: str, replicas: int) -> Any:
@@ -104,7 +103,8 @@ class Snapshot:
         body = self.groups[namespace]
         status = body.get("status", {})
         assert status.get("observedGeneration") == body["metadata"]["generation"], status
-        assert (status["readyReplicas"], status["replicas"], status["targetReplicas"]) == (replicas,) * 3, status
+        counts = [status.get(key) for key in ("readyReplicas", "replicas", "targetReplicas")]
+        assert counts == [replicas] * 3, status
         seen = picture(body, self.children[namespace])
         states = {
             name: child["metadata"]["annotations"]["consumerfleet.io/revision-state"]
@@ -170,6 +170,9 @@ class Run:
     made: int = 0
 
     def is_busy(self, now: float) -> bool:
+        """Whether it has yet to make its first call, or made one not long ago."""
+        if not self.made and not self.calls.value:
+            return True
         if self.calls.value != self.made:
             self.made, self.since = self.calls.value, now
         return now - self.since < SILENT_S
@@ -209,7 +212,7 @@ class Mortal:
     def count_calls(self, namespace: str, settled: Callable[[], Any]) -> tuple[int, Any]:
         """How many calls an undisturbed operator makes until its fleet is settled, and the picture then."""
         process, calls, counted = self._start(namespace, 0, "before")
-        eventually(settled, timeout_s=60, what="the undisturbed fleet to settle")
+        eventually(settled, timeout_s=120, what="the undisturbed fleet to settle")
         needed: int = counted.value
 
         def at_rest() -> Any:
@@ -218,7 +221,7 @@ class Mortal:
             assert calls.value == made, "calls are still being made"
             return seen
 
-        seen = eventually(at_rest, timeout_s=60, what="the undisturbed operator to come to rest")
+        seen = eventually(at_rest, timeout_s=120, what="the undisturbed operator to come to rest")
         assert self._stop(process)
         return needed, seen
 
@@ -237,40 +240,40 @@ class Mortal:
         return process.exitcode == 0
 
 
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(900)
 def test_operator_killed_at_any_call_converges_after_a_restart(
-    own_api: ApiServer, reader_of_own: Reader, broker: KafkaBroker, forks: ForkServerContext
+    quiet_api: ApiServer, client: Client, broker: KafkaBroker, forks: ForkServerContext
 ) -> None:
     """Two acts: a fleet is made; then it gets a new revision and one worker less."""
-    mortal = Mortal(forks, str(own_api.kubeconfig))
+    mortal = Mortal(forks, str(quiet_api.kubeconfig))
 
     def settled(namespace: str, replicas: int) -> Any:
-        return Snapshot.take(reader_of_own).settled(namespace, replicas)
+        return Snapshot.take(client).settled(namespace, replicas)
 
-    apply(own_api, [objects.namespace(UNDISTURBED), *first_act(UNDISTURBED, broker)])
+    apply(client, [objects.namespace(UNDISTURBED), *first_act(UNDISTURBED, broker)])
     first, expected_first = mortal.count_calls(UNDISTURBED, partial(settled, UNDISTURBED, 2))
-    apply(own_api, second_act(UNDISTURBED))
+    apply(client, second_act(UNDISTURBED))
     second, expected_second = mortal.count_calls(UNDISTURBED, partial(settled, UNDISTURBED, 1))
 
-    moments: tuple[Moment, ...] = ("before", "after")
-    deaths = {f"{moment}-{k}": (k, moment) for k in range(1, max(first, second) + 1) for moment in moments}
-    apply(own_api, [objects.namespace(name) for name in deaths])
-    apply(own_api, [body for name in deaths for body in first_act(name, broker)])
+    deaths: dict[str, tuple[int, Moment]] = {"before-1": (1, "before")}
+    deaths |= {f"after-{k}": (k, "after") for k in range(1, max(first, second) + 1)}
+    apply(client, [objects.namespace(name) for name in deaths])
+    apply(client, [body for name in deaths for body in first_act(name, broker)])
     for replicas, expected in ((2, expected_first), (1, expected_second)):
         if replicas == 1:
-            apply(own_api, [body for name in deaths for body in second_act(name)])
+            apply(client, [body for name in deaths for body in second_act(name)])
         died = mortal.die_all(deaths)
         print(f"{len(died)} of {len(deaths)} operators died at their call, of {first} and {second} calls")
         assert len(died) > len(deaths) * 0.8
 
         def all_alike(replicas: int = replicas, expected: Any = expected) -> bool:
-            snapshot = Snapshot.take(reader_of_own)
+            snapshot = Snapshot.take(client)
             for name in deaths:
                 assert list(differences(snapshot.settled(name, replicas), expected)) == [], name
             return True
 
-        with Operator(own_api):
-            eventually(all_alike, timeout_s=90, what="every fleet to be like the undisturbed one", poll_s=1.0)
+        with Operator(quiet_api):
+            eventually(all_alike, timeout_s=240, what="every fleet to be like the undisturbed one", poll_s=1.0)
 
 
 def act_with_retries(name: str, broker: KafkaBroker) -> list[dict[str, Any]]:
@@ -291,30 +294,30 @@ def managed_topics(broker: KafkaBroker, namespaces: Iterable[str]) -> set[str]:
     return {topic for topic in admin.list_topics(timeout=20).topics if topic.startswith(prefixes)}
 
 
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(900)
 def test_operator_killed_at_any_call_leaves_retries_and_deletions_whole(
-    own_api: ApiServer, reader_of_own: Reader, broker: KafkaBroker, forks: ForkServerContext
+    quiet_api: ApiServer, client: Client, broker: KafkaBroker, forks: ForkServerContext
 ) -> None:
     """Two acts: a fleet with retries is made; then it is deleted, and its topics with it. Killed after each write."""
-    mortal = Mortal(forks, str(own_api.kubeconfig), writes_only=True)
+    mortal = Mortal(forks, str(quiet_api.kubeconfig), writes_only=True)
     alone = "never-killed-with-retries"
 
     def settled(namespace: str) -> Any:
-        seen = Snapshot.take(reader_of_own).settled(namespace, 1)
+        seen = Snapshot.take(client).settled(namespace, 1)
         assert {"StatefulSet/flights-retry", "ConfigMap/flights-retry"} <= seen["children"].keys()
         return seen
 
     def gone(namespaces: Iterable[str]) -> bool:
-        left = {body["metadata"]["namespace"] for body in reader_of_own.list("consumergroups")}
+        left = {body["metadata"]["namespace"] for body in client.list("consumergroups")}
         assert not left.intersection(namespaces), left
         assert managed_topics(broker, namespaces) == set()
         return True
 
     def delete(namespaces: Iterable[str]) -> None:
         for name in namespaces:
-            own_api.kubectl("-n", name, "delete", "kcg/flights", "--wait=false")
+            client.delete(name, objects.group(name))
 
-    apply(own_api, [objects.namespace(alone), *act_with_retries(alone, broker)])
+    apply(client, [objects.namespace(alone), *act_with_retries(alone, broker)])
     making, expected = mortal.count_calls(alone, partial(settled, alone))
     delete([alone])
     ending, _ = mortal.count_calls(alone, partial(gone, [alone]))
@@ -322,8 +325,8 @@ def test_operator_killed_at_any_call_leaves_retries_and_deletions_whole(
     # A fleet's own writes are the other test's; every second one leaves no step of the retries out.
     deaths: dict[str, tuple[int, Moment]] = {f"retry-{k}": (k, "after") for k in range(1, making + 1, 2)}
     assert len(deaths) > ending
-    apply(own_api, [objects.namespace(name) for name in deaths])
-    apply(own_api, [body for name in deaths for body in act_with_retries(name, broker)])
+    apply(client, [objects.namespace(name) for name in deaths])
+    apply(client, [body for name in deaths for body in act_with_retries(name, broker)])
     died = mortal.die_all(deaths)
     print(f"{len(died)} of {len(deaths)} operators died while making, of {making} writes")
     assert len(died) > len(deaths) * 0.8
@@ -333,12 +336,12 @@ def test_operator_killed_at_any_call_leaves_retries_and_deletions_whole(
             assert list(differences(settled(name), expected)) == [], name
         return True
 
-    with Operator(own_api):
-        eventually(all_alike, timeout_s=120, what="every fleet to be like the undisturbed one", poll_s=1.0)
+    with Operator(quiet_api):
+        eventually(all_alike, timeout_s=240, what="every fleet to be like the undisturbed one", poll_s=1.0)
     delete(deaths)
     last = {name: (k, moment) for k, (name, (_, moment)) in enumerate(deaths.items(), start=1) if k <= ending}
     died = mortal.die_all(last)
     print(f"{len(died)} of {len(last)} operators died while deleting, of {ending} writes")
     assert len(died) > len(last) * 0.8
-    with Operator(own_api):
-        eventually(partial(gone, list(deaths)), timeout_s=120, what="every fleet and its topics to be gone", poll_s=1.0)
+    with Operator(quiet_api):
+        eventually(partial(gone, list(deaths)), timeout_s=240, what="every fleet and its topics to be gone", poll_s=1.0)

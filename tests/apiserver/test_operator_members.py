@@ -12,11 +12,11 @@ from confluent_kafka.admin import AdminClient
 
 from fleet_consumer import naming
 from tests.apiserver import objects
-from tests.apiserver.conftest import Site
+from tests.apiserver.conftest import PATIENCE_S, Site
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("operator")
+pytestmark = [pytest.mark.usefixtures("operator"), pytest.mark.together]
 
 SESSION_MS = 120_000
 """Longer than the test: what leaves the group sooner was taken out."""
@@ -58,7 +58,7 @@ def members_of(broker: KafkaBroker, group_id: str) -> int:
 
 
 def instance_ids(here: Site) -> list[str]:
-    members = here.get("consumergroups", "flights")["status"].get("members", ())
+    members = here.status("consumergroups", "flights").get("members", ())
     return sorted(member["instanceId"] for member in members)
 
 
@@ -73,17 +73,24 @@ def test_members_of_removed_workers_leave_and_others_stay(site: Callable[..., Si
     here.wait_ready_replicas(2)
     with member(broker, group_id, ours[0]):
         with member(broker, group_id, ours[1]):
-            ready = here.wait_condition("consumergroups", "flights", "Ready", status="True", reason="FleetReady")
-            assert ready["message"] == "2 of 2 workers are ready"
-            status = here.get("consumergroups", "flights")["status"]
-            assert (status["state"], status["memberCount"], status["assignor"]) == ("Stable", 2, "range")
-            assert sorted(entry["partitions"] for entry in status["members"]) == ["0-2", "3-5"]
+
+            def shared() -> bool:
+                ready = here.condition("consumergroups", "flights", "Ready")
+                assert (ready["reason"], ready["message"]) == ("FleetReady", "2 of 2 workers are ready"), ready
+                status = here.status("consumergroups", "flights")
+                seen = (status.get("state"), status.get("memberCount"), status.get("assignor"))
+                assert seen == ("Stable", 2, "range"), seen
+                owned = sorted(entry["partitions"] for entry in status["members"])
+                assert owned == ["0-2", "3-5"], owned
+                return True
+
+            eventually(shared, timeout_s=PATIENCE_S, what="two members that share the topic")
             with member(broker, group_id, "somebody-else"):
                 here.wait_condition("consumergroups", "flights", "GroupShared", status="True", reason="ForeignMembers")
-        here.api.kubectl("-n", here.name, "scale", "kcg/flights", "--replicas=1")
+        here.kubectl("scale", "kcg/flights", "--replicas=1")
         left = sorted([ours[0], "somebody-else"])
-        eventually(lambda: instance_ids(here) == left, timeout_s=30, what="only ordinal 1 to be taken out")
-        assert here.condition("consumergroups", "flights", "Ready")["status"] == "True"
+        eventually(lambda: instance_ids(here) == left, timeout_s=PATIENCE_S, what="only ordinal 1 to be taken out")
+        here.wait_condition("consumergroups", "flights", "Ready", status="True", reason="FleetReady")
 
 
 def test_members_of_removed_retry_workers_leave_their_own_group(site: Callable[..., Site], broker: KafkaBroker) -> None:
@@ -95,12 +102,12 @@ def test_members_of_removed_retry_workers_leave_their_own_group(site: Callable[.
     here.wait_ready_replicas(1)
 
     def retry_workers() -> int:
-        return int(here.get("consumergroups", "flights")["status"]["retry"].get("readyReplicas", 0))
+        return int(here.status("consumergroups", "flights").get("retry", {}).get("readyReplicas", 0))
 
-    eventually(lambda: retry_workers() == 1, timeout_s=30, what="a retry worker")
+    eventually(lambda: retry_workers() == 1, timeout_s=PATIENCE_S, what="a retry worker")
     group_id = naming.retry_group(f"{here.name}.flights")
     with member(broker, group_id, naming.instance_id(here.name, "flights", uid, 0)):
-        eventually(lambda: members_of(broker, group_id) == 1, timeout_s=30, what="its membership")
+        eventually(lambda: members_of(broker, group_id) == 1, timeout_s=PATIENCE_S, what="its membership")
     assert members_of(broker, group_id) == 1, "a static member that stops stays for its session"
     here.apply(objects.group(here.name, retry=objects.retry(minReplicas=1), suspend=True))
-    eventually(lambda: members_of(broker, group_id) == 0, timeout_s=60, what="its member to be taken out")
+    eventually(lambda: members_of(broker, group_id) == 0, timeout_s=90, what="its member to be taken out")

@@ -10,12 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.apiserver import objects
-from tests.apiserver.conftest import Operator, Site, apply, install_crds
-from tests.apiserver.reader import Reader
+from tests.apiserver.client import Client
+from tests.apiserver.conftest import PATIENCE_S, Operator, Site, install_crds
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import eventually
-
-pytestmark = pytest.mark.usefixtures("operator")
 
 LEASE = "consumer-fleet-operator"
 
@@ -31,30 +29,35 @@ def holder(here: Site) -> str:
     return str(here.get("leases", LEASE)["spec"].get("holderIdentity", "")).split("_")[0]
 
 
+@pytest.mark.usefixtures("operator")
+@pytest.mark.together
 def test_standby_takes_over_from_a_stopped_and_from_a_killed_leader(site: Callable[..., Site]) -> None:
     here = site("election")
     with elected(here, "first") as first:
-        eventually(lambda: holder(here) == "first", timeout_s=20, what="the first to lead")
+        eventually(lambda: holder(here) == "first", timeout_s=PATIENCE_S, what="the first to lead")
         with elected(here, "second") as second:
-            eventually(lambda: "serving" in second.log.read_text(), timeout_s=20, what="the second to stand by")
+            eventually(lambda: "serving" in second.log.read_text(), timeout_s=PATIENCE_S, what="the second to stand by")
             assert holder(here) == "first"
             assert first.stop() == 0
             eventually(lambda: holder(here) == "second", timeout_s=10, what="the second to lead at once")
             second.kill()
             with elected(here, "third"):
-                eventually(lambda: holder(here) == "third", timeout_s=30, what="the third to lead after expiry")
+                eventually(lambda: holder(here) == "third", timeout_s=PATIENCE_S, what="the third to lead after expiry")
 
 
+@pytest.mark.usefixtures("operator")
+@pytest.mark.together
 def test_leader_that_loses_its_lease_ends_itself(site: Callable[..., Site]) -> None:
     here = site("robbed")
     with elected(here, "robbed") as operator:
-        eventually(lambda: holder(here) == "robbed", timeout_s=20, what="the operator to lead")
+        eventually(lambda: holder(here) == "robbed", timeout_s=PATIENCE_S, what="the operator to lead")
         stolen = json.dumps({"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 600}})
-        here.api.kubectl("-n", here.name, "patch", "lease", LEASE, "--type=merge", "-p", stolen)
-        assert operator.process.wait(20) == 3
+        here.kubectl("patch", "lease", LEASE, "--type=merge", "-p", stolen)
+        assert operator.process.wait(PATIENCE_S) == 3
     assert holder(here) == "thief"
 
 
+@pytest.mark.together
 def test_probes_and_metrics_answer(operator: Operator, site: Callable[..., Site]) -> None:
     here = site("metrics")
     here.apply(objects.group(here.name))
@@ -67,7 +70,7 @@ def test_probes_and_metrics_answer(operator: Operator, site: Callable[..., Site]
             return str(answer.read().decode())
 
     assert get(health, "/healthz") == "ok\n"
-    eventually(lambda: get(health, "/readyz") == "ok\n", timeout_s=20, what="the operator to be ready")
+    eventually(lambda: get(health, "/readyz") == "ok\n", timeout_s=PATIENCE_S, what="the operator to be ready")
     text = get(metrics, "/metrics")
     for name in (
         "reconciles_total",
@@ -81,15 +84,20 @@ def test_probes_and_metrics_answer(operator: Operator, site: Callable[..., Site]
 
 def test_operator_waits_for_crds_and_says_so() -> None:
     """Started before its CRDs (a chart installs them side by side), it waits, and works once they are there."""
-    with ApiServer() as bare, Reader(bare.kubeconfig) as reader, Operator(bare) as running:
+    with ApiServer() as bare, Client(bare.kubeconfig) as client, Operator(bare) as running:
         log = running.log
-        eventually(
-            lambda: "cannot list yet" in log.read_text(), timeout_s=20, what="the operator to say what it misses"
-        )
+        eventually(lambda: "cannot list yet" in log.read_text(), timeout_s=PATIENCE_S, what="it to say what it misses")
         assert "kafkaclusters" in log.read_text()
         install_crds(bare)
-        eventually(lambda: "working" in log.read_text(), timeout_s=20, what="the operator to work")
-        apply(bare, [objects.group("default")])
-        here = Site(bare, reader, "default")
+        eventually(lambda: "working" in log.read_text(), timeout_s=PATIENCE_S, what="the operator to work")
+        here = Site(bare, client, "default")
+        here.apply(objects.group(here.name))
         here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="ClusterNotFound")
         assert running.stop() == 0
+
+
+def test_operator_tells_of_itself(operator: Operator) -> None:
+    """Not played with the others: what it told of them all is read after them."""
+    text = operator.log.read_text()
+    assert "working" in text
+    assert "Traceback" not in text

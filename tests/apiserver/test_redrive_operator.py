@@ -11,12 +11,12 @@ from confluent_kafka import Consumer, TopicPartition
 
 from fleet_consumer import naming
 from tests.apiserver import objects
-from tests.apiserver.conftest import Site
+from tests.apiserver.conftest import PATIENCE_S, Site
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 from tests.unit.api.crd_objects import JsonObject
 
-pytestmark = pytest.mark.usefixtures("operator")
+pytestmark = [pytest.mark.usefixtures("operator"), pytest.mark.together]
 
 MakeSite = Callable[..., Site]
 JOB = "mended-redrive"
@@ -42,18 +42,17 @@ def wait_phase(site: Site, phase: str, reason: str, name: str = "mended") -> Jso
     """Until the Redrive is in this phase for this reason; returns its status."""
 
     def seen() -> JsonObject:
-        status: JsonObject = site.get("redrives", name).get("status", {})
+        status: JsonObject = site.status("redrives", name)
         reasons = {c["reason"] for c in status.get("conditions", ())}
         assert status.get("phase") == phase, status
         assert reason in reasons, status
         return status
 
-    return eventually(seen, timeout_s=40, what=f"phase {phase} ({reason})")
+    return eventually(seen, timeout_s=PATIENCE_S, what=f"phase {phase} ({reason})")
 
 
-def patch_status(site: Site, kind: str, name: str, status: JsonObject) -> None:
-    patch = json.dumps({"status": status})
-    site.api.kubectl("-n", site.name, "patch", kind, name, "--subresource=status", "--type=merge", "-p", patch)
+def patch_status(site: Site, plural: str, name: str, status: JsonObject) -> None:
+    site.client.merge_status(plural, site.name, name, status)
 
 
 def make_pod(site: Site, job: JsonObject, name: str) -> None:
@@ -65,14 +64,14 @@ def make_pod(site: Site, job: JsonObject, name: str) -> None:
         {"apiVersion": "v1", "kind": "Pod", "metadata": metadata | {"ownerReferences": [owner]}}
         | {"spec": template["spec"]}
     )
-    patch_status(site, "pod", name, {"phase": "Running"})
+    patch_status(site, "pods", name, {"phase": "Running"})
 
 
 def end_pod(site: Site, name: str, word: JsonObject, *, code: int = 0) -> None:
     ended = {"exitCode": code, "message": json.dumps(word), "startedAt": NOW, "finishedAt": NOW, "reason": "Completed"}
     container = {"name": "worker", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
     statuses = [container | {"state": {"terminated": ended}}]
-    patch_status(site, "pod", name, {"phase": "Failed" if code else "Succeeded", "containerStatuses": statuses})
+    patch_status(site, "pods", name, {"phase": "Failed" if code else "Succeeded", "containerStatuses": statuses})
 
 
 def end_job(site: Site) -> None:
@@ -80,7 +79,7 @@ def end_job(site: Site) -> None:
     times = {"lastProbeTime": NOW, "lastTransitionTime": NOW}
     conditions = [{"type": kind, "status": "True", **times} for kind in ("SuccessCriteriaMet", "Complete")]
     done = {"startTime": NOW, "completionTime": NOW, "succeeded": 1, "uncountedTerminatedPods": {}}
-    patch_status(site, "job", JOB, {**done, "conditions": conditions})
+    patch_status(site, "jobs", JOB, {**done, "conditions": conditions})
 
 
 def test_reasons_to_wait_follow_each_other_until_the_job_runs(site: MakeSite, broker: KafkaBroker) -> None:
@@ -111,11 +110,11 @@ def test_life_of_a_redrive(site: MakeSite, broker: KafkaBroker) -> None:
     commit_progress(here, broker, {"v": 1, "end": 10, "selected": 3, "moved": 2, "guarded": 1}, offset=4)
 
     def counted() -> bool:
-        status = here.get("redrives", "mended")["status"]
+        status = here.status("redrives", "mended")
         assert [status.get(key) for key in ("selected", "moved", "guarded", "remaining")] == [3, 2, 1, 6], status
         return True
 
-    eventually(counted, timeout_s=30, what="the run's own counts")
+    eventually(counted, timeout_s=PATIENCE_S, what="the run's own counts")
 
     here.apply(redrive(here, suspend=True))
     wait_phase(here, "Paused", "Suspended")
@@ -132,17 +131,17 @@ def test_life_of_a_redrive(site: MakeSite, broker: KafkaBroker) -> None:
     end_job(here)
     status = wait_phase(here, "Succeeded", "AllMoved")
     assert [status[key] for key in ("selected", "moved", "guarded", "remaining")] == [7, 7, 1, 0]
-    header, row = here.api.kubectl("-n", here.name, "get", "krd", "mended").strip().splitlines()
+    header, row = here.kubectl("get", "krd", "mended").strip().splitlines()
     assert header.split() == ["NAME", "GROUP", "PHASE", "SELECTED", "MOVED", "RATE", "AGE"]
     assert row.split()[:5] == ["mended", "flights", "Succeeded", "7", "7"]
-    here.api.kubectl("-n", here.name, "delete", "job", JOB, "--wait=false")
+    here.kubectl("delete", "job", JOB, "--wait=false")
     here.apply(redrive(here, suspend=True))
 
     def renewed() -> bool:
         body = here.get("redrives", "mended")
         return bool(body["status"]["observedGeneration"] == body["metadata"]["generation"])
 
-    eventually(renewed, timeout_s=20, what="the edit to be seen")
+    eventually(renewed, timeout_s=PATIENCE_S, what="the edit to be seen")
     assert here.get("redrives", "mended")["status"]["phase"] == "Succeeded"
 
 
@@ -161,7 +160,7 @@ def test_new_rate_is_a_new_job(site: MakeSite, broker: KafkaBroker) -> None:
             and job["metadata"]["annotations"]["consumerfleet.io/records-per-second"] == "50"
         )
 
-    eventually(replaced, timeout_s=30, what="a Job with the new rate")
+    eventually(replaced, timeout_s=PATIENCE_S, what="a Job with the new rate")
     assert json.loads(here.get("configmaps", JOB)["data"]["redrive.json"])["recordsPerSecond"] == 50
 
 
@@ -171,9 +170,9 @@ def test_deleted_group_cancels_its_redrive(site: MakeSite, broker: KafkaBroker) 
     here.apply(redrive(here), redrive(here, "waits"))
     wait_phase(here, "Running", "Running")
     wait_phase(here, "Pending", "AnotherRedriveRuns", "waits")
-    here.api.kubectl("-n", here.name, "delete", "kcg/flights")
+    here.kubectl("delete", "kcg/flights")
     wait_phase(here, "Cancelled", "GroupDeleted")
-    assert here.names("jobs") == []
+    here.wait_names("jobs")
     wait_phase(here, "Pending", "GroupNotFound", "waits")
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.apiserver import objects
-from tests.apiserver.conftest import Site
-from tests.apiserver.reader import NotFoundError
-from tests.apiserver.test_retry_fleet import commit, produce, start_fleet, topics_of
+from tests.apiserver.client import NotFoundError
+from tests.apiserver.conftest import PATIENCE_S, Site
+from tests.apiserver.test_retry_fleet import commit, produce, start_fleet, topics_of, wait_topics
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("operator")
+pytestmark = [pytest.mark.usefixtures("operator"), pytest.mark.together]
 
 MakeSite = Callable[..., Site]
 FINALIZER = "consumerfleet.io/retry-topics"
@@ -30,30 +29,34 @@ def is_gone(here: Site, plural: str = "consumergroups", name: str = "flights") -
     return False
 
 
-def delete(here: Site, *, timeout_s: float = 40) -> None:
-    here.api.kubectl("-n", here.name, "delete", "kcg/flights", "--wait=false")
-    eventually(lambda: is_gone(here), timeout_s=timeout_s, what="the ConsumerGroup to be gone")
+def delete(here: Site) -> None:
+    here.kubectl("delete", "kcg/flights", "--wait=false")
+    eventually(lambda: is_gone(here), timeout_s=90, what="the ConsumerGroup to be gone")
 
 
 def groups_of(here: Site, broker: KafkaBroker) -> set[str]:
+    """The Kafka groups of the fleet."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     listed = admin.list_consumer_groups().result(20)
-    return {found.group_id for found in listed.valid if found.group_id.startswith(here.name)}
+    return {found.group_id for found in listed.valid if found.group_id.startswith(f"{here.name}.")}
 
 
-def event(here: Site, reason: str) -> str:
-    """The note of an Event about the fleet."""
-    listed = here.api.kubectl("-n", here.name, "get", "events.events.k8s.io", "-o", "json")
-    notes = [item["note"] for item in json.loads(listed)["items"] if item["reason"] == reason]
-    assert notes, f"no event {reason}"
-    return str(notes[0])
+def wait_event(here: Site, reason: str, words: str) -> None:
+    """Until an Event for this reason says these words."""
+
+    def told() -> bool:
+        notes = [item["note"] for item in here.every("events", "") if item["reason"] == reason]
+        assert [note for note in notes if words in note], notes
+        return True
+
+    eventually(told, timeout_s=PATIENCE_S, what=f"an Event {reason}: {words}")
 
 
 def started(here: Site, broker: KafkaBroker, **deletion: object) -> None:
     start_fleet(here, broker, "5s", "1h", deletion=deletion)
-    here.wait_ready_replicas(1, timeout_s=60)
-    eventually(lambda: topics_of(here, broker) == ALL, timeout_s=20, what="all topics")
-    eventually(lambda: not is_gone(here, "statefulsets", "flights-retry"), timeout_s=20, what="retry workers")
+    here.wait_ready_replicas(1)
+    wait_topics(here, broker, ALL)
+    eventually(lambda: not is_gone(here, "statefulsets", "flights-retry"), timeout_s=PATIENCE_S, what="retry workers")
 
 
 def test_without_a_wish_everything_stays_and_an_event_counts_what_waits(site: MakeSite, broker: KafkaBroker) -> None:
@@ -63,11 +66,11 @@ def test_without_a_wish_everything_stays_and_an_event_counts_what_waits(site: Ma
     produce(broker, f"_fleet.{here.name}.flights.retry.1h", 4)
 
     def counted() -> bool:
-        return bool(here.get("consumergroups", "flights")["status"].get("retry", {}).get("waiting") == 4)
+        return bool(here.status("consumergroups", "flights").get("retry", {}).get("waiting") == 4)
 
-    eventually(counted, timeout_s=60, what="4 waiting records")
+    eventually(counted, timeout_s=PATIENCE_S, what="4 waiting records")
     delete(here)
-    assert "4 wait in retry topics" in eventually(lambda: event(here, "RecordsKept"), timeout_s=20, what="an Event")
+    wait_event(here, "RecordsKept", "4 wait in retry topics")
     assert topics_of(here, broker) == ALL
 
 
@@ -79,9 +82,9 @@ def test_delete_removes_all_topics_and_groups(site: MakeSite, broker: KafkaBroke
     commit(broker, f"{here.name}.flights", "flights", 0)
     assert groups_of(here, broker) == {f"{here.name}.flights"}
     delete(here)
-    eventually(lambda: topics_of(here, broker) == set(), timeout_s=20, what="no topics")
-    assert groups_of(here, broker) == set()
-    assert "retry.1h" in eventually(lambda: event(here, "DeletedInKafka"), timeout_s=20, what="an Event")
+    wait_topics(here, broker, set())
+    eventually(lambda: groups_of(here, broker) == set(), timeout_s=PATIENCE_S, what="no groups")
+    wait_event(here, "DeletedInKafka", "retry.1h")
 
 
 def test_drain_waits_for_the_retry_workers_and_keeps_the_failed_topic(site: MakeSite, broker: KafkaBroker) -> None:
@@ -91,17 +94,17 @@ def test_drain_waits_for_the_retry_workers_and_keeps_the_failed_topic(site: Make
     topic = f"_fleet.{here.name}.flights.retry.5s"
     produce(broker, topic, 1)
     produce(broker, f"_fleet.{here.name}.flights.failed", 2)
-    here.api.kubectl("-n", here.name, "delete", "kcg/flights", "--wait=false")
+    here.kubectl("delete", "kcg/flights", "--wait=false")
 
     def draining() -> bool:
         replicas = [here.get("statefulsets", name)["spec"]["replicas"] for name in ("flights", "flights-retry")]
         return replicas == [0, 1]
 
-    eventually(draining, timeout_s=40, what="only retry workers")
+    eventually(draining, timeout_s=PATIENCE_S, what="only retry workers")
     commit(broker, f"{here.name}.flights.retry", topic, 1)
-    eventually(lambda: is_gone(here), timeout_s=60, what="the ConsumerGroup to be gone")
-    eventually(lambda: topics_of(here, broker) == {"failed"}, timeout_s=20, what="only the failed topic")
-    assert "2 records stay" in eventually(lambda: event(here, "RecordsKept"), timeout_s=20, what="an Event")
+    eventually(lambda: is_gone(here), timeout_s=90, what="the ConsumerGroup to be gone")
+    wait_topics(here, broker, {"failed"})
+    wait_event(here, "RecordsKept", "2 records stay")
 
 
 def test_drain_is_given_up_in_time_and_keeps_what_waits(site: MakeSite, broker: KafkaBroker) -> None:
@@ -109,9 +112,8 @@ def test_drain_is_given_up_in_time_and_keeps_what_waits(site: MakeSite, broker: 
     started(here, broker, retryTopics="Drain", group="Delete", timeoutSeconds=3)
     produce(broker, f"_fleet.{here.name}.flights.retry.1h", 2)
     delete(here)
-    eventually(lambda: topics_of(here, broker) == {"retry.1h", "failed"}, timeout_s=20, what="the topic that waits")
-    told = eventually(lambda: event(here, "DrainTimedOut"), timeout_s=20, what="an Event")
-    assert f"2 in _fleet.{here.name}.flights.retry.1h" in told
+    wait_topics(here, broker, {"retry.1h", "failed"})
+    wait_event(here, "DrainTimedOut", f"2 in _fleet.{here.name}.flights.retry.1h")
 
 
 def test_namespace_that_is_emptied_is_not_held_up(site: MakeSite, broker: KafkaBroker) -> None:
@@ -119,10 +121,9 @@ def test_namespace_that_is_emptied_is_not_held_up(site: MakeSite, broker: KafkaB
     here = site("emptied")
     started(here, broker, retryTopics="Drain", group="Delete")
     produce(broker, f"_fleet.{here.name}.flights.retry.1h", 1)
-    here.api.kubectl("-n", here.name, "delete", "kcl/main")
+    here.kubectl("delete", "kcl/main")
     delete(here)
-    told = eventually(lambda: event(here, "DeletionGivenUp"), timeout_s=20, what="an Event")
-    assert "KafkaCluster does not exist" in told
+    wait_event(here, "DeletionGivenUp", "KafkaCluster does not exist")
     assert topics_of(here, broker) == ALL
 
 
@@ -133,6 +134,6 @@ def test_finalizer_comes_and_goes_with_the_wish(site: MakeSite) -> None:
         return list(here.get("consumergroups", "flights")["metadata"].get("finalizers", ()))
 
     here.apply(objects.group(here.name, deletion={"group": "Delete"}))
-    eventually(lambda: finalizers() == [FINALIZER], timeout_s=20, what="the finalizer")
+    eventually(lambda: finalizers() == [FINALIZER], timeout_s=PATIENCE_S, what="the finalizer")
     here.apply(objects.group(here.name, deletion={"group": "Keep"}))
-    eventually(lambda: finalizers() == [], timeout_s=20, what="no finalizer")
+    eventually(lambda: finalizers() == [], timeout_s=PATIENCE_S, what="no finalizer")

@@ -14,11 +14,11 @@ from confluent_kafka.admin import AdminClient
 
 from fleet_consumer.retry.policy import parse_policies
 from tests.apiserver import objects
-from tests.apiserver.conftest import PARTITIONS, Site
+from tests.apiserver.conftest import PARTITIONS, PATIENCE_S, Site
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("operator")
+pytestmark = [pytest.mark.usefixtures("operator"), pytest.mark.together]
 
 MakeSite = Callable[..., Site]
 
@@ -43,11 +43,21 @@ def topics_of(here: Site, broker: KafkaBroker) -> set[str]:
     return {name.removeprefix(prefix) for name in known if name.startswith(prefix)}
 
 
+def wait_topics(here: Site, broker: KafkaBroker, wanted: set[str]) -> None:
+    """Until these and no others are the fleet's managed topics."""
+
+    def seen() -> bool:
+        assert topics_of(here, broker) == wanted, topics_of(here, broker)
+        return True
+
+    eventually(seen, timeout_s=PATIENCE_S, what=f"topics {sorted(wanted)}")
+
+
 def follow(here: Site, attempts: int) -> bool:
     """Whether new failures follow a revision of so many attempts that is the policy's newest."""
     policies = policies_of(here)
     current = policies["current"]
-    newest = here.get("retrypolicies", "standard")["status"]["revision"]
+    newest = here.status("retrypolicies", "standard").get("revision")
     return current == newest and len(policies["revisions"][current]["sequence"]) == attempts
 
 
@@ -66,11 +76,10 @@ def replicas_of(here: Site, name: str) -> int:
 def test_fleet_with_retries_has_every_child(site: MakeSite, broker: KafkaBroker) -> None:
     here = site("retry")
     start_fleet(here, broker, "5s", "60s", "5s", deletion={})
-    owner = here.wait_ready_replicas(1, timeout_s=60)
-    eventually(lambda: replicas_of(here, "flights-retry") == 0, timeout_s=20, what="retry workers, asleep")
-    assert here.names("statefulsets") == ["flights", "flights-retry"]
-    assert here.names("services") == ["flights", "flights-retry"]
-    assert here.names("poddisruptionbudgets") == ["flights", "flights-retry"]
+    owner = here.wait_ready_replicas(1)
+    eventually(lambda: replicas_of(here, "flights-retry") == 0, timeout_s=PATIENCE_S, what="retry workers, asleep")
+    for kind in ("statefulsets", "services", "poddisruptionbudgets"):
+        here.wait_names(kind, "flights", "flights-retry")
     for kind in ("statefulsets", "services", "poddisruptionbudgets", "configmaps"):
         for child in here.every(kind):
             (reference,) = child["metadata"]["ownerReferences"]
@@ -89,7 +98,7 @@ def test_workers_are_told_of_a_policy_that_they_can_read(site: MakeSite, broker:
     """Their own parser reads what the operator writes; the topics are there by then."""
     here = site("retry")
     start_fleet(here, broker, "5s", "60s", "5s")
-    policies = parse_policies(eventually(lambda: policies_of(here), timeout_s=30, what="policies"))
+    policies = parse_policies(eventually(lambda: policies_of(here), timeout_s=PATIENCE_S, what="policies"))
     assert policies.newest.sequence == (5, 60, 5)
     assert policies.newest.label == f"standard@{here.get('retrypolicies', 'standard')['status']['revision']}"
     assert (policies.delays, policies.partitions) == (("5s", "1m"), 6)
@@ -100,17 +109,17 @@ def test_waiting_records_wake_the_retry_workers_before_they_are_due(site: MakeSi
     """One record becomes due in an hour: nobody runs. Another within seconds: a worker does."""
     here = site("retry")
     start_fleet(here, broker, "5s", "1h")
-    here.wait_ready_replicas(1, timeout_s=60)
-    eventually(lambda: replicas_of(here, "flights-retry") == 0, timeout_s=20, what="retry workers, asleep")
+    here.wait_ready_replicas(1)
+    eventually(lambda: replicas_of(here, "flights-retry") == 0, timeout_s=PATIENCE_S, what="retry workers, asleep")
     produce(broker, f"_fleet.{here.name}.flights.retry.1h")
 
     def next_due() -> str:
-        return str(here.get("consumergroups", "flights")["status"]["retry"].get("nextDueAt") or "")
+        return str(here.status("consumergroups", "flights").get("retry", {}).get("nextDueAt") or "")
 
-    eventually(next_due, timeout_s=30, what="the next due time")
+    eventually(next_due, timeout_s=PATIENCE_S, what="the next due time")
     assert replicas_of(here, "flights-retry") == 0
     produce(broker, f"_fleet.{here.name}.flights.retry.5s")
-    eventually(lambda: replicas_of(here, "flights-retry") == 1, timeout_s=30, what="a retry worker")
+    eventually(lambda: replicas_of(here, "flights-retry") == 1, timeout_s=PATIENCE_S, what="a retry worker")
     annotations = here.get("statefulsets", "flights-retry")["metadata"]["annotations"]
     assert "consumerfleet.io/scaled-at" in annotations
     assert replicas_of(here, "flights") == 1
@@ -120,13 +129,13 @@ def test_edit_of_the_policy_reaches_running_pods_without_a_restart(site: MakeSit
     """Both revisions are told of while something waits; the pods are touched, so that kubelets look at once."""
     here = site("retry")
     start_fleet(here, broker, "5s", "1h")
-    here.wait_ready_replicas(1, timeout_s=60)
+    here.wait_ready_replicas(1)
     before = policies_of(here)
     (pod,) = here.every("pods", "app.kubernetes.io/component=worker")
     produce(broker, f"_fleet.{here.name}.flights.retry.1h")
     for sequence in (("5s", "5s", "2h"), ("30m",)):
         here.apply(objects.policy(here.name, *sequence))
-        eventually(partial(follow, here, len(sequence)), timeout_s=30, what="the edit to be published")
+        eventually(partial(follow, here, len(sequence)), timeout_s=PATIENCE_S, what="the edit to be published")
     after = policies_of(here)
     newest = here.get("retrypolicies", "standard")["status"]["revision"]
     assert (after["current"], after["delays"]) == (newest, ["5s", "30m", "1h", "2h"])
@@ -141,9 +150,9 @@ def test_edit_of_the_policy_reaches_running_pods_without_a_restart(site: MakeSit
         assert now["metadata"]["uid"] == pod["metadata"]["uid"], "the pod was replaced"
         return str(now["metadata"]["annotations"].get("consumerfleet.io/retry-policies", ""))
 
-    eventually(touched, timeout_s=20, what="the pod to be touched")
-    records = here.names("configmaps", "consumerfleet.io/retry-policy=standard")
-    assert records == sorted(f"standard-{revision}" for revision in after["revisions"])
+    eventually(touched, timeout_s=PATIENCE_S, what="the pod to be touched")
+    records = (f"standard-{revision}" for revision in after["revisions"])
+    here.wait_names("configmaps", *records, selector="consumerfleet.io/retry-policy=standard")
 
 
 def test_group_waits_for_its_policy_and_keeps_the_last_good_one(site: MakeSite, broker: KafkaBroker) -> None:
@@ -154,15 +163,15 @@ def test_group_waits_for_its_policy_and_keeps_the_last_good_one(site: MakeSite, 
     assert "RetryPolicy 'standard' is not in namespace" in found["message"]
     assert here.names("statefulsets") == []
     here.apply(objects.policy(here.name, "5s"))
-    here.wait_ready_replicas(1, timeout_s=60)
+    here.wait_ready_replicas(1)
     here.wait_condition("consumergroups", "flights", "Degraded", status="False", reason="AsWanted")
     current = policies_of(here)["current"]
     here.apply(objects.policy(here.name, *(f"{n}s" for n in range(1, 20))))
     found = here.wait_condition("consumergroups", "flights", "Degraded", status="True", reason="TooManyDelays")
     assert f"workers stay with revision {current}" in found["message"]
-    here.api.kubectl("-n", here.name, "delete", "krp/standard")
+    here.kubectl("delete", "krp/standard")
     here.wait_condition("consumergroups", "flights", "Degraded", status="True", reason="RetryPolicyNotFound")
-    assert here.condition("consumergroups", "flights", "SpecHonored")["status"] == "True"
+    here.wait_condition("consumergroups", "flights", "SpecHonored", status="True", reason="AllFieldsHonored")
     assert policies_of(here)["current"] == current
     assert replicas_of(here, "flights") == 1
 
@@ -170,18 +179,18 @@ def test_group_waits_for_its_policy_and_keeps_the_last_good_one(site: MakeSite, 
 def test_group_that_is_called_like_anothers_retries_waits(site: MakeSite, broker: KafkaBroker) -> None:
     here = site("retry")
     start_fleet(here, broker, "5s", group_id=f"{here.name}.a")
-    here.wait_ready_replicas(1, timeout_s=60)
+    here.wait_ready_replicas(1)
     here.apply(objects.group(here.name, name="later", group_id=f"{here.name}.a.retry"))
     found = here.wait_condition("consumergroups", "later", "Ready", status="False", reason="GroupIdTaken")
     assert (
         f"Kafka group '{here.name}.a.retry' belongs to the older ConsumerGroup {here.name}/flights" in found["message"]
     )
-    assert here.names("statefulsets") == ["flights", "flights-retry"]
+    here.wait_names("statefulsets", "flights", "flights-retry")
 
 
 def waits(here: Site) -> bool:
     """Whether the operator has seen a record that waits."""
-    return bool(here.get("consumergroups", "flights")["status"].get("retry", {}).get("waiting"))
+    return bool(here.status("consumergroups", "flights").get("retry", {}).get("waiting"))
 
 
 def minutes_ago(minutes: int) -> str:
@@ -191,7 +200,7 @@ def minutes_ago(minutes: int) -> str:
 def remember(here: Site, **annotations: str) -> None:
     """Set back the operator's memory, which stands in the ConfigMap's annotations: so minutes pass at once."""
     pairs = [f"consumerfleet.io/{name.replace('_', '-')}={value}" for name, value in annotations.items()]
-    here.api.kubectl("-n", here.name, "annotate", "--overwrite", "configmap/flights-retry", *pairs)
+    here.kubectl("annotate", "--overwrite", "configmap/flights-retry", *pairs)
 
 
 def commit(broker: KafkaBroker, group_id: str, topic: str, offset: int) -> None:
@@ -204,30 +213,29 @@ def commit(broker: KafkaBroker, group_id: str, topic: str, offset: int) -> None:
 def test_topic_of_a_removed_delay_drains_and_then_goes(site: MakeSite, broker: KafkaBroker) -> None:
     here = site("retry")
     start_fleet(here, broker, "5s", "1h", deletion={"retryTopics": "Drain"})
-    here.wait_ready_replicas(1, timeout_s=60)
+    here.wait_ready_replicas(1)
     first = policies_of(here)["current"]
     produce(broker, f"_fleet.{here.name}.flights.retry.1h")
     here.apply(objects.policy(here.name, "5s"))
-    eventually(partial(follow, here, 1), timeout_s=30, what="the edit to be published")
-    eventually(partial(waits, here), timeout_s=30, what="the record to be seen")
+    eventually(partial(follow, here, 1), timeout_s=PATIENCE_S, what="the edit to be published")
+    eventually(partial(waits, here), timeout_s=PATIENCE_S, what="the record to be seen")
     remember(here, superseded=json.dumps({first: minutes_ago(10)}))
     here.apply(objects.policy(here.name, "5s", "5s"))
-    eventually(partial(follow, here, 2), timeout_s=30, what="another edit to be published")
+    eventually(partial(follow, here, 2), timeout_s=PATIENCE_S, what="another edit to be published")
     assert first in policies_of(here)["revisions"], "a record waits under it"
     assert "retry.1h" in topics_of(here, broker)
     commit(broker, f"{here.name}.flights.retry", f"_fleet.{here.name}.flights.retry.1h", 1)
     eventually(lambda: first not in policies_of(here)["revisions"], timeout_s=60, what="the revision to be forgotten")
-    eventually(lambda: policies_of(here)["delays"] == ["5s"], timeout_s=30, what="the delay to be read no more")
-    left = {"retry.5s", "redrive", "failed"}
-    eventually(lambda: topics_of(here, broker) == left, timeout_s=60, what="its topic to be deleted")
+    eventually(lambda: policies_of(here)["delays"] == ["5s"], timeout_s=PATIENCE_S, what="the delay to be read no more")
+    wait_topics(here, broker, {"retry.5s", "redrive", "failed"})
 
 
 def test_retry_workers_outlive_the_wish_until_nothing_waits(site: MakeSite, broker: KafkaBroker) -> None:
     """Without spec.retry the main workers change at once; the retry workers stay as they are, and go when drained."""
     here = site("retry")
     start_fleet(here, broker, "5s", "1h")
-    here.wait_ready_replicas(1, timeout_s=60)
-    before = eventually(lambda: here.get("statefulsets", "flights-retry"), timeout_s=20, what="retry workers")
+    here.wait_ready_replicas(1)
+    before = eventually(lambda: here.get("statefulsets", "flights-retry"), timeout_s=PATIENCE_S, what="retry workers")
     produce(broker, f"_fleet.{here.name}.flights.retry.1h")
     here.apply(objects.group(here.name))
 
@@ -235,19 +243,18 @@ def test_retry_workers_outlive_the_wish_until_nothing_waits(site: MakeSite, brok
         volumes = here.get("statefulsets", "flights")["spec"]["template"]["spec"]["volumes"]
         return not [volume for volume in volumes if volume["name"] == "consumer-fleet-retry"]
 
-    eventually(rolled, timeout_s=40, what="main workers without retries")
+    eventually(rolled, timeout_s=PATIENCE_S, what="main workers without retries")
 
     def ending() -> str:
         annotations = here.get("configmaps", "flights-retry")["metadata"]["annotations"]
         return str(annotations.get("consumerfleet.io/ending-since", ""))
 
-    eventually(ending, timeout_s=20, what="the end of retries to be noted")
-    eventually(partial(waits, here), timeout_s=30, what="the record to be seen")
+    eventually(ending, timeout_s=PATIENCE_S, what="the end of retries to be noted")
+    eventually(partial(waits, here), timeout_s=PATIENCE_S, what="the record to be seen")
     remember(here, ending_since=minutes_ago(10))
     assert here.get("statefulsets", "flights-retry")["spec"]["template"] == before["spec"]["template"]
     revision = before["metadata"]["annotations"]["consumerfleet.io/revision"]
     assert f"flights-{revision}" in here.names("configmaps"), "its settings are still mounted"
     commit(broker, f"{here.name}.flights.retry", f"_fleet.{here.name}.flights.retry.1h", 1)
-    eventually(lambda: here.names("statefulsets") == ["flights"], timeout_s=60, what="the retry workers to go")
-    assert here.names("services") == ["flights"]
-    assert here.names("poddisruptionbudgets") == ["flights"]
+    for kind in ("statefulsets", "services", "poddisruptionbudgets"):
+        here.wait_names(kind, "flights")

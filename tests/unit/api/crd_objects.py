@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping
 from typing import Any
-
-from e2e.local_cluster.errors import ClusterError
-from tests.support.apiserver import ApiServer
 
 JsonObject = dict[str, Any]
 
@@ -225,19 +221,3 @@ def full_template() -> JsonObject:
         "initContainers": [{"name": "first", "image": "i", "restartPolicy": "Always"}],
         "containers": [{"name": "side", "image": "i", "readinessProbe": probe}],
     }
-
-
-def accepted(api: ApiServer, namespace: str, body: JsonObject) -> JsonObject:
-    """What the API server would store; nothing is stored."""
-    command = ("-n", namespace, "create", "--dry-run=server", "-o", "json", "--validate=strict", "-f", "-")
-    stored: JsonObject = json.loads(api.kubectl(*command, input=json.dumps(body)))
-    return stored
-
-
-def refusal(api: ApiServer, namespace: str, body: JsonObject, *, verb: str = "create") -> str:
-    """The API server's words when it refuses an object, on one line; fails when it accepts it."""
-    try:
-        api.kubectl("-n", namespace, verb, "--dry-run=server", "-f", "-", input=json.dumps(body))
-    except ClusterError as error:
-        return " ".join(str(error).split())
-    raise AssertionError(f"accepted: {json.dumps(body)}")

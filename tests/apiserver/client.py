@@ -1,0 +1,165 @@
+"""Requests to an API server from this process: kubectl costs half a second of a busy machine for every word."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import yaml
+
+from fleet_operator.clients.kinds import KINDS, Kind
+
+CLUSTER_KINDS = (
+    Kind("", "v1", "Namespace", "namespaces"),
+    Kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses"),
+)
+OTHER_KINDS = (*CLUSTER_KINDS, Kind("", "v1", "ServiceAccount", "serviceaccounts"))
+NAMES = {kind.plural: kind for kind in (*KINDS, *OTHER_KINDS)}
+TYPES = {(kind.api_version, kind.kind): kind for kind in NAMES.values()}
+FIELD_MANAGER = "kubectl"
+"""A user's: what one apply leaves out, it takes away of what the last one had."""
+STRICT = {"fieldValidation": "Strict"}
+"""As kubectl asks: a field that the server does not know is an error."""
+DRY = {"dryRun": "All", **STRICT}
+TIMEOUT_S = 60
+
+
+class NotFoundError(AssertionError):
+    """The object is not there (yet); an assertion, so that waiting helpers wait."""
+
+
+class RefusedError(AssertionError):
+    """The API server said no; its words."""
+
+
+class Client:
+    """Requests as administrator, over one connection for each thread that asks; a context manager."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text())
+        server, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self._address = urlsplit(server["server"])
+        authority = base64.b64decode(server["certificate-authority-data"]).decode()
+        self._context = ssl.create_default_context(cadata=authority)
+        with tempfile.NamedTemporaryFile() as pem:
+            pem.write(base64.b64decode(user["client-certificate-data"]))
+            pem.write(base64.b64decode(user["client-key-data"]))
+            pem.flush()
+            self._context.load_cert_chain(pem.name)
+        self._here = threading.local()
+        self._connections: list[http.client.HTTPSConnection] = []
+
+    def get(self, plural: str, namespace: str, name: str) -> dict[str, Any]:
+        """One object; NotFoundError when it does not exist."""
+        return self.ask("GET", NAMES[plural].path(namespace, name))
+
+    def list(self, plural: str, namespace: str | None = None, selector: str = "") -> list[dict[str, Any]]:
+        """The objects of a kind, of one namespace or all."""
+        kind = NAMES[plural]
+        items: list[dict[str, Any]] = self.ask("GET", kind.path(namespace), query={"labelSelector": selector})["items"]
+        return [{**item, "kind": kind.kind} for item in items]
+
+    def apply(self, body: dict[str, Any]) -> None:
+        """Server-side apply, as `kubectl apply --server-side` does it."""
+        kind, metadata = kind_of(body), body["metadata"]
+        path = kind.path(metadata.get("namespace"), metadata["name"])
+        self.ask(
+            "PATCH", path, body, query={"fieldManager": FIELD_MANAGER, **STRICT}, kind="application/apply-patch+yaml"
+        )
+
+    def would_create(self, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
+        """What the server would store; nothing is stored."""
+        return self.ask("POST", _place(namespace, body), body, query=DRY)
+
+    def would_replace(self, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The same with an object that is there, in its newest version."""
+        path = f"{_place(namespace, body)}/{body['metadata']['name']}"
+        version = self.ask("GET", path)["metadata"]["resourceVersion"]
+        newest = {**body, "metadata": {**body["metadata"], "resourceVersion": version}}
+        return self.ask("PUT", path, newest, query=DRY)
+
+    def create(self, namespace: str, body: dict[str, Any]) -> None:
+        self.ask("POST", _place(namespace, body), body, query=STRICT)
+
+    def delete(self, namespace: str, body: dict[str, Any]) -> None:
+        self.ask("DELETE", f"{_place(namespace, body)}/{body['metadata']['name']}")
+
+    def merge_status(self, plural: str, namespace: str, name: str, status: Mapping[str, Any]) -> None:
+        """Write into the status of an object, as another controller would."""
+        path = NAMES[plural].path(namespace, name, "status")
+        self.ask("PATCH", path, {"status": status}, kind="application/merge-patch+json")
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        kind: str = "application/json",
+    ) -> dict[str, Any]:
+        """The server's answer. Raises NotFoundError, RefusedError."""
+        words = f"{path}?{urlencode(query)}" if query else path
+        status, text = self._request(method, words, json.dumps(body) if body is not None else None, kind)
+        if status == 404:
+            raise NotFoundError(f"{path} does not exist")
+        answer: dict[str, Any] = json.loads(text)
+        if status >= 400:
+            raise RefusedError(" ".join(str(answer.get("message")).split()))
+        return answer
+
+    def close(self) -> None:
+        while self._connections:
+            self._connections.pop().close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _request(self, method: str, path: str, body: str | None, kind: str) -> tuple[int, bytes]:
+        connection = self._connection()
+        headers = {"Content-Type": kind} if body is not None else {}
+        for last in (False, True):
+            try:
+                connection.request(method, path, body, headers)
+                answer = connection.getresponse()
+                return answer.status, answer.read()
+            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+                connection.close()  # the server ends connections that were idle for long
+                if last:
+                    raise
+            except BaseException:
+                connection.close()  # the answer may still come, and would be taken for that to the next request
+                raise
+        raise AssertionError("unreachable")
+
+    def _connection(self) -> http.client.HTTPSConnection:
+        """This thread's own; one that was closed opens again when it is used."""
+        found: http.client.HTTPSConnection | None = getattr(self._here, "connection", None)
+        if found is None:
+            host, port = self._address.hostname, self._address.port
+            assert host
+            found = http.client.HTTPSConnection(host, port, context=self._context, timeout=TIMEOUT_S)
+            self._here.connection = found
+            self._connections.append(found)
+        return found
+
+
+def kind_of(body: Mapping[str, Any]) -> Kind:
+    """The kind of an object that a test may use; KeyError for another."""
+    return TYPES[body["apiVersion"], body["kind"]]
+
+
+def _place(namespace: str, body: Mapping[str, Any]) -> str:
+    kind = kind_of(body)
+    return kind.path(None if kind in CLUSTER_KINDS else namespace)

@@ -1,0 +1,65 @@
+"""What the suites run and no package index has: built or fetched before any test's time begins.
+
+On a machine that never did so this takes minutes, Kubernetes most of them. No test's limit may count them: a suite's
+conftest calls `build_before` when its tests have been collected. `python -m tests.support.programs` builds everything
+that all suites need, with what the processors have left; `tests.run` begins with it, beside the suites that need none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from e2e.local_cluster.access import foreign_kubeconfig
+from e2e.local_cluster.errors import ClusterError
+from e2e.local_cluster.gomodules import ETCD, HELM, KUBERNETES, ensure_programs
+from e2e.local_cluster.images import build_images
+from e2e.local_cluster.jars import ensure_kafka_jars
+from e2e.local_cluster.kafka_image import kafka_archive
+from e2e.local_cluster.program_images import coredns_archive, pause_archive
+
+__all__ = ["API_SERVER", "CLUSTER", "build_before", "is_embedded"]
+
+Build = Callable[[], object]
+
+API_SERVER: tuple[Build, ...] = (
+    ensure_kafka_jars,
+    lambda: ensure_programs(ETCD),
+    lambda: ensure_programs(KUBERNETES),
+    lambda: ensure_programs(HELM),
+)
+"""For tests on an API server and a broker."""
+
+CLUSTER: tuple[Build, ...] = (*API_SERVER, pause_archive, coredns_archive, kafka_archive, build_images)
+"""For tests on a cluster with all that runs there."""
+
+
+def is_embedded() -> bool:
+    """Whether the tests' cluster will be the embedded one: it needs root, and nobody has named another."""
+    return foreign_kubeconfig() is None and os.geteuid() == 0
+
+
+def build_before(session: pytest.Session, folder: Path, builds: Iterable[Build]) -> None:
+    """Build now if the session is going to run tests of `folder`; for the hook `pytest_collection_finish`."""
+    if not session.config.option.collectonly and any(folder in item.path.parents for item in session.items):
+        for build in builds:
+            build()
+
+
+def main() -> None:
+    """Build everything; exits with 1 and a message when it could not be done."""
+    # Tests beside it must not notice: it runs only while a processor has nothing else to do.
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    try:
+        for build in CLUSTER if is_embedded() else API_SERVER:
+            build()
+    except ClusterError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
