@@ -44,7 +44,7 @@ class BudgetBrake:
         self._busy_at = clock.monotonic()
         self._told = BreakerState.CLOSED
         self._since = clock.wall()
-        self._mark_until = 0.0
+        self._renew_at = float("-inf")
         self._picture_at = float("-inf")
         self.mark = ""
         self.picture: BreakerPicture | None = None
@@ -108,13 +108,12 @@ class BudgetBrake:
         self.picture = BreakerPicture(state.value, self._since, percent)
 
     def _renew_mark(self, breaker: Breaker, now: float, *, wanted: bool) -> None:
-        wall = self._clock.wall()
         if not wanted:
-            self.mark, self._mark_until = "", 0.0
-        elif self._mark_until - wall < RENEW_S:
-            left = 0.0 if breaker.until is None else breaker.until - now
-            self._mark_until = wall + max(left, 0.0) + MARK_S
-            self.mark = breaker_mark(int(self._mark_until * 1000))
+            self.mark, self._renew_at = "", float("-inf")
+        elif now >= self._renew_at:
+            lasts_s = MARK_S + (0.0 if breaker.until is None else max(0.0, breaker.until - now))
+            self._renew_at = now + lasts_s - RENEW_S
+            self.mark = breaker_mark(int((self._clock.wall() + lasts_s) * 1000))
 
 
 class FollowingBrake:

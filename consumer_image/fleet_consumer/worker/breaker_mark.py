@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-OPEN_LIMIT_S: Final = 3600.0
-"""For how long a mark counts at most: a worker whose clock is wrong, and that died, must not stop retries for ever."""
+OPEN_LIMIT_S: Final = 3660.0
+"""For how long a mark counts at most: the longest cooldown, and a minute. A worker whose clock is wrong, and that died,
+must not stop retries for ever."""
 
 _MARK: Final = re.compile(r"fleet-breaker=open;until=([0-9]{1,15})")
 

@@ -95,10 +95,14 @@ class BreakerWatch:
 
     def _run(self) -> None:
         while not self._closed:
-            if self._wanted:
-                self._watch()
-            else:
-                self._rest(None)
+            try:
+                if self._wanted:
+                    self._watch()
+                else:
+                    self._rest(None)
+            except Exception:  # nobody would notice its end, and retries would go on through every outage
+                LOG.exception("watching the main workers' breakers begins anew")
+                self._rest(TROUBLE_INTERVAL_S)
 
     def _watch(self) -> None:
         """Ask until nobody wants to know any more."""

@@ -334,10 +334,7 @@ class WorkerProcess:
         if self._signalled and not self._stop.is_set():
             self._stop_deadline = now + self._config.drain_seconds + CLOSE_TIMEOUT_S
             LOG.info("draining", extra=fields(seconds=self._config.drain_seconds))
-            self._stop.set()
-            session = self._state.session
-            if session is not None:
-                session.loop.stop()
+            self._end()
         if self._local is not None:
             self._local.look(now)
         held = [self._watch.record, *(hand.records[0] for hand in self._hands())]
@@ -363,10 +360,14 @@ class WorkerProcess:
             return
         self._gave_up = told
         self._stop_deadline = self._clock.monotonic() + 2 * CLOSE_TIMEOUT_S
-        self._stop.set()
+        self._end(0.0)
+
+    def _end(self, within_s: float | None = None) -> None:
+        """Let the session come to its end. The loop hears of it first: closed before, it would not drain."""
         session = self._state.session
         if session is not None:
-            session.loop.stop(0.0)
+            session.loop.stop(within_s)
+        self._stop.set()
 
     def _breaker(self) -> BreakerPicture | None:
         session = self._state.session

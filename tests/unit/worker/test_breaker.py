@@ -122,6 +122,17 @@ def test_commits_tell_of_an_open_breaker_before_it_ends_and_of_its_end() -> None
     assert outage.consumer.marks == {P0: "", P1: ""}
 
 
+def test_mark_follows_a_clock_that_is_set_back() -> None:
+    outage = Outage(budgeted(cooldownSeconds=3))
+    outage.until(lambda: outage.state == "Open")
+    wall = outage.bench.clock.wall
+    outage.bench.clock.wall = lambda: wall() - 3_600  # type: ignore[method-assign]
+    outage.turn(60)
+    until_ms = read_mark(outage.consumer.marks[P0])
+    assert until_ms is not None
+    assert 0 < until_ms / 1000 - outage.bench.clock.wall() < 30
+
+
 @pytest.mark.parametrize("hands", [0, 1, 4])
 def test_record_that_can_never_succeed_keeps_no_breaker_open_after_the_outage(hands: int) -> None:
     """It is the one at which the worker stands, and so the first to be tried, whatever else would succeed by now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet_consumer.record import TopicPartition
+from fleet_consumer.worker.breaker import MARK_S
 from fleet_consumer.worker.breaker_mark import OPEN_LIMIT_S, breaker_mark, read_mark
 from fleet_consumer.worker.breaker_watch import Marks
 
@@ -45,3 +46,8 @@ def test_a_mark_of_a_worker_whose_clock_is_wrong_ends_all_the_same() -> None:
     marks, far = Marks(), breaker_mark(999_999_999_999_999)
     assert marks.take({P0: far}, NOW) == NOW + OPEN_LIMIT_S
     assert marks.take({P0: far}, NOW + 600) == NOW + OPEN_LIMIT_S
+
+
+def test_mark_of_the_longest_cooldown_counts_until_it_is_renewed() -> None:
+    marks, longest = Marks(), NOW + 3_600 + MARK_S
+    assert marks.take({P0: breaker_mark(int(longest * 1000))}, NOW) == longest
