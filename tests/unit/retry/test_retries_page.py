@@ -46,8 +46,9 @@ def rows(title: str) -> list[list[str]]:
 def objects() -> dict[str, Any]:
     """The objects of the page by kind, as the API server would give them."""
     found = {}
-    for text in blocks("yaml"):
-        document = yaml.safe_load(text)
+    for document in map(yaml.safe_load, blocks("yaml")):
+        if "kind" not in document:
+            continue  # rules for Prometheus, or a part of a spec
         document["metadata"] |= SERVER["metadata"]
         found[document["kind"]] = document
     return found
@@ -78,6 +79,13 @@ def test_every_object_is_one_that_the_operator_takes() -> None:
     redrive = Redrive.model_validate(found["Redrive"])
     assert redrive_needs.find_refusal(redrive) is None
     assert redrive.spec.group_ref.name == group.metadata.name
+
+
+def test_part_of_a_spec_about_deletion_is_one_that_the_operator_takes() -> None:
+    (part,) = [found for text in blocks("yaml") if "deletion" in (found := yaml.safe_load(text))]
+    body = objects()["ConsumerGroup"]
+    deletion = ConsumerGroup.model_validate(body | {"spec": body["spec"] | part}).spec.deletion
+    assert (deletion.retry_topics, deletion.group, deletion.timeout_seconds) == ("Drain", "Delete", 7200)
 
 
 def test_handler_sends_its_records_where_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,133 @@
+"""What documents name is there: links, make targets, commands' options, metrics, fields of objects, reason words."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fleet_consumer.worker import cli
+from fleet_consumer.worker.brake import BreakerPicture
+from fleet_consumer.worker.member import RetryPicture, WorkerState
+from fleet_consumer.worker.metrics import metrics_page
+from fleet_consumer.worker.stats import Stats
+from fleet_operator.runtime.metrics import Metrics
+
+ROOT = Path(__file__).parents[2]
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))}
+MANUALS = {name: text for name, text in PAGES.items() if name == "README.md" or name.startswith("docs/")}
+FENCED = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SOURCES = ("consumer_image", "operator", "crds")
+JAVA = {"LogAppendTime", "ConsumerPartitionAssignor", "AlterConfigs", "DescribeConfigs"}
+"""Words of Kafka that these pages explain themselves by."""
+
+
+def quoted(text: str) -> set[str]:
+    """What stands in backticks, outside of blocks."""
+    return set(re.findall(r"`([^`\n]+)`", FENCED.sub("", text)))
+
+
+def anchors(text: str) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", PAGES[page])):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        found = (ROOT / page).parent / path if path else ROOT / page
+        assert found.exists(), f"{page}: {target}"
+        assert not anchor or anchor in anchors(found.read_text()), f"{page}: {target}"
+
+
+def test_make_targets_are_in_the_makefile() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {word for text in PAGES.values() for word in re.findall(r"(?:^|[`(])make (?:-s )?([a-z-]+)", text, re.M)}
+    assert named
+    assert named <= targets
+
+
+def commands() -> Iterator[list[str]]:
+    """Every `fleet-consumer` command with options, in blocks and in sentences."""
+    for text in MANUALS.values():
+        for line in (*re.findall(r"^(fleet-consumer .*)$", text, re.MULTILINE), *quoted(text)):
+            if line.startswith("fleet-consumer ") and " --" in line and not line.endswith("--local"):
+                yield shlex.split(line, comments=True)
+
+
+def test_commands_of_workers_are_taken_as_they_stand() -> None:
+    found = list(commands())
+    assert len(found) >= 3
+    for _, *words in found:
+        cli._parser().parse_args(words)
+
+
+def metrics() -> set[str]:
+    """Every metric of workers and of the operator, as Prometheus stores them."""
+    state = WorkerState(revision="", max_poll_interval_s=1.0, instance_id=None)
+    state.breaker = lambda: BreakerPicture("Closed", 0.0, 0.0)
+    state.retry = lambda: RetryPicture("main", None, None)
+    text = metrics_page(Stats(), state)().decode() + Metrics().text().decode()
+    found: set[str] = set()
+    for name, kind in re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE):
+        found |= {f"{name}_bucket", f"{name}_count", f"{name}_sum"} if kind == "histogram" else set()
+        found.add(name)
+    return found
+
+
+def test_metrics_exist() -> None:
+    name = re.compile(r"\b((?:fleet_consumer|consumer_fleet)_[a-z_]+)\b")
+    named = {found for text in MANUALS.values() for found in name.findall(text)}
+    assert len(named) >= 10
+    assert named <= metrics()
+
+
+def has(schema: Mapping[str, Any], path: list[str]) -> bool:
+    if not path:
+        return True
+    inner = schema.get("properties", {}).get(path[0])
+    if inner is None:
+        return False
+    return has(inner.get("items", inner), path[1:])
+
+
+def test_fields_exist() -> None:
+    schemas = []
+    for path in (ROOT / "crds").glob("*.yaml"):
+        (version,) = yaml.safe_load(path.read_text())["spec"]["versions"]
+        schemas.append(version["schema"]["openAPIV3Schema"])
+    specs = [schema["properties"]["spec"] for schema in schemas]
+    heads = {head for spec in specs for head in spec["properties"]}
+    for page, text in MANUALS.items():
+        for name in quoted(text):
+            if not re.fullmatch(r"[a-z]\w*(\.[a-z]\w*)+", name) or name.endswith((".py", ".json", ".md", ".yaml")):
+                continue
+            whole = name.split(".")
+            if whole[0] in ("spec", "status"):
+                assert any(has(schema, whole) for schema in schemas), f"{page}: {name}"
+            elif whole[0] in heads:
+                assert any(has(spec, whole) for spec in specs), f"{page}: {name}"
+
+
+def test_words_for_reasons_exist() -> None:
+    """CamelCase words in backticks: reasons, conditions, Events, values of fields, classes."""
+    code = "\n".join(
+        path.read_text()
+        for folder in SOURCES
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".yaml") and path.is_file()
+    )
+    known = set(re.findall(r"\b[A-Z]\w+\b", code))
+    for page, text in MANUALS.items():
+        if page.startswith("docs/decisions") or page == "docs/benchmarks.md":
+            continue
+        words = {name for name in quoted(text) if re.fullmatch(r"(?:[A-Z][a-z]+){2,}", name)}
+        assert words - known - JAVA == set(), page
