@@ -307,7 +307,7 @@ def _retry_shape(retry: RetryObservation) -> tuple[object, ...]:
     """What somebody waits for. Whether anything waits or is due matters at once where no worker is there to handle it;
     else it changes with every look, and is no more urgent than lag."""
     unattended = () if retry.members else (retry.waiting and 1, retry.due_lag and 1)
-    topics = {name: replace(topic, waiting=None) for name, topic in retry.topics.items()}
+    topics = {name: (topic.partitions, topic.configs, topic.error) for name, topic in retry.topics.items()}
     return (
         retry.state,
         retry.members,

@@ -52,6 +52,7 @@ class RetryIntent:
       published; None while that has not been looked for. Records may wait there that have no other reader.
     - `problem`: why the policy's present content cannot be used; `wanted` may all the same be an older content of it.
     - `ending`: the spec wants no retries any more; what waits is still being worked off.
+    - `ended`: that is done, and nobody is left that writes or reads: the topics are the user's to delete.
     """
 
     policy: str
@@ -63,6 +64,7 @@ class RetryIntent:
     left: tuple[str, ...] | None = ()
     problem: Problem | None = None
     ending: bool = False
+    ended: bool = False
 
     @property
     def total_seconds(self) -> int:

@@ -33,8 +33,10 @@ BROKER_DEFAULT: Final = -1
 CLEANUP: Final = "cleanup.policy"
 TIMESTAMPS: Final = "message.timestamp.type"
 RETENTION: Final = "retention.ms"
+BYTES: Final = "retention.bytes"
+UNLIMITED: Final = "-1"
 SIZE: Final = "max.message.bytes"
-MANAGED_SETTINGS: Final = (CLEANUP, SIZE, TIMESTAMPS, RETENTION)
+MANAGED_SETTINGS: Final = (CLEANUP, SIZE, TIMESTAMPS, RETENTION, BYTES)
 """The settings that are ours to keep; others may be set by anybody."""
 
 
@@ -117,7 +119,8 @@ def wanted_topics(
     common = {CLEANUP: "delete", TIMESTAMPS: "LogAppendTime"}
 
     def topic(name: str, retention_seconds: int, *, hops: int = 1) -> WantedTopic:
-        size = {}
+        # What waits must not be deleted before its time because much waits, as brokers' own default may have it.
+        size = {BYTES: UNLIMITED} if hops == 1 else {}
         if source_max_message_bytes is not None:
             size[SIZE] = str(source_max_message_bytes + hops * HEADERS_BYTES_MAX)
         return WantedTopic(
@@ -127,7 +130,7 @@ def wanted_topics(
             configs={**common, **size, RETENTION: str(retention_seconds * 1000)},
         )
 
-    if intent is not None:
+    if intent is not None and not intent.ended:
         for delay in intent.delays:
             seconds = _retention_seconds(shape, naming.parse_delay(delay), intent.total_seconds)
             yield topic(naming.retry_topic(group.group_id, delay), seconds)

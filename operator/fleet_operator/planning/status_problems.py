@@ -95,6 +95,19 @@ def _retry_pods(facts: ConsumerGroupFacts) -> Problem | None:
     return None
 
 
+def _unread(facts: ConsumerGroupFacts) -> Problem | None:
+    """Records that came to wait after retries had ended: a worker that was cut off, or somebody's own tools."""
+    observed = facts.observed_group
+    waiting = observed.retry.waiting if observed is not None and observed.retry is not None else None
+    if facts.retry is None or not facts.retry.ended or not waiting:
+        return None
+    return Problem(
+        conditions.RETRY_NOT_CONFIGURED,
+        "records wait in retry topics and nobody reads them, as spec.retry was removed: give the group a RetryPolicy "
+        "to have them handled, or delete the topics",
+    )
+
+
 def _workers(facts: ConsumerGroupFacts) -> Problem | None:
     """Workers that run and say that they cannot work."""
     for worker in sorted(facts.workers, key=lambda worker: worker.pod):
@@ -116,6 +129,7 @@ CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
     _workers,
     _policy,
     _retry_pods,
+    _unread,
 )
 
 

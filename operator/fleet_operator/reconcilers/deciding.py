@@ -9,7 +9,7 @@ from typing import Any, Final
 from fleet_operator.planning import readings
 from fleet_operator.planning.blocking import cluster_id_changed, find_blocking_problem, wanted_replicas
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry_fleet import changed_at_of, has_retries
+from fleet_operator.planning.retry_fleet import changed_at_of
 from fleet_operator.planning.retry_plan import RetryFacts, RetryPlan, plan_retry
 from fleet_operator.planning.revision import Revision, plan_revision
 from fleet_operator.planning.rollout import FleetFacts, PodFacts, RevisionRecord, RolloutDecision, RolloutFacts, decide
@@ -122,27 +122,16 @@ def _plan_retry(gathered: Gathered, now: float, calm_since: float | None) -> Ret
         group=gathered.group,
         intent=gathered.retry,
         published=gathered.published,
-        observation=gathered.observation,
+        observation=None if changed else gathered.observation,
         fleet=readings.read_fleet(gathered.retry_stateful_set),
         pods=tuple(readings.read_pod(pod) for pod in gathered.retry_workers),
         changed_at=changed_at_of(gathered.retry_stateful_set),
         calm_since=calm_since,
         stopped=changed or gathered.group.spec.suspend,
         breaker_open=any(account.breaker_open for account in gathered.accounts),
-        fed=_feeds_retries(gathered),
+        fed=gathered.feeds_retries,
     )
     return plan_retry(facts, now)
-
-
-def _feeds_retries(gathered: Gathered) -> bool:
-    """Whether anybody may still write to the group's retry or redrive topics.
-
-    A revision without retries that is refused leaves main workers that have them, however long ago the spec changed.
-    """
-    templates = [{"spec": pod["spec"]} for pod in gathered.workers]
-    if gathered.stateful_set is not None:
-        templates.append(gathered.stateful_set["spec"]["template"])
-    return bool(gathered.redrives) or any(has_retries(template) for template in templates)
 
 
 def _used_by_retries(retry: RetryPlan | None) -> frozenset[str]:

@@ -18,7 +18,6 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
 from fleet_operator.observe import topic_actions
 from fleet_operator.planning import manifests, times
-from fleet_operator.planning.blocking import cluster_id_changed
 from fleet_operator.planning.deletion import (
     FINALIZER,
     FOREGROUND,
@@ -91,7 +90,7 @@ class DeletionWork:
         draining = step.phase is Phase.DRAIN
         await self._scale(gathered, plan, draining=draining)
         again = partial(context.queues.group, gathered.key)
-        if gathered.older is None and _is_our_cluster(gathered):
+        if gathered.older is None and gathered.on_its_cluster:
             self._kafka.remove_departed(gathered, plan.facts(gathered), again)
             if step.phase is Phase.UNDO:
                 self._kafka.undo(gathered.key, lambda: self._undo(gathered), again)
@@ -107,7 +106,7 @@ class DeletionWork:
             deletion=group.spec.deletion,
             deleted_at=times.from_text(body["metadata"]["deletionTimestamp"]) or 0.0,
             cluster_known=gathered.cluster is not None,
-            reachable=_is_our_cluster(gathered),
+            reachable=gathered.on_its_cluster,
             owner=gathered.older is None,
             heir=f"{gathered.heir.namespace}/{gathered.heir.name}" if gathered.heir else "",
             has_retries=gathered.retry is not None and gathered.published is not None,
@@ -231,14 +230,6 @@ def _delete(client: NetworkClient, group: ConsumerGroup) -> _Found:
 def has_finalizer(body: JsonObject) -> bool:
     """Whether the object carries our finalizer."""
     return FINALIZER in (body["metadata"].get("finalizers") or ())
-
-
-def _is_our_cluster(gathered: Gathered) -> bool:
-    """Whether Kafka answers, and it is the cluster that the object was made for: nothing is deleted on another."""
-    observation, cluster = gathered.observation, gathered.cluster
-    if observation is None or cluster is None or not observation.reachable:
-        return False
-    return not cluster_id_changed(cluster, observation)
 
 
 def _drain_until(gathered: Gathered) -> float:

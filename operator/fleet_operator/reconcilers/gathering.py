@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
@@ -24,10 +24,12 @@ from fleet_operator.clients.kinds import (
     JsonObject,
 )
 from fleet_operator.observe.settings import GroupInterest, RetryInterest, retry_interest
+from fleet_operator.planning.blocking import cluster_id_changed
 from fleet_operator.planning.duplicates import Claim
 from fleet_operator.planning.observation import ClusterObservation, WorkerObservation, as_of
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive_readings import at_work
+from fleet_operator.planning.retry_fleet import has_retries
 from fleet_operator.planning.retry_intent import PolicyRevision, RetryIntent
 from fleet_operator.planning.retry_publication import plan_intent
 from fleet_operator.planning.retry_records import Published, policy_record_name, read_policy_record, read_published
@@ -81,6 +83,26 @@ class Gathered:
         """The KafkaCluster that the group refers to, existing or not."""
         return cluster_of(self.body)
 
+    @property
+    def on_its_cluster(self) -> bool:
+        """Whether Kafka answers, and it is the cluster that the object was made for: nothing is done on another."""
+        observation, cluster = self.observation, self.cluster
+        if observation is None or cluster is None or not observation.reachable:
+            return False
+        return not cluster_id_changed(cluster, observation)
+
+    @property
+    def feeds_retries(self) -> bool:
+        """Whether anybody may still write to the group's retry or redrive topics.
+
+        A revision without retries that is refused leaves main workers that have them, however long ago the spec
+        changed.
+        """
+        templates = [{"spec": pod["spec"]} for pod in self.workers]
+        if self.stateful_set is not None:
+            templates.append(self.stateful_set["spec"]["template"])
+        return bool(self.redrives) or any(has_retries(template) for template in templates)
+
 
 async def gather(context: Context, body: JsonObject) -> Gathered:
     """Read everything. Raises KubeError, or pydantic's ValidationError for a spec that the CRD should have refused."""
@@ -98,7 +120,7 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
     pods = store.cache(POD).having(key)
     fleet, workers = _fleet(context, body, naming.stateful_set(name), pods)
     retry_fleet, retry_workers = _fleet(context, body, naming.retry_stateful_set(name), pods)
-    return Gathered(
+    gathered = Gathered(
         body=body,
         group=group,
         cluster=cluster,
@@ -117,6 +139,9 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
         retry_workers=retry_workers,
         redrives=at_work(store.cache(JOB).having(key), pods),
     )
+    if retry is None or not retry.ending or retry_fleet is not None or gathered.feeds_retries:
+        return gathered
+    return replace(gathered, retry=replace(retry, ended=True))
 
 
 def _fleet(

@@ -68,7 +68,7 @@ def test_group_without_retries_has_only_the_failed_topic() -> None:
 def test_settings_say_when_records_are_due_and_let_every_record_hop_on() -> None:
     topics = {topic.name: topic for topic in wanted_topics(group(), intent("5s", "1h"), COUNTS, SOURCE_BYTES)}
     for topic in topics.values():
-        assert set(topic.configs) == set(MANAGED_SETTINGS)
+        assert {*topic.configs, "retention.bytes"} == set(MANAGED_SETTINGS)
         assert topic.configs["cleanup.policy"] == "delete"
         assert topic.configs["message.timestamp.type"] == "LogAppendTime"
     limits = {name: int(topic.configs["max.message.bytes"]) - SOURCE_BYTES for name, topic in topics.items()}
@@ -90,6 +90,21 @@ def test_retention_of_the_spec_counts_unless_records_would_go_before_they_are_du
     seconds = {name: int(topic.configs["retention.ms"]) // 1000 for name, topic in topics.items()}
     assert seconds == {FIVE: 60, HOUR: 3 * 3600, REDRIVE: 7 * 86_400, FAILED: 120}
     assert {(topic.partitions, topic.replication_factor) for topic in topics.values()} == {(2, 3)}
+
+
+def test_what_waits_is_not_limited_by_size() -> None:
+    """A cluster's own `log.retention.bytes` would delete records before they are due; failed ones are the user's."""
+    topics = {topic.name: topic for topic in wanted_topics(group(), intent("5s"), COUNTS, SOURCE_BYTES)}
+    assert {name: topic.configs.get("retention.bytes") for name, topic in topics.items()} == {
+        FIVE: "-1",
+        REDRIVE: "-1",
+        FAILED: None,
+    }
+
+
+def test_topics_of_retries_that_have_ended_are_left_to_the_user() -> None:
+    ended = replace(intent("5s", "1h"), ending=True, ended=True)
+    assert [topic.name for topic in wanted_topics(group(), ended, COUNTS, SOURCE_BYTES)] == [FAILED]
 
 
 def test_everything_as_wanted_needs_nothing() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import BreakerObservation, RetryObservation, WorkerObservation
 from fleet_operator.planning.retry_intent import RetryIntent
+from fleet_operator.planning.status_problems import find_problems
 from fleet_operator.planning.status_retry import retry_status
 from tests.unit.planning.builders import NOW, consumer_group, facts, observation, observed_group
 from tests.unit.planning.test_status_consumergroup import condition, message, project
@@ -119,3 +120,15 @@ def test_topics_of_the_flow_are_part_of_topics_ready() -> None:
     owner = consumer_group(retry={"policyRef": {"name": "standard"}})
     status = project(facts(group=owner, observation=observation(), retry=replace(INTENT, delays=("5s",))))
     assert condition(status, "TopicsReady") == ("Unknown", "NotYetObserved")
+
+
+def test_records_that_wait_after_retries_have_ended_are_told() -> None:
+    """Nobody reads them, and nothing else would say so."""
+
+    def told(waiting: int) -> list[str]:
+        seen = observed_group(retry=RetryObservation(observed_at=NOW, waiting=waiting, due_lag=waiting))
+        ended = RetryIntent(policy="standard", current="a1b2c3d4e5", ending=True, ended=True)
+        return [found.reason for found in find_problems(facts(observation=observation(seen), retry=ended))]
+
+    assert told(3) == ["RetryNotConfigured"]
+    assert told(0) == []
