@@ -18,7 +18,7 @@ REPETITIONS_MAX: Final = 3
 """Repetitions in one pattern: the work grows with the text's length to this power; to one more when it is searched."""
 WAYS_MAX: Final = (256, 256, 64, 4)
 """Ways through one pattern, by how many repetitions it has: an optional part doubles them, and so the work at most,
-n alternatives multiply them by n."""
+n alternatives of which each may match multiply them by n."""
 
 SEARCHED_CHARACTERS_MAX: Final = 256
 """How much of a text is searched: about a second for the worst pattern that is taken, measured; usually
@@ -75,7 +75,7 @@ class _Count:
             if operation is opcode.BRANCH:
                 if repeated:
                     raise PatternRefused("alternatives inside a repetition are not taken in patterns: repeat each")
-                self.ways *= len(argument[1])
+                self.ways *= _at_once(argument[1])
             if operation in REPEATS:
                 self._repeat(argument, repeated=repeated)
             else:
@@ -93,6 +93,23 @@ class _Count:
         # A fixed number of repetitions of plain characters is no choice for the matcher.
         self.repetitions += least != most
         self.walk(body, repeated=True)
+
+
+def _at_once(alternatives: Any) -> int:
+    """How many of these can match at one place, at most: those that begin with different words exclude each other."""
+    heads = [_head(each) for each in alternatives]
+    return max(sum(one.startswith(other) or other.startswith(one) for other in heads) for one in heads)
+
+
+def _head(parsed: Any) -> str:
+    """The plain characters that a pattern begins with, in lower case, for case may not count. Only ASCII has one lower
+    case for all who ask."""
+    head = ""
+    for operation, argument in parsed:
+        if operation is not opcode.LITERAL or argument > 127:
+            break
+        head += chr(argument).lower()
+    return head
 
 
 def _parts(argument: Any) -> list[Any]:
