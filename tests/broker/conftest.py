@@ -1,15 +1,27 @@
-"""One broker for all tests of the suite that do not break it; those that do start their own."""
+"""One broker for all tests of the suite that do not break it; those that do start their own.
+
+Most tests wait most of the time, and are played at the same time (support/together.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.kafka import KafkaBroker
+from tests.support.together import play_together
 
 SHORT_SESSIONS = {"group.min.session.timeout.ms": "1000"}
 """So that a test need not wait six seconds for a dead member to be noticed."""
+
+AT_ONCE = 4
+"""How many tests play at a time: each has one to three members or workers."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    play_together(config, Path(__file__).parent, AT_ONCE)
 
 
 @pytest.fixture(scope="session")

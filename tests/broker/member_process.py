@@ -1,4 +1,7 @@
-"""A member as a process that can be killed: notes what it is given in a file, commits nothing."""
+"""A member as a process that can be killed: notes what it is given in a file, commits nothing.
+
+Its session is short, as its end is what is waited for.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from fleet_consumer import Consumer
 from tests.broker.members import settings
 
+SESSION_MS = 3_000
+
 
 def main(bootstrap: str, group: str, topic: str, log: str) -> None:
-    consumer = Consumer(settings(bootstrap, group))
+    consumer = Consumer(settings(bootstrap, group, session_timeout_ms=SESSION_MS))
     with Path(log).open("a", buffering=1) as out:
         consumer.subscribe([topic], on_assigned=lambda parts: print("assigned", len(parts), file=out))
         while True:

@@ -56,17 +56,17 @@ def produce(bootstrap: str, topic: str, partitions: int, each: int, first: int =
     for partition in range(partitions):
         for number in range(first, first + each):
             producer.produce(topic, key=str(partition).encode(), value=str(number).encode(), partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     return {(partition, number) for partition in range(partitions) for number in range(first, first + each)}
 
 
 def settings(bootstrap: str, group: str, **changes: Any) -> ConsumerSettings:
-    """Settings with a short session, so that tests are quick."""
+    """Settings with short times, so that tests are quick. The session is long: a busy machine costs no membership."""
     connection = ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="test", request_timeout_ms=5_000)
     short = ConsumerSettings(
         connection=connection,
         group_id=group,
-        session_timeout_ms=3_000,
+        session_timeout_ms=30_000,
         heartbeat_interval_ms=300,
         max_poll_interval_ms=60_000,
         metadata_max_age_ms=1_000,
@@ -146,7 +146,7 @@ class Member:
         self._stop.set()
         self._polling.set()
         self.consumer.wakeup()
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive(), "the member did not end"
 
     def __enter__(self) -> Member:
@@ -204,7 +204,7 @@ class Member:
         self.holds = self.holds.union(partitions) if what == "assigned" else self.holds.difference(partitions)
 
 
-def await_shares(members: Iterable[Member], topic: str, partitions: int, timeout_s: float = 20) -> None:
+def await_shares(members: Iterable[Member], topic: str, partitions: int, timeout_s: float = 60) -> None:
     """Wait until these members are Stable in one generation, own every partition once between them, and were told so.
 
     The membership is ahead of the callbacks, which wait for the next poll.
@@ -229,7 +229,7 @@ def _raise(seen: Callable[[], str]) -> bool:
     raise AssertionError(seen())
 
 
-def await_records(members: Sequence[Member], wanted: set[tuple[int, int]], timeout_s: float = 30) -> None:
+def await_records(members: Sequence[Member], wanted: set[tuple[int, int]], timeout_s: float = 60) -> None:
     """Wait until these members have been handed every one of `wanted` between them."""
     eventually(
         lambda: (
@@ -256,7 +256,7 @@ def committed(bootstrap: str, group: str, topic: str, partitions: int) -> dict[i
         reader.close()
 
 
-def iterate(consumer: Consumer, count: int, timeout_s: float = 20) -> Iterator[Any]:
+def iterate(consumer: Consumer, count: int, timeout_s: float = 60) -> Iterator[Any]:
     """Poll until `count` records were handed out, in this thread."""
     got = 0
 

@@ -27,6 +27,8 @@ from tests.broker.members import (
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.together
+
 MEMBER_PROCESS = Path(__file__).parent / "member_process.py"
 
 
@@ -51,7 +53,7 @@ def test_records_carry_what_was_written(broker: KafkaBroker) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(topic, key=b"k", value=b"v", timestamp=1_700_000_000_123, headers=[("a", b"1"), ("a", None)])
     producer.produce(topic, key=None, value=None, timestamp=1_700_000_000_124)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     consumer = Consumer(settings(broker.bootstrap, unique("group")))
     try:
         consumer.subscribe([topic])
@@ -73,7 +75,7 @@ def test_members_share_when_one_joins_and_take_over_when_one_leaves(broker: Kafk
             assert len(first.owned) + len(second.owned) == 5
             written |= produce(broker.bootstrap, topic, 5, 500, first=500)
             await_records([first, second], written)
-        await_shares([first], topic, 5, timeout_s=2.5)  # sooner than a session timeout: it said that it left
+        await_shares([first], topic, 5, timeout_s=20)  # sooner than a session timeout: it said that it left
         written |= produce(broker.bootstrap, topic, 5, 100, first=1_000)
         await_records([first, second], written)
     assert sorted(first.seen + second.seen) == sorted(written)
@@ -84,13 +86,13 @@ def test_killed_member_is_replaced_after_its_session_without_loss(broker: KafkaB
     log = tmp_path / "handed"
     process = subprocess.Popen([sys.executable, str(MEMBER_PROCESS), broker.bootstrap, group, topic, str(log)])
     try:
-        eventually(lambda: log.exists() and "assigned" in log.read_text(), timeout_s=20, what="the process to join")
+        eventually(lambda: log.exists() and "assigned" in log.read_text(), timeout_s=60, what="the process to join")
         with Member(settings(broker.bootstrap, group), [topic]) as member:
-            eventually(lambda: len(member.owned) == 2, timeout_s=20, what="the two to share")
+            eventually(lambda: len(member.owned) == 2, timeout_s=60, what="the two to share")
             written = produce(broker.bootstrap, topic, 4, 1_000)
-            eventually(lambda: "records" in log.read_text(), timeout_s=20, what="the process to be given records")
+            eventually(lambda: "records" in log.read_text(), timeout_s=60, what="the process to be given records")
             os.kill(process.pid, signal.SIGKILL)
-            await_shares([member], topic, 4, timeout_s=10)
+            await_shares([member], topic, 4)
             await_records([member], written)
     finally:
         process.kill()
@@ -139,7 +141,7 @@ def test_second_consumer_with_the_same_instance_id_fences_the_first(broker: Kafk
     fenced = Member(settings(broker.bootstrap, group, group_instance_id="a"), [topic])
     await_shares([fenced], topic, 2)
     with Member(settings(broker.bootstrap, group, group_instance_id="a"), [topic]) as usurper:
-        eventually(lambda: fenced.error, timeout_s=20, what="the first to be told")
+        eventually(lambda: fenced.error, timeout_s=60, what="the first to be told")
         assert isinstance(fenced.error, FencedInstance)
         assert fenced.membership.state in ("Failed", "Left")
         await_shares([usurper], topic, 2)
@@ -155,7 +157,7 @@ def test_commit_of_a_member_that_was_replaced_is_refused(broker: KafkaBroker) ->
         hung.subscribe([topic])
         records = list(iterate(hung, 100))
         # It polls no more, so it gives up its place; another one takes it and commits.
-        eventually(lambda: hung.membership().state == "Unjoined", timeout_s=10, what="the poll timer to end")
+        eventually(lambda: hung.membership().state == "Unjoined", timeout_s=60, what="the poll timer to end")
         assert not hung.holds_session()
         with Member(settings(broker.bootstrap, group), [topic]) as successor:
             await_records([successor], {(0, number) for number in range(100)})

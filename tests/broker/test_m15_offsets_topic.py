@@ -64,6 +64,7 @@ def committed_group(broker: KafkaBroker) -> tuple[str, str, int]:
     return group, topic, before
 
 
+@pytest.mark.together
 def test_m15_api_topic_and_kafkas_formatter_agree(broker: KafkaBroker, committed_group: tuple[str, str, int]) -> None:
     group, topic, before = committed_group
     connection = ConnectionSettings(bootstrap_servers=(broker.bootstrap,), client_id="m15")
@@ -97,6 +98,7 @@ def test_m15_api_topic_and_kafkas_formatter_agree(broker: KafkaBroker, committed
         assert re.search(rf"{re.escape(topic)}\s+{part.partition}\s+{value.offset}\s+10\s", described), described
 
 
+@pytest.mark.together
 def test_m15_topic_tells_the_groups_last_generation(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 2), unique("group")
     produce(broker.bootstrap, topic, 2, 1)
@@ -110,7 +112,7 @@ def test_m15_topic_tells_the_groups_last_generation(broker: KafkaBroker) -> None
         assert (running.protocol_type, running.generation) == ("consumer", picture.generation)
         assert (running.protocol, running.leader) == (picture.protocol, picture.member_id)
         (member,) = running.members
-        assert (member.member_id, member.session_timeout) == (picture.member_id, 3_000)
+        assert (member.member_id, member.session_timeout) == (picture.member_id, 30_000)
         (share,) = decode_assignment(member.assignment).assigned_partitions
         assert (share.topic, sorted(share.partitions)) == (topic, [0, 1])
 

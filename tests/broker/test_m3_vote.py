@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fleet_consumer.group.errors import InconsistentProtocol
 from tests.broker.members import Member, await_records, await_shares, create_topic, produce, settings, unique
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.together
 
 
 def test_m3_group_uses_the_assignor_that_all_share_and_refuses_who_shares_none(broker: KafkaBroker) -> None:
@@ -21,7 +25,7 @@ def test_m3_group_uses_the_assignor_that_all_share_and_refuses_who_shares_none(b
         assert {one.membership.protocol for one in (a, b, c)} == {"roundrobin"}
         generation = a.membership.generation
         stranger = member("sticky")
-        eventually(lambda: stranger.error, timeout_s=15, what="the stranger to be refused")
+        eventually(lambda: stranger.error, timeout_s=60, what="the stranger to be refused")
         assert isinstance(stranger.error, InconsistentProtocol)
         assert group in str(stranger.error)
         assert "assignor" in str(stranger.error)

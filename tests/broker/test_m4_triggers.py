@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.broker.members import (
     Member,
     await_records,
@@ -25,6 +27,8 @@ from tests.broker.members import (
 from tests.broker.test_consumer_group import MEMBER_PROCESS
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.together
 
 
 def test_m4_member_joins(broker: KafkaBroker) -> None:
@@ -41,23 +45,23 @@ def test_m4_member_joins(broker: KafkaBroker) -> None:
 
 def test_m4_member_leaves_on_purpose(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 6), unique("group")
-    with Member(settings(broker.bootstrap, group, session_timeout_ms=20_000), [topic]) as a:
-        leaver = Member(settings(broker.bootstrap, group, session_timeout_ms=20_000), [topic])
+    with Member(settings(broker.bootstrap, group, session_timeout_ms=60_000), [topic]) as a:
+        leaver = Member(settings(broker.bootstrap, group, session_timeout_ms=60_000), [topic])
         await_shares([a, leaver], topic, 6)
         leaver.stop()
-        await_shares([a], topic, 6, timeout_s=10)  # half a session: it was told, nobody waited
+        await_shares([a], topic, 6, timeout_s=30)  # half a session: it was told, nobody waited
         assert a.membership.last_rebalance_reason == "group is already rebalancing"
 
 
 def test_m4_static_member_that_is_told_to_leave_gives_up_its_place_at_once(broker: KafkaBroker) -> None:
     """KIP-1092: a static member remains by default; its operator can decide otherwise."""
     topic, group = create_topic(broker.bootstrap, 4), unique("group")
-    static = settings(broker.bootstrap, group, session_timeout_ms=20_000)
+    static = settings(broker.bootstrap, group, session_timeout_ms=60_000)
     with Member(static, [topic]) as a:
-        leaver = Member(settings(broker.bootstrap, group, session_timeout_ms=20_000, group_instance_id="b"), [topic])
+        leaver = Member(settings(broker.bootstrap, group, session_timeout_ms=60_000, group_instance_id="b"), [topic])
         await_shares([a, leaver], topic, 4)
         leaver.stop(leave="leave")
-        await_shares([a], topic, 4, timeout_s=10)
+        await_shares([a], topic, 4, timeout_s=30)
 
 
 def test_m4_member_dies(broker: KafkaBroker, tmp_path: Path) -> None:
@@ -67,22 +71,22 @@ def test_m4_member_dies(broker: KafkaBroker, tmp_path: Path) -> None:
     log = tmp_path / "handed"
     process = subprocess.Popen([sys.executable, str(MEMBER_PROCESS), broker.bootstrap, group, topic, str(log)])
     try:
-        eventually(lambda: log.exists() and "assigned 4" in log.read_text(), timeout_s=20, what="the process to join")
+        eventually(lambda: log.exists() and "assigned 4" in log.read_text(), timeout_s=60, what="the process to join")
         with Member(settings(broker.bootstrap, group), [topic]) as survivor:
-            eventually(lambda: len(survivor.owned) == 2, timeout_s=20, what="the two to share")
+            eventually(lambda: len(survivor.owned) == 2, timeout_s=60, what="the two to share")
             process.send_signal(signal.SIGSTOP)
-            await_shares([survivor], topic, 4, timeout_s=15)
+            await_shares([survivor], topic, 4, timeout_s=60)
             written = produce(broker.bootstrap, topic, 4, 100)
             await_records([survivor], written)
             eventually(
                 lambda: committed(broker.bootstrap, group, topic, 4) == dict.fromkeys(range(4), 100),
-                timeout_s=10,
+                timeout_s=60,
                 what="the survivor to have committed all",
             )
             before = log.read_text()
             process.send_signal(signal.SIGCONT)
-            eventually(lambda: len(survivor.owned) == 2, timeout_s=20, what="the process to come back")
-            eventually(lambda: log.read_text() != before, timeout_s=20, what="the process to be assigned again")
+            eventually(lambda: len(survivor.owned) == 2, timeout_s=60, what="the process to come back")
+            eventually(lambda: log.read_text() != before, timeout_s=60, what="the process to be assigned again")
             assert "records" not in log.read_text().removeprefix(before)
     finally:
         process.kill()
@@ -114,6 +118,6 @@ def test_m4_pattern_matches_a_new_topic(broker: KafkaBroker) -> None:
         second = create_topic(broker.bootstrap, 2, f"{family}-2")
         wanted = sorted((topic, number) for topic in (first, second) for number in range(2))
         eventually(
-            lambda: sorted([*a.owned, *b.owned]) == wanted, timeout_s=30, what="each partition to have one owner"
+            lambda: sorted([*a.owned, *b.owned]) == wanted, timeout_s=60, what="each partition to have one owner"
         )
         await_records([a, b], produce(broker.bootstrap, second, 2, 10))

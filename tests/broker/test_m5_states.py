@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
@@ -14,6 +15,8 @@ from tests.broker.members import Member, await_shares, create_topic, settings, u
 from tests.support.assignors import DirectRange
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.together
 
 HOLD_S = 50.0
 
@@ -58,7 +61,7 @@ class States:
                 (self.described(), self.listed()) == (word, word)
                 or _seen((self.described(), self.listed(), member and member.membership))
             ),
-            timeout_s=30,
+            timeout_s=60,
             what=f"the group to be {word}",
         )
 
@@ -70,7 +73,7 @@ def await_words(first: Member, second: Member, word: str) -> None:
     """Members hear of it with their next heartbeat or answer."""
     eventually(
         lambda: first.membership.state == second.membership.state == word,
-        timeout_s=20,
+        timeout_s=60,
         what=f"both members to be in {word}",
     )
 
@@ -105,5 +108,5 @@ def test_m5_scripted_run_shows_each_state_of_the_classic_machine(broker: KafkaBr
             states.await_both("STABLE", first)
     states.await_both("EMPTY")
     states.delete()
-    eventually(lambda: states.listed() is None, timeout_s=20, what="the group to be gone")
+    eventually(lambda: states.listed() is None, timeout_s=60, what="the group to be gone")
     assert states.described() in ("DEAD", "GROUP_ID_NOT_FOUND")

@@ -17,6 +17,8 @@ from tests.broker.members import create_topic, unique
 from tests.broker.operator_looks import Watcher, append_times, commit, cut, watching, write, write_together
 from tests.support.kafka import KafkaBroker
 
+pytestmark = pytest.mark.together
+
 DELAYS = ("10s", "1m")
 PARTITIONS = 3
 LOOKS_MAX = 40

@@ -13,6 +13,8 @@ from tests.broker.workers import Fleet, Kafka, counted
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.together
+
 KEYED = """
 import json
 import threading
@@ -124,7 +126,7 @@ def test_killed_worker_with_threads_loses_nothing(kafka: Kafka, tmp_path: Path) 
     fleet = Fleet(kafka, tmp_path, "keyed-killed")
     fleet.send_many(4000)
     with fleet.worker(handler__concurrency=8, consumer__maxPollRecords=50) as worker:
-        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 500, timeout_s=30, what="some to be done")
+        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 500, timeout_s=60, what="some to be done")
         worker.kill()
     committed = kafka.committed(fleet.name, fleet.source)
     before = set(fleet.origins_done())
@@ -146,9 +148,9 @@ def test_hung_thread_holds_up_neither_others_nor_the_membership_and_ends_the_wor
         consumer__maxPollIntervalSeconds=8,
         consumer__staticMembership=False,
     ) as worker:
-        stuck = eventually(lambda: worker.member()["stuck"], timeout_s=30, what="the record to be told as stuck")
+        stuck = eventually(lambda: worker.member()["stuck"], timeout_s=60, what="the record to be told as stuck")
         assert [(each["partition"], each["offset"], each["reason"]) for each in stuck] == [(3, 1, "HandlerTimeout")]
-        eventually(lambda: len(fleet.origins_done()) == 41, timeout_s=30, what="the others to be handled")
+        eventually(lambda: len(fleet.origins_done()) == 41, timeout_s=60, what="the others to be handled")
         assert worker.wait(40) == 75
         last = [line for line in worker.lines() if line["level"] == "critical"][-1]
         assert (last["topic"], last["partition"], last["offset"]) == ("keyed-hung", 3, 1)
@@ -220,11 +222,11 @@ def test_partition_taken_away_while_threads_work_is_neither_lost_nor_committed_t
         "consumer__sessionTimeoutSeconds": 45,
     }
     with fleet.worker(0, **changes) as first:
-        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 200, timeout_s=30, what="some to be done")
+        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 200, timeout_s=60, what="some to be done")
         with fleet.worker(1, **changes) as second:
             eventually(
                 lambda: second.member()["assignment"] and first.member()["generation"] == second.member()["generation"],
-                timeout_s=30,
+                timeout_s=60,
                 what="both to share",
             )
             assert second.terminate() == 0
@@ -251,11 +253,11 @@ def test_output_that_is_missing_holds_its_partition_and_no_other(kafka: Kafka, t
         paused = eventually(lambda: worker.member()["paused"], timeout_s=60, what="a partition to be paused")
         assert paused == [{"topic": "threads-held", "partition": 1, "reasons": ["WritesHeld"]}]
         assert [(each["partition"], each["offset"]) for each in worker.member()["stuck"]] == [(1, 0)]
-        eventually(lambda: kafka.committed(fleet.name, fleet.source).get(2) == 2, timeout_s=30, what="others to go on")
+        eventually(lambda: kafka.committed(fleet.name, fleet.source).get(2) == 2, timeout_s=60, what="others to go on")
         assert kafka.committed(fleet.name, fleet.source).get(1, 0) == 0
         kafka.create("threads-late", partitions=1)
         fleet.wait_committed(90)
-        eventually(lambda: not worker.member()["paused"], timeout_s=30, what="nothing to be paused any more")
+        eventually(lambda: not worker.member()["paused"], timeout_s=60, what="nothing to be paused any more")
         assert worker.terminate() == 0
     assert sorted(each.value or b"" for each in kafka.read("threads-late")) == [b"1", b"2"]
 

@@ -11,6 +11,8 @@ from tests.broker.workers import Fleet, Kafka, counted
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.together
+
 RANDOM_ASSIGNOR = '''
 import random
 

@@ -16,6 +16,8 @@ from tests.broker.workers import COMMAND, Fleet, Kafka, Worker, counted, free_po
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.together
+
 SERVER = """
 import base64
 import json
@@ -114,7 +116,7 @@ def test_worker_waits_for_a_handler_that_starts_late_and_for_one_that_comes_back
     fleet, port = Fleet(kafka, tmp_path, "http-late"), free_port()
     fleet.send(*({"do": "ok"} for _ in range(20)))
     with served(fleet, port, handler__timeoutSeconds=1) as worker:
-        eventually(lambda: worker.get("/healthz")[0] == 200, timeout_s=30, what="the worker to live")
+        eventually(lambda: worker.get("/healthz")[0] == 200, timeout_s=60, what="the worker to live")
         assert worker.get("/readyz")[0] == 503
         with sidecar(fleet, port):
             worker.wait_ready(60)

@@ -11,6 +11,8 @@ from tests.broker.workers import Fleet, Kafka, counted
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.together
+
 
 @pytest.fixture
 def kafka(broker: KafkaBroker) -> Kafka:
@@ -68,7 +70,7 @@ def test_worker_that_is_asked_to_stop_commits_all_it_did(kafka: Kafka, tmp_path:
     fleet = Fleet(kafka, tmp_path, "drained")
     fleet.send_many(20_000)
     with fleet.worker(consumer__maxPollRecords=100, consumer__commitIntervalSeconds=60) as worker:
-        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 500, timeout_s=30, what="some to be done")
+        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 500, timeout_s=60, what="some to be done")
         assert worker.terminate() == 0
         assert worker.lines()[-1]["message"] == "worker ended"
     done = len(fleet.origins_done())
@@ -83,7 +85,7 @@ def test_killed_worker_loses_nothing_and_repeats_only_what_was_not_committed(kaf
     fleet = Fleet(kafka, tmp_path, "killed")
     fleet.send_many(20_000)
     with fleet.worker(consumer__maxPollRecords=100) as worker:
-        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 2000, timeout_s=30, what="some to be done")
+        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 2000, timeout_s=60, what="some to be done")
         worker.kill()
     committed = kafka.committed(fleet.name, fleet.source)
     before = set(fleet.origins_done())
@@ -104,7 +106,7 @@ def test_two_workers_share_the_partitions_and_one_takes_over_from_the_other(kafk
                 if all(each.member()["state"] == "Stable" and each.member()["assignment"] for each in (first, second))
                 else None
             ),
-            timeout_s=30,
+            timeout_s=60,
             what="both to have partitions",
         )
         assert halves is not None
@@ -129,13 +131,13 @@ def test_output_topic_that_is_missing_holds_its_partition_until_it_exists(kafka:
         worker.wait_ready()
         fleet.send({"n": 1}, {"n": 2}, partition=1)
         fleet.send({"n": 3}, {"n": 4}, partition=2)
-        stuck = eventually(lambda: worker.member()["stuck"], timeout_s=30, what="a partition to be stuck")
+        stuck = eventually(lambda: worker.member()["stuck"], timeout_s=60, what="a partition to be stuck")
         assert [(each["topic"], each["partition"], each["offset"]) for each in stuck] == [("held", 1, 0)]
-        eventually(lambda: kafka.committed(fleet.name, fleet.source).get(2) == 2, timeout_s=30, what="others to go on")
+        eventually(lambda: kafka.committed(fleet.name, fleet.source).get(2) == 2, timeout_s=60, what="others to go on")
         assert kafka.committed(fleet.name, fleet.source).get(1, 0) == 0
         kafka.create("held-late", partitions=1)
         fleet.wait_committed(90)
-        eventually(lambda: not worker.member()["stuck"], timeout_s=30, what="nothing to be stuck any more")
+        eventually(lambda: not worker.member()["stuck"], timeout_s=60, what="nothing to be stuck any more")
     assert [each.value for each in kafka.read("held-late")] == [b'{"n": 1}', b'{"n": 2}']
 
 
@@ -145,7 +147,7 @@ def test_hung_handler_is_named_and_ends_its_worker_past_the_poll_interval(kafka:
     with fleet.worker(
         handler__timeoutSeconds=1, consumer__maxPollIntervalSeconds=7, consumer__staticMembership=False
     ) as worker:
-        stuck = eventually(lambda: worker.member()["stuck"], timeout_s=30, what="the record to be told as stuck")
+        stuck = eventually(lambda: worker.member()["stuck"], timeout_s=60, what="the record to be told as stuck")
         assert [(each["partition"], each["offset"], each["reason"]) for each in stuck] == [(3, 1, "HandlerTimeout")]
         assert worker.wait(30) == 75
         last = worker.lines()[-1]
@@ -167,8 +169,8 @@ def test_stop_during_a_batch_ends_within_the_drain_time(kafka: Kafka, tmp_path: 
     fleet = Fleet(kafka, tmp_path, "bounded")
     fleet.send(*({"do": "slow", "seconds": 0.3, "n": n} for n in range(200)), partition=0)
     with fleet.worker(drainSeconds=2) as worker:
-        eventually(lambda: kafka.end_offsets(fleet.output), timeout_s=30, what="the broker to answer")
-        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 2, timeout_s=30, what="some to be done")
+        eventually(lambda: kafka.end_offsets(fleet.output), timeout_s=60, what="the broker to answer")
+        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 2, timeout_s=60, what="some to be done")
         assert worker.terminate(15) == 0
     assert sum(kafka.committed(fleet.name, fleet.source).values()) == len(fleet.origins_done())
 

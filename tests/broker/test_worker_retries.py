@@ -12,6 +12,8 @@ from tests.broker.workers import Kafka
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.together
+
 RECORDER = '''
 """Writes down each delivery and fails as long as a record asks for it."""
 import json

@@ -178,7 +178,7 @@ def test_worker_waits_for_a_broker_that_is_away_and_starts_when_it_comes(broker:
     fleet = Fleet(Kafka(broker.bootstrap), tmp_path, "early")
     broker.stop()
     with fleet.worker() as worker:
-        eventually(lambda: worker.member()["error"], timeout_s=30, what="the broker's absence to be told")
+        eventually(lambda: worker.member()["error"], timeout_s=60, what="the broker's absence to be told")
         assert worker.get("/readyz")[0] == 503
         assert worker.get("/healthz")[0] == 200
         broker.start()

@@ -28,7 +28,7 @@ from fleet_consumer import naming
 from tests.support.waiting import eventually
 
 COMMAND = str(Path(sys.executable).parent / "fleet-consumer")
-READ_TIMEOUT_S = 30.0
+READ_TIMEOUT_S = 60.0
 QUIET = {"log_level": 2}
 """Brokers come and go in these tests; librdkafka need not say so on standard error."""
 
@@ -102,7 +102,7 @@ class Kafka:
             producer.produce(topic, value, b"key-%d" % count, headers=[("trace", b"t-%d" % count)], **where)
             if count % 1000 == 0:
                 producer.poll(0)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         return count
 
     def produce_keyed(self, topic: str, records: Iterable[tuple[bytes | None, bytes]]) -> None:
@@ -110,7 +110,7 @@ class Kafka:
         producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
         for key, value in records:
             producer.produce(topic, value, key)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     def end_offsets(self, topic: str) -> dict[int, int]:
         """The end offset of each partition."""
@@ -231,11 +231,11 @@ class Worker:
         parsed: dict[str, Any] = json.loads(self.get("/member")[1])
         return parsed
 
-    def wait_ready(self, timeout_s: float = 30) -> None:
+    def wait_ready(self, timeout_s: float = 60) -> None:
         """Wait until the worker has joined."""
         eventually(lambda: self.get("/readyz")[0] == 200, timeout_s=timeout_s, what="the worker to be ready")
 
-    def wait_error(self, reason: str, timeout_s: float = 30) -> str:
+    def wait_error(self, reason: str, timeout_s: float = 60) -> str:
         """Wait until /member tells this reason; its message."""
 
         def probe() -> str | None:
@@ -256,7 +256,7 @@ class Worker:
         """The process's id."""
         return self._process.pid
 
-    def terminate(self, timeout_s: float = 30) -> int:
+    def terminate(self, timeout_s: float = 60) -> int:
         """SIGTERM, as a kubelet does; the exit code."""
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout_s)

@@ -139,7 +139,7 @@ class FailedTopic:
         for record in records:
             producer.produce(self.failed, on_delivery=lambda e, _: refused.append(e) if e else None, **record)
             producer.poll(0)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         assert not refused, refused[0]
 
     def settings(self, **changes: Any) -> dict[str, Any]:

@@ -192,7 +192,7 @@ class Flow(RetryFleet):
 
         for record in records:
             producer.produce(topic, on_delivery=delivered, **record)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         assert not refused, refused[0]
 
     def deliveries(self) -> list[Delivered]:

@@ -28,7 +28,7 @@ LIMIT = 200_000
 
 def written(producer: RecordProducer, *handles: SendHandle) -> list[str | None]:
     """Wait for these records; why each was not written."""
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     return [None if handle.error is None else handle.error.reason for handle in handles]
 
 

@@ -98,5 +98,5 @@ def write(flow: Flow, value: bytes, *, topic: str | None = None, compression: st
     producer.produce(
         topic or flow.source, value, KEY, headers=FOREIGN, on_delivery=lambda error, _: errors.append(error)
     )
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     return errors[0]
