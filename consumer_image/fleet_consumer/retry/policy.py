@@ -160,9 +160,11 @@ def _policies(section: Section) -> Policies:
     delays = section.texts("delays", least=1)
     for index, delay in enumerate(delays):
         _seconds(delay, section.at(f"delays[{index}]"), canonical=True)
-    unread = sorted({canonical_delay(seconds) for seconds in revisions[current].sequence} - set(delays))
+    # Of every revision: a record that follows an older one must not wait where nobody reads.
+    used = {canonical_delay(seconds) for each in revisions.values() for seconds in each.sequence}
+    unread = sorted(used - set(delays))
     if unread:
-        raise SettingsInvalid(section.at("delays"), f"lacks {', '.join(unread)}, which the current revision uses")
+        raise SettingsInvalid(section.at("delays"), f"lacks {', '.join(unread)}, which a revision uses")
     policies = Policies(
         name,
         current,

@@ -73,7 +73,7 @@ def test_record_follows_its_own_revision_and_an_unknown_one_follows_the_newest()
         ("current", "../../etc", "does not match"),
         ("delays", [], "at least 1 entry"),
         ("delays", ["5s", "60s", "30s"], "delays[1]: is '60s'; its topic is that of '1m'"),
-        ("delays", ["5s"], "lacks 30s, which the current revision uses"),
+        ("delays", ["5s"], "lacks 30s, which a revision uses"),
         ("partitions", 0, "at least 1"),
         ("maxMessageBytes", True, "must be a whole number"),
         ("surprise", 1, "surprise: is not a setting"),
