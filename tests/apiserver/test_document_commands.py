@@ -1,0 +1,148 @@
+"""Every kubectl command of the README, the page about retries and the examples, run as it stands there.
+
+No operator works here: what a command waits for is written by the test, and what it shows is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.apiserver.conftest import ROOT
+from tests.support.apiserver import ApiServer
+
+PAGES = ("README.md", "docs/retries.md")
+EXAMPLES = ("flights/handler.py", "flights/fleet.yaml", "flights/redrive.yaml", "http/fleet.yaml")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^(?:#\s+|\s*)(kubectl .*)$", re.MULTILINE)
+GOOD = ("Ready", "TopicsReady", "Complete")
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "flights-0"},
+    "spec": {"containers": [{"name": "worker", "image": "worker"}], "automountServiceAccountToken": False},
+}
+
+
+class Reader:
+    """Somebody who types what a document says into a shell, in a folder and a namespace."""
+
+    def __init__(self, server: ApiServer, namespace: str, folder: Path = ROOT) -> None:
+        self.server, self.namespace, self.folder = server, namespace, folder
+        server.kubectl("create", "namespace", namespace)
+        self.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})
+
+    def close(self) -> None:
+        """Leave nothing to operators of other tests."""
+        self.kubectl("delete", "kafkaclusters,consumergroups,retrypolicies,redrives", "--all")
+
+    def apply(self, *bodies: dict[str, Any]) -> None:
+        for body in bodies:
+            self.kubectl("apply", "-f", "-", text=json.dumps(body))
+
+    def kubectl(self, *words: str, text: str | None = None) -> str:
+        return self.server.kubectl("-n", self.namespace, *words, input=text)
+
+    def types(self, line: str) -> str:
+        """Run one line, which may pipe one kubectl into the next; what the last of them prints."""
+        told: str | None = None
+        for part in line.split(" | "):
+            first, *words = shlex.split(part, comments=True)
+            assert first == "kubectl", line
+            told = self.kubectl(*map(self._found, words), text=told)
+        assert told is not None
+        return told
+
+    def _found(self, word: str) -> str:
+        option, equals, name = word.rpartition("=")
+        return f"{option}{equals}{self.folder / name}" if (self.folder / name).is_file() else word
+
+    def say_that_all_is_well(self) -> None:
+        """What the operator would write when everything is as it should be."""
+        said = {"status": "True", "reason": "AsWanted", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        conditions = [{"type": kind, **said} for kind in GOOD]
+        for kind in ("consumergroups", "retrypolicies", "redrives"):
+            for name in self.kubectl("get", kind, "-o", "name").split():
+                status: dict[str, Any] = {"conditions": conditions}
+                if kind == "consumergroups":
+                    status["retry"] = {"waiting": 8, "failed": 2}
+                patch = json.dumps({"status": status})
+                self.kubectl("patch", name, "--subresource=status", "--type=merge", "-p", patch)
+
+
+@pytest.fixture
+def place(quiet_api: ApiServer) -> Iterator[Callable[..., Reader]]:
+    """Makes somebody who reads in a namespace, and in a folder."""
+    with ExitStack() as left:
+
+        def make(namespace: str, folder: Path = ROOT) -> Reader:
+            return left.enter_context(closing(Reader(quiet_api, namespace, folder)))
+
+        yield make
+
+
+def blocks(page: str, *languages: str) -> list[str]:
+    return [text for language, text in FENCE.findall((ROOT / page).read_text()) if language in languages]
+
+
+def commands(page: str) -> list[str]:
+    return [line for text in blocks(page, "console", "") for line in text.splitlines() if line.startswith("kubectl ")]
+
+
+def test_commands_of_the_page_about_retries(place: Callable[..., Reader]) -> None:
+    page = "docs/retries.md"
+    reader = place("docs-retries")
+    found = [body for text in blocks(page, "yaml") for body in yaml.safe_load_all(text) if "kind" in body]
+    assert {body["kind"] for body in found} == {"RetryPolicy", "ConsumerGroup", "Redrive"}
+    reader.apply(*found)
+    reader.say_that_all_is_well()
+    told = {line: reader.types(line) for line in commands(page)}
+    assert len(told) >= 10
+    (wide,) = [text for line, text in told.items() if "-o wide" in line]
+    assert {"RETRY", "NEXT-DUE", "FAILED"} <= set(wide.splitlines()[0].split())
+    (status,) = [text for line, text in told.items() if "jsonpath" in line]
+    assert json.loads(status) == {"waiting": 8, "failed": 2}
+    assert "orders-mended" not in reader.kubectl("get", "redrives", "-o", "name")
+
+
+def test_commands_of_the_readme(place: Callable[..., Reader]) -> None:
+    reader = place("demo")
+    reader.apply(*yaml.safe_load_all((ROOT / "examples/flights/fleet.yaml").read_text()), POD)
+    found = commands("README.md")
+    assert [line.split()[3] for line in found] == ["get", "scale", "delete"]
+    for line in found:
+        reader.types(line)
+    assert reader.kubectl("get", "kcg", "flights", "-o", "jsonpath={.spec.replicas}") == "3"
+    assert reader.kubectl("get", "pods", "-o", "name") == ""
+    columns = re.search(r"^\$ kubectl get consumergroups\n(NAME .*)\n", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert columns is not None
+    assert columns[1].split() == reader.types("kubectl get consumergroups").splitlines()[0].split()
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_commands_of_the_example(place: Callable[..., Reader], example: str) -> None:
+    path = ROOT / "examples" / example
+    reader = place(re.sub(r"\W", "-", example), path.parent)
+    found = COMMAND.findall(path.read_text())
+    assert found
+    for line in found:
+        reader.types(line)
+
+
+def test_no_document_has_a_command_that_is_not_run_here() -> None:
+    known = {*PAGES, *(f"examples/{example}" for example in EXAMPLES)}
+    others = {
+        str(path.relative_to(ROOT))
+        for folder in ("docs", "examples")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".md", ".py", ".yaml") and COMMAND.search(path.read_text())
+    }
+    assert others <= known
