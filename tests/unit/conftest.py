@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.together import play_together
+
+AT_ONCE = 8
+"""How many of the few tests that only wait, for logins to end, play at a time."""
 
 settings.register_profile("unit", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unit")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    play_together(config, Path(__file__).parent, AT_ONCE)

@@ -30,7 +30,8 @@ class Reader:
         connection = ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="test")
         self.signal = threading.Event()
         self.fetch = FetchThread(
-            consumer_config(connection, "g", "read_uncommitted", {}),
+            # What is assigned anew waits until the fetch that is on its way has come back.
+            {**consumer_config(connection, "g", "read_uncommitted", {}), "fetch.wait.max.ms": 50},
             name="fetch-test",
             on_turn=self.signal.set,
             clock=SystemClock(),

@@ -11,6 +11,7 @@ import pytest
 
 from e2e.local_cluster.pki import Authority
 from fleet_consumer.clock import SystemClock
+from fleet_consumer.fetch import thread as fetch_module
 from fleet_consumer.fetch.producer import RecordProducer
 from fleet_consumer.fetch.thread import FetchThread
 from tests.support.waiting import eventually
@@ -47,7 +48,9 @@ class Renewal:
 
 
 @pytest.fixture
-def renewal(tmp_path: Path) -> Iterator[Renewal]:
+def renewal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Renewal]:
+    # So often does the thread look after its trouble while nobody reads.
+    monkeypatch.setattr(fetch_module, "SERVE_S", 0.05)
     made = Renewal(tmp_path)
     made.thread.start()
     yield made

@@ -135,6 +135,7 @@ def test_refused_token_names_status_and_remedy(broker: ScriptedBroker) -> None:
     assert callback.given == 1
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("after", [HANG_UP, SILENT], ids=["hangs up", "falls silent"])
 def test_broker_that_breaks_off_after_its_refusal_ends_the_call(broker: ScriptedBroker, after: Answer) -> None:
     broker.on(SaslAuthenticateRequest, lambda asked: after if asked.request.auth_bytes == b"\x01" else refuse(asked))
@@ -152,6 +153,7 @@ def test_broker_that_never_ends_the_exchange_is_left(broker: ScriptedBroker) -> 
     assert len(logins(broker)) == 2
 
 
+@pytest.mark.together
 def test_token_that_cannot_be_had_ends_the_call_with_the_reason(broker: ScriptedBroker) -> None:
     callback = Callback()
     callback.failure = TokenUnavailable("the endpoint is away")
@@ -176,6 +178,7 @@ def test_token_that_never_comes_ends_the_call_in_time(broker: ScriptedBroker) ->
         callback.gate.set()
 
 
+@pytest.mark.together
 def test_login_is_renewed_with_a_new_token_on_the_same_connection(broker: ScriptedBroker) -> None:
     broker.on(SaslAuthenticateRequest, accept(lifetime_ms=1_300))
     with connected(broker.address, sasl=sasl(Callback(lifetime_s=1.3))) as client:
@@ -190,6 +193,7 @@ def test_login_is_renewed_with_a_new_token_on_the_same_connection(broker: Script
     assert broker.connections == 1
 
 
+@pytest.mark.together
 def test_requests_go_on_while_the_new_token_is_late_and_stop_when_the_login_has_ended(broker: ScriptedBroker) -> None:
     """A broker cuts the connection of whoever uses an ended login; until its end it is as good as ever."""
     broker.on(SaslAuthenticateRequest, accept(lifetime_ms=2_000))

@@ -142,6 +142,7 @@ def test_server_that_never_ends_the_exchange_is_left() -> None:
             client.metadata(timeout_s=PATIENCE_S)
 
 
+@pytest.mark.together
 def test_login_is_renewed_on_the_same_connection_before_it_ends() -> None:
     """KIP-368: brokers close connections whose login has run out."""
     with ScriptedBroker() as broker, connected(broker.address, sasl=PLAIN) as client:
@@ -157,6 +158,7 @@ def test_login_is_renewed_on_the_same_connection_before_it_ends() -> None:
         assert broker.connections == 1
 
 
+@pytest.mark.together
 def test_login_that_ends_within_a_second_is_renewed_no_sooner() -> None:
     """Kafka's brokers refuse that; the requests wait, since an ended login would cost the connection."""
     with ScriptedBroker() as broker, connected(broker.address, sasl=PLAIN) as client:
@@ -171,6 +173,7 @@ def test_login_that_ends_within_a_second_is_renewed_no_sooner() -> None:
         assert broker.connections == 1
 
 
+@pytest.mark.together
 def test_refused_renewal_ends_waiting_calls_with_the_reason() -> None:
     with ScriptedBroker() as broker, connected(broker.address, sasl=PLAIN) as client:
         offering(broker, accept(lifetime_ms=1_100))

@@ -212,7 +212,7 @@ async def test_flood_of_actions_does_not_keep_looks_from_being_taken(nobody: Obs
         if latest:
             looks.add(latest.observed_at)
 
-    await asyncio.gather(*(observatory.act(CLUSTER, work) for _ in range(35)))
+    await asyncio.gather(*(observatory.act(CLUSTER, work) for _ in range(25)))
     await observatory.close()
     assert len(looks) >= 2
 

@@ -127,6 +127,7 @@ def test_cancelled_calls_end_without_a_result() -> None:
     crew.close()
 
 
+@pytest.mark.together
 def test_call_that_blocks_the_event_loop_stays_visible_and_does_not_keep_anybody() -> None:
     release = threading.Event()
 
