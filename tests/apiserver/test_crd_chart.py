@@ -13,6 +13,8 @@ import pytest
 
 from e2e.local_cluster.gomodules import HELM, ensure_programs
 from fleet_operator.runtime.settings import parse
+from tests.apiserver.client import Client
+from tests.apiserver.conftest import PATIENCE_S
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import eventually
 
@@ -61,29 +63,27 @@ def helm() -> Iterator[Helm]:
         yield Helm(ensure_programs(HELM) / "helm", api)
 
 
-def rights(api: ApiServer, *wanted: Right) -> list[Right]:
-    """Which of these the account has, asked with one call."""
-    questions = []
-    for verb, resource, namespace in wanted:
-        name, _, part = resource.partition("/")
-        plural, _, group = name.partition(".")
-        asked = {"verb": verb, "resource": plural, "group": group, "subresource": part, "namespace": namespace}
-        spec = {"user": ACCOUNT, "groups": GROUPS, "resourceAttributes": asked}
-        questions.append({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec})
-    listing = {"apiVersion": "v1", "kind": "List", "items": questions}
-    told = json.loads(api.kubectl("create", "-f", "-", "-o", "json", input=json.dumps(listing)))
-    answers = told["items"] if told["kind"] == "List" else [told]
-    return [right for right, answer in zip(wanted, answers, strict=True) if answer["status"]["allowed"]]
+def has_right(client: Client, right: Right) -> bool:
+    """Whether the operator's account may do something."""
+    verb, resource, namespace = right
+    name, _, part = resource.partition("/")
+    plural, _, group = name.partition(".")
+    asked = {"verb": verb, "resource": plural, "group": group, "subresource": part, "namespace": namespace}
+    spec = {"user": ACCOUNT, "groups": GROUPS, "resourceAttributes": asked}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    answer = client.ask("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    return bool(answer["status"]["allowed"])
 
 
 def wait_rights(api: ApiServer, allowed: Sequence[Right], denied: Sequence[Right]) -> None:
     """Until the account has what it needs and none of the others: the server hears of new roles a little later."""
 
-    def as_wanted() -> bool:
-        assert rights(api, *allowed, *denied) == list(allowed)
+    def as_wanted(client: Client) -> bool:
+        assert [right for right in (*allowed, *denied) if has_right(client, right)] == list(allowed)
         return True
 
-    eventually(as_wanted, timeout_s=30, what="the rights of the operator's account")
+    with Client(api.kubeconfig) as client:
+        eventually(lambda: as_wanted(client), timeout_s=PATIENCE_S, what="the rights of the operator's account")
 
 
 def objects(api: ApiServer, kinds: str) -> list[dict[str, Any]]:
