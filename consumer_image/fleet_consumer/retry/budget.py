@@ -66,8 +66,8 @@ class Breaker:
         return self.state
 
     def failed(self, now: float) -> BreakerState:
-        """A record failed that may be tried again. It should use up an attempt only when the answer is `Closed`, or when
-        it makes way."""
+        """A record failed that may be tried again. It should use up an attempt only when the answer is `Closed`, or
+        when it makes way."""
         self.makes_way = False
         if self.look(now) is BreakerState.HALF_OPEN:
             self._in_vain = (self._in_vain + 1) % PROBES_IN_VAIN
