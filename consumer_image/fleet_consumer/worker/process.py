@@ -292,6 +292,8 @@ class WorkerProcess:
             look_at = self._clock.monotonic() + CREDENTIALS_LOOK_S
             while not self._stop.is_set():
                 if not session.step():
+                    # What is in hand comes to its end first; handed over in the middle it would be handled twice.
+                    session.loop.stop()
                     return
                 if self._clock.monotonic() >= look_at:
                     look_at = self._clock.monotonic() + CREDENTIALS_LOOK_S
