@@ -20,9 +20,9 @@ from tests.broker.workers import Kafka, Worker
 from tests.retries.scene import Flow, metric
 from tests.support.waiting import eventually
 
-SEQUENCE = ("2s", "2s", "3s")
-SEQUENCE_S = 7
-OUTAGE_S = 11.0
+SEQUENCE = ("3s", "3s", "4s")
+SEQUENCE_S = 10
+OUTAGE_S = 13.0
 """Longer than the sequence, by a second or two for seeing that there is an outage."""
 PER_SECOND = 500
 PARTITIONS = 2
@@ -51,7 +51,7 @@ class Traffic:
         """How many were written in all."""
         self._ended.set()
         self._thread.join(30)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(60) == 0
         return self.sent
 
     def _run(self) -> None:
@@ -99,7 +99,9 @@ def test_with_a_budget_everything_waits_for_the_service_and_no_attempt_is_burnt(
     assert OUTAGE_S > SEQUENCE_S
     flow = Flow(kafka, tmp_path, *SEQUENCE, partitions=PARTITIONS, budget=BUDGET)
     with flow.worker() as main, flow.retry_worker() as retry, Breakers(main, retry) as breakers:
-        sent, began, ended = through_an_outage(flow, (main, retry), lambda lasted: lasted >= OUTAGE_S)
+        sent, began, ended = through_an_outage(
+            flow, (main, retry), lambda lasted: lasted >= OUTAGE_S and breakers.seen_open(main, retry)
+        )
         done = metric(main, "records_total", result="done") + metric(retry, "records_total", result="done")
         breakers.wait_closed()
     deliveries = flow.assert_none_early()
@@ -143,6 +145,10 @@ class Breakers:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+
+    def seen_open(self, *workers: Worker) -> bool:
+        """Whether all of these were."""
+        return all(worker.pid in self._opened for worker in workers)
 
     def opened_ms(self, worker: Worker) -> float:
         """When it was seen open, in milliseconds since the epoch."""

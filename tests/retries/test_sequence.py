@@ -74,7 +74,7 @@ def test_a_waiting_record_tells_people_when_it_is_due(kafka: Kafka, tmp_path: Pa
 
 
 def test_m19_records_behind_a_failing_one_are_handed_out_in_order_at_once(kafka: Kafka, tmp_path: Path) -> None:
-    flow = Flow(kafka, tmp_path, "5s")
+    flow = Flow(kafka, tmp_path, "10s")
     behind = 300
     flow.put([{"n": 0, "do": "fail-once"}, *({"n": n} for n in range(1, behind + 1))])
     with flow.worker(), flow.retry_worker():
