@@ -15,6 +15,8 @@ from tests.support.scene import Scene
 from tests.support.waiting import eventually
 
 FETCH, COMMIT, FIND_COORDINATOR, JOIN, HEARTBEAT, SYNC = 1, 8, 10, 11, 12, 14
+SESSION_MS = 30_000
+"""Of members that shall keep theirs, on a machine that stands still for a while too."""
 SIDES = pytest.mark.parametrize("at_answer", [False, True], ids=["request", "answer"])
 
 
@@ -23,7 +25,7 @@ def cut(proxied: Proxied, api_key: int, *, at_answer: bool) -> Iterator[None]:
     """Cut the first such request of whoever comes; leaves only once it has been cut."""
     proxied.guillotine.arm(api_key, at_answer=at_answer)
     yield
-    eventually(lambda: proxied.guillotine.fallen, timeout_s=30, what=f"a request of API {api_key} to be cut")
+    eventually(lambda: proxied.guillotine.fallen, timeout_s=60, what=f"a request of API {api_key} to be cut")
 
 
 @SIDES
@@ -58,7 +60,7 @@ def test_reset_while_joining(proxied: Proxied, tmp_path: Path, assignor: str, ap
 )
 def test_reset_while_stable(proxied: Proxied, tmp_path: Path, api_key: int, at_answer: bool) -> None:
     """A lost connection is no lost membership: nobody rebalances."""
-    with Scene(proxied.cluster, tmp_path, bootstrap=proxied.bootstrap) as scene:
+    with Scene(proxied.cluster, tmp_path, bootstrap=proxied.bootstrap, session_timeout_ms=SESSION_MS) as scene:
         members = [scene.thread(), scene.thread()]
         generation = scene.await_shared(members)
         scene.await_progress(members)

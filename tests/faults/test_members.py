@@ -14,6 +14,9 @@ from tests.support.scene import Scene, handed
 from tests.support.waiting import eventually
 
 SESSION_MS = 4_000
+"""Of members whose session shall end."""
+KEPT_SESSION_MS = 45_000
+"""Of members that shall keep theirs, on a machine that stands still for a while too."""
 CAUGHT_MAX = 1
 
 
@@ -25,7 +28,7 @@ def kinds(member: MemberProcess) -> list[str]:
 @pytest.mark.parametrize("assignor", PROTOCOLS)
 def test_m4_killed_member_is_replaced_without_loss(proxied: Proxied, tmp_path: Path, assignor: str) -> None:
     with Scene(proxied.cluster, tmp_path, assignors=(assignor,), session_timeout_ms=SESSION_MS) as scene:
-        survivor, victim = scene.thread(), scene.process()
+        survivor, victim = scene.thread(session_timeout_ms=KEPT_SESSION_MS), scene.process()
         before = scene.await_shared([survivor, victim])
         scene.await_progress([victim])
         victim.kill()
@@ -41,7 +44,7 @@ def test_m4_stopped_member_wakes_and_hands_out_nothing_of_its_old_session(
 ) -> None:
     """SIGSTOP for longer than a session: by then another owns its partitions, and it must know that by itself."""
     with Scene(proxied.cluster, tmp_path, assignors=(assignor,), session_timeout_ms=SESSION_MS) as scene:
-        survivor, sleeper = scene.thread(), scene.process()
+        survivor, sleeper = scene.thread(session_timeout_ms=KEPT_SESSION_MS), scene.process()
         old = scene.await_shared([survivor, sleeper])
         scene.await_progress([sleeper])
         sleeper.suspend()
@@ -50,7 +53,7 @@ def test_m4_stopped_member_wakes_and_hands_out_nothing_of_its_old_session(
         scene.await_progress([survivor], 200)
         woken_at = time.monotonic()
         sleeper.wake()
-        eventually(lambda: "l" in kinds(sleeper), timeout_s=30, what="the sleeper to learn what it lost")
+        eventually(lambda: "l" in kinds(sleeper), timeout_s=60, what="the sleeper to learn what it lost")
         scene.await_shared([survivor, sleeper])
         again_at = next(at for kind, _, _, at in reversed(sleeper.history().calls) if kind == "a")
         # Between waking and its next assignment; each partition may show the one batch that the signal caught on its
@@ -64,7 +67,7 @@ def test_m4_stopped_member_wakes_and_hands_out_nothing_of_its_old_session(
 def test_static_member_restarted_inside_its_session_moves_nothing(
     proxied: Proxied, tmp_path: Path, assignor: str
 ) -> None:
-    with Scene(proxied.cluster, tmp_path, assignors=(assignor,), session_timeout_ms=20_000) as scene:
+    with Scene(proxied.cluster, tmp_path, assignors=(assignor,), session_timeout_ms=KEPT_SESSION_MS) as scene:
         other, first = scene.thread(group_instance_id="a"), scene.process(group_instance_id="b")
         generation = scene.await_shared([other, first])
         owned, calls = first.history().holds, len(other.history().calls)
@@ -83,7 +86,8 @@ def test_static_member_restarted_after_its_session_finds_its_place_taken(
     proxied: Proxied, tmp_path: Path, assignor: str
 ) -> None:
     with Scene(proxied.cluster, tmp_path, assignors=(assignor,), session_timeout_ms=SESSION_MS) as scene:
-        other, first = scene.thread(group_instance_id="a"), scene.process(group_instance_id="b")
+        other = scene.thread(group_instance_id="a", session_timeout_ms=KEPT_SESSION_MS)
+        first = scene.process(group_instance_id="b")
         generation = scene.await_shared([other, first])
         first.stop()
         alone = scene.await_shared([other])
@@ -97,12 +101,12 @@ def test_static_member_restarted_after_its_session_finds_its_place_taken(
 @pytest.mark.parametrize("assignor", PROTOCOLS)
 def test_fenced_instance_ends_and_its_double_goes_on(proxied: Proxied, tmp_path: Path, assignor: str) -> None:
     """The younger of two with one instance id has the place; the older hears it, and hands out nothing more."""
-    with Scene(proxied.cluster, tmp_path, assignors=(assignor,), session_timeout_ms=20_000) as scene:
+    with Scene(proxied.cluster, tmp_path, assignors=(assignor,), session_timeout_ms=KEPT_SESSION_MS) as scene:
         other, older = scene.thread(group_instance_id="a"), scene.process(group_instance_id="b")
         scene.await_shared([other, older])
         scene.await_progress([older])
         younger = scene.process(group_instance_id="b")
-        eventually(lambda: not older.alive, timeout_s=30, what="the older double to end")
+        eventually(lambda: not older.alive, timeout_s=60, what="the older double to end")
         assert any("FencedInstance" in error for error in older.history().errors)
         scene.await_shared([other, younger])
         verdict = scene.finish([other, younger])

@@ -30,7 +30,7 @@ _names = itertools.count()
 class Scene:
     """A context manager; `finish` ends the writing and judges every history.
 
-    `changes` are settings for all members; those of `thread` and `process` are added to them.
+    `changes` are settings for all members; those of `thread` and `process` are added to them, and win.
     """
 
     def __init__(
@@ -68,13 +68,15 @@ class Scene:
 
     def thread(self, **changes: Any) -> MemberThread:
         """A member on a thread."""
-        member = MemberThread(member_settings(self._bootstrap, self.group, **self._changes, **changes), self.topic)
+        settings = {**self._changes, **changes}
+        member = MemberThread(member_settings(self._bootstrap, self.group, **settings), self.topic)
         self._members.append(member)
         return member
 
     def process(self, **changes: Any) -> MemberProcess:
         """A member in a process of its own."""
-        member = MemberProcess(self._folder, self._bootstrap, self.group, self.topic, **self._changes, **changes)
+        settings = {**self._changes, **changes}
+        member = MemberProcess(self._folder, self._bootstrap, self.group, self.topic, **settings)
         self._members.append(member)
         return member
 
