@@ -24,9 +24,13 @@ def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             stderr=errors,
             text=True,
             env=environment,
+            start_new_session=True,
         )
     try:
         yield process
+    except BaseException:
+        print((folder / "err.txt").read_text())
+        raise
     finally:
         process.kill()
         process.communicate()

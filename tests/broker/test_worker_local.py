@@ -42,18 +42,18 @@ def test_handler_runs_on_a_laptop_and_goes_on_where_it_stopped(kafka: Kafka, tmp
     arguments = ["--local", "shop.py", "--topic", "laptop", "--bootstrap", kafka.bootstrap, "--output", "laptop-done"]
     arguments += ["--group", "laptop-tries"]
     with running(tmp_path, *arguments) as process:
-        eventually(lambda: len(kafka.read("laptop-done")) == 2, timeout_s=60, what="outputs", poll_s=0.5)
-        eventually(lambda: len(kafka.read("_fleet.laptop-tries.failed")) == 1, timeout_s=30, what="a failed record")
+        eventually(lambda: len(kafka.read("laptop-done")) == 2, timeout_s=120, what="outputs", poll_s=0.5)
+        eventually(lambda: len(kafka.read("_fleet.laptop-tries.failed")) == 1, timeout_s=120, what="a failed record")
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=120)
         assert process.returncode == 0, (tmp_path / "err.txt").read_text()
     assert "group laptop-tries, failed records to _fleet.laptop-tries.failed" in out
     assert out.splitlines()[-1].startswith("done=2 failed=1 dropped=0")
     kafka.produce("laptop", [b"four"])
     with running(tmp_path, *arguments) as process:
-        eventually(lambda: len(kafka.read("laptop-done")) == 3, timeout_s=60, what="the new record", poll_s=0.5)
+        eventually(lambda: len(kafka.read("laptop-done")) == 3, timeout_s=120, what="the new record", poll_s=0.5)
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=120)
     assert out.splitlines()[-1].startswith("done=1 failed=0 dropped=0")
     assert {each.value for each in kafka.read("laptop-done")} == {b"ONE", b"THREE", b"FOUR"}
     assert [each.value for each in kafka.read("_fleet.laptop-tries.failed")] == [b"bad two"]
@@ -65,7 +65,7 @@ def test_what_is_wrong_is_told_in_one_line_before_anything_starts(kafka: Kafka, 
 
     def refused(*arguments: str) -> tuple[int, str]:
         command = [COMMAND, "run", "--local", "shop.py", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
         return done.returncode, done.stderr
 
     code, told = refused("--topic", "laptop-wrong", "--bootstrap", kafka.bootstrap)
@@ -100,9 +100,9 @@ def test_local_runs_of_the_readme(kafka: Kafka, tmp_path: Path) -> None:
         kafka.produce("orders", [b"one tea"])
         words = shlex.split(command.replace("localhost:9092", kafka.bootstrap))
         with running(tmp_path, *words[2:]) as process:
-            eventually(partial(outputs_are, kafka, count), timeout_s=60, what="the order to be done", poll_s=0.5)
+            eventually(partial(outputs_are, kafka, count), timeout_s=120, what="the order to be done", poll_s=0.5)
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            process.communicate(timeout=120)
             assert process.returncode == 0, (tmp_path / "err.txt").read_text()
         assert {f"_fleet.{group}.failed", *(f"_fleet.{group}.retry.{delay}" for delay in added)} <= kafka.topics()
 

@@ -77,7 +77,8 @@ def _run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
         return _run_with_retries(settings, policy, managed, waiting, environment, clock)
     left = waiting.ask() if managed.flow else 0
     if left:
-        print(f"fleet-consumer: {left} records of this group wait for a retry: --retry or --retry-policy handles them")
+        hint = "--retry or --retry-policy handles them"
+        print(f"fleet-consumer: {left} records of this group wait for a retry: {hint}", flush=True)
     progress = Progress(clock.monotonic, sys.stderr.write, terminal=sys.stderr.isatty())
     code = run_worker(config, environment, local=progress)
     print(progress.line())

@@ -28,6 +28,8 @@ from fleet_consumer.worker.settings import connection_settings
 
 ASK_S: Final = 10.0
 """Patience with the brokers for one question."""
+SETTLE_S: Final = 60.0
+"""How long brokers may take to know of a topic that was made: less than a second, unless the machine is busy."""
 LOOK_AGAIN_S: Final = 0.1
 
 BROKER_DEFAULT: Final = -1
@@ -44,7 +46,12 @@ SOURCE_BYTES_DEFAULT: Final = 1_048_588
 CLEANUP: Final = "cleanup.policy"
 TIMESTAMPS: Final = "message.timestamp.type"
 RETENTION: Final = "retention.ms"
+BYTES: Final = "retention.bytes"
+UNLIMITED: Final = "-1"
 SIZE: Final = "max.message.bytes"
+MANAGED_SETTINGS: Final = (CLEANUP, SIZE, TIMESTAMPS, RETENTION, BYTES)
+MADE: Final = frozenset({ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT})
+"""Answers after which a topic is there, or will be: a broker that runs out of time goes on making it."""
 NEVER_LOWERED: Final = frozenset({RETENTION, SIZE})
 
 
@@ -88,7 +95,8 @@ def wanted_topics(
     """
 
     def topic(name: str, retention_seconds: int, *, hops: int = 1) -> WantedTopic:
-        size = {}
+        # What waits must not be deleted before its time because much waits, as the brokers' default may have it.
+        size = {BYTES: UNLIMITED} if hops == 1 else {}
         if source_max_message_bytes is not None:
             size[SIZE] = str(source_max_message_bytes + hops * HEADERS_BYTES_MAX)
         kept = {RETENTION: str(retention_seconds * 1000)}
@@ -207,7 +215,7 @@ class _Preparation:
             return
         request = CreateTopicsRequest(topics=tuple(map(_creatable, topics)), timeout_ms=int(ASK_S * 1000))
         for made in self._client.call(None, request, timeout_s=ASK_S).topics:
-            if made.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            if made.error_code not in MADE:
                 why = made.error_message or describe(made.error_code)
                 raise TopicsUnusable(
                     f"topic {made.name!r} is not there and cannot be made: {why}{self._advice(made.name)}"
@@ -216,7 +224,7 @@ class _Preparation:
     def _mend(self, topics: Iterable[WantedTopic]) -> None:
         """Set what differs, where it may be read: due times rest on append times, and every record must fit."""
         wanted = {topic.name: topic.configs for topic in topics}
-        found = self._settings(wanted, (CLEANUP, SIZE, TIMESTAMPS, RETENTION))
+        found = self._settings(wanted, MANAGED_SETTINGS)
         drifts = {name: drift for name, seen in found.items() if (drift := drifted(wanted[name], seen))}
         if not drifts:
             return
@@ -240,7 +248,7 @@ class _Preparation:
 
     def _settled(self, wanted: tuple[WantedTopic, ...]) -> dict[str, int]:
         """Partition counts, once all topics are known to brokers."""
-        deadline = self._clock.monotonic() + ASK_S
+        deadline = self._clock.monotonic() + SETTLE_S
         while True:
             answer = self._ask(wanted)
             unsettled = [topic for topic in answer if topic.error_code or not topic.partitions]
@@ -248,7 +256,7 @@ class _Preparation:
                 return {topic.name: len(topic.partitions) for topic in answer}
             if self._clock.monotonic() >= deadline:
                 name, code = unsettled[0].name, unsettled[0].error_code
-                raise TopicsUnusable(f"topic {name!r} was made and cannot be seen yet: {describe(code)}; start again")
+                raise TopicsUnusable(f"topic {name!r} was made and is not to be seen: {describe(code)}; start again")
             self._client.poll(LOOK_AGAIN_S)
 
     def _advice(self, name: str) -> str:
@@ -266,7 +274,7 @@ def drifted(wanted: Mapping[str, str], seen: Mapping[str, str]) -> dict[str, str
 
 def _enough(seen: str, needed: int) -> bool:
     """Whether a limit that is set reaches; -1 is none at all."""
-    return seen == "-1" or (seen.isdigit() and int(seen) >= needed)
+    return seen == UNLIMITED or (seen.isdigit() and int(seen) >= needed)
 
 
 def _is_canonical(delay: str) -> bool:

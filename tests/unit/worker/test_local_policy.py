@@ -6,7 +6,7 @@ import argparse
 import copy
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from fleet_operator.planning import retry_topics
 from fleet_operator.planning.retry_intent import RetryIntent, delays_of
 from fleet_operator.planning.retry_policy import expand
 from fleet_operator.planning.retry_records import Published
+from tests.apiserver.test_crd_rules import ACCEPTED, REFUSED_BY_RULE, REFUSED_BY_SCHEMA
 from tests.unit.planning.builders import consumer_group
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -213,6 +214,23 @@ def test_null_is_absent_as_the_api_server_prunes_it() -> None:
     assert parse_manifest(changed("spec.budget", None)).content["budget"] is None
     assert parse_manifest(changed("spec.undecodable", None)).content["undecodable"] == "Fail"
     assert "metadata.name: is missing" in refusal(changed("metadata.name", None))
+
+
+def policies(table: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The RetryPolicies of a table with which a real API server is tried, each called by its first column."""
+    rows = [pytest.param(row[1], id=row[0]) for row in table if row[1]["kind"] == "RetryPolicy"]
+    assert rows
+    return rows
+
+
+@pytest.mark.parametrize("body", policies([*REFUSED_BY_RULE, *REFUSED_BY_SCHEMA]))
+def test_what_a_real_api_server_refuses_is_refused(body: dict[str, Any]) -> None:
+    assert refusal(body).startswith(("spec", "metadata"))
+
+
+@pytest.mark.parametrize("body", policies(ACCEPTED))
+def test_what_a_real_api_server_accepts_is_accepted(body: dict[str, Any]) -> None:
+    assert parse_manifest(body).content == expand(RetryPolicy.model_validate(body)).content
 
 
 def numbers(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, int, int]]:
