@@ -180,6 +180,11 @@ def _succeeded(facts: RedriveFacts) -> RedriveDecision:
             "failed topic; the Job's log names them"
         )
         return RedriveDecision("Succeeded", c.SOME_REFUSED, message)
+    if report is None:
+        message = (
+            "every record in range was looked at; the run's own count is not to be had any more, see the Job's log"
+        )
+        return RedriveDecision("Succeeded", c.ALL_MOVED, message)
     return RedriveDecision("Succeeded", c.ALL_MOVED, "every selected record was moved and acknowledged")
 
 

@@ -25,7 +25,8 @@ from fleet_operator.planning.status_facts import partition_counts
 class RetryFacts:
     """What the plan depends on. `fleet` and `pods` are the retry workers as found; `changed_at` and `calm_since` as in
     `retry_scaling`; `stopped` when no workers at all should run; `breaker_open` as the workers say. `fed` is whether
-    anybody is there who may still write to the flow: main workers that know retries, or a Redrive."""
+    anybody is there who may still write to the flow: main workers that know retries, or a Redrive; `reached` whether
+    all of these workers are ready, so that they read what they are told."""
 
     group: ConsumerGroup
     intent: RetryIntent
@@ -38,6 +39,7 @@ class RetryFacts:
     stopped: bool = False
     breaker_open: bool = False
     fed: bool = False
+    reached: bool = True
 
     @property
     def seen(self) -> RetryObservation | None:
@@ -82,6 +84,7 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
         partitions=_partitions(facts),
         seen=seen,
         now=now,
+        reached=facts.reached,
     )
     ending_since = publication.ending_since if publication else None
     over = (

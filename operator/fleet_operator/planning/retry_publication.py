@@ -89,11 +89,13 @@ def next_publication(
     partitions: int | None,
     seen: RetryObservation | None,
     now: float,
+    reached: bool = True,
 ) -> Published | None:
     """What workers should be told now; None as long as there is nothing to tell.
 
     `topics_ready` speaks of all topics of `intent.delays`; `partitions` is what they have, None where that is unknown;
-    `seen` is the newest look at the retry flow, None where it could not be looked at. `now` in epoch seconds.
+    `seen` is the newest look at the retry flow, None where it could not be looked at. `now` in epoch seconds. `reached`
+    says whether all workers that write to the flow are ready: while one is cut off, it may go on by an older file.
     """
     wanted = intent.wanted
     measured = _bytes(seen, published) if topics_ready or published is None else published.max_message_bytes
@@ -116,7 +118,7 @@ def next_publication(
         found = replace(found, partitions=partitions)
     if wanted is not None and topics_ready:
         found = _take_up(found, intent.policy, wanted, now)
-    found = _forget(group, found, seen, now)
+    found = _forget(group, found, seen if reached else None, now)
     return found if found.file == published.file else replace(found, published_at=now)
 
 

@@ -122,13 +122,15 @@ def read_published(config_map: Mapping[str, Any] | None) -> Published | None:
             current=file["current"],
             known=known,
             leaving=tuple(delay for delay in annotations.get(LEAVING_ANNOTATION, "").split(",") if delay),
-            partitions=int(file["partitions"]),
+            partitions=max(int(file["partitions"]), 1),
             max_message_bytes=int(file["maxMessageBytes"]),
             published_at=times.from_text(annotations.get(PUBLISHED_ANNOTATION)) or 0.0,
             ending_since=times.from_text(annotations.get(ENDING_ANNOTATION)),
         )
         read = replace(read, draining=sort_delays(set(file["delays"]) - set(delays_of(known))))
         sort_delays(set(read.leaving))
+        if any(content_hash(revision.content) != revision.hash for revision in known):
+            return None  # workers must not follow, nor we reckon with, what no policy ever said
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
     return read if any(revision.hash == read.current for revision in known) else None

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fleet_operator.planning import readings
 from fleet_operator.planning.blocking import cluster_id_changed, find_blocking_problem, wanted_replicas
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry_fleet import changed_at_of
+from fleet_operator.planning.retry_fleet import changed_at_of, has_retries
 from fleet_operator.planning.retry_plan import RetryFacts, RetryPlan, plan_retry
 from fleet_operator.planning.revision import Revision, plan_revision
 from fleet_operator.planning.rollout import FleetFacts, PodFacts, RevisionRecord, RolloutDecision, RolloutFacts, decide
@@ -130,6 +130,7 @@ def _plan_retry(gathered: Gathered, now: float, calm_since: float | None) -> Ret
         stopped=changed or gathered.group.spec.suspend,
         breaker_open=any(account.breaker_open for account in gathered.accounts),
         fed=gathered.feeds_retries,
+        reached=all(readings.read_pod(pod).ready for pod in gathered.workers if has_retries({"spec": pod["spec"]})),
     )
     return plan_retry(facts, now)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,7 +117,7 @@ def test_text_of_the_headline_sequence() -> None:
 @given(st.lists(st.integers(1, naming.DELAY_SECONDS_MAX), min_size=1, max_size=16))
 def test_whatever_is_published_is_read_back(seconds: list[int]) -> None:
     revision = expand(policy(sequence=[f"{s}s" if s < 10**6 else "7d" for s in seconds]))
-    older = PolicyRevision(hash="0123456789", content=expand(policy()).content, superseded_at=1_799_999_000.0)
+    older = replace(expand(policy(sequence=["5m"], maxTotalSeconds=77)), superseded_at=1_799_999_000.0)
     told = published(
         *(older, revision), draining=("9s",) if 9 not in seconds else (), leaving=("11s",), published_at=1_800_000_000.0
     )
@@ -134,6 +135,14 @@ def test_damaged_records_count_as_not_there(text: str) -> None:
     body = {"metadata": {"name": "orders-retry"}, "data": {"policies.json": text}}
     assert read_published(body) is None
     assert read_policy_record({"metadata": {}, "data": {"policy.json": text}}) is None
+
+
+def test_what_workers_are_told_is_remembered_only_as_policies_said_it() -> None:
+    """Somebody edited the group's ConfigMap: it is written anew, from the policy."""
+    body = group_config_map(consumer_group(retry={"policyRef": {"name": "standard"}}), published(expand(policy())))
+    body["data"]["policies.json"] = body["data"]["policies.json"].replace('"undecodable": "Fail"', '"undecodable": 7')
+    assert '"undecodable": 7' in body["data"]["policies.json"]
+    assert read_published(body) is None
 
 
 def test_record_of_a_policy_is_believed_only_if_it_is_what_its_hash_says() -> None:

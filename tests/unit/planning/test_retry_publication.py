@@ -38,6 +38,7 @@ class Group:
     now: float = NOW
     retry: bool = True
     source_bytes: int | None = 1_000_000
+    reached: bool = True
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -55,7 +56,14 @@ class Group:
         assert intent is not None
         seen = None if blind else self._look(intent)
         self.told = next_publication(
-            group, intent, self.told, topics_ready=ready, partitions=4, seen=seen, now=self.now
+            group,
+            intent,
+            self.told,
+            topics_ready=ready,
+            partitions=4,
+            seen=seen,
+            now=self.now,
+            reached=self.reached,
         )
         return self.told
 
@@ -110,6 +118,19 @@ def test_what_an_earlier_object_left_on_the_cluster_is_drained() -> None:
     again = plan_intent(group, OLD, made, ("30s", "1h", "2h"))
     assert again is not None
     assert again.delays == made.delays, "what is remembered counts from then on"
+
+
+def test_nothing_is_forgotten_while_a_worker_is_cut_off() -> None:
+    """It may go on by an older file for as long as its node is away, and write where nobody would read."""
+    group = Group()
+    group.visit()
+    group.wanted, group.reached = NEWER, False
+    group.visit(5)
+    group.visit(10 * SUPERSEDED_S)
+    assert (group.known, group.delays) == ({OLD.hash, NEWER.hash}, ("5s", "30s", "2h"))
+    group.reached = True
+    group.visit(5)
+    assert (group.known, group.delays) == ({NEWER.hash}, ("2h",))
 
 
 def test_size_limit_is_raised_after_the_topics_and_never_lowered() -> None:
