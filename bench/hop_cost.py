@@ -155,8 +155,7 @@ def page(result: dict[str, Any]) -> list[str]:
         "",
         f"Medians of {result['runs']} runs. One worker, a handler of one record at a time that does nothing else, "
         f"{PARTITIONS} partitions, one replica, values of {VALUE_BYTES} B; a backlog of {BACKLOG:,} records, then "
-        f"{SECONDS:g} s at a steady rate. The worker waits for the hops of a poll together, at its end, before it "
-        "commits.",
+        f"{SECONDS:g} s at a steady rate. Records are handled while hops are on their way; commits wait for them.",
     ]
 
 

@@ -173,6 +173,12 @@ class RecordProducer:
             self._troubled = False
         return left
 
+    def abandon(self) -> None:
+        """Give up what is still on its way: the fate of every send is known afterwards, and nothing may be sent."""
+        _give_up(self._producer)
+        if self._dense is not None:  # after the other: what that one could not get rid of is in here by now
+            _give_up(self._dense)
+
     def _reopen_if_useful(self) -> None:
         """Connect anew when there is trouble and the TLS files were renewed: librdkafka reads them only once.
 
@@ -191,13 +197,17 @@ class RecordProducer:
         worn = [self._producer, *([] if self._dense is None else [self._dense])]
         self._producer, self._dense = fresh, None
         for each in worn:
-            each.purge()
-            each.flush(PURGE_S)
+            _give_up(each)
         self._troubled = False
         logger.info("TLS files have changed: the producer connects anew")
 
     def _on_error(self, error: KafkaError) -> None:
         self._troubled = True
+
+
+def _give_up(producer: Producer) -> None:
+    producer.purge()
+    producer.flush(PURGE_S)
 
 
 def _limits(message_max_bytes: int) -> dict[str, int]:

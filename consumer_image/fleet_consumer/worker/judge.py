@@ -103,7 +103,7 @@ class Judge:
             return 0
         writes = [self._outbox.write(p.topic, key=p.key, value=p.value, headers=p.headers) for p in produces]
         self._stats.produced += len(writes)
-        partition.unfinished.append(Unfinished(record, *self._as_read(record), DONE, writes))
+        self._begin(partition, record, *self._as_read(record), DONE, writes)
         return 1
 
     def raised(
@@ -125,7 +125,7 @@ class Judge:
             return True
         key, value = self._as_read(record)
         write = self._send_on(shown, key, value, way)
-        partition.unfinished.append(Unfinished(record, key, value, _result(way), [write]))
+        self._begin(partition, record, key, value, _result(way), [write])
         return True
 
     def conclude(self, unfinished: Unfinished[Outgoing], result: Result, handled: int) -> bool:
@@ -157,6 +157,18 @@ class Judge:
         assert not isinstance(way, Dropped), "a failure is never dropped"
         unfinished.result = _result(way)
         unfinished.writes = [self._send_on(shown, unfinished.key, unfinished.value, way)]
+
+    def _begin(
+        self,
+        partition: PartitionProgress[Outgoing],
+        record: Record,
+        key: bytes | None,
+        value: bytes | None,
+        result: str,
+        writes: list[Outgoing],
+    ) -> None:
+        now, size = self._clock.monotonic(), sum(write.size for write in writes)
+        partition.begin(Unfinished(record, key, value, result, writes, handled_at=now, size=size))
 
     def _way(self, shown: Record, error: BaseException, handled: int) -> Hop | ToFailed | Dropped | None:
         """Where the record goes; None when it stays."""

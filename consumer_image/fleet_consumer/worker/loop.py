@@ -2,10 +2,12 @@
 
 All of it runs on one thread, the one that polls. This is the way of synchronous handlers that take one record at a
 time; `concurrent` is the way of all others, and stays out of this one, where every step is paid for by each record.
-A poll's records are handled partition by partition in offset order; what they write is sent at once and awaited
-together at the end of the batch; an offset is committable once everything before it is handled and written
-(`progress`). Between two records, about once a second, the loop looks after what cannot wait for the end of a long
-batch: the poll that keeps the membership, commits, an ordered stop.
+A poll's records are handled partition by partition in offset order; what they write is sent at once, and while it is
+on its way the next polls' records are handled, as long as there are any: only a loop that has nothing else to do, has
+too much on its way or is to stop waits for acknowledgements. An offset is committable once everything before it is
+handled and written (`progress`), so what goes on meanwhile commits nothing too early. Between two records, about once a
+second, the loop looks after what cannot wait for the end of a long batch: the poll that keeps the membership, commits,
+an ordered stop.
 
 A partition whose writes cannot be acknowledged stands still ("held"): it is paused, tried again with backoff, and
 shown. The other partitions go on. When too much fails (`brake`), all stand still: the record that failed last and all
@@ -35,7 +37,7 @@ from fleet_consumer.worker.pauses import BREAKER_OPEN, Pauses
 from fleet_consumer.worker.progress import PartitionProgress, Progress
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Watch
-from fleet_consumer.worker.writing import Writing
+from fleet_consumer.worker.writing import ACK_LOOK_S, ACK_WAIT_S, Writing
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
@@ -149,8 +151,9 @@ class ConsumeLoop:
         """Poll once and see to everything that came of it. Raises FatalConsumerError; the loop is finished then."""
         before = self._clock.monotonic()
         self._match_pace()
-        wait_s = self._intake.before_poll(self.progress.partitions, POLL_TIMEOUT_S)
-        runs = self._poll(wait_s, max_records=1 if self._pace is Pace.PROBE else None)
+        awaits = self._writing.open
+        wait_s = self._intake.before_poll(self.progress.partitions, ACK_LOOK_S if awaits else POLL_TIMEOUT_S)
+        runs = self._poll(0.0 if awaits else wait_s, max_records=1 if self._pace is Pace.PROBE else None)
         now = self._clock.monotonic()
         self._stats.poll_wait_seconds += now - before
         for run in runs:
@@ -159,7 +162,7 @@ class ConsumeLoop:
         self._idle = not runs
         if runs and not self.stopping:
             self._handle_batch(runs)
-        self._writing.look_after(self._batch)
+        self._writing.follow(ACK_WAIT_S if self.stopping else wait_s if self._idle else 0.0)
         self._commit_if_due()
         self.beat_at = self._clock.monotonic()
 
@@ -209,7 +212,7 @@ class ConsumeLoop:
         after = self._clock.monotonic()
         self._stats.batches += 1
         self._stats.handler_seconds += after - before
-        self._writing.wait_for_batch(batch)
+        self._writing.expect(batch)
         if self._stayed:
             self._stayed = False
             self._seek_back(work)
@@ -291,7 +294,8 @@ class ConsumeLoop:
         self._keep_alive(0.0)
         while not self._consumer.holds_session() and self.progress.partitions and not self.stopping:
             self._keep_alive(POLL_TIMEOUT_S)
-        self._writing.look_after(self._batch)
+        self._writing.expect(self._batch)
+        self._writing.follow(0.0)
         self._commit_if_due()
         self.beat_at = self._clock.monotonic()
         return self._stop_at is None or self.beat_at < self._stop_at

@@ -31,11 +31,14 @@ HOLD_REASONS: Final = {
 }
 """librdkafka's words for what keeps a partition from going on, in those of our conditions."""
 
+WRITE_BYTES: Final = 1024
+"""What a record on its way takes besides its bytes, about: so a bound in bytes is one of their number as well."""
+
 
 class Outgoing:
-    """One record to be written, with the handle of its latest send."""
+    """One record to be written, with the handle of its latest send, and by whom it was sent."""
 
-    __slots__ = ("_handle", "headers", "key", "partition", "topic", "value")
+    __slots__ = ("_handle", "_sender", "headers", "key", "partition", "topic", "value")
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class Outgoing:
         self.value = value
         self.headers = headers
         self._handle: SendHandle | None = None
+        self._sender: RecordProducer | None = None
 
     @property
     def done(self) -> bool:
@@ -61,6 +65,12 @@ class Outgoing:
     def error(self) -> ProduceFailed | None:
         """Why the latest send did not succeed."""
         return None if self._handle is None else self._handle.error
+
+    @property
+    def size(self) -> int:
+        """How many bytes of memory it takes, about."""
+        headers = sum(len(name) + len(value or b"") for name, value in self.headers)
+        return WRITE_BYTES + len(self.key or b"") + len(self.value or b"") + headers
 
     @property
     def refused(self) -> bool:
@@ -94,10 +104,14 @@ class Outbox:
 
     def send(self, outgoing: Outgoing) -> None:
         """Send a record, or send it again. An earlier copy may have been written after all: at least once."""
-        if outgoing.error is not None and outgoing.error.reason in BROKEN_PRODUCER_REASONS:
+        broken = outgoing.error is not None and outgoing.error.reason in BROKEN_PRODUCER_REASONS
+        # Many records tell of one broken producer: only the first of them replaces it.
+        if broken and self._producer is not None and outgoing._sender is self._producer:
+            self._producer.abandon()
             self._producer = None
         if self._producer is None:
             self._producer = self._make_producer()
+        outgoing._sender = self._producer
         outgoing._handle = self._producer.send(
             outgoing.topic,
             key=outgoing.key,

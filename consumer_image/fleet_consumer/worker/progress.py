@@ -42,7 +42,8 @@ class Unfinished(Generic[W]):
 
     `key` and `value` are the record's bytes as they were read, whatever decoding or the handler made of the record.
     Where several records are handled at once, a record stands here from the moment it is taken up; `handled` turns
-    true when its handler is done, at `handled_at` (monotonic seconds).
+    true when its handler is done, at `handled_at` (monotonic seconds). `size` is about how many bytes of memory its
+    writes take, where that is counted.
     """
 
     record: Record
@@ -52,6 +53,7 @@ class Unfinished(Generic[W]):
     writes: list[W]
     handled: bool = True
     handled_at: float = 0.0
+    size: int = 0
 
     @property
     def finished(self) -> bool:
@@ -75,10 +77,10 @@ class Hold:
 
 class PartitionProgress(Generic[W]):
     """One assigned partition. `start` is where its reading began, None while that is not known; `position` is the next
-    offset to take up, None before the first record. `unfinished` is in the order of offsets. `mark` is the metadata
-    that the last acknowledged commit carried."""
+    offset to take up, None before the first record. `unfinished` is in the order of offsets; `size` is the sum of its
+    sizes. `mark` is the metadata that the last acknowledged commit carried."""
 
-    __slots__ = ("_epoch", "committed", "hold", "mark", "position", "start", "unfinished")
+    __slots__ = ("_epoch", "committed", "hold", "mark", "position", "size", "start", "unfinished")
 
     def __init__(self) -> None:
         self.start: int | None = None
@@ -87,7 +89,13 @@ class PartitionProgress(Generic[W]):
         self.mark = ""
         self.hold: Hold | None = None
         self.unfinished: deque[Unfinished[W]] = deque()
+        self.size = 0
         self._epoch = -1
+
+    def begin(self, unfinished: Unfinished[W]) -> None:
+        """The record that was handled last is not finished before its writes are."""
+        self.unfinished.append(unfinished)
+        self.size += unfinished.size
 
     def handled(self, offset: int, leader_epoch: int) -> None:
         """The record at `offset`, and all before it, have been through the handler, or stand in `unfinished`."""
@@ -98,7 +106,9 @@ class PartitionProgress(Generic[W]):
         """Forget the finished records at the front; their results, in order."""
         results = []
         while self.unfinished and self.unfinished[0].finished:
-            results.append(self.unfinished.popleft().result)
+            first = self.unfinished.popleft()
+            self.size -= first.size
+            results.append(first.result)
         return results
 
     @property

@@ -26,10 +26,18 @@ from fleet_consumer.worker.stats import DONE, RETRIED, Stats
 LOG = logging.getLogger("fleet_consumer.worker")
 
 ACK_WAIT_S: Final = 5.0
-"""How long a batch's end waits for acknowledgements before its partitions are held and others go on."""
+"""How long an acknowledgement may take before its partition is held and others go on."""
 
 LOOK_INTERVAL_S: Final = 0.1
-"""How often those who never wait look at everything that is under way."""
+"""How often those who never wait look at everything that is under way, and all look at what is held."""
+
+ACK_LOOK_S: Final = 0.02
+"""How long a wait for acknowledgements lasts at a time, because it does not hear of anything else: of records, or that
+only those are missing that nobody waits for."""
+
+OPEN_BYTES_MAX: Final = 8 * 1024 * 1024
+"""So much memory may be taken by what waits for acknowledgements before nothing is added to it: some 6,000 hops of
+small records, more than a worker writes in the time of an acknowledgement, and far below librdkafka's own limits."""
 
 BACKOFF_FIRST_S: Final = 1.0
 BACKOFF_MAX_S: Final = 30.0
@@ -57,38 +65,51 @@ class Writing:
         self._stats = stats
         self._clock = clock
         self._held: dict[TopicPartition, _Held] = {}
+        self._awaited: dict[TopicPartition, PartitionProgress[Outgoing]] = {}
         self._look_at = float("-inf")
         self._open = False
 
-    def wait_for_batch(self, batch: Partitions) -> None:
-        """Wait for the acknowledgements of a batch, a few seconds at most; hold the partitions that miss some."""
-        waiting = {each: partition for each, partition in batch.items() if partition.unfinished}
-        if not waiting:
+    @property
+    def open(self) -> bool:
+        """Whether acknowledgements are awaited that may come at any moment: others than those of held partitions."""
+        return bool(self._awaited)
+
+    def expect(self, batch: Partitions) -> None:
+        """Records of these partitions were handled: from now on `follow` sees to what is written for them."""
+        for topic_partition, partition in batch.items():
+            if partition.unfinished and topic_partition not in self._held:
+                self._awaited[topic_partition] = partition
+
+    def follow(self, wait_s: float) -> None:
+        """Take in acknowledgements, waiting for them at most `wait_s`, or longer when too much is on its way; hold the
+        partitions that miss some for too long, and see to held ones whose time has come."""
+        if not self._awaited and not self._held:
             return
         before = self._clock.monotonic()
-        self._outbox.wait(ACK_WAIT_S)
+        self._wait(self._awaited, ACK_WAIT_S if self._full() else wait_s)
         now = self._clock.monotonic()
         self._stats.ack_wait_seconds += now - before
-        for topic_partition, partition in waiting.items():
+        for topic_partition, partition in list(self._awaited.items()):
             self._count(partition)
-            self._mend(partition)
-            if partition.unfinished and topic_partition not in self._held:
-                self._hold(topic_partition, partition, now)
+            oldest = _first_unwritten(partition)
+            if oldest is None or self._hold_if_stuck(topic_partition, partition, oldest, now):
+                del self._awaited[topic_partition]
+        if now >= self._look_at:
+            self._look_at = now + LOOK_INTERVAL_S
+            self._look_after_all_held(now)
 
-    def look_after(self, batch: Partitions) -> None:
-        """Take in acknowledgements that have come, without waiting; see to held partitions whose time has come.
+    def _wait(self, partitions: Partitions, most_s: float) -> None:
+        """Take in acknowledgements; wait for those of these partitions, and for no others, at most `most_s`."""
+        deadline = self._clock.monotonic() + most_s
+        while True:
+            left = deadline - self._clock.monotonic() if _on_its_way(partitions) else 0.0
+            self._outbox.wait(max(0.0, min(left, ACK_LOOK_S)))
+            if left <= ACK_LOOK_S:
+                return
 
-        `batch` is what is being handled: other partitions have nothing under way, unless they are held.
-        """
-        waiting = [partition for partition in batch.values() if partition.unfinished]
-        if not waiting and not self._held:
-            return
-        self._outbox.wait(0)
-        for partition in waiting:
-            self._count(partition)
-        now = self._clock.monotonic()
-        for topic_partition, held in list(self._held.items()):
-            self._look_after_held(topic_partition, held, now)
+    def _full(self) -> bool:
+        held = sum(each.partition.size for each in self._held.values())
+        return held + sum(each.size for each in self._awaited.values()) >= OPEN_BYTES_MAX
 
     def tend(self, partitions: Partitions) -> bool:
         """For those who never wait: take in acknowledgements, and hold the partitions that miss some for too long.
@@ -113,26 +134,47 @@ class Writing:
             if oldest is None:
                 continue
             still_open = True
-            overdue = now - oldest.handled_at >= ACK_WAIT_S
-            if overdue or _failed(oldest):
-                self._mend(partition)
-                if overdue or _failed(oldest):
-                    self._hold(topic_partition, partition, now)
-        for topic_partition, held in list(self._held.items()):
-            self._look_after_held(topic_partition, held, now)
+            self._hold_if_stuck(topic_partition, partition, oldest, now)
+        self._look_after_all_held(now)
         return still_open
 
     def finish(self, partitions: Partitions, timeout_s: float) -> None:
         """Wait for what these partitions still write, because they are about to go; what stays open is repeated."""
-        if any(partition.unfinished for partition in partitions.values()):
-            self._outbox.wait(timeout_s)
+        deadline = self._clock.monotonic() + timeout_s
+        while any(partition.unfinished for partition in partitions.values()):
+            self._wait(partitions, deadline - self._clock.monotonic())
             for partition in partitions.values():
                 self._count(partition)
+                self._mend(partition)
+            if self._clock.monotonic() >= deadline or not _on_its_way(partitions):
+                return
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """These partitions are not ours any more."""
         for topic_partition in partitions:
             self._held.pop(topic_partition, None)
+            self._awaited.pop(topic_partition, None)
+
+    def _hold_if_stuck(
+        self,
+        topic_partition: TopicPartition,
+        partition: PartitionProgress[Outgoing],
+        oldest: Unfinished[Outgoing],
+        now: float,
+    ) -> bool:
+        """Hold a partition whose oldest write failed or takes too long, unless something else can be written for it."""
+        overdue = now - oldest.handled_at >= ACK_WAIT_S
+        if not overdue and not _failed(oldest):
+            return False
+        self._mend(partition)
+        if not overdue and not _failed(oldest):
+            return False
+        self._hold(topic_partition, partition, now)
+        return True
+
+    def _look_after_all_held(self, now: float) -> None:
+        for topic_partition, held in list(self._held.items()):
+            self._look_after_held(topic_partition, held, now)
 
     def _look_after_held(self, topic_partition: TopicPartition, held: _Held, now: float) -> None:
         partition = held.partition
@@ -199,6 +241,16 @@ class Writing:
 
 def _first_unwritten(partition: PartitionProgress[Outgoing]) -> Unfinished[Outgoing] | None:
     return next((each for each in partition.unfinished if each.unwritten), None)
+
+
+def _on_its_way(partitions: Partitions) -> bool:
+    """Whether the fate of anything that is written for these is not known yet."""
+    return any(
+        not write.done
+        for partition in partitions.values()
+        for unfinished in partition.unfinished
+        for write in unfinished.writes
+    )
 
 
 def _failed(unfinished: Unfinished[Outgoing]) -> bool:

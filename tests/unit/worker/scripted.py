@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from fleet_consumer.consumer import Consumer
-from fleet_consumer.fetch.producer import Load, ProduceFailed, SendHandle
+from fleet_consumer.fetch.producer import ProduceFailed
 from fleet_consumer.fetch.records import Records, Run
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.handlers import Outputs
@@ -150,6 +150,14 @@ class ScriptedConsumer:
         self.closed = True
 
 
+class ScriptedHandle:
+    """A send whose fate the producer decides."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: ProduceFailed | None = None
+
+
 class ScriptedProducer:
     """Writes to `written`, unless `refuse` gives an error for the record or `silent` keeps acknowledgements back.
 
@@ -164,34 +172,41 @@ class ScriptedProducer:
         self.silent = False
         self.slow: set[Any] = set()
         self.refuse: Callable[[str, Any, Sequence[Any]], ProduceFailed | None] = lambda topic, value, headers: None
-        self.load = Load()
         self._clock = clock
-        self._open: list[tuple[SendHandle, tuple[str, Any, Any, list[Any]]]] = []
+        self._open: list[tuple[ScriptedHandle, tuple[str, Any, Any, list[Any]]]] = []
 
     def send(self, topic: str, *, key: Any, value: Any, headers: Any = (), partition: int | None = None) -> Any:
-        handle = SendHandle(topic, self.load, len(value))
+        handle = ScriptedHandle()
         self.sent.append((topic, value))
         self._open.append((handle, (topic, key, value, list(headers))))
         return handle
 
     def flush(self, timeout_s: float) -> int:
         self.waits.append(timeout_s)
-        for each in [each for each in self._open if not self.silent and each[1][2] not in self.slow]:
-            handle, (topic, key, value, headers) = each
-            self._open.remove(each)
-            error = self.refuse(topic, value, headers)
-            handle.settle(error)
-            if error is None:
-                self.written.append((topic, key, value, headers))
+        waiting, self._open = self._open, []
+        for each in waiting:
+            if self.silent or each[1][2] in self.slow:
+                self._open.append(each)
+            else:
+                self._answer(*each)
         if self._open:
             self._clock.now += timeout_s
         return len(self._open)
 
+    def acknowledge_first(self) -> None:
+        """The oldest send is answered, whatever holds the others back."""
+        self._answer(*self._open.pop(0))
+
+    def _answer(self, handle: ScriptedHandle, record: tuple[str, Any, Any, list[Any]]) -> None:
+        topic, key, value, headers = record
+        handle.error, handle.done = self.refuse(topic, value, headers), True
+        if handle.error is None:
+            self.written.append((topic, key, value, headers))
+
     def abandon(self) -> None:
         """Everything that is open fails."""
-        self.waits.append(0.0)
         for handle, (topic, *_) in self._open:
-            handle.settle(ProduceFailed(topic, "_PURGE_QUEUE", "given up"))
+            handle.error, handle.done = ProduceFailed(topic, "_PURGE_QUEUE", "given up"), True
         self._open.clear()
 
 

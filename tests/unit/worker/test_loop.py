@@ -13,6 +13,7 @@ from fleet_consumer.fetch.producer import ProduceFailed
 from fleet_consumer.group.errors import CommitFailed, FencedInstance, NoOffsetForPartition, RebalanceInProgress
 from fleet_consumer.handlers import decoder
 from fleet_consumer.record import Fatal, Produce, Record, Skip
+from fleet_consumer.worker.writing import ACK_WAIT_S
 from tests.unit.worker.scripted import P0, P1, Bench
 
 FAILED = "_fleet.g.failed"
@@ -137,6 +138,8 @@ def test_partition_without_acknowledgements_stands_still_and_others_go_on() -> N
 
     bench = Bench(handle, {P0: values(4), P1: values(4)}, per_poll=4)
     bench.producer.silent = True
+    bench.steps(1)
+    bench.clock.now += ACK_WAIT_S
     bench.steps(1)
     hold = bench.loop.progress.partitions[P0].hold
     assert hold is not None

@@ -28,6 +28,7 @@ from fleet_consumer.worker.metrics import metrics_page
 from fleet_consumer.worker.session import Backoff, Session
 from fleet_consumer.worker.stats import RETRIED, Stats
 from fleet_consumer.worker.watchdog import Hang
+from fleet_consumer.worker.writing import ACK_WAIT_S
 from tests.unit.worker.scripted import P0, P1, Bench
 
 JOINED = Membership(
@@ -124,6 +125,8 @@ def test_member_and_metrics_tell_of_retries() -> None:
 def test_member_tells_held_partitions_and_hung_handlers() -> None:
     lived = Lived(handle=lambda record: Produce("out", b"x"))
     lived.bench.producer.silent = True
+    lived.bench.steps(1)
+    lived.bench.clock.now += ACK_WAIT_S
     lived.bench.steps(1)
     hang = Hang(Record("t", 1, 9, 0, None, None), None, 61.0, over=False)
     lived.state.hangs = ((hang, 1_700_000_000.0),)
