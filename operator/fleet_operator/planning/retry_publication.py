@@ -154,11 +154,13 @@ def _forget(group: ConsumerGroup, published: Published, seen: RetryObservation |
     loose = {*published.draining, *delays_of(published.known)} - living
     unread = loose & drained
     leaving = {*published.leaving, *(unread if group.spec.deletion.retry_topics != "Keep" else ())} - living
+    # Whoever wrote there once more: it is read again before anything is deleted.
+    refilled = _refilled_delays(group, leaving, seen)
     return replace(
         published,
         known=tuple(kept),
-        draining=sort_delays(loose - unread),
-        leaving=sort_delays(leaving - _missing_delays(group, leaving, seen)),
+        draining=sort_delays((loose - unread) | refilled),
+        leaving=sort_delays(leaving - refilled - _missing_delays(group, leaving, seen)),
     )
 
 
@@ -190,6 +192,13 @@ def _drained_delays(group: ConsumerGroup, seen: RetryObservation | None) -> set[
         return set()
     prefix = naming.retry_topic(group.group_id, "")
     return {topic.removeprefix(prefix) for topic in seen.drained_topics if topic.startswith(prefix)}
+
+
+def _refilled_delays(group: ConsumerGroup, delays: Iterable[str], seen: RetryObservation | None) -> set[str]:
+    """The delays whose topics are known to hold records that wait."""
+    topics = seen.topics if seen is not None else {}
+    found = {delay: topics.get(naming.retry_topic(group.group_id, delay)) for delay in delays}
+    return {delay for delay, topic in found.items() if topic is not None and topic.waiting}
 
 
 def _missing_delays(group: ConsumerGroup, delays: Iterable[str], seen: RetryObservation | None) -> set[str]:

@@ -61,7 +61,7 @@ class RedriveReconciler:
     def __init__(self, context: Context, watch: RedriveWatch) -> None:
         self._context = context
         self._watch = watch
-        self._starting = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
 
     async def reconcile(self, key: Key) -> Result:
         """Bring one Redrive one step closer to its end; raises KubeError to be tried again."""
@@ -99,15 +99,13 @@ class RedriveReconciler:
         gathered = self._from_caches(body, redrive)
         decision = decide(gathered.facts)
         try:
-            if decision.act in (Act.CREATE, Act.RESUME):
-                async with self._starting:
+            if decision.act in (Act.CREATE, Act.RESUME) or decision.phase in FINAL_PHASES:
+                # An end that turns out to be none may become a start.
+                async with self._one_at_a_time:
                     gathered = await self._live(body, redrive)
                     decision = decide(gathered.facts)
                     await self._act(gathered, decision.act)
             else:
-                if decision.phase in FINAL_PHASES:
-                    gathered = await self._live(body, redrive)
-                    decision = decide(gathered.facts)
                 await self._act(gathered, decision.act)
         except (KubeInvalidError, KubeForbiddenError, ForeignObjectError) as error:
             decision = RedriveDecision("Pending", conditions.REFUSED_BY_API_SERVER, str(error))

@@ -120,6 +120,22 @@ def test_what_an_earlier_object_left_on_the_cluster_is_drained() -> None:
     assert again.delays == made.delays, "what is remembered counts from then on"
 
 
+def test_topic_that_is_to_be_deleted_is_read_again_when_something_waits_in_it() -> None:
+    group = Group(deletion="Delete")
+    group.visit()
+    group.wanted = NEWER
+    group.visit(5)
+    group.visit(2 * SUPERSEDED_S)
+    assert group.told is not None
+    assert (group.told.leaving, group.delays) == (("5s", "30s"), ("2h",))
+    group.waiting = {"30s": 1}
+    group.visit(5)
+    assert (group.told.leaving, group.draining, group.delays) == (("5s",), ("30s",), ("30s", "2h"))
+    group.waiting = {}
+    group.visit(5)
+    assert (group.told.leaving, group.draining) == (("5s", "30s"), ())
+
+
 def test_nothing_is_forgotten_while_a_worker_is_cut_off() -> None:
     """It may go on by an older file for as long as its node is away, and write where nobody would read."""
     group = Group()
