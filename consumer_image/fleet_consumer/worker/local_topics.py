@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from fleet_consumer import naming
 from fleet_consumer.clock import Clock
@@ -22,6 +22,7 @@ from fleet_consumer.wire.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from fleet_consumer.wire.metadata import MetadataResponseTopic
 from fleet_consumer.worker.config import WorkerConfig
 from fleet_consumer.worker.local_policy import DAY_SECONDS, LocalPolicy
 from fleet_consumer.worker.settings import connection_settings
@@ -201,14 +202,16 @@ class _Preparation:
         }
 
     def _missing(self, wanted: tuple[WantedTopic, ...]) -> list[WantedTopic]:
-        found = {topic.name: topic.error_code for topic in self._ask(wanted)}
+        found = {name: topic.error_code for name, topic in self._ask(wanted).items()}
         for name, code in found.items():
             if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE):
                 raise TopicsUnusable(f"topic {name!r} cannot be used: {describe(code)}{self._advice(name)}")
         return [topic for topic in wanted if found.get(topic.name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
-    def _ask(self, wanted: Iterable[WantedTopic]) -> tuple[Any, ...]:
-        return self._client.metadata([topic.name for topic in wanted], timeout_s=ASK_S).topics
+    def _ask(self, wanted: Iterable[WantedTopic]) -> dict[str, MetadataResponseTopic]:
+        """What any broker knows of these topics, by their names."""
+        answer = self._client.metadata([topic.name for topic in wanted], timeout_s=ASK_S)
+        return {topic.name: topic for topic in answer.topics if topic.name is not None}
 
     def _create(self, topics: list[WantedTopic]) -> None:
         if not topics:
@@ -251,11 +254,11 @@ class _Preparation:
         deadline = self._clock.monotonic() + SETTLE_S
         while True:
             answer = self._ask(wanted)
-            unsettled = [topic for topic in answer if topic.error_code or not topic.partitions]
+            unsettled = [(name, topic.error_code) for name, topic in answer.items() if not topic.partitions]
             if not unsettled:
-                return {topic.name: len(topic.partitions) for topic in answer}
+                return {name: len(topic.partitions) for name, topic in answer.items()}
             if self._clock.monotonic() >= deadline:
-                name, code = unsettled[0].name, unsettled[0].error_code
+                name, code = unsettled[0]
                 raise TopicsUnusable(f"topic {name!r} was made and is not to be seen: {describe(code)}; start again")
             self._client.poll(LOOK_AGAIN_S)
 
