@@ -53,7 +53,10 @@ def build_before(session: pytest.Session, folder: Path, builds: Iterable[Build])
 def main() -> None:
     """Build everything; exits with 1 and a message when it could not be done."""
     # Tests beside it must not notice: it runs only while a processor has nothing else to do.
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    try:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    except OSError:  # a sandbox that forbids it
+        os.nice(19)
     try:
         for build in CLUSTER if is_embedded() else API_SERVER:
             build()
