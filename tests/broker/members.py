@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: 
 from fleet_consumer import Consumer, ConsumerSettings, TopicPartition
 from fleet_consumer.group.membership import Membership, OffsetAndMetadata
 from fleet_consumer.net import ConnectionSettings
+from tests.support.kafka import unless_made
 from tests.support.waiting import eventually
 
 _names = itertools.count()
@@ -30,7 +31,9 @@ def unique(prefix: str) -> str:
 def create_topic(bootstrap: str, partitions: int, name: str | None = None) -> str:
     """A new topic; returns its name."""
     topic = name or unique("topic")
-    _await(AdminClient({"bootstrap.servers": bootstrap}), "create_topics", NewTopic(topic, partitions, 1))
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for done in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        unless_made(done)
     return topic
 
 

@@ -25,6 +25,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from fleet_consumer import naming
+from tests.support.kafka import unless_made
 from tests.support.waiting import eventually
 
 COMMAND = str(Path(sys.executable).parent / "fleet-consumer")
@@ -87,7 +88,7 @@ class Kafka:
         """Create topics and wait until they have leaders."""
         wanted = [NewTopic(topic, partitions, 1, config=dict(config or {})) for topic in topics]
         for future in self._admin.create_topics(wanted).values():
-            future.result(30)
+            unless_made(future)
 
     def topics(self) -> set[str]:
         """The names of all topics."""

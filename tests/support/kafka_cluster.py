@@ -16,7 +16,7 @@ from e2e.local_cluster.daemons import free_ports
 from fleet_consumer.naming import coordinator_partition
 from fleet_consumer.net import ConnectionSettings, Coordinator, NetError, NetworkClient
 from fleet_consumer.wire.metadata import MetadataResponsePartition
-from tests.support.kafka import ADDRESS, KafkaBroker, Place, new_cluster_id
+from tests.support.kafka import ADDRESS, KafkaBroker, Place, new_cluster_id, unless_made
 from tests.support.lifetime import Server
 from tests.support.waiting import eventually
 
@@ -96,7 +96,7 @@ class KafkaCluster(Server):
         """Make a topic, wait until it can be written to, and return its name."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         for done in admin.create_topics([NewTopic(topic, partitions, replicas)]).values():
-            done.result()
+            unless_made(done)
         eventually(
             lambda: all(part.leader_id > 0 for part in self._partitions(topic)),
             timeout_s=PATIENCE_S,

@@ -22,7 +22,8 @@ from tests.support.writing import Writer
 __all__ = ["AnyMember", "Scene", "handed"]
 
 AnyMember = RecordedProcess | MemberThread
-SHARE_TIMEOUT_S = 60.0
+SHARE_TIMEOUT_S = 120.0
+"""Somebody whose JoinGroup got no answer keeps the others waiting for a whole session."""
 DRAIN_TIMEOUT_S = 90.0
 _names = itertools.count()
 
