@@ -284,5 +284,7 @@ def test_topic_that_is_made_meanwhile_is_as_good(broker: KafkaBroker, stack: Exi
     plan = here.plan(intent("5s"))
     assert here.act(plan).refusals == here.act(plan).refusals == []
     wanted = WantedTopic(name=naming.failed_topic(here.group.group_id), partitions=SOURCE_PARTITIONS + 1)
+    await_partitions(broker, wanted.name, SOURCE_PARTITIONS)
     grown = here.act(TopicsPlan(grow=(wanted,)))
+    await_partitions(broker, wanted.name, SOURCE_PARTITIONS + 1)
     assert (grown.grown, here.act(TopicsPlan(grow=(wanted,))).grown) == ([wanted.name], [])

@@ -96,7 +96,9 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
     )
     load = _load(facts, publication)
     is_busy = busy(load, now)
-    calm_since = facts.calm_since if is_busy is None else None if is_busy else facts.calm_since or now
+    calm_since = facts.calm_since
+    if is_busy is not None:
+        calm_since = None if is_busy else calm_since or now
     return RetryPlan(
         publication=publication,
         problem=_problem(facts, topics) if publication is None else None,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fleet_consumer import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
+from fleet_operator.planning.blocking import cluster_id_changed
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, WorkerObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry_intent import RetryIntent
@@ -50,7 +51,9 @@ class ConsumerGroupFacts:
 
     @property
     def topics_plan(self) -> TopicsPlan:
-        """What is to be done to the group's managed topics."""
+        """What is to be done to the group's managed topics; nothing on another cluster than the object's own."""
+        if self.cluster is not None and cluster_id_changed(self.cluster, self.observation):
+            return TopicsPlan()
         return plan_topics(self.group, self.retry, self.partition_counts, self.observation)
 
     @property

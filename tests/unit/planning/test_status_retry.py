@@ -9,13 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_operator.planning import times
-from fleet_operator.planning.observation import BreakerObservation, RetryObservation, WorkerObservation
+from fleet_operator.planning.observation import (
+    BreakerObservation,
+    RetryObservation,
+    TopicObservation,
+    WorkerObservation,
+)
 from fleet_operator.planning.retry_intent import RetryIntent
 from fleet_operator.planning.status_problems import find_problems
 from fleet_operator.planning.status_retry import retry_status
-from tests.unit.planning.builders import NOW, consumer_group, facts, observation, observed_group
+from tests.unit.planning.builders import NOW, consumer_group, facts, kafka_cluster, observation, observed_group
 from tests.unit.planning.test_status_consumergroup import condition, message, project
 
+FAILED = "_fleet.orders.failed"
 INTENT = RetryIntent(policy="standard", current="a1b2c3d4e5")
 
 
@@ -132,3 +138,12 @@ def test_records_that_wait_after_retries_have_ended_are_told() -> None:
 
     assert told(3) == ["RetryNotConfigured"]
     assert told(0) == []
+
+
+def test_topics_are_not_said_to_be_made_on_another_cluster() -> None:
+    missing = {"orders": TopicObservation(partitions=4), FAILED: TopicObservation(partitions=0, error="TopicNotFound")}
+    ours = facts(observation=observation(topics=missing))
+    assert condition(project(ours), "TopicsReady") == ("False", "TopicNotCreated")
+    other = facts(observation=observation(topics=missing), cluster=kafka_cluster(status={"clusterId": "another"}))
+    assert other.topics_plan.idle
+    assert condition(project(other), "TopicsReady")[0] == "Unknown"
