@@ -11,10 +11,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 
-from tests.broker.workers import Kafka
+from fleet_consumer import naming
+from tests.broker.workers import QUIET, Kafka
 from tests.retries.scene import Flow, metric
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.together
 
@@ -92,6 +95,22 @@ def test_a_copy_is_suppressed_also_by_whoever_the_partition_has_moved_to(kafka: 
     assert len(handled) == 2 * (1 + others) + 2
 
 
+def test_a_retry_topic_that_ends_before_its_committed_offset_is_handled_whole(kafka: Kafka, tmp_path: Path) -> None:
+    """It was made anew, or its leader lost its end: what it holds is new, although it lies below what was committed."""
+    flow, count = Flow(kafka, tmp_path, "1s", partitions=1), 20
+    flow.put({"n": n, "do": "fail-until", "attempt": 1} for n in range(count))
+    with flow.worker() as main:
+        flow.wait_committed()
+        main.terminate()
+    topic, group = flow.retry_topic("1s"), naming.retry_group(flow.group)
+    commit(kafka, group, topic, 10 * count)
+    with flow.retry_worker():
+        eventually(
+            lambda: kafka.committed(group, topic) == {0: count}, timeout_s=90, what="all to be handled", poll_s=0.3
+        )
+    assert Counter(each.attempt for each in flow.assert_none_early()) == {0: count, 1: count}
+
+
 def test_documented_a_record_that_comes_again_on_the_main_topic_may_succeed_and_be_retried_as_well(
     kafka: Kafka, tmp_path: Path
 ) -> None:
@@ -118,6 +137,23 @@ def test_documented_the_failed_topic_may_hold_copies_of_one_record(kafka: Kafka,
     copies = kafka.read(flow.failed)
     assert len(copies) == 2
     assert len({(each.headers["kr-origin-offset"], each.value) for each in copies}) == 1
+
+
+def commit(kafka: Kafka, group: str, topic: str, offset: int) -> None:
+    """Commit an offset of partition 0 for a group without members, as soon as its coordinator takes it."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, **QUIET})
+
+    def taken() -> bool:
+        try:
+            consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, offset)], asynchronous=False)
+        except confluent_kafka.KafkaException as error:
+            raise AssertionError(f"not taken: {error}") from error
+        return True
+
+    try:
+        eventually(taken, timeout_s=60, what="the coordinator to take a commit", poll_s=0.3)
+    finally:
+        consumer.close()
 
 
 def raw(kafka: Kafka, topic: str) -> list[dict[str, object]]:
