@@ -33,7 +33,7 @@ from tests.support.lifetime import Server
 __all__ = ["ADDRESS", "KafkaBroker", "Place", "new_cluster_id", "unless_made"]
 
 ADDRESS = "127.0.0.1"
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 180.0
 FREEZE_TIMEOUT_S = 60.0
 TOPIC_TIMEOUT_S = 120.0
 STARTED = "Kafka Server started"
