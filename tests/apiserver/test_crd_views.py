@@ -33,7 +33,7 @@ CLUSTER_COLUMNS = "NAME CLUSTER-ID BROKERS GROUPS OFFSETS-PARTITIONS READY AGE"
 
 def busy_status() -> dict[str, Any]:
     """A status with every part that this version writes, as the operator makes it."""
-    stuck = StuckPartition(topic="orders", partition=2, offset=7, since=builders.NOW - 90)
+    stuck = StuckPartition(topic="orders", partition=2, offset=7, since=builders.NOW - 90, message="x" * 600)
     group = builders.observed_group(
         end_offsets=dict.fromkeys([("orders", number) for number in range(4)], 1000),
         end_history={("orders", 0): (OffsetSample(builders.NOW - 61, 0), OffsetSample(builders.NOW - 1, 1000))},

@@ -178,6 +178,7 @@ def _stuck(state: WorkerState) -> list[dict[str, object]]:
                 "partition": read.partition,
                 "offset": read.offset,
                 "reason": "HandlerTimeout",
+                "message": "its handler does not return",
                 "since": now_text(since),
             }
         )
@@ -191,6 +192,7 @@ def _stuck(state: WorkerState) -> list[dict[str, object]]:
                         "partition": number,
                         "offset": hold.offset,
                         "reason": hold.reason,
+                        "message": hold.message,
                         "since": now_text(hold.since),
                     }
                 )

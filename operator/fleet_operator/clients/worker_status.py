@@ -99,6 +99,7 @@ def _stuck(entry: dict[str, Any]) -> StuckPartition:
         offset=int(entry["offset"]),
         since=_time(entry.get("since")) or 0.0,
         reason=str(entry.get("reason") or ""),
+        message=str(entry.get("message") or ""),
     )
 
 

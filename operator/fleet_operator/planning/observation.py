@@ -197,13 +197,15 @@ def as_of(observation: ClusterObservation | None, *, interval_s: float, now: flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StuckPartition:
-    """A partition that a worker cannot move past; `since` in epoch seconds."""
+    """A record that a worker cannot get past; `since` in epoch seconds, `reason` and `message` as the worker gave
+    them."""
 
     topic: str
     partition: int
     offset: int
     since: float
     reason: str = ""
+    message: str = ""
 
 
 CLOSED: Final = "Closed"

@@ -193,7 +193,10 @@ def _stuck(stuck: Sequence[Any] | None) -> Condition:
         return Condition(c.STUCK, "Unknown", c.NOT_YET_OBSERVED, "no worker has been asked yet")
     if stuck:
         named = [f"{entry['topic']}-{entry['partition']} at {entry['offset']}" for entry in stuck]
-        return Condition(c.STUCK, "True", c.PARTITION_STUCK, f"a record is not getting done: {name_some(named)}")
+        message = f"a record is not getting done: {name_some(named)}"
+        # The one that has waited longest comes first. An entry that an older worker told has no reason.
+        why = [word for word in (stuck[0].get("reason"), stuck[0].get("message")) if word]
+        return Condition(c.STUCK, "True", c.PARTITION_STUCK, ": ".join([message, *why]))
     return Condition(c.STUCK, "False", c.ALL_PARTITIONS_MOVE, "no worker reports a stuck partition")
 
 

@@ -32,6 +32,8 @@ from fleet_operator.planning.status_members import extend_transitions, member_en
 from fleet_operator.planning.status_retry import retry_status
 
 STUCK_MAX: Final = 20
+STUCK_MESSAGE_MAX: Final = 512
+"""Characters; the CRD refuses more."""
 NO_LIMIT: Final = "None"
 
 MIRRORED: Final = (
@@ -214,6 +216,8 @@ def _stuck_partitions(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) ->
             "partition": stuck.partition,
             "offset": stuck.offset,
             "pod": worker.pod,
+            "reason": stuck.reason,
+            "message": stuck.message[:STUCK_MESSAGE_MAX],
             "since": times.to_text(stuck.since),
         }
         for worker in facts.workers

@@ -492,11 +492,12 @@ def test_unknown_state_is_no_transition() -> None:
 
 
 def test_stuck_partitions_stay_while_their_worker_cannot_be_asked() -> None:
-    stuck = StuckPartition(topic="orders", partition=2, offset=7, since=NOW - 90)
+    why = {"reason": "WriteFailed", "message": "topic orders-done is not there"}
+    stuck = StuckPartition(topic="orders", partition=2, offset=7, since=NOW - 90, **why)
     telling = WorkerObservation(pod="orders-1", stuck=(stuck,))
     before = project(facts(workers=(telling,)))
     assert condition(before, "Stuck") == ("True", "PartitionStuck")
-    assert "orders-2 at 7" in message(before, "Stuck")
+    assert message(before, "Stuck").endswith("orders-2 at 7: WriteFailed: topic orders-done is not there")
     silent = project(facts(workers=()), before, NOW + 5)
     assert silent["stuckPartitions"] == before["stuckPartitions"]
     mended = project(facts(workers=(replace(telling, stuck=()),)), silent, NOW + 10)

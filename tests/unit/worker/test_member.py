@@ -136,12 +136,14 @@ def test_member_tells_held_partitions_and_hung_handlers() -> None:
         "partition": 1,
         "offset": 9,
         "reason": "HandlerTimeout",
+        "message": "its handler does not return",
         "since": "2023-11-14T22:13:20.000Z",
     }
     assert [(each["partition"], each["offset"], each["reason"]) for each in stuck[1:]] == [
         (0, 0, "Unacknowledged"),
         (1, 0, "Unacknowledged"),
     ]
+    assert all("acknowledge" in each["message"] for each in stuck[1:]), stuck
 
 
 def test_worker_between_sessions_tells_why() -> None:
