@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Final
 
 from fleet_consumer.worker import offsets_command, redrive_command
-from fleet_consumer.worker.local_options import EXAMPLES, add_local_options
+from fleet_consumer.worker.local.options import EXAMPLES, add_local_options
 from fleet_consumer.worker.role import Role
 
 DEFAULT_CONFIG: Final = "/etc/consumer-fleet/worker.json"
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.local is not None:
         if options.role != Role.MAIN.value:
             parser.error("--role is for --config; --local runs both roles by itself with --retry or --retry-policy")
-        from fleet_consumer.worker.local import run_local
+        from fleet_consumer.worker.local.running import run_local
 
         return run_local(options, os.environ)
     return _run(options.config, Role(options.role))

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from fleet_consumer.section import SettingsInvalid
-from fleet_consumer.worker import local_retries
 from fleet_consumer.worker.cli import _parser, main
 from fleet_consumer.worker.config import WorkerConfig, parse_config
-from fleet_consumer.worker.local import Progress, settings_of
-from fleet_consumer.worker.local_retries import Counts
+from fleet_consumer.worker.local import retries as local_retries
+from fleet_consumer.worker.local.retries import Counts
+from fleet_consumer.worker.local.running import Progress, settings_of
 from fleet_consumer.worker.member import WorkerState
 from fleet_consumer.worker.stats import Stats
 

@@ -15,8 +15,8 @@ import yaml
 
 from fleet_consumer.retry.policy import parse_policies
 from fleet_consumer.section import SettingsInvalid
-from fleet_consumer.worker.local_policy import LocalPolicy, parse_manifest, policy_of
-from fleet_consumer.worker.local_topics import drifted, wanted_topics
+from fleet_consumer.worker.local.policy import LocalPolicy, parse_manifest, policy_of
+from fleet_consumer.worker.local.topics import drifted, wanted_topics
 from fleet_operator.api.v1alpha1 import RetryPolicy
 from fleet_operator.planning import retry_topics
 from fleet_operator.planning.retry_intent import RetryIntent, delays_of
@@ -311,7 +311,7 @@ def test_without_pyyaml_json_is_read_and_yaml_told_what_is_missing(
 ) -> None:
     """As in the worker's image."""
     monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.delitem(sys.modules, "fleet_consumer.worker.local_manifest", raising=False)
+    monkeypatch.delitem(sys.modules, "fleet_consumer.worker.local.manifest", raising=False)
     assert "pip install pyyaml" in asked_in_vain(retry_policy=write(tmp_path, POLICY))
     found = asked(retry_policy=write(tmp_path, json.dumps(manifest({"sequence": ["5s"]}))))
     assert found is not None

@@ -131,7 +131,7 @@ def read_manifest(path: str) -> dict[str, Any]:
 def _documents(text: str) -> list[Any]:
     """JSON is read as well, and without PyYAML."""
     try:
-        from fleet_consumer.worker.local_manifest import documents
+        from fleet_consumer.worker.local.manifest import documents
     except ImportError:
         try:
             return [json.loads(text)]

@@ -24,7 +24,7 @@ from fleet_consumer.wire.incremental_alter_configs import (
 )
 from fleet_consumer.wire.metadata import MetadataResponseTopic
 from fleet_consumer.worker.config import WorkerConfig
-from fleet_consumer.worker.local_policy import DAY_SECONDS, LocalPolicy
+from fleet_consumer.worker.local.policy import DAY_SECONDS, LocalPolicy
 from fleet_consumer.worker.settings import connection_settings
 
 ASK_S: Final = 10.0

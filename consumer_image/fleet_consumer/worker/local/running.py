@@ -3,7 +3,7 @@
 The options become the same settings that the operator writes, and the same process runs them: checked first, committed
 the same way, failed records in the failed topic. What the operator would have done beside it, making the managed
 topics, is done here; when they cannot be made, nothing is started, because a failed record would have nowhere to go.
-With a retry policy a second process is the retry worker (`local_retries`).
+With a retry policy a second process is the retry worker (`retries`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from fleet_consumer.section import SettingsInvalid
 from fleet_consumer.worker.check import EXIT_PASSED, EXIT_SURROUNDINGS, CheckResult, examine
 from fleet_consumer.worker.config import parse_config
 from fleet_consumer.worker.connection_options import connection_of
-from fleet_consumer.worker.local_policy import LocalPolicy, policy_of
-from fleet_consumer.worker.local_retries import Counts, RetryProcess, prepare
-from fleet_consumer.worker.local_topics import Managed, TopicsUnusable, prepare_topics
-from fleet_consumer.worker.local_waiting import Waiting
+from fleet_consumer.worker.local.policy import LocalPolicy, policy_of
+from fleet_consumer.worker.local.retries import Counts, RetryProcess, prepare
+from fleet_consumer.worker.local.topics import Managed, TopicsUnusable, prepare_topics
+from fleet_consumer.worker.local.waiting import Waiting
 from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.process import run_worker
 from fleet_consumer.worker.settings import connection_settings

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Final
 from fleet_consumer.section import SettingsInvalid
 from fleet_consumer.worker.check import EXIT_REVISION
 from fleet_consumer.worker.config import load_config
-from fleet_consumer.worker.local_waiting import Waiting
+from fleet_consumer.worker.local.waiting import Waiting
 from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.process import run_worker
 from fleet_consumer.worker.role import Role
@@ -71,7 +71,7 @@ class RetryProcess:
     def __enter__(self) -> RetryProcess:
         # -P, so that no file of the folder we happen to be in stands in for a library; the handler's own folder comes
         # from the settings. A process group of its own: Ctrl-C is for the main process, which stops it in order.
-        command = [sys.executable, "-P", "-m", "fleet_consumer.worker.local_retries", str(self._folder)]
+        command = [sys.executable, "-P", "-m", "fleet_consumer.worker.local.retries", str(self._folder)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
         self._waiting.start()
         return self
