@@ -1,15 +1,43 @@
-"""What the end-to-end suites share: one cluster with Kafka and the installed operator, made once for the whole run."""
+"""What the end-to-end suites share: one cluster with Kafka and the installed operator, made once for the whole run.
+
+Tests that mostly wait are played at the same time (tests/support/together.py). Those that break something for all, or
+move so many records that they need the machine for themselves, run one by one after them.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from e2e.cluster import Cluster, conditions
+from e2e.cluster import Cluster, CommandFailed, conditions
 from e2e.demo.fleet import FlightFleet
 from e2e.install import Installation
+from e2e.retry_scene import Scene
+from tests.support.programs import API_SERVER, CLUSTER, build_before, is_embedded
+from tests.support.together import play_together
+
+FOLDER = Path(__file__).parent
+AT_ONCE = 3
+TIMEOUT_S = 900
+"""For one test, in seconds: the first may have to make the cluster, and one that is played with others its turn."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    play_together(config, FOLDER, AT_ONCE)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if FOLDER in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S), append=False)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    build_before(session, FOLDER, CLUSTER if is_embedded() else API_SERVER)
 
 
 @pytest.fixture(scope="session")
@@ -27,22 +55,28 @@ def cluster(installation: Installation) -> Cluster:
     return installation.cluster
 
 
-@pytest.fixture
-def fleet_of(installation: Installation) -> Iterator[FleetMaker]:
-    """Makes flight fleets in namespaces of their own; on failure prints what a person would look at first."""
-    maker = FleetMaker(installation)
-    yield maker
-    maker.remove()
+@pytest.fixture(scope="session")
+def scene(installation: Installation) -> Iterator[Scene]:
+    """The groups with retries, each for one test."""
+    made = Scene.make(installation)
+    yield made
+    made.remove()
 
 
-class FleetMaker:
-    """Fleets by name; the name is also that of the namespace, the group and the topics."""
+@pytest.fixture(scope="session")
+def fleets(installation: Installation) -> Fleets:
+    return Fleets(installation)
+
+
+class Fleets:
+    """Makes flight fleets in namespaces of their own; on failure tells what a person would look at first."""
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
-        self.made: list[FlightFleet] = []
 
-    def __call__(self, name: str, *, topics: bool = True, retries: bool = False) -> FlightFleet:
+    @contextmanager
+    def named(self, name: str, *, topics: bool = True, retries: bool = False) -> Iterator[FlightFleet]:
+        """A fleet until the end of the block; the name is also that of the namespace, the group and the topics."""
         fleet = FlightFleet(
             self._installation.cluster,
             namespace=name,
@@ -50,35 +84,26 @@ class FleetMaker:
             name=name,
             retries=retries,
         )
-        fleet.make_tools()
-        if topics:
-            fleet.make_topics()
-        self.made.append(fleet)
-        return fleet
-
-    def describe(self) -> str:
-        """The groups, their conditions, pods and last log lines."""
-        parts = []
-        for fleet in self.made:
-            parts.append(fleet.kubectl("get", "consumergroups,pods,statefulsets", "--output", "wide"))
-            for kind, entry in conditions(fleet.group()).items():
-                parts.append(f"{kind}={entry['status']} {entry['reason']}: {entry['message']}")
-            selector = f"consumerfleet.io/group={fleet.name}"
-            parts.append(fleet.kubectl("logs", "--selector", selector, "--tail=20", "--prefix", "--ignore-errors"))
-        return "\n".join(parts)
-
-    def remove(self) -> None:
-        for fleet in self.made:
-            fleet.cluster.kubectl("delete", "namespace", fleet.namespace, "--wait=false", "--ignore-not-found")
+        try:
+            fleet.make_tools()
+            if topics:
+                fleet.make_topics()
+            yield fleet
+        except Exception as error:
+            error.add_note(f"at the time of the failure:\n{described(fleet)}")
+            raise
+        finally:
+            fleet.cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the fleets' state to the report of a test that failed, while they still exist."""
-    report = yield
-    maker = getattr(item, "funcargs", {}).get("fleet_of")
-    if call.when == "call" and call.excinfo is not None and isinstance(maker, FleetMaker):
-        report.sections.append(("fleets at the time of the failure", maker.describe()))
-    return report
+def described(fleet: FlightFleet) -> str:
+    """The group, its conditions, pods and last log lines."""
+    try:
+        parts = [fleet.kubectl("get", "consumergroups,pods,statefulsets", "--output", "wide")]
+        for kind, entry in conditions(fleet.group()).items():
+            parts.append(f"{kind}={entry['status']} {entry['reason']}: {entry['message']}")
+        selector = f"consumerfleet.io/group={fleet.name}"
+        parts.append(fleet.kubectl("logs", "--selector", selector, "--tail=20", "--prefix", "--ignore-errors"))
+    except CommandFailed as failure:
+        return str(failure)
+    return "\n".join(parts)

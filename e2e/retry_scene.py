@@ -1,4 +1,7 @@
-"""Groups with retries on the cluster of the run: one namespace, one handler that does what a record's value says."""
+"""Groups with retries on the cluster of the run: one namespace, one handler that does what a record's value says.
+
+Each group belongs to one test, and all are made at once, so that their starts and waits overlap.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,16 @@ from e2e.install import Installation
 NAMESPACE: Final = "retries"
 OUTPUT: Final = "retries-done"
 PARTITIONS: Final = 3
+SLOW_SECONDS: Final = 20
+SLEEP_SECONDS: Final = 120
+SLEEP_DELAY: Final = "2m"
+BUDGET: Final = {
+    "maxFailurePercent": 50,
+    "windowSeconds": 10,
+    "minRecords": 20,
+    "action": "Pause",
+    "cooldownSeconds": 3,
+}
 API_VERSION: Final = "consumerfleet.io/v1alpha1"
 
 HANDLER: Final = f'''
@@ -49,13 +62,25 @@ class Scene:
 
     @classmethod
     def make(cls, installation: Installation) -> Scene:
-        """The namespace with its tools, the handler, the KafkaCluster and the dependency."""
+        """The namespace with its tools, the handler, the KafkaCluster, the dependency and all groups, ready."""
         cluster = installation.cluster
         tools = FlightFleet(cluster, namespace=NAMESPACE, consumer_image=installation.consumer_image)
         tools.make_tools()
         scene = cls(cluster, tools)
-        scene.apply(*common(installation.consumer_image))
+        made = groups()
+        names = [body["metadata"]["name"] for body in made]
+        tools.inside("create-topics", "--partitions", str(PARTITIONS), *names, OUTPUT)
+        scene.apply(*common(installation.consumer_image), *policies(), *made)
+        scene.wait_ready(*names)
         return scene
+
+    def remove(self) -> None:
+        """Everything, without waiting for the end of it."""
+        self.cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false", "--ignore-not-found")
+
+    def drop(self, *groups: str) -> None:
+        """Let groups go, without waiting for it: nobody needs their workers any more."""
+        self.kubectl("delete", "consumergroups.consumerfleet.io", *groups, "--wait=false", "--ignore-not-found")
 
     def apply(self, *bodies: dict[str, Any]) -> None:
         self.cluster.apply(bodies, namespace=NAMESPACE)
@@ -86,6 +111,10 @@ class Scene:
         prefix = f"_fleet.{group}."
         return {name.removeprefix(prefix): topic for name, topic in self.tools.inside("topics", prefix).items()}
 
+    def appended(self, group: str, delay: str) -> int:
+        """Records that a delay topic has ever taken: this stays, however slowly somebody looks."""
+        return len(self.read(f"_fleet.{group}.retry.{delay}"))
+
     def waiting(self, group: str) -> int:
         """Records that the retry workers have not committed, asked of the brokers."""
         topics = [f"_fleet.{group}.{name}" for name in self.topics(group) if name != "failed"]
@@ -108,7 +137,7 @@ class Scene:
                     assert seen.get(kind, ("",))[0] == "True", (group, kind, seen.get(kind))
             return True
 
-        eventually(probe, timeout_s=180, what=f"{', '.join(groups)} are ready", poll_s=1.0)
+        eventually(probe, timeout_s=300, what=f"{', '.join(groups)} are ready", poll_s=1.0)
 
     def pods(self, group: str) -> dict[str, tuple[str, int]]:
         """Uid and restarts of each of a group's workers: equal before and after means that nothing touched them."""
@@ -121,6 +150,21 @@ class Scene:
             )
             for pod in pods
         }
+
+    def wait_pods(self, group: str, *names: str) -> dict[str, tuple[str, int]]:
+        """Until a group's workers are these, and have started; what `pods` says of them."""
+        selector = f"consumerfleet.io/group={group},app.kubernetes.io/component in (worker,retry)"
+
+        def ready() -> bool:
+            found = self.cluster.list("pods", namespace=NAMESPACE, selector=selector)
+            seen = [
+                pod["metadata"]["name"] for pod in found if conditions(pod).get("Ready", {}).get("status") == "True"
+            ]
+            assert sorted(seen) == sorted(names), seen
+            return True
+
+        eventually(ready, timeout_s=120, what=f"{', '.join(names)} are ready")
+        return self.pods(group)
 
     def deliveries(self, group: str) -> Counter[str]:
         """How often each value was handed to a handler, from the logs of all workers that still exist."""
@@ -140,7 +184,7 @@ class Scene:
                 return not up
             return up
 
-        eventually(switched, timeout_s=60, what=f"the dependency is {'up' if up else 'down'}")
+        eventually(switched, timeout_s=120, what=f"the dependency is {'up' if up else 'down'}")
 
     def table(self, *arguments: str) -> dict[str, str]:
         """The only row of a `kubectl get`, by column; only for columns whose values have no blanks."""
@@ -186,6 +230,33 @@ def dependency(*, up: bool) -> dict[str, Any]:
     port = {"port": 8080, "targetPort": 8080 if up else 8081}
     spec = {"selector": {"app": "dependency"}, "ports": [port]}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "dependency"}, "spec": spec}
+
+
+def policies() -> list[dict[str, Any]]:
+    """The policies of all groups, by how they wait."""
+    return [
+        policy("steps", "1s", "2s", "5s"),
+        policy("edited", "1s", "2s", "5s"),
+        policy("short", "1s"),
+        policy("slow", f"{SLOW_SECONDS}s"),
+        policy("sleepy", SLEEP_DELAY),
+        policy("never", "1h"),
+        policy("careful", "1s", "1s", "1s", budget=BUDGET),
+    ]
+
+
+def groups() -> list[dict[str, Any]]:
+    """The groups, one for each test, or two."""
+    return [
+        group("walking", "steps"),
+        group("edited", "edited"),
+        group("redriven", "short"),
+        group("restarted", "slow"),
+        group("sleeping", "sleepy", least=0),
+        group("drained", "slow", deletion={"retryTopics": "Drain", "timeoutSeconds": 120}),
+        group("erased", "never", deletion={"retryTopics": "Delete", "group": "Delete"}),
+        group("dependent", "careful"),
+    ]
 
 
 def policy(name: str, *sequence: str, **spec: Any) -> dict[str, Any]:

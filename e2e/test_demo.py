@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
-import pytest
-
-from e2e.conftest import FleetMaker
+from e2e.cluster import eventually
+from e2e.conftest import Fleets
+from e2e.demo.fleet import FlightFleet
 from e2e.demo.flights import CANCELLED
 
+COLUMNS = ["NAME", "STATE", "REPLICAS", "TARGET", "PARTS", "LAG", "BEHIND", "LIMIT", "READY"]
 
-@pytest.mark.timeout(900)  # a minute on a calm machine for each half, and the cluster may have to be made first
-def test_quiet_run_processes_every_flight_exactly_once(fleet_of: FleetMaker) -> None:
+
+def wait_shown(fleet: FlightFleet) -> None:
+    """Until a user's table shows the group at work."""
+
+    def shown() -> bool:
+        columns = fleet.kubectl("get", "consumergroups")
+        header, row = (line.split() for line in columns.splitlines())
+        assert header[:9] == COLUMNS, columns
+        assert row[:2] == ["flights", "Stable"], columns
+        return True
+
+    eventually(shown, timeout_s=30, what="the table shows the group")
+
+
+def test_quiet_run_processes_every_flight_exactly_once(fleets: Fleets) -> None:
     """336,776 flights in, 328,521 out, 8,255 cancelled ones tried four times and failed, none lost and none twice.
 
     Then the handler is mended, and a Redrive brings the 8,255 out as well.
     """
-    fleet = fleet_of("flights", retries=True)
-    fleet.make_group()
-    fleet.wait_stable(members=2)
-    fleet.produce()
-    fleet.wait_drained()
-    count = fleet.count()
-    print(count.line())
-    assert count.line() == "demo: in=336776 done=328521 failed=8255 lost=0 duplicated=0"
-    assert count.adds_up()
-    columns = fleet.kubectl("get", "consumergroups")
-    header, row = (line.split() for line in columns.splitlines())
-    assert header[:9] == ["NAME", "STATE", "REPLICAS", "TARGET", "PARTS", "LAG", "BEHIND", "LIMIT", "READY"], columns
-    assert row[:2] == ["flights", "Stable"], columns
+    with fleets.named("flights", retries=True) as fleet:
+        fleet.make_group()
+        fleet.wait_stable(members=2)
+        fleet.produce()
+        fleet.wait_drained()
+        count = fleet.count()
+        print(count.line())
+        assert count.line() == "demo: in=336776 done=328521 failed=8255 lost=0 duplicated=0"
+        assert count.adds_up()
+        wait_shown(fleet)
 
-    fleet.mend()
-    fleet.start_redrive()
-    status = fleet.wait_redriven()
-    assert (status["selected"], status["moved"], status["remaining"]) == (CANCELLED, CANCELLED, 0), status
-    fleet.wait_drained()
-    after = fleet.count()
-    print(after.line("demo, redriven"))
-    assert after.line() == "demo: in=336776 done=336776 failed=0 lost=0 duplicated=0"
-    assert after.adds_up_redriven()
+        fleet.mend()
+        fleet.start_redrive()
+        status = fleet.wait_redriven()
+        assert (status["selected"], status["moved"], status["remaining"]) == (CANCELLED, CANCELLED, 0), status
+        fleet.wait_drained()
+        after = fleet.count()
+        print(after.line("demo, redriven"))
+        assert after.line() == "demo: in=336776 done=336776 failed=0 lost=0 duplicated=0"
+        assert after.adds_up_redriven()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import subprocess
+import time
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from e2e.cluster import Cluster, conditions, eventually
-from e2e.conftest import FleetMaker
+from e2e.conftest import Fleets
 from e2e.demo.fleet import FlightFleet
 from e2e.install import Installation
 
 WITHIN_SECONDS = 30
+AT_REST_SECONDS = 8
 QUIET_SECONDS = 65
 WRITES_IN_QUIET_MAX = 1
 
@@ -39,33 +43,31 @@ def pod_identities(fleet: FlightFleet) -> dict[str, tuple[str, int]]:
     }
 
 
-def test_bad_handler_in_a_new_revision_leaves_the_old_fleet_running(fleet_of: FleetMaker, cluster: Cluster) -> None:
+def test_bad_handler_in_a_new_revision_leaves_the_old_fleet_running(fleets: Fleets, cluster: Cluster) -> None:
     """With one replica there is nothing to hide behind: the new revision must be refused before the pod is touched."""
-    fleet = fleet_of("mistaken")
-    handler, kafka, group = fleet.manifests()
-    group["spec"]["replicas"] = 1
-    cluster.apply([handler, kafka, group], namespace=fleet.namespace)
-    fleet.wait_stable(members=1)
-    before = pod_identities(fleet)
+    with fleets.named("mistaken") as fleet:
+        handler, kafka, group = fleet.manifests()
+        group["spec"]["replicas"] = 1
+        cluster.apply([handler, kafka, group], namespace=fleet.namespace)
+        fleet.wait_stable(members=1)
+        before = pod_identities(fleet)
 
-    wrong = copy.deepcopy(group)
-    wrong["spec"]["handler"]["python"]["callable"] = "handler:no_such_function"
-    cluster.apply([wrong], namespace=fleet.namespace)
-    message = wait_condition(cluster, fleet, "Degraded", "True", "RevisionRejected")
-    assert "no_such_function" in message
-    assert pod_identities(fleet) == before
-    assert conditions(fleet.group())["Ready"]["status"] == "True"
+        wrong = copy.deepcopy(group)
+        wrong["spec"]["handler"]["python"]["callable"] = "handler:no_such_function"
+        cluster.apply([wrong], namespace=fleet.namespace)
+        message = wait_condition(cluster, fleet, "Degraded", "True", "RevisionRejected")
+        assert "no_such_function" in message
+        assert pod_identities(fleet) == before
+        wait_condition(cluster, fleet, "Ready", "True", "FleetReady")
 
-    fleet.produce()
-    fleet.wait_drained()
-    assert pod_identities(fleet) == before
-    assert fleet.count().adds_up()
+        fleet.produce()
+        fleet.wait_drained()
+        assert pod_identities(fleet) == before
+        assert fleet.count().adds_up()
 
-    cluster.apply([group], namespace=fleet.namespace)
-    eventually(
-        lambda: conditions(fleet.group())["Degraded"]["status"] == "False", timeout_s=WITHIN_SECONDS, what="mended"
-    )
-    assert pod_identities(fleet) == before
+        cluster.apply([group], namespace=fleet.namespace)
+        wait_condition(cluster, fleet, "Degraded", "False", "AsWanted")
+        assert pod_identities(fleet) == before
 
 
 def failing_objects(fleet: FlightFleet) -> list[dict[str, Any]]:
@@ -104,24 +106,40 @@ def failing_objects(fleet: FlightFleet) -> list[dict[str, Any]]:
     ]
 
 
-def test_each_failure_is_a_condition_with_its_reason_and_then_quiet(fleet_of: FleetMaker, cluster: Cluster) -> None:
-    fleet = fleet_of("failing")
-    cluster.apply(failing_objects(fleet), namespace=fleet.namespace)
-    expected = {
-        "bad-handler": ("Ready", "HandlerNotCallable", "no_such_function"),
-        "no-topic": ("TopicsReady", "TopicNotFound", "no-such-topic"),
-        "no-cluster": ("ClusterReachable", "ClusterNotFound", "nowhere"),
-        "wrong-password": ("ClusterReachable", "AuthenticationFailed", "alice"),
-        "broker-away": ("ClusterReachable", "BrokerUnreachable", "kafka.kafka.svc.cluster.local:9"),
-    }
-    for name, (kind, reason, named) in expected.items():
-        message = wait_condition(cluster, fleet, kind, "False", reason, name=name)
-        assert named in message, message
-        if kind != "Ready":
-            wait_condition(cluster, fleet, "Ready", "False", reason, name=name)
-    writes = count_writes(fleet, seconds=QUIET_SECONDS)
-    assert {name: writes[name] for name in expected if writes[name] > WRITES_IN_QUIET_MAX} == {}
-    assert "not-her-secret" not in fleet.kubectl("get", "consumergroups,kafkaclusters,events", "--output", "yaml")
+@pytest.mark.together
+def test_each_failure_is_a_condition_with_its_reason_and_then_quiet(fleets: Fleets, cluster: Cluster) -> None:
+    with fleets.named("failing") as fleet:
+        cluster.apply(failing_objects(fleet), namespace=fleet.namespace)
+        expected = {
+            "bad-handler": ("Ready", "HandlerNotCallable", "no_such_function"),
+            "no-topic": ("TopicsReady", "TopicNotFound", "no-such-topic"),
+            "no-cluster": ("ClusterReachable", "ClusterNotFound", "nowhere"),
+            "wrong-password": ("ClusterReachable", "AuthenticationFailed", "alice"),
+            "broker-away": ("ClusterReachable", "BrokerUnreachable", "kafka.kafka.svc.cluster.local:9"),
+        }
+        for name, (kind, reason, named) in expected.items():
+            message = wait_condition(cluster, fleet, kind, "False", reason, name=name)
+            assert named in message, message
+            if kind != "Ready":
+                wait_condition(cluster, fleet, "Ready", "False", reason, name=name)
+        wait_at_rest(fleet)
+        writes = count_writes(fleet, seconds=QUIET_SECONDS)
+        assert {name: writes[name] for name in expected if writes[name] > WRITES_IN_QUIET_MAX} == {}
+        assert "not-her-secret" not in fleet.kubectl("get", "consumergroups,kafkaclusters,events", "--output", "yaml")
+
+
+def wait_at_rest(fleet: FlightFleet) -> None:
+    """Until what was told is written as it stays: routine writes come five seconds apart."""
+    seen, since = "", time.monotonic()
+
+    def at_rest() -> bool:
+        nonlocal seen, since
+        versions = fleet.kubectl("get", "consumergroups", "--output", "jsonpath={.items[*].metadata.resourceVersion}")
+        if versions != seen:
+            seen, since = versions, time.monotonic()
+        return time.monotonic() - since > AT_REST_SECONDS
+
+    eventually(at_rest, timeout_s=60, what="nothing more to be written")
 
 
 def count_writes(fleet: FlightFleet, *, seconds: int) -> Counter[str]:
@@ -135,20 +153,20 @@ def count_writes(fleet: FlightFleet, *, seconds: int) -> Counter[str]:
 
 
 def test_silent_broker_is_told_and_the_fleet_goes_on_when_it_answers_again(
-    fleet_of: FleetMaker, installation: Installation, cluster: Cluster
+    fleets: Fleets, installation: Installation, cluster: Cluster
 ) -> None:
     """A broker that stops answering costs no pod: status says so and keeps what it knew, and all recovers by itself."""
-    fleet = fleet_of("patient")
-    fleet.make_group()
-    fleet.wait_stable(members=2)
-    before = pod_identities(fleet)
-    with installation.paused_container(namespace="kafka", pod="kafka-0"):
-        wait_condition(cluster, fleet, "ClusterReachable", "False", "BrokerUnreachable")
-        status = fleet.group()["status"]
-        assert status["memberCount"] == 2
-        assert status["partitions"] == 12
-    fleet.wait_stable(members=2)
-    fleet.produce()
-    fleet.wait_drained()
-    assert pod_identities(fleet) == before
-    assert fleet.count().lost == 0
+    with fleets.named("patient") as fleet:
+        fleet.make_group()
+        fleet.wait_stable(members=2)
+        before = pod_identities(fleet)
+        with installation.paused_container(namespace="kafka", pod="kafka-0"):
+            wait_condition(cluster, fleet, "ClusterReachable", "False", "BrokerUnreachable")
+            status = fleet.group()["status"]
+            assert status["memberCount"] == 2
+            assert status["partitions"] == 12
+        fleet.wait_stable(members=2)
+        fleet.produce()
+        fleet.wait_drained()
+        assert pod_identities(fleet) == before
+        assert fleet.count().lost == 0

@@ -7,8 +7,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from e2e.cluster import eventually
-from e2e.conftest import FleetMaker
+import pytest
+
+from e2e.cluster import conditions, eventually
+from e2e.conftest import Fleets
 from e2e.demo.fleet import FlightFleet
 from e2e.demo.flights import CANCELLED, FLIGHTS
 from e2e.install import Installation
@@ -31,7 +33,7 @@ def records_flowing(fleet: FlightFleet) -> Iterator[None]:
     thread = threading.Thread(target=feed, name="feed")
     thread.start()
     try:
-        eventually(lambda: fleet.lag()["end"] > 10_000, timeout_s=60, what="records flow")
+        eventually(lambda: fleet.lag()["end"] > 10_000, timeout_s=120, what="records flow")
         yield
     finally:
         thread.join()
@@ -60,31 +62,38 @@ def assert_every_duplicate_is_explained(repeated: Sequence[tuple[int, int]], res
 
 
 def test_scaling_deleting_and_killing_while_records_flow_loses_nothing(
-    fleet_of: FleetMaker, installation: Installation
+    fleets: Fleets, installation: Installation
 ) -> None:
     """Scale to three, delete a pod, kill -9 a worker: nothing lost, one owner each, duplicates explained."""
-    fleet = fleet_of("shaken")
-    fleet.make_group()
-    fleet.wait_stable(members=2)
-    logs: list[str] = []
-    with records_flowing(fleet):
-        fleet.kubectl("scale", "kcg/shaken", "--replicas=3")
-        fleet.wait_stable(members=3)
-        logs.append(fleet.kubectl("logs", "shaken-0"))
-        fleet.kubectl("delete", "pod", "shaken-0")
-        fleet.wait_stable(members=3)
+    with fleets.named("shaken") as fleet:
+        fleet.make_group()
+        fleet.wait_stable(members=2)
+        logs: list[str] = []
+        with records_flowing(fleet):
+            fleet.kubectl("scale", "kcg/shaken", "--replicas=3")
+            fleet.wait_stable(members=3)
+            logs.append(fleet.kubectl("logs", "shaken-0"))
+            fleet.kubectl("delete", "pod", "shaken-0")
+            eventually(lambda: is_ready(fleet, "shaken-0"), timeout_s=90, what="another shaken-0")
+            fleet.wait_stable(members=3)
 
-        before = restarts(fleet, "shaken-1")
-        installation.kill_container(namespace="shaken", pod="shaken-1")
-        eventually(lambda: restarts(fleet, "shaken-1") > before, timeout_s=60, what="shaken-1 restarted")
-        fleet.wait_stable(members=3)
-    fleet.wait_drained()
-    count = fleet.count()
-    print(count.line())
-    assert (count.given, count.done, count.failed, count.lost) == (FLIGHTS, FLIGHTS - CANCELLED, CANCELLED, 0)
-    logs += [fleet.kubectl("logs", f"shaken-{ordinal}") for ordinal in range(3)]
-    logs.append(fleet.kubectl("logs", "shaken-1", "--previous"))
-    assert_every_duplicate_is_explained(count.repeated, resumed_positions(fleet, logs))
+            before = restarts(fleet, "shaken-1")
+            installation.kill_container(namespace="shaken", pod="shaken-1")
+            eventually(lambda: restarts(fleet, "shaken-1") > before, timeout_s=90, what="shaken-1 restarted")
+            fleet.wait_stable(members=3)
+        fleet.wait_drained()
+        count = fleet.count()
+        print(count.line())
+        assert (count.given, count.done, count.failed, count.lost) == (FLIGHTS, FLIGHTS - CANCELLED, CANCELLED, 0)
+        logs += [fleet.kubectl("logs", f"shaken-{ordinal}") for ordinal in range(3)]
+        logs.append(fleet.kubectl("logs", "shaken-1", "--previous"))
+        assert_every_duplicate_is_explained(count.repeated, resumed_positions(fleet, logs))
+
+
+def is_ready(fleet: FlightFleet, pod: str) -> bool:
+    """Whether a pod is there and ready; `kubectl delete` has waited for the end of the one before."""
+    found = fleet.cluster.get("pod", pod, namespace=fleet.namespace)
+    return conditions(found).get("Ready", {}).get("status") == "True"
 
 
 def restarts(fleet: FlightFleet, pod: str) -> int:
@@ -93,25 +102,26 @@ def restarts(fleet: FlightFleet, pod: str) -> int:
     return sum(entry["restartCount"] for entry in statuses)
 
 
-def test_deleted_group_takes_every_child_with_it(fleet_of: FleetMaker) -> None:
+@pytest.mark.together
+def test_deleted_group_takes_every_child_with_it(fleets: Fleets) -> None:
     """Owner references do the clean-up; no finalizer keeps anything Terminating."""
-    fleet = fleet_of("leaving")
-    fleet.make_group()
-    fleet.wait_stable(members=2)
-    fleet.kubectl("delete", "kcg/leaving", "--timeout=30s")
+    with fleets.named("leaving") as fleet:
+        fleet.make_group()
+        fleet.wait_stable(members=2)
+        fleet.kubectl("delete", "kcg/leaving", "--timeout=90s")
 
-    def children() -> str:
-        kinds = "statefulsets,services,configmaps,poddisruptionbudgets,pods,controllerrevisions"
-        selector = "app.kubernetes.io/managed-by=consumer-fleet"
-        return fleet.kubectl("get", kinds, "--selector", selector, "--no-headers", "--ignore-not-found")
+        def children() -> str:
+            kinds = "statefulsets,services,configmaps,poddisruptionbudgets,pods,controllerrevisions"
+            selector = "app.kubernetes.io/managed-by=consumer-fleet"
+            return fleet.kubectl("get", kinds, "--selector", selector, "--no-headers", "--ignore-not-found")
 
-    eventually(lambda: children() == "", timeout_s=60, what="no child is left")
-    fleet.cluster.kubectl("delete", "namespace", "leaving", "--timeout=60s")
+        eventually(lambda: children() == "", timeout_s=90, what="no child is left")
+        fleet.cluster.kubectl("delete", "namespace", "leaving", "--timeout=110s")
 
 
-def test_operator_killed_in_the_middle_goes_on_where_it_was(fleet_of: FleetMaker, installation: Installation) -> None:
+def test_operator_killed_in_the_middle_goes_on_where_it_was(fleets: Fleets, installation: Installation) -> None:
     """A group applied while the operator is dead is picked up by the next one; nothing has to be repeated by hand."""
-    fleet = fleet_of("orphaned")
-    installation.kill_operator()
-    fleet.make_group()
-    fleet.wait_stable(members=2)
+    with fleets.named("orphaned") as fleet:
+        installation.kill_operator()
+        fleet.make_group()
+        fleet.wait_stable(members=2)

@@ -6,10 +6,11 @@ import copy
 import secrets
 from typing import Any
 
+import pytest
 import yaml
 
 from e2e.cluster import ROOT, conditions, eventually
-from e2e.conftest import FleetMaker
+from e2e.conftest import Fleets
 from e2e.demo.fleet import FlightFleet, owned_partitions
 
 HTTP_EXAMPLE = ROOT / "examples" / "http"
@@ -62,86 +63,100 @@ def wait_values(fleet: FlightFleet, topic: str, wanted: set[str]) -> None:
         assert set(found) == wanted, found
         return True
 
-    eventually(probe, timeout_s=60, what=f"{topic} holds {sorted(wanted)}")
+    eventually(probe, timeout_s=90, what=f"{topic} holds {sorted(wanted)}")
 
 
-def test_http_handler_serves_its_worker_as_a_native_sidecar(fleet_of: FleetMaker) -> None:
+@pytest.mark.together
+def test_http_handler_serves_its_worker_as_a_native_sidecar(fleets: Fleets) -> None:
     """The example: a tiny server of the standard library, on the port that the worker would have taken for itself."""
-    fleet = fleet_of("served")
-    kafka, group = yaml.safe_load_all((HTTP_EXAMPLE / "fleet.yaml").read_text())
-    group["metadata"]["name"], group["spec"]["topics"] = fleet.name, [fleet.source]
-    group["spec"]["handler"]["outputs"] = [fleet.output]
-    (handler,) = group["spec"]["template"]["containers"]
-    handler |= {"image": fleet.consumer_image, "env": [{"name": "OUTPUT", "value": fleet.output}]}
-    server = config_map("orders-server", "server.py", (HTTP_EXAMPLE / "server.py").read_text())
-    fleet.cluster.apply([server, kafka, group], namespace=fleet.namespace)
-    status = fleet.wait_stable(members=2)
-    assert status["assignor"] == "cooperative-sticky"
-    pod = fleet.cluster.get("pod", "served-0", namespace=fleet.namespace) or {}
-    assert [each["name"] for each in pod["spec"]["containers"]] == ["worker"]
-    assert [each["name"] for each in pod["spec"]["initContainers"]] == ["handler"]
-    fleet.inside("write", "--topic", fleet.source, stdin=b"one tea\n   \ntwo teas\n")
-    wait_values(fleet, fleet.output, {"ONE TEA", "TWO TEAS"})
-    wait_values(fleet, fleet.failed, {"   "})
-    # The operator reaches the worker on the port that the handler has left it: only a worker tells the generation.
-    eventually(lambda: fleet.group()["status"].get("generation"), timeout_s=150, what="a worker tells its generation")
+    with fleets.named("served") as fleet:
+        kafka, group = yaml.safe_load_all((HTTP_EXAMPLE / "fleet.yaml").read_text())
+        group["metadata"]["name"], group["spec"]["topics"] = fleet.name, [fleet.source]
+        group["spec"]["handler"]["outputs"] = [fleet.output]
+        (handler,) = group["spec"]["template"]["containers"]
+        handler |= {"image": fleet.consumer_image, "env": [{"name": "OUTPUT", "value": fleet.output}]}
+        server = config_map("orders-server", "server.py", (HTTP_EXAMPLE / "server.py").read_text())
+        fleet.cluster.apply([server, kafka, group], namespace=fleet.namespace)
+        status = fleet.wait_stable(members=2)
+        assert status["assignor"] == "cooperative-sticky"
+        pod = fleet.cluster.get("pod", "served-0", namespace=fleet.namespace) or {}
+        assert [each["name"] for each in pod["spec"]["containers"]] == ["worker"]
+        assert [each["name"] for each in pod["spec"]["initContainers"]] == ["handler"]
+        fleet.inside("write", "--topic", fleet.source, stdin=b"one tea\n   \ntwo teas\n")
+        wait_values(fleet, fleet.output, {"ONE TEA", "TWO TEAS"})
+        wait_values(fleet, fleet.failed, {"   "})
+        # The operator reaches the worker on the port that the handler has left it: only a worker tells the generation.
+        eventually(
+            lambda: fleet.group()["status"].get("generation"), timeout_s=240, what="a worker tells its generation"
+        )
 
 
-def test_http_handler_without_its_container_is_told_and_starts_nothing(fleet_of: FleetMaker) -> None:
-    fleet = fleet_of("unserved")
-    kafka, group = objects(fleet)
-    group["spec"]["handler"]["http"] = {}
-    fleet.cluster.apply([kafka, group], namespace=fleet.namespace)
+@pytest.mark.together
+def test_http_handler_without_its_container_is_told_and_starts_nothing(fleets: Fleets) -> None:
+    with fleets.named("unserved") as fleet:
+        kafka, group = objects(fleet)
+        group["spec"]["handler"]["http"] = {}
+        fleet.cluster.apply([kafka, group], namespace=fleet.namespace)
 
-    def probe() -> bool:
-        seen = conditions(fleet.group()).get("Ready", {})
-        assert (seen.get("status"), seen.get("reason")) == ("False", "HandlerContainerNotFound"), seen
-        return True
+        def probe() -> bool:
+            seen = conditions(fleet.group()).get("Ready", {})
+            assert (seen.get("status"), seen.get("reason")) == ("False", "HandlerContainerNotFound"), seen
+            return True
 
-    eventually(probe, timeout_s=30, what="the missing container is told")
-    assert fleet.cluster.list("pods", namespace=fleet.namespace, selector="consumerfleet.io/group=unserved") == []
+        eventually(probe, timeout_s=60, what="the missing container is told")
+        assert fleet.cluster.list("pods", namespace=fleet.namespace, selector="consumerfleet.io/group=unserved") == []
 
 
-def test_m13_random_assignor_of_a_config_map_runs_in_pods(fleet_of: FleetMaker) -> None:
+@pytest.mark.together
+def test_m13_random_assignor_of_a_config_map_runs_in_pods(fleets: Fleets) -> None:
     """M13, with an asynchronous handler from the same source."""
-    fleet = fleet_of("random")
-    kafka, group = objects(fleet)
-    group["spec"]["handler"] |= {
-        "python": {"callable": "mine:handle", "configMapRef": {"name": "mine"}},
-        "concurrency": 8,
-    }
-    group["spec"]["consumer"] = {"classic": {"assignors": ["mine:RandomAssignor"]}}
-    fleet.cluster.apply(
-        [config_map("mine", "mine.py", RANDOM.replace("OUTPUT", fleet.output)), kafka, group], namespace=fleet.namespace
-    )
-    status = fleet.wait_stable(members=2)
-    assert status["assignor"] == "random"
-    assert owned_partitions(status) == list(range(12))
-    fleet.inside("write", "--topic", fleet.source, stdin=b"one tea\ntwo teas\n")
-    wait_values(fleet, fleet.output, {"ONE TEA", "TWO TEAS"})
+    with fleets.named("random") as fleet:
+        kafka, group = objects(fleet)
+        group["spec"]["handler"] |= {
+            "python": {"callable": "mine:handle", "configMapRef": {"name": "mine"}},
+            "concurrency": 8,
+        }
+        group["spec"]["consumer"] = {"classic": {"assignors": ["mine:RandomAssignor"]}}
+        fleet.cluster.apply(
+            [config_map("mine", "mine.py", RANDOM.replace("OUTPUT", fleet.output)), kafka, group],
+            namespace=fleet.namespace,
+        )
+        status = fleet.wait_stable(members=2)
+        assert status["assignor"] == "random"
+        assert owned_partitions(status) == list(range(12))
+        fleet.inside("write", "--topic", fleet.source, stdin=b"one tea\ntwo teas\n")
+        wait_values(fleet, fleet.output, {"ONE TEA", "TWO TEAS"})
 
 
-def test_pattern_takes_in_a_topic_that_appears_later(fleet_of: FleetMaker) -> None:
+@pytest.mark.together
+def test_pattern_takes_in_a_topic_that_appears_later(fleets: Fleets) -> None:
     """Status counts the topics that match, managed topics never do, and the new one is read from its beginning."""
-    fleet = fleet_of("patterned")
-    kafka, group = objects(fleet)
-    late = f"patterned-{secrets.token_hex(4)}"  # a kept cluster has the topics of earlier runs
-    del group["spec"]["topics"]
-    group["spec"]["topicPattern"] = rf"patterned|{late}|_fleet\..*"
-    group["spec"]["handler"] |= {
-        "python": {"callable": "mine:handle", "configMapRef": {"name": "mine"}},
-        "concurrency": 8,
-    }
-    group["spec"]["consumer"] = {"properties": {"metadata.max.age.ms": "2000"}}
-    fleet.cluster.apply(
-        [config_map("mine", "mine.py", RANDOM.replace("OUTPUT", fleet.output)), kafka, group], namespace=fleet.namespace
-    )
-    status = fleet.wait_stable(members=2)
-    assert (status["assignor"], status["partitions"]) == ("cooperative-sticky", 12)
-    fleet.inside("write", "--topic", "patterned", stdin=b"one tea\n")
-    wait_values(fleet, fleet.output, {"ONE TEA"})
-    fleet.inside("create-topics", "--partitions", "3", late)
-    fleet.inside("write", "--topic", late, stdin=b"two teas\n")
-    wait_values(fleet, fleet.output, {"ONE TEA", "TWO TEAS"})
-    eventually(lambda: fleet.group()["status"]["partitions"] == 15, timeout_s=60, what="its partitions to be counted")
-    assert conditions(fleet.group())["TopicsReady"]["status"] == "True"
+    with fleets.named("patterned") as fleet:
+        kafka, group = objects(fleet)
+        late = f"patterned-{secrets.token_hex(4)}"  # a kept cluster has the topics of earlier runs
+        del group["spec"]["topics"]
+        group["spec"]["topicPattern"] = rf"patterned|{late}|_fleet\..*"
+        group["spec"]["handler"] |= {
+            "python": {"callable": "mine:handle", "configMapRef": {"name": "mine"}},
+            "concurrency": 8,
+        }
+        group["spec"]["consumer"] = {"properties": {"metadata.max.age.ms": "2000"}}
+        fleet.cluster.apply(
+            [config_map("mine", "mine.py", RANDOM.replace("OUTPUT", fleet.output)), kafka, group],
+            namespace=fleet.namespace,
+        )
+        status = fleet.wait_stable(members=2)
+        assert (status["assignor"], status["partitions"]) == ("cooperative-sticky", 12)
+        fleet.inside("write", "--topic", "patterned", stdin=b"one tea\n")
+        wait_values(fleet, fleet.output, {"ONE TEA"})
+        fleet.inside("create-topics", "--partitions", "3", late)
+        fleet.inside("write", "--topic", late, stdin=b"two teas\n")
+        wait_values(fleet, fleet.output, {"ONE TEA", "TWO TEAS"})
+
+        def counted() -> bool:
+            found = fleet.group()
+            assert found["status"].get("partitions") == 15, found["status"]
+            assert conditions(found)["TopicsReady"]["status"] == "True", conditions(found)["TopicsReady"]
+            return True
+
+        eventually(counted, timeout_s=120, what="its partitions to be counted")

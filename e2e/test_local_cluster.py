@@ -116,7 +116,7 @@ def test_second_up_leaves_a_healthy_cluster_alone(cluster: LocalCluster) -> None
 def test_first_process_killed_next_up_brings_back_what_was_stored(cluster: LocalCluster) -> None:
     cluster.access.kubectl("create", "configmap", "kept", "--from-literal=word=here")
     os.kill(first_process(cluster), signal.SIGKILL)
-    wait_until(lambda: processes_of(cluster.instance) == [], what="every process to end", timeout_s=20)
+    wait_until(lambda: processes_of(cluster.instance) == [], what="every process to end", timeout_s=60)
 
     cluster.up()
 
@@ -131,7 +131,7 @@ def test_ended_component_is_reported_and_next_up_restarts_the_node(
     assert state is not None
     kill = ["kill", "-KILL", str(state.components["kube-scheduler"].pid)]
     subprocess.run(enter_command(cluster.instance, kill), check=True)
-    wait_until(lambda: unhealthy(cluster) != [], what="the status to tell of it", timeout_s=10)
+    wait_until(lambda: unhealthy(cluster) != [], what="the status to tell of it", timeout_s=30)
     assert [line for line in unhealthy(cluster) if line.startswith("kube-scheduler: ended with status -9")]
 
     cluster.up()
@@ -190,7 +190,7 @@ def test_up_killed_midway_is_completed_by_the_next(
     instance = second_cluster.instance
     words = [sys.executable, "-m", "e2e.local_cluster", "up", "--name", instance.name]
     with subprocess.Popen(words, cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as interrupted:
-        wait_until(lambda: moment(instance), what=moment.__name__, timeout_s=60, interval_s=0.002)
+        wait_until(lambda: moment(instance), what=moment.__name__, timeout_s=120, interval_s=0.002)
         interrupted.kill()
 
     second_cluster.up()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 from e2e.cluster import ROOT, eventually
-from e2e.conftest import FleetMaker
+from e2e.conftest import Fleets
 
 
 def examples() -> tuple[str, str]:
@@ -16,27 +18,28 @@ def examples() -> tuple[str, str]:
     return fleet, redrive
 
 
-def test_fleet_of_the_readme_upper_cases_its_orders(fleet_of: FleetMaker) -> None:
-    fleet = fleet_of("readme", topics=False)
-    fleet.name, fleet.source, fleet.output = "orders", "orders", "orders-done"
-    fleet.make_topics()
-    orders, redrive = examples()
-    fleet.cluster.apply(orders, namespace=fleet.namespace)
-    fleet.wait_stable(members=2)
-    fleet.inside("write", "--topic", "orders", stdin=b"one tea\ntwo teas\n")
-    values = eventually(
-        lambda: (found := fleet.inside("read", "--topic", "orders-done")["values"]) and len(found) >= 2 and found,
-        timeout_s=30,
-        what="both orders are done",
-    )
-    assert sorted(values) == ["ONE TEA", "TWO TEAS"]
+@pytest.mark.together
+def test_fleet_of_the_readme_upper_cases_its_orders(fleets: Fleets) -> None:
+    with fleets.named("readme", topics=False) as fleet:
+        fleet.name, fleet.source, fleet.output = "orders", "orders", "orders-done"
+        fleet.make_topics()
+        orders, redrive = examples()
+        fleet.cluster.apply(orders, namespace=fleet.namespace)
+        fleet.wait_stable(members=2)
+        fleet.inside("write", "--topic", "orders", stdin=b"one tea\ntwo teas\n")
+        values = eventually(
+            lambda: (found := fleet.inside("read", "--topic", "orders-done")["values"]) and len(found) >= 2 and found,
+            timeout_s=60,
+            what="both orders are done",
+        )
+        assert sorted(values) == ["ONE TEA", "TWO TEAS"]
 
-    fleet.cluster.apply(redrive, namespace=fleet.namespace)
+        fleet.cluster.apply(redrive, namespace=fleet.namespace)
 
-    def ended() -> dict[str, Any] | None:
-        found = fleet.cluster.get("redrives.consumerfleet.io", "mended", namespace=fleet.namespace) or {}
-        status: dict[str, Any] = found.get("status") or {}
-        return status if status.get("phase") == "Succeeded" else None
+        def ended() -> dict[str, Any] | None:
+            found = fleet.cluster.get("redrives.consumerfleet.io", "mended", namespace=fleet.namespace) or {}
+            status: dict[str, Any] = found.get("status") or {}
+            return status if status.get("phase") == "Succeeded" else None
 
-    status = eventually(ended, timeout_s=120, what="the Redrive has ended")
-    assert (status["selected"], status["moved"]) == (0, 0), "no order has failed"
+        status = eventually(ended, timeout_s=180, what="the Redrive has ended")
+        assert (status["selected"], status["moved"]) == (0, 0), "no order has failed"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 
-from e2e.conftest import FleetMaker
+from e2e.conftest import Fleets
 from e2e.install import OPERATOR_NAMESPACE, Installation
 
 
-def test_uninstalled_operator_leaves_nothing_terminating(fleet_of: FleetMaker, installation: Installation) -> None:
+def test_uninstalled_operator_leaves_nothing_terminating(fleets: Fleets, installation: Installation) -> None:
     """The fleet outlives the operator, and can still be deleted afterwards."""
-    fleet = fleet_of("surviving")
-    fleet.make_group()
-    fleet.wait_stable(members=2)
-    fleet.cluster.helm("uninstall", "consumer-fleet", "--namespace", OPERATOR_NAMESPACE, "--wait")
-    assert "surviving-0" in fleet.kubectl("get", "pods")
-    fleet.kubectl("delete", "kcg/surviving", "--ignore-not-found", "--timeout=30s")
-    fleet.cluster.kubectl("delete", "namespace", "surviving", "--timeout=90s")
-    left = json.loads(fleet.cluster.kubectl("get", "namespaces", "--output", "json"))["items"]
-    assert [item["metadata"]["name"] for item in left if item["metadata"]["name"] == "surviving"] == []
+    with fleets.named("surviving") as fleet:
+        fleet.make_group()
+        fleet.wait_stable(members=2)
+        fleet.cluster.helm("uninstall", "consumer-fleet", "--namespace", OPERATOR_NAMESPACE, "--wait")
+        assert "surviving-0" in fleet.kubectl("get", "pods")
+        fleet.kubectl("delete", "kcg/surviving", "--ignore-not-found", "--timeout=90s")
+        fleet.cluster.kubectl("delete", "namespace", "surviving", "--timeout=110s")
+        left = json.loads(fleet.cluster.kubectl("get", "namespaces", "--output", "json"))["items"]
+        assert [item["metadata"]["name"] for item in left if item["metadata"]["name"] == "surviving"] == []

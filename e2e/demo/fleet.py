@@ -102,7 +102,7 @@ class FlightFleet:
             "data": {"inside.py": INSIDE.read_text()},
         }
         self.cluster.apply([source, tools_pod(self.consumer_image)], namespace=self.namespace)
-        self.kubectl("wait", "--for=condition=Ready", f"pod/{TOOLS}", "--timeout=60s")
+        self.kubectl("wait", "--for=condition=Ready", f"pod/{TOOLS}", "--timeout=110s")
 
     def make_topics(self) -> None:
         """The source and the output topic. Operator and brokers make the rest."""
@@ -138,7 +138,7 @@ class FlightFleet:
         """The ConsumerGroup as the API server has it; empty when it is not there."""
         return self.cluster.get("consumergroups.consumerfleet.io", self.name, namespace=self.namespace) or {}
 
-    def wait_stable(self, *, members: int, timeout_s: float = 120.0) -> dict[str, Any]:
+    def wait_stable(self, *, members: int, timeout_s: float = 300.0) -> dict[str, Any]:
         """Wait until the group is Stable and Ready, and so many members own each partition once; return its status.
 
         Stable alone is not the end of a cooperative rebalance: between its two rounds the group is Stable as well,
@@ -154,7 +154,7 @@ class FlightFleet:
             assert seen.get("Ready") == "True", conditions(found).get("Ready")
             owned = owned_partitions(status)
             assert owned, "nobody owns anything"
-            assert owned == list(range(status["partitions"])), owned
+            assert owned == list(range(status.get("partitions", 0))), owned
             return status
 
         return eventually(probe, timeout_s=timeout_s, what=f"{self.name} is Stable, shared by {members} members")
@@ -312,7 +312,7 @@ def owned_partitions(status: Mapping[str, Any]) -> list[int]:
     One that two members claim is there twice.
     """
     found: list[int] = []
-    for member in status["members"]:
+    for member in status.get("members", ()):
         for part in filter(None, member["partitions"].split(",")):
             first, _, last = part.partition("-")
             found += range(int(first), int(last or first) + 1)
