@@ -30,6 +30,7 @@ from fleet_consumer import naming
 from fleet_consumer.brokers import parse_brokers
 from fleet_consumer.net import NetworkClient
 from fleet_consumer.section import Section
+from fleet_consumer.worker.redrive_command import EXIT_SURROUNDINGS
 from fleet_consumer.worker.settings import connection_settings
 from fleet_operator.observe import topic_actions
 from fleet_operator.observe.settings import GroupInterest, retry_interest
@@ -159,6 +160,30 @@ class Secured:
 
         eventually(known, timeout_s=PATIENCE_S, what="the broker to know of the rights")
 
+    def revoke(self, taken: Sequence[Right]) -> None:
+        """Take rights away again, and wait until the broker knows of it."""
+        bindings = [self._binding(right) for right in taken]
+        filters = [
+            AclBindingFilter(
+                each.restype,
+                each.name,
+                each.resource_pattern_type,
+                each.principal,
+                each.host,
+                each.operation,
+                each.permission_type,
+            )
+            for each in bindings
+        ]
+        for done in self._admin.delete_acls(filters).values():
+            done.result(PATIENCE_S)
+
+        def gone() -> bool:
+            left = [self._admin.describe_acls(each).result(PATIENCE_S) for each in filters]
+            return not any(left)
+
+        eventually(gone, timeout_s=PATIENCE_S, what="the broker to know that the rights are gone")
+
     def _binding(self, right: Right) -> AclBinding:
         # The page writes operations as Kafka does: DescribeConfigs is DESCRIBE_CONFIGS here.
         operation = AclOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", right.operation).upper()]
@@ -219,6 +244,11 @@ def told(worker: Worker) -> str:
     return worker.log.read_text() + worker.get("/readyz")[1]
 
 
+def wait_told(worker: Worker, words: str) -> None:
+    """Wait until a worker says this."""
+    eventually(lambda: re.search(words, told(worker)), timeout_s=PATIENCE_S, what=f"a worker to tell {words}")
+
+
 def test_rights_of_the_page_are_enough_for_workers_and_redrives(fleet: Secured) -> None:
     fleet.grant(rights("workers"))
     assert fleet.check()["reason"] == "CheckPassed"
@@ -260,10 +290,36 @@ def test_missing_right_is_told_and_nothing_is_lost_until_it_is_there(fleet: Secu
     with fleet.main() as main, fleet.retry() as retry:
         teller = main if expected.who == "main" else retry
         words = expected.words.format(**names)
-        eventually(lambda: re.search(words, told(teller)), timeout_s=PATIENCE_S, what=f"{expected.who} to tell {words}")
+        wait_told(teller, words)
         assert fleet.committed(expected.who, expected.topic.format(**names)) <= expected.stands_at
         fleet.grant([missing])
         fleet.assert_all_comes_through()
+
+
+def test_user_who_may_write_nowhere_is_told_which_right_to_give_and_goes_on_with_it(fleet: Secured) -> None:
+    """Brokers then refuse the producer its very id, which librdkafka takes for its end."""
+    given = rights("workers")
+    writes = [right for right in given if right.operation == "Write"]
+    # The topic's own refusal may come before that of the id.
+    words = (
+        "could not write to topic '{}': (TOPIC|CLUSTER)_AUTHORIZATION_FAILED: .*allow the principal Write on the topic"
+    )
+    fleet.grant([right for right in given if right not in writes])
+    fleet.begin()
+    with fleet.main() as main, fleet.retry() as retry:
+        wait_told(main, words.format(fleet.fleet.output))
+        wait_told(main, "the producer ended: CLUSTER_AUTHORIZATION_FAILED")
+        assert fleet.committed("main", fleet.group) == 0
+        fleet.grant(writes)
+        eventually(lambda: fleet.fleet.origins_failed(), timeout_s=PATIENCE_S, what="the record to fail")
+        fleet.revoke(writes)
+        ended = fleet.redrive()
+        assert ended.code == EXIT_SURROUNDINGS, ended
+        assert re.match(words.format(naming.redrive_topic(fleet.group)), ended.told["message"]), ended
+        fleet.grant(writes)
+        fleet.assert_all_comes_through()
+        for worker in (main, retry):
+            assert "session ended" not in worker.log.read_text()
 
 
 class Operator:

@@ -44,6 +44,22 @@ RECORD_BYTES_MAX: Final = 1_000_000_000
 """The most that librdkafka allows `message.max.bytes` to be."""
 
 
+OPEN_KEPT: Final = 1_000
+"""How many handles of sends are kept before those that are done are sorted out."""
+
+ADVICE: Final[Mapping[int, str]] = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "; allow the principal Write on the topic",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: (
+        "; allow the principal Write on the topic, or IdempotentWrite on the cluster"
+    ),
+}
+"""What to do, where librdkafka's own words do not say. Brokers give an idempotent producer its id when it may write to
+any topic at all, and refuse it in the name of the cluster."""
+
+CONSEQUENCES: Final = frozenset({"_FATAL", "_PURGE_QUEUE", "_PURGE_INFLIGHT"})
+"""Why single records fail once librdkafka has met a fatal error; the reason is that error's."""
+
+
 class ProduceFailed(Exception):
     """A record was not written, or nobody knows: `reason` is the broker's or librdkafka's word for why."""
 
@@ -64,9 +80,13 @@ class SendHandle:
         self.error: ProduceFailed | None = None
 
     def _delivered(self, error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            self.error = ProduceFailed(self.topic, error.name(), error.str())
-        self.done = True
+        if error is None:
+            self.done = True
+        else:
+            self._refused(error)
+
+    def _refused(self, error: KafkaError) -> None:
+        self._failed(error.name(), error.str() + ADVICE.get(error.code(), ""))
 
     def _failed(self, reason: str, detail: str) -> None:
         self.error, self.done = ProduceFailed(self.topic, reason, detail), True
@@ -93,6 +113,11 @@ class RecordProducer:
         self._limited = message_max_bytes is not None
         # Whether librdkafka has met trouble since everything was last known to be written.
         self._troubled = False
+        # Whether librdkafka has met a fatal error, after which it takes nothing more.
+        self._dead = False
+        # All handles that are not done, and some that are: callbacks get lost when a fatal error comes out.
+        self._open: list[SendHandle] = []
+        self._sort_out_at = OPEN_KEPT
 
     def send(
         self,
@@ -112,6 +137,12 @@ class RecordProducer:
         """
         self._reopen_if_useful()
         handle = SendHandle(topic)
+        if self._dead and not self._replaced(handle):
+            return handle
+        self._open.append(handle)
+        if len(self._open) >= self._sort_out_at:
+            self._sort_out()
+            self._sort_out_at = max(OPEN_KEPT, 2 * len(self._open))
         self._produce(self._producer, handle, key, value, list(headers), partition)
         return handle
 
@@ -148,13 +179,24 @@ class RecordProducer:
             except BufferError as full:
                 if attempt:
                     handle._failed("QueueFull", str(full))
-                else:
-                    producer.poll(1.0)
+                elif not self._served(producer, 1.0):
+                    return
             except KafkaException as refused:
                 error: KafkaError = refused.args[0]
-                if not again(error):
-                    handle._failed(error.name(), error.str())
+                # After a fatal error that is all it says; the error itself waits to be told.
+                told = error.code() == KafkaError._FATAL and not self._served(producer, 0)
+                if not told and not again(error):
+                    handle._refused(error)
                 return
+
+    def _served(self, producer: Producer, timeout_s: float) -> bool:
+        """Let librdkafka run its callbacks; False when it told of a fatal error, which every open handle says then."""
+        try:
+            producer.poll(timeout_s)
+        except (KafkaException, SystemError) as failure:
+            self._end(failure)
+            return False
+        return True
 
     def _dense_producer(self) -> Producer:
         if self._dense is None:
@@ -165,12 +207,17 @@ class RecordProducer:
         """Wait until every record sent so far is written or given up, at most `timeout_s`; how many are left."""
         self._reopen_if_useful()
         deadline = _CLOCK.monotonic() + timeout_s
-        left = int(self._producer.flush(timeout_s))
-        if self._dense is not None:
-            # After the other: what that one could not get rid of is in here by now.
-            left += int(self._dense.flush(max(0.0, deadline - _CLOCK.monotonic())))
+        try:
+            left = int(self._producer.flush(timeout_s))
+            if self._dense is not None:
+                # After the other: what that one could not get rid of is in here by now.
+                left += int(self._dense.flush(max(0.0, deadline - _CLOCK.monotonic())))
+        except (KafkaException, SystemError) as failure:
+            self._end(failure)
+            return 0
         if not left:
             self._troubled = False
+            self._sort_out()
         return left
 
     def abandon(self) -> None:
@@ -178,6 +225,36 @@ class RecordProducer:
         _give_up(self._producer)
         if self._dense is not None:  # after the other: what that one could not get rid of is in here by now
             _give_up(self._dense)
+        self._sort_out()
+        for handle in self._open:
+            handle._failed("_FATAL", "librdkafka gave its producer up")
+        self._open = []
+
+    def _sort_out(self) -> None:
+        self._open = [handle for handle in self._open if not handle.done]
+
+    def _end(self, failure: KafkaException | SystemError) -> None:
+        """librdkafka has met a fatal error: nothing more is written until the next send makes a new producer."""
+        error = _fatal_error(failure)
+        logger.warning("the producer ended: %s: %s", error.name(), error.str())
+        self._dead = True
+        opened = self._open
+        self.abandon()
+        for handle in opened:
+            if handle.error is not None and handle.error.reason in CONSEQUENCES:
+                handle._refused(error)
+
+    def _replaced(self, handle: SendHandle) -> bool:
+        """Whether a new producer is there in the place of one that met a fatal error; if not, the handle says why."""
+        # Before the producer reads them: a renewal in between must not be missed.
+        self._tls_files.used()
+        try:
+            self._producer = Producer(self._settings)
+        except KafkaException as refused:
+            handle._refused(refused.args[0])
+            return False
+        self._dense, self._dead, self._troubled = None, False, False
+        return True
 
     def _reopen_if_useful(self) -> None:
         """Connect anew when there is trouble and the TLS files were renewed: librdkafka reads them only once.
@@ -207,7 +284,24 @@ class RecordProducer:
 
 def _give_up(producer: Producer) -> None:
     producer.purge()
-    producer.flush(PURGE_S)
+    try:
+        producer.flush(PURGE_S)
+    except (KafkaException, SystemError) as failure:
+        logger.warning("the producer ended: %s", _fatal_error(failure).str())
+
+
+def _fatal_error(failure: KafkaException | SystemError) -> KafkaError:
+    """The fatal error that came out of librdkafka, of which it makes an exception and no callback.
+
+    Callbacks that run before it has come out make a SystemError of it. Any other SystemError is raised again.
+    """
+    cause: BaseException | None = failure
+    while cause is not None and not isinstance(cause, KafkaException):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        raise failure
+    error: KafkaError = cause.args[0]
+    return error
 
 
 def _limits(message_max_bytes: int) -> dict[str, int]:
