@@ -121,6 +121,9 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
         ErrorCode.ILLEGAL_GENERATION: _RESET_GENERATION,
         ErrorCode.FENCED_INSTANCE_ID: _FENCED,
         ErrorCode.GROUP_AUTHORIZATION_FAILED: _GROUP_AUTHORIZATION,
+        # A coordinator that is loading has lost this rebalance. Before Kafka 4 it answered RebalanceInProgress for it;
+        # the later one tells the state as it is, which Java's client takes for the end.
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _REJOIN,
         # Locally Java raises this for a wrong protocol name; brokers from 2.5 on (KIP-559) answer it themselves.
         ErrorCode.INCONSISTENT_GROUP_PROTOCOL: _JOIN_REFUSALS[ErrorCode.INCONSISTENT_GROUP_PROTOCOL],
     },
