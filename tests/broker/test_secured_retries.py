@@ -11,7 +11,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +320,24 @@ def test_user_who_may_write_nowhere_is_told_which_right_to_give_and_goes_on_with
         fleet.assert_all_comes_through()
         for worker in (main, retry):
             assert "session ended" not in worker.log.read_text()
+
+
+def test_topic_that_may_be_seen_and_not_read_is_told_for_as_long_as_it_lasts(fleet: Secured) -> None:
+    """librdkafka tells it once; whoever looks later sees it all the same."""
+    read = next(right for right in rights("workers") if str(right) == "Read-topic-orders")
+    fleet.grant([replace(read, operation="Describe"), *(right for right in rights("workers") if right != read)])
+    fleet.begin()
+    with fleet.main() as main, fleet.retry():
+        words = f"{fleet.group}-0: TOPIC_AUTHORIZATION_FAILED: .*allow the principal Read on the topic"
+        eventually(
+            lambda: len(re.findall(words, main.log.read_text())) >= 3, timeout_s=PATIENCE_S, what="it to be told again"
+        )
+        assert "TOPIC_AUTHORIZATION_FAILED" in main.get("/member")[1]
+        fleet.grant([read])
+        fleet.assert_all_comes_through()
+        eventually(
+            lambda: "AUTHORIZATION" not in main.get("/member")[1], timeout_s=PATIENCE_S, what="the error to be gone"
+        )
 
 
 class Operator:

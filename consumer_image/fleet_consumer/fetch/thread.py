@@ -18,6 +18,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -44,6 +45,8 @@ SLICE_S = 0.02
 it would double what an idle consumer costs (a few thousandths of a core)."""
 TROUBLE_TOLD_S = 15.0
 """How long trouble counts after it was last told: librdkafka tries again, and tells again, every 10 s at the latest."""
+ASK_AGAIN_S = 8.0
+"""How long after a partition was refused librdkafka is made to tell whether it still is: by itself it tells once."""
 SERVE_S = 1.0
 """How often the fetch thread looks after librdkafka."""
 
@@ -53,6 +56,15 @@ _offset: Callable[[Message], Any] = Message.offset
 _error: Callable[[Message], Any] = Message.error
 _topic: Callable[[Message], Any] = Message.topic
 _partition: Callable[[Message], Any] = Message.partition
+
+
+@dataclass(slots=True)
+class _Denial:
+    """A partition that may not be read, when that was told, and whether librdkafka was made to tell again since."""
+
+    error: DataPlaneFailed
+    told_at: float
+    asked: bool = False
 
 
 class FetchThread:
@@ -74,6 +86,8 @@ class FetchThread:
         # Written by whoever reads, read by any: why reading ended, if it did by itself; and what was met last.
         self.failure: InternalFailure | None = None
         self._trouble: tuple[DataPlaneFailed, float] | None = None
+        # Replaced as a whole, never changed: any thread looks through it.
+        self._denied: Mapping[tuple[str, int], _Denial] = {}
         self._clock = clock
         self._config = config
         # Before the consumer reads them: a renewal in between must not be missed.
@@ -105,10 +119,15 @@ class FetchThread:
         """What keeps records from coming, None when nothing does or nothing has been heard of it for a while.
 
         librdkafka tells of a connection that fails, never of one that works again; on a quiet topic no record tells
-        either. It repeats itself while the trouble lasts, so trouble that is not told again is over. Any thread.
+        either. It repeats itself while the trouble lasts, so trouble that is not told again is over. A partition that
+        may not be read is trouble whatever comes from others. Any thread.
         """
+        now = self._clock.monotonic()
         told = self._trouble
-        return told[0] if told is not None and self._clock.monotonic() < told[1] else None
+        if told is not None and now < told[1]:
+            return told[0]
+        denied = self._denied.values()
+        return next((each.error for each in denied if now < each.told_at + TROUBLE_TOLD_S), None)
 
     @property
     def alive(self) -> bool:
@@ -136,6 +155,7 @@ class FetchThread:
             consumer.incremental_unassign([_at(part) for part in known])
             for part in known:
                 del self._next[part]
+            self._denied = {part: denial for part, denial in self._denied.items() if part in self._buffers}
 
         self._do(command)
 
@@ -224,6 +244,8 @@ class FetchThread:
                     self._obey()
                     if self.trouble is not None and self._tls_files.changed():
                         self._reopen()
+                    if self._denied:
+                        self._ask_again()
                     self._serve()
                 self._on_turn()
                 self._attention.wait(SERVE_S)
@@ -264,6 +286,23 @@ class FetchThread:
         worn, self._consumer = self._consumer, fresh
         worn.close()
         self._trouble = None
+
+    def _ask_again(self) -> None:
+        """Make librdkafka tell again of partitions that may not be read; those of which it then does not are over.
+
+        It tells of a refused fetch only once, until one succeeds or the partition is sought. Nothing is lost by going
+        to where it stands already.
+        """
+        now = self._clock.monotonic()
+        self._denied = {part: each for part, each in self._denied.items() if now < each.told_at + TROUBLE_TOLD_S}
+        for part, denial in self._denied.items():
+            if denial.asked or now < denial.told_at + ASK_AGAIN_S:
+                continue
+            denial.asked = True
+            try:
+                _seek(self._consumer, part, self._next[part])
+            except KafkaException as refused:  # it stands still as it did
+                logger.info("partition %s-%d cannot be asked for again: %s", *part, refused.args[0].str())
 
     def _obey(self) -> None:
         if not self._commands:
@@ -350,6 +389,11 @@ class FetchThread:
         buffer = self._buffers.get(key)
         if error.code() == KafkaError._AUTO_OFFSET_RESET and buffer is not None:
             self.read_ahead.put_out_of_range(buffer, error.str())
+        elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and buffer is not None:
+            detail = f"{error.name()}: {error.str()}; allow the principal Read on the topic"
+            denied = DataPlaneFailed(f"partition {key[0]}-{key[1]}: {detail}")
+            self._denied = {**self._denied, key: _Denial(denied, self._clock.monotonic())}
+            logger.warning("data plane: %s", denied)
         elif error.code() != KafkaError._PARTITION_EOF:
             self._on_error(error, f"partition {key[0]}-{key[1]}: " if buffer is not None else "")
 
