@@ -340,6 +340,24 @@ def test_topic_that_may_be_seen_and_not_read_is_told_for_as_long_as_it_lasts(fle
         )
 
 
+@pytest.mark.parametrize(
+    ("missing", "reason", "words"),
+    [
+        ("Read-topic-_fleet.orders.*", "TopicAuthorizationFailed", "topic {failed}: not authorized; .* Read"),
+        ("Read-group-orders.*", "GroupAuthorizationFailed", "the run's group: not authorized; .* Read"),
+    ],
+)
+def test_run_of_a_redrive_tells_which_right_to_read_is_missing(
+    fleet: Secured, missing: str, reason: str, words: str
+) -> None:
+    taken = next(right for right in rights("workers") if str(right) == missing)
+    # Topics that may be written to may be seen.
+    fleet.grant([right for right in rights("workers") if right != taken])
+    ended = fleet.redrive()
+    assert (ended.code, ended.told["reason"]) == (EXIT_SURROUNDINGS, reason), ended
+    assert re.match(words.format(failed=naming.failed_topic(fleet.group)), ended.told["message"]), ended
+
+
 class Operator:
     """The operator's own way to a group's topics and groups, coming in as the same user."""
 

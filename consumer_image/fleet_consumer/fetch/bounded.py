@@ -30,6 +30,10 @@ for when the next one is read, and at an end there is nothing to come."""
 ASK_TIMEOUT_S: Final = 30.0
 """For one question to the brokers; they may just be electing a coordinator."""
 
+GROUP_TIMEOUT_S: Final = 5.0
+"""For one try to hear of the group's offsets. A coordinator that refuses the group looks to it like one that is not
+found; why is told elsewhere, and looked for after each try."""
+
 AGAIN_S: Final = 0.5
 MOVING: Final = frozenset(
     {
@@ -50,6 +54,9 @@ DENIED: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: errors.TopicAuthorizationFailed,
     KafkaError.GROUP_AUTHORIZATION_FAILED: errors.GroupAuthorizationFailed,
 }
+
+OF_TOPICS: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
+"""What is about a topic, whatever was asked."""
 
 
 class BoundedReader:
@@ -96,20 +103,21 @@ class BoundedReader:
         )
         return {partition: (first[partition], end[partition]) for partition in wanted}
 
-    def _offsets(self, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
+    def _offsets(self, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
         """Asked by time, of which ListOffsets knows two special ones: that is one question for all partitions, while
         librdkafka's question for the watermarks of one took half a second."""
         asked = [confluent_kafka.TopicPartition(*partition, at) for partition in partitions]
         answers = _patiently(
-            "the partitions", lambda: _each(self._consumer.offsets_for_times(asked, timeout=ASK_TIMEOUT_S))
+            _topics(partitions), lambda: _each(self._consumer.offsets_for_times(asked, timeout=ASK_TIMEOUT_S))
         )
         return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has stored for these partitions; those without are left out."""
-        asked = [confluent_kafka.TopicPartition(*partition) for partition in partitions]
+        wanted = list(partitions)
+        asked = [confluent_kafka.TopicPartition(*partition) for partition in wanted]
         found = {}
-        for answer in _patiently("", lambda: _each(self._consumer.committed(asked, ASK_TIMEOUT_S))):
+        for answer in self._of_group(wanted, lambda: _each(self._consumer.committed(asked, GROUP_TIMEOUT_S))):
             if answer.offset >= 0:
                 metadata = answer.metadata or ""
                 found[TopicPartition(answer.topic, answer.partition)] = OffsetAndMetadata(answer.offset, -1, metadata)
@@ -121,7 +129,22 @@ class BoundedReader:
             confluent_kafka.TopicPartition(*partition, entry.offset, entry.metadata)
             for partition, entry in offsets.items()
         ]
-        _patiently("", lambda: _each(self._consumer.commit(offsets=wanted, asynchronous=False)))
+        self._of_group(offsets, lambda: _each(self._consumer.commit(offsets=wanted, asynchronous=False)))
+
+    def _of_group(self, partitions: Iterable[TopicPartition], ask: Callable[[], T]) -> T:
+        """The answer to a question about the group's offsets; raises what the coordinator has against the group."""
+
+        def heard() -> T:
+            try:
+                return ask()
+            except KafkaException as failure:
+                message = self._consumer.poll(0) if failure.args[0].code() in MOVING else None
+                error = None if message is None else message.error()
+                if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    raise KafkaException(error) from failure
+                raise
+
+        return _patiently(_topics(partitions), heard, of_group=True)
 
     def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[list[Record]]:
         """The records of one partition from offset `start` to before `end`, in runs.
@@ -142,7 +165,11 @@ class BoundedReader:
             self._consumer.unassign()
 
 
-def _patiently(topic: str, ask: Callable[[], T]) -> T:
+def _topics(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(sorted({partition.topic for partition in partitions}))
+
+
+def _patiently(topic: str, ask: Callable[[], T], *, of_group: bool = False) -> T:
     """The answer to a question, asked again while brokers are just changing their roles."""
     deadline = time.monotonic() + ASK_TIMEOUT_S
     while True:
@@ -151,7 +178,7 @@ def _patiently(topic: str, ask: Callable[[], T]) -> T:
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             if error.code() not in MOVING or time.monotonic() >= deadline:
-                raise _told(topic, error) from failure
+                raise _told(topic, error, of_group=of_group) from failure
             time.sleep(AGAIN_S)
 
 
@@ -184,8 +211,9 @@ def _offset(message: Message) -> int:
     return int(offset)
 
 
-def _told(topic: str, error: KafkaError) -> errors.ConsumerError:
-    about = f"topic {topic}" if topic else "the run's group"
+def _told(topic: str, error: KafkaError, *, of_group: bool = False) -> errors.ConsumerError:
+    """`of_group`: the question was about the group's offsets, in whose answer a topic may be refused all the same."""
+    about = "the run's group" if of_group and error.code() not in OF_TOPICS else f"topic {topic}"
     kind = DENIED.get(error.code())
     if kind is not None:
         return kind(f"{about}: not authorized; allow the principal Read on it")

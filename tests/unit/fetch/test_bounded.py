@@ -6,8 +6,11 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from fleet_consumer.fetch.bounded import BoundedReader
+from fleet_consumer.group.errors import GroupAuthorizationFailed, TopicAuthorizationFailed
+from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import TopicPartition
 
 
@@ -47,3 +50,66 @@ def test_records_that_retention_removes_while_they_are_read_end_the_reading(monk
     monkeypatch.setattr(confluent_kafka, "Consumer", Client)
     reader = BoundedReader({})
     assert list(reader.read(TopicPartition("t", 0), 50, 100)) == [[]]
+
+
+class Refusing:
+    """librdkafka's consumer where something is not allowed: what its answers carry, and what it tells besides."""
+
+    def __init__(self, answered: int, told: int | None = None, *, of_each: bool = False) -> None:
+        self._answered, self._told, self._of_each = answered, told, of_each
+
+    def _answer(self) -> list[Any]:
+        if not self._of_each:
+            raise KafkaException(KafkaError(self._answered))
+        answer = confluent_kafka.TopicPartition("t", 0)
+        return [type("Answer", (), {"error": KafkaError(self._answered), "topic": answer.topic})]
+
+    def committed(self, partitions: list[Any], timeout_s: float) -> list[Any]:
+        return self._answer()
+
+    def commit(self, *, offsets: list[Any], asynchronous: bool) -> list[Any]:
+        return self._answer()
+
+    def offsets_for_times(self, partitions: list[Any], *, timeout: float) -> list[Any]:
+        return self._answer()
+
+    def poll(self, timeout_s: float) -> Any:
+        if self._told is None:
+            return None
+        error = KafkaError(self._told)
+        return type("Told", (), {"error": lambda _: error})()
+
+
+def reader_of(monkeypatch: pytest.MonkeyPatch, client: Refusing) -> BoundedReader:
+    monkeypatch.setattr(confluent_kafka, "Consumer", lambda config: client)
+    return BoundedReader({})
+
+
+PARTS = [TopicPartition("t", 0), TopicPartition("t", 1)]
+
+
+@pytest.mark.parametrize("of_each", [True, False], ids=["one partition", "all"])
+def test_topic_that_may_not_be_read_is_named_also_when_the_group_was_asked(
+    monkeypatch: pytest.MonkeyPatch, of_each: bool
+) -> None:
+    reader = reader_of(monkeypatch, Refusing(KafkaError.TOPIC_AUTHORIZATION_FAILED, of_each=of_each))
+    words = "topic t: not authorized; allow the principal Read on it"
+    with pytest.raises(TopicAuthorizationFailed, match=words):
+        reader.committed(PARTS)
+    with pytest.raises(TopicAuthorizationFailed, match=words):
+        reader.commit({PARTS[0]: OffsetAndMetadata(1)})
+    with pytest.raises(TopicAuthorizationFailed, match=words):
+        reader.bounds(PARTS)
+
+
+@pytest.mark.parametrize("answered", [KafkaError._TIMED_OUT, KafkaError._WAIT_COORD])
+def test_group_that_is_refused_is_told_although_its_answer_only_fails_to_come(
+    monkeypatch: pytest.MonkeyPatch, answered: int
+) -> None:
+    """librdkafka asks for the coordinator again and again, and tells elsewhere why it has none."""
+    reader = reader_of(monkeypatch, Refusing(answered, told=KafkaError.GROUP_AUTHORIZATION_FAILED))
+    words = "the run's group: not authorized; allow the principal Read on it"
+    with pytest.raises(GroupAuthorizationFailed, match=words):
+        reader.committed(PARTS)
+    with pytest.raises(GroupAuthorizationFailed, match=words):
+        reader.commit({PARTS[0]: OffsetAndMetadata(1)})
