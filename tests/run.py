@@ -132,7 +132,7 @@ class Builds:
         told = self.log.read_text(errors="replace")
         print(told, flush=True)
         failed = [("tests.support.programs", told[-REASON_MAX:])] if code else []
-        return Outcome("programs", time.monotonic() - started, code, passed=code == 0, failed=failed)
+        return Outcome("programs", time.monotonic() - started, code, passed=int(code == 0), failed=failed)
 
 
 @contextmanager
