@@ -43,7 +43,6 @@ BATCH_BYTES_MAX: Final = 1_000_000
 RECORD_BYTES_MAX: Final = 1_000_000_000
 """The most that librdkafka allows `message.max.bytes` to be."""
 
-
 OPEN_KEPT: Final = 1_000
 """How many handles of sends are kept before those that are done are sorted out."""
 
@@ -52,12 +51,19 @@ ADVICE: Final[Mapping[int, str]] = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: (
         "; allow the principal Write on the topic, or IdempotentWrite on the cluster"
     ),
+    KafkaError._FATAL: (
+        "; its log tells why, mostly a missing right: allow the principal Write on the topic, or IdempotentWrite on "
+        "the cluster"
+    ),
 }
 """What to do, where librdkafka's own words do not say. Brokers give an idempotent producer its id when it may write to
 any topic at all, and refuse it in the name of the cluster."""
 
 CONSEQUENCES: Final = frozenset({"_FATAL", "_PURGE_QUEUE", "_PURGE_INFLIGHT"})
 """Why single records fail once librdkafka has met a fatal error; the reason is that error's."""
+
+CAUSE_LOST: Final = "returned NULL without setting an exception"
+"""Python's words for a call into librdkafka that failed by an exception which a callback has swept away."""
 
 
 class ProduceFailed(Exception):
@@ -293,15 +299,18 @@ def _give_up(producer: Producer) -> None:
 def _fatal_error(failure: KafkaException | SystemError) -> KafkaError:
     """The fatal error that came out of librdkafka, of which it makes an exception and no callback.
 
-    Callbacks that run before it has come out make a SystemError of it. Any other SystemError is raised again.
+    Callbacks that run before it has come out make a SystemError of it, with its cause or without any: then nobody knows
+    more than that there was one. Any other SystemError is raised again.
     """
     cause: BaseException | None = failure
     while cause is not None and not isinstance(cause, KafkaException):
         cause = cause.__cause__ or cause.__context__
-    if cause is None:
-        raise failure
-    error: KafkaError = cause.args[0]
-    return error
+    if cause is not None:
+        error: KafkaError = cause.args[0]
+        return error
+    if CAUSE_LOST in str(failure):
+        return KafkaError(KafkaError._FATAL, "a fatal error of librdkafka's producer")
+    raise failure
 
 
 def _limits(message_max_bytes: int) -> dict[str, int]:

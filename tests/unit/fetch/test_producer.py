@@ -155,6 +155,17 @@ def test_new_client_that_cannot_be_made_is_told_through_the_handle_and_tried_aga
     assert (again.done, again.error) == (True, None)
 
 
+def test_fatal_error_that_a_callback_swept_away_ends_the_producer_all_the_same() -> None:
+    producer = RecordProducer({})
+    handle = send(producer)
+    lost = "<method 'flush' of 'cimpl.Producer' objects> returned NULL without setting an exception"
+    Client.raises["flush"] = [SystemError(lost)]
+    assert producer.flush(1.0) == 0
+    assert handle.error is not None
+    assert handle.error.reason == "_FATAL"
+    assert RIGHT in str(handle.error)
+
+
 def test_bug_in_a_callback_is_not_taken_for_a_fatal_error() -> None:
     producer = RecordProducer({})
     Client.raises["flush"] = [SystemError("something else")]
