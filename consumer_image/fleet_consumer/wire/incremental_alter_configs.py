@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
+from fleet_consumer.wire.describe_configs import TOPIC_RESOURCE
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import array, boolean, int8, int16, int32, string, structure
 
@@ -61,3 +63,19 @@ class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsResponse]):
 
     resources: tuple[AlterConfigsResource, ...] = array(AlterConfigsResource)
     validate_only: bool = boolean(default=False)
+
+
+def set_topics(settings: Mapping[str, Mapping[str, str]]) -> IncrementalAlterConfigsRequest:
+    """The request that gives topics, by name, these values of settings, by name."""
+    return IncrementalAlterConfigsRequest(
+        resources=tuple(
+            AlterConfigsResource(
+                resource_type=TOPIC_RESOURCE,
+                resource_name=topic,
+                configs=tuple(
+                    AlterableConfig(name=name, config_operation=SET, value=value) for name, value in changes.items()
+                ),
+            )
+            for topic, changes in settings.items()
+        )
+    )

@@ -15,14 +15,8 @@ from fleet_consumer.wire.create_partitions import CreatePartitionsRequest, Creat
 from fleet_consumer.wire.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from fleet_consumer.wire.delete_groups import DeleteGroupsRequest
 from fleet_consumer.wire.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from fleet_consumer.wire.describe_configs import TOPIC_RESOURCE
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.incremental_alter_configs import (
-    SET,
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
+from fleet_consumer.wire.incremental_alter_configs import set_topics
 from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
 from fleet_consumer.wire.metadata import MetadataResponse
 from fleet_operator.api.v1alpha1.conditions import NOT_ENOUGH_BROKERS, TOPIC_NAME_COLLIDES
@@ -125,19 +119,7 @@ def _grow(client: NetworkClient, topics: Sequence[WantedTopic], outcome: Outcome
 
 
 def _alter(client: NetworkClient, settings: Mapping[str, Mapping[str, str]], outcome: Outcome) -> None:
-    request = IncrementalAlterConfigsRequest(
-        resources=tuple(
-            AlterConfigsResource(
-                resource_type=TOPIC_RESOURCE,
-                resource_name=topic,
-                configs=tuple(
-                    AlterableConfig(name=name, config_operation=SET, value=value) for name, value in changes.items()
-                ),
-            )
-            for topic, changes in settings.items()
-        )
-    )
-    for result in client.call(None, request, timeout_s=CALL_SECONDS).responses:
+    for result in client.call(None, set_topics(settings), timeout_s=CALL_SECONDS).responses:
         if result.error_code:
             outcome.refusals.append(_refusal(result.resource_name, result.error_code, result.error_message))
         else:

@@ -16,12 +16,7 @@ from fleet_consumer.net import NetError, NetworkClient
 from fleet_consumer.wire.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from fleet_consumer.wire.describe_configs import TOPIC_RESOURCE, DescribeConfigsRequest, DescribeConfigsResource
 from fleet_consumer.wire.errors import ErrorCode, describe
-from fleet_consumer.wire.incremental_alter_configs import (
-    SET,
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
+from fleet_consumer.wire.incremental_alter_configs import set_topics
 from fleet_consumer.wire.metadata import MetadataResponseTopic
 from fleet_consumer.worker.config import WorkerConfig
 from fleet_consumer.worker.local.policy import DAY_SECONDS, LocalPolicy
@@ -231,19 +226,7 @@ class _Preparation:
         drifts = {name: drift for name, seen in found.items() if (drift := drifted(wanted[name], seen))}
         if not drifts:
             return
-        request = IncrementalAlterConfigsRequest(
-            resources=tuple(
-                AlterConfigsResource(
-                    resource_type=TOPIC_RESOURCE,
-                    resource_name=name,
-                    configs=tuple(
-                        AlterableConfig(name=key, config_operation=SET, value=value) for key, value in drift.items()
-                    ),
-                )
-                for name, drift in drifts.items()
-            )
-        )
-        for result in self._client.call(None, request, timeout_s=ASK_S).responses:
+        for result in self._client.call(None, set_topics(drifts), timeout_s=ASK_S).responses:
             if result.error_code:
                 needed = ", ".join(f"{key}={value}" for key, value in drifts[result.resource_name].items())
                 why = result.error_message or describe(result.error_code)
