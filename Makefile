@@ -15,7 +15,7 @@ demo-down: venv ## Remove everything the demo made, cluster included
 	$(PY) -m e2e.demo down
 
 ##@ Work on it
-.PHONY: test lint format bench soak images chart lock
+.PHONY: test lint format bench soak images chart lock release-check
 test: venv ## Every suite; what was skipped, and why, on the last lines
 	$(PY) -m tests.run
 
@@ -34,6 +34,9 @@ bench: venv ## Benchmarks beside their peers, written to bench/results
 
 soak: venv ## Half an hour of members and brokers dying under load, judged record by record (MINUTES=, SEED=)
 	$(PY) -m tests.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+release-check: venv ## Whether recorded benchmark results are of this version and this code
+	$(PY) -m bench.release_check
 
 images: venv ## Build the operator's and the worker's image
 	$(PY) -m e2e.local_cluster images

@@ -14,18 +14,19 @@ USUAL: Final = {
     "poll-wait": "the share of time that waits for the network (M17)",
     "latency": "from producing a record to its handler, beside librdkafka's group consumer",
 }
-"""What runs when nothing is named: about six minutes on two cores."""
+"""What runs when nothing is named: about seven minutes on two cores."""
 LONG: Final = {
     "takeover": "from the last record of a member that is gone to the first of who has its partitions then",
     "rolling": "the pause of each partition while a group is restarted member by member",
     "rebalance": "how long a group of a hundred members takes to rebalance, beside Java's consumer",
     "assignors": "how long a leader computes, beside Java's assignors",
     "lateness": "how late waiting records are handed out, beside a topic of mixed delays",
+    "waiting-memory": "memory of a retry worker with hundreds of waiting partitions, and its first due record",
     "hop-cost": "what a record that is retried costs those behind it (M19)",
 }
 """What runs when it is named, or with --all: groups on three brokers, whose sessions have to run out, a million
 partitions, and delays."""
-TAKES_RUNS: Final = frozenset((*USUAL, "takeover", "rebalance", "assignors", "lateness", "hop-cost"))
+TAKES_RUNS: Final = frozenset((*USUAL, "takeover", "rebalance", "assignors", "lateness", "waiting-memory", "hop-cost"))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -17,6 +17,7 @@ from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
 from fleet_consumer.worker.outbox import Outbox
 from fleet_consumer.worker.pauses import Pauses
 from fleet_consumer.worker.process import tame_collector
+from fleet_consumer.worker.readings import Readings
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Watch
 from fleet_consumer.worker.writing import Writing
@@ -32,13 +33,14 @@ class FleetLoop:
         self.consumer = Consumer(ConsumerSettings(connection=connection, group_id=group))
         outbox = Outbox(_no_producer)
         pauses, intake, brake = Pauses(self.consumer), Everything(), NoBrake()
+        readings = Readings(self.consumer, clock, bounded=False)
         judge = Judge(
             outbox=outbox,
             outputs=Outputs(()),
             failed_topic="none",
             group_id=group,
             policies=lambda: None,
-            retell=intake.retell,
+            retell=readings.telling(intake.retell),
             brake=brake,
             stats=stats,
             clock=clock,
@@ -50,6 +52,7 @@ class FleetLoop:
             judge=judge,
             writing=Writing(outbox=outbox, judge=judge, consumer=self.consumer, stats=stats, clock=clock),
             intake=intake,
+            readings=readings,
             brake=brake,
             pauses=pauses,
             settings=LoopSettings(topics=(topic,), commit_interval_s=5, drain_s=0),

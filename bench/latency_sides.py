@@ -75,8 +75,10 @@ def fleet(bootstrap: str, topic: str, seen: Seen) -> None:
 
 
 def librdkafka(bootstrap: str, topic: str, seen: Seen) -> None:
-    """librdkafka's own group consumer, with its own commits and our settings of its queue."""
-    queue = {name: value for name, value in CONSUMER_DEFAULTS.items() if name.startswith(("queued.", "fetch."))}
+    """librdkafka's own group consumer, with its own commits and our settings of its queue and of CRCs."""
+    queue = {
+        name: value for name, value in CONSUMER_DEFAULTS.items() if name.startswith(("queued.", "fetch.", "check."))
+    }
     group = {"group.id": f"bench-{uuid.uuid4().hex}", "auto.offset.reset": "earliest"}
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, **queue, **group})
     consumer.subscribe([topic])

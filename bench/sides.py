@@ -14,7 +14,9 @@ import confluent_kafka
 
 from bench.fleet_loop import FleetLoop
 from bench.measuring import Measured, measure
+from fleet_consumer.consumer import Consumer, ConsumerSettings
 from fleet_consumer.fetch.librdkafka import consumer_config
+from fleet_consumer.fetch.records import Run
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Record
 from fleet_consumer.worker.judge import Handle
@@ -49,6 +51,42 @@ def fleet(bootstrap: str, topic: str, wanted: int, handle: Handle = nothing) -> 
         return measure(loop.step, wanted)
     finally:
         loop.close()
+
+
+Columns = tuple[list[Any], list[int]]
+"""Values and offsets of a run."""
+
+
+def columns(run: Run) -> Columns:
+    """Values and offsets without making a record."""
+    return run.values(), run.offsets()
+
+
+def columns_of_records(run: Run) -> Columns:
+    """The same, taken from the run's records."""
+    return [record.value for record in run.records], [record.offset for record in run.records]
+
+
+def batches(bootstrap: str, topic: str, wanted: int, read: Callable[[Run], Columns]) -> Measured:
+    """The library's consumer, with group membership and commits; a no-op is called with what `read` made of a run."""
+    settings = ConsumerSettings(
+        connection=ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="bench"),
+        group_id=f"bench-{uuid.uuid4().hex}",
+        max_poll_records=BATCH,
+        auto_commit_interval_ms=5_000,
+    )
+    with Consumer(settings) as consumer:
+        consumer.subscribe([topic])
+
+        def take() -> int:
+            count = 0
+            for run in consumer.poll(0.05).runs:
+                values, offsets = read(run)
+                nothing((values, offsets))
+                count += len(values)
+            return count
+
+        return measure(take, wanted)
 
 
 def librdkafka(bootstrap: str, topic: str, wanted: int) -> Measured:
@@ -165,6 +203,8 @@ def aiokafka(bootstrap: str, topic: str, wanted: int) -> Measured:
 SIDES: dict[str, Callable[[str, str, int], Measured]] = {
     "fleet": fleet,
     "fleet-reads": partial(fleet, handle=reads_all),
+    "batch-columns": partial(batches, read=columns),
+    "batch-records": partial(batches, read=columns_of_records),
     "librdkafka": librdkafka,
     "raw": raw,
     "aiokafka": aiokafka,

@@ -26,6 +26,8 @@ from tests.support.kafka import KafkaBroker
 NAMES: Final = {
     "fleet": "worker's consume loop, no-op handler",
     "fleet-reads": "worker's consume loop, handler that reads every field",
+    "batch-columns": "library's consumer, values and offsets of each run read as columns",
+    "batch-records": "library's consumer, values and offsets of each run read from its records",
     "librdkafka": "librdkafka: poll + consume(499, 0), every field read, a no-op called",
     "raw": "librdkafka: the same, no field read (for information)",
     "java": "Java's ConsumerPerformance (CPU and memory: the whole JVM, start included)",
@@ -116,6 +118,8 @@ def summary(runs: Runs, records: int) -> dict[str, Any]:
         "ratio": ratio(runs, "fleet", "librdkafka"),
         "ratio_reads": ratio(runs, "fleet-reads", "librdkafka"),
         "cpu_ratio": ratio(runs, "fleet", "librdkafka", "cpu_per_million"),
+        "ratio_columns": ratio(runs, "batch-columns", "batch-records"),
+        "cpu_ratio_columns": ratio(runs, "batch-columns", "batch-records", "cpu_per_million"),
         "times_kafka_python": ratio(runs, "fleet", "kafka-python"),
         "times_aiokafka": ratio(runs, "fleet", "aiokafka"),
         "times_java": ratio(runs, "fleet", "java"),
@@ -147,6 +151,9 @@ def page(result: dict[str, Any]) -> list[str]:
             f"handler that reads every field, as that loop does) for {size['cpu_ratio']:.2f} of its CPU time per "
             f"record; {size['times_kafka_python']:.1f} × kafka-python, {size['times_aiokafka']:.1f} × aiokafka, "
             f"{size['times_java']:.1f} × Java's perf tool.",
+            "",
+            f"Batches by columns: **{size['ratio_columns']:.2f}** of the records per second of the same loop that "
+            f"takes values and offsets from records, for {size['cpu_ratio_columns']:.2f} of its CPU time per record.",
             "",
             "| Loop | records/s | lowest | highest | runs | CPU s per 1M records | peak MiB |",
             "|---|---:|---:|---:|---:|---:|---:|",

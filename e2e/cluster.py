@@ -19,6 +19,8 @@ from e2e.local_cluster.waiting import pause
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 POLL_SECONDS = 0.2
+PATIENCE_S = 300
+"""Limit of waits that no promise times: the cluster, its pods and the tests share a machine."""
 
 
 class CommandFailed(Exception):

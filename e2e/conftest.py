@@ -22,7 +22,7 @@ from tests.support.together import play_together
 
 FOLDER = Path(__file__).parent
 AT_ONCE = 3
-TIMEOUT_S = 900
+TIMEOUT_S = 1500
 """For one test, in seconds: the first may have to make the cluster, and one that is played with others its turn."""
 
 

@@ -69,6 +69,7 @@ class Installation:
             "podAnnotations.consumerfleet\\.io/sources": OPERATOR.digest(),
         }
         settings = [word for key, value in values.items() for word in ("--set-string", f"{key}={value}")]
+        settings += ["--set", "secrets.wholeCluster=true"]  # tests make their namespaces as they go
         target = ["--namespace", OPERATOR_NAMESPACE, "--create-namespace", "--wait", "--timeout", "2m"]
         cluster = self.cluster  # may have to build helm first, which shows its own steps
         with step("operator: helm upgrade --install consumer-fleet"):

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
-from e2e.cluster import Cluster, CommandFailed, conditions, eventually
+from e2e.cluster import PATIENCE_S, Cluster, CommandFailed, conditions, eventually
 from e2e.demo.fleet import BOOTSTRAP, TOOLS, FlightFleet
 from e2e.install import Installation
 
@@ -163,7 +163,7 @@ class Scene:
             assert sorted(seen) == sorted(names), seen
             return True
 
-        eventually(ready, timeout_s=120, what=f"{', '.join(names)} are ready")
+        eventually(ready, timeout_s=PATIENCE_S, what=f"{', '.join(names)} are ready")
         return self.pods(group)
 
     def deliveries(self, group: str) -> Counter[str]:
@@ -184,7 +184,7 @@ class Scene:
                 return not up
             return up
 
-        eventually(switched, timeout_s=120, what=f"the dependency is {'up' if up else 'down'}")
+        eventually(switched, timeout_s=PATIENCE_S, what=f"the dependency is {'up' if up else 'down'}")
 
     def table(self, *arguments: str) -> dict[str, str]:
         """The only row of a `kubectl get`, by column; only for columns whose values have no blanks."""

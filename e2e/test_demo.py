@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from e2e.cluster import eventually
+from e2e.cluster import PATIENCE_S, eventually
 from e2e.conftest import Fleets
 from e2e.demo.fleet import FlightFleet
 from e2e.demo.flights import CANCELLED
@@ -20,7 +20,7 @@ def wait_shown(fleet: FlightFleet) -> None:
         assert row[:2] == ["flights", "Stable"], columns
         return True
 
-    eventually(shown, timeout_s=30, what="the table shows the group")
+    eventually(shown, timeout_s=PATIENCE_S, what="the table shows the group")
 
 
 def test_quiet_run_processes_every_flight_exactly_once(fleets: Fleets) -> None:

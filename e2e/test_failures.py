@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import Cluster, conditions, eventually
+from e2e.cluster import PATIENCE_S, Cluster, conditions, eventually
 from e2e.conftest import Fleets
 from e2e.demo.fleet import FlightFleet
 from e2e.install import Installation
@@ -21,7 +21,16 @@ QUIET_SECONDS = 65
 WRITES_IN_QUIET_MAX = 1
 
 
-def wait_condition(cluster: Cluster, fleet: FlightFleet, kind: str, status: str, reason: str, *, name: str = "") -> str:
+def wait_condition(
+    cluster: Cluster,
+    fleet: FlightFleet,
+    kind: str,
+    status: str,
+    reason: str,
+    *,
+    name: str = "",
+    within_s: float = WITHIN_SECONDS,
+) -> str:
     """Wait for a condition of a group; return its message."""
 
     def probe() -> str | None:
@@ -30,7 +39,7 @@ def wait_condition(cluster: Cluster, fleet: FlightFleet, kind: str, status: str,
         assert (seen.get("status"), seen.get("reason")) == (status, reason), seen
         return str(seen["message"])
 
-    return eventually(probe, timeout_s=WITHIN_SECONDS, what=f"{kind}={status} {reason}")
+    return eventually(probe, timeout_s=within_s, what=f"{kind}={status} {reason}")
 
 
 def pod_identities(fleet: FlightFleet) -> dict[str, tuple[str, int]]:
@@ -55,7 +64,7 @@ def test_bad_handler_in_a_new_revision_leaves_the_old_fleet_running(fleets: Flee
         wrong = copy.deepcopy(group)
         wrong["spec"]["handler"]["python"]["callable"] = "handler:no_such_function"
         cluster.apply([wrong], namespace=fleet.namespace)
-        message = wait_condition(cluster, fleet, "Degraded", "True", "RevisionRejected")
+        message = wait_condition(cluster, fleet, "Degraded", "True", "RevisionRejected", within_s=PATIENCE_S)
         assert "no_such_function" in message
         assert pod_identities(fleet) == before
         wait_condition(cluster, fleet, "Ready", "True", "FleetReady")
@@ -66,7 +75,7 @@ def test_bad_handler_in_a_new_revision_leaves_the_old_fleet_running(fleets: Flee
         assert fleet.count().adds_up()
 
         cluster.apply([group], namespace=fleet.namespace)
-        wait_condition(cluster, fleet, "Degraded", "False", "AsWanted")
+        wait_condition(cluster, fleet, "Degraded", "False", "AsWanted", within_s=PATIENCE_S)
         assert pod_identities(fleet) == before
 
 
@@ -118,7 +127,9 @@ def test_each_failure_is_a_condition_with_its_reason_and_then_quiet(fleets: Flee
             "broker-away": ("ClusterReachable", "BrokerUnreachable", "kafka.kafka.svc.cluster.local:9"),
         }
         for name, (kind, reason, named) in expected.items():
-            message = wait_condition(cluster, fleet, kind, "False", reason, name=name)
+            # The kubelet takes its time to run the pod that tries the handler.
+            within_s = PATIENCE_S if kind == "Ready" else WITHIN_SECONDS
+            message = wait_condition(cluster, fleet, kind, "False", reason, name=name, within_s=within_s)
             assert named in message, message
             if kind != "Ready":
                 wait_condition(cluster, fleet, "Ready", "False", reason, name=name)
@@ -139,7 +150,7 @@ def wait_at_rest(fleet: FlightFleet) -> None:
             seen, since = versions, time.monotonic()
         return time.monotonic() - since > AT_REST_SECONDS
 
-    eventually(at_rest, timeout_s=60, what="nothing more to be written")
+    eventually(at_rest, timeout_s=PATIENCE_S, what="nothing more to be written")
 
 
 def count_writes(fleet: FlightFleet, *, seconds: int) -> Counter[str]:

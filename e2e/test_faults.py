@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from e2e.cluster import conditions, eventually
+from e2e.cluster import PATIENCE_S, conditions, eventually
 from e2e.conftest import Fleets
 from e2e.demo.fleet import FlightFleet
 from e2e.demo.flights import CANCELLED, FLIGHTS
@@ -17,6 +17,10 @@ from e2e.install import Installation
 
 SLOWLY = 0.12
 """Seconds of rest for each thousand records: the flights take about forty seconds, long enough for three faults."""
+
+
+ON_THE_WAY = 500
+"""Records that a worker has polled at once, whose outputs may be on their way together."""
 
 
 @contextmanager
@@ -33,7 +37,7 @@ def records_flowing(fleet: FlightFleet) -> Iterator[None]:
     thread = threading.Thread(target=feed, name="feed")
     thread.start()
     try:
-        eventually(lambda: fleet.lag()["end"] > 10_000, timeout_s=120, what="records flow")
+        eventually(lambda: fleet.lag()["end"] > 10_000, timeout_s=PATIENCE_S, what="records flow")
         yield
     finally:
         thread.join()
@@ -54,11 +58,19 @@ def resumed_positions(fleet: FlightFleet, logs: Sequence[str]) -> set[tuple[int,
 def assert_every_duplicate_is_explained(repeated: Sequence[tuple[int, int]], resumed: set[tuple[int, int]]) -> None:
     """A record may come twice only where a worker began again at an offset that was committed before it.
 
-    So each unbroken run of repeated offsets must begin at such a point: what lay before it was committed.
+    So each run of repeated offsets must begin at such a point: what lay before it was committed. Of the last records
+    of a worker that was killed some outputs were written, and others, for other partitions, not: these come only once.
+    So a run may have holes, and begin a little later, by no more than what a worker has on the way.
     """
-    known = set(repeated)
-    beginnings = {(partition, offset) for partition, offset in known if (partition, offset - 1) not in known}
-    assert beginnings <= resumed, f"unexplained: {sorted(beginnings - resumed)[:10]}, resumed at {sorted(resumed)[:20]}"
+    known = sorted(repeated)
+    runs = [known[i] for i in range(len(known)) if i == 0 or not _is_near(known[i - 1], known[i])]
+    unexplained = [first for first in runs if not any(_is_near(start, first) for start in resumed)]
+    assert unexplained == [], f"{unexplained[:10]}, resumed at {sorted(resumed)[:20]}"
+
+
+def _is_near(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether `other` is at or shortly behind `one`, in the same partition."""
+    return one[0] == other[0] and 0 <= other[1] - one[1] <= ON_THE_WAY
 
 
 def test_scaling_deleting_and_killing_while_records_flow_loses_nothing(
@@ -74,12 +86,12 @@ def test_scaling_deleting_and_killing_while_records_flow_loses_nothing(
             fleet.wait_stable(members=3)
             logs.append(fleet.kubectl("logs", "shaken-0"))
             fleet.kubectl("delete", "pod", "shaken-0")
-            eventually(lambda: is_ready(fleet, "shaken-0"), timeout_s=90, what="another shaken-0")
+            eventually(lambda: is_ready(fleet, "shaken-0"), timeout_s=PATIENCE_S, what="another shaken-0")
             fleet.wait_stable(members=3)
 
             before = restarts(fleet, "shaken-1")
             installation.kill_container(namespace="shaken", pod="shaken-1")
-            eventually(lambda: restarts(fleet, "shaken-1") > before, timeout_s=90, what="shaken-1 restarted")
+            eventually(lambda: restarts(fleet, "shaken-1") > before, timeout_s=PATIENCE_S, what="shaken-1 restarted")
             fleet.wait_stable(members=3)
         fleet.wait_drained()
         count = fleet.count()
@@ -115,7 +127,7 @@ def test_deleted_group_takes_every_child_with_it(fleets: Fleets) -> None:
             selector = "app.kubernetes.io/managed-by=consumer-fleet"
             return fleet.kubectl("get", kinds, "--selector", selector, "--no-headers", "--ignore-not-found")
 
-        eventually(lambda: children() == "", timeout_s=90, what="no child is left")
+        eventually(lambda: children() == "", timeout_s=PATIENCE_S, what="no child is left")
         fleet.cluster.kubectl("delete", "namespace", "leaving", "--timeout=110s")
 
 

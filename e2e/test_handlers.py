@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.cluster import ROOT, conditions, eventually
+from e2e.cluster import PATIENCE_S, ROOT, conditions, eventually
 from e2e.conftest import Fleets
 from e2e.demo.fleet import FlightFleet, owned_partitions
 
@@ -63,7 +63,7 @@ def wait_values(fleet: FlightFleet, topic: str, wanted: set[str]) -> None:
         assert set(found) == wanted, found
         return True
 
-    eventually(probe, timeout_s=90, what=f"{topic} holds {sorted(wanted)}")
+    eventually(probe, timeout_s=PATIENCE_S, what=f"{topic} holds {sorted(wanted)}")
 
 
 @pytest.mark.together
@@ -103,7 +103,7 @@ def test_http_handler_without_its_container_is_told_and_starts_nothing(fleets: F
             assert (seen.get("status"), seen.get("reason")) == ("False", "HandlerContainerNotFound"), seen
             return True
 
-        eventually(probe, timeout_s=60, what="the missing container is told")
+        eventually(probe, timeout_s=PATIENCE_S, what="the missing container is told")
         assert fleet.cluster.list("pods", namespace=fleet.namespace, selector="consumerfleet.io/group=unserved") == []
 
 
@@ -159,4 +159,4 @@ def test_pattern_takes_in_a_topic_that_appears_later(fleets: Fleets) -> None:
             assert conditions(found)["TopicsReady"]["status"] == "True", conditions(found)["TopicsReady"]
             return True
 
-        eventually(counted, timeout_s=120, what="its partitions to be counted")
+        eventually(counted, timeout_s=PATIENCE_S, what="its partitions to be counted")

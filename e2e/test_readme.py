@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import ROOT, eventually
+from e2e.cluster import PATIENCE_S, ROOT, eventually
 from e2e.conftest import Fleets
 
 
@@ -29,7 +29,7 @@ def test_fleet_of_the_readme_upper_cases_its_orders(fleets: Fleets) -> None:
         fleet.inside("write", "--topic", "orders", stdin=b"one tea\ntwo teas\n")
         values = eventually(
             lambda: (found := fleet.inside("read", "--topic", "orders-done")["values"]) and len(found) >= 2 and found,
-            timeout_s=60,
+            timeout_s=PATIENCE_S,
             what="both orders are done",
         )
         assert sorted(values) == ["ONE TEA", "TWO TEAS"]
@@ -41,5 +41,5 @@ def test_fleet_of_the_readme_upper_cases_its_orders(fleets: Fleets) -> None:
             status: dict[str, Any] = found.get("status") or {}
             return status if status.get("phase") == "Succeeded" else None
 
-        status = eventually(ended, timeout_s=180, what="the Redrive has ended")
+        status = eventually(ended, timeout_s=PATIENCE_S, what="the Redrive has ended")
         assert (status["selected"], status["moved"]) == (0, 0), "no order has failed"

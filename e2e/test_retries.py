@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import conditions, eventually
+from e2e.cluster import PATIENCE_S, conditions, eventually
 from e2e.retry_scene import (
     NAMESPACE,
     PARTITIONS,
@@ -29,7 +29,9 @@ WAKE_SECONDS = 30
 
 def wait_appended(scene: Scene, name: str, delay: str, count: int) -> None:
     """Until this many records were put into one of a group's delay topics."""
-    eventually(lambda: scene.appended(name, delay) == count, timeout_s=90, what=f"{count} records of {name} wait")
+    eventually(
+        lambda: scene.appended(name, delay) == count, timeout_s=PATIENCE_S, what=f"{count} records of {name} wait"
+    )
 
 
 def wait_failed(scene: Scene, name: str, count: int, *, timeout_s: float = 120) -> list[dict[str, Any]]:
@@ -90,9 +92,13 @@ def test_records_walk_through_every_delay_and_end_in_the_failed_topic(scene: Sce
         assert headers["kr-origin-topic"] == "walking"
         assert headers["kr-error-message"] == f"{record['value']} is bad"
     wanted = dict.fromkeys(bad, 4) | dict.fromkeys(good, 1)
-    eventually(lambda: scene.deliveries("walking") == wanted, timeout_s=30, what="the deliveries to be in the logs")
     eventually(
-        lambda: sorted(entry["value"] for entry in scene.done("good-")) == sorted(good), timeout_s=60, what="the others"
+        lambda: scene.deliveries("walking") == wanted, timeout_s=PATIENCE_S, what="the deliveries to be in the logs"
+    )
+    eventually(
+        lambda: sorted(entry["value"] for entry in scene.done("good-")) == sorted(good),
+        timeout_s=PATIENCE_S,
+        what="the others",
     )
     topics = scene.topics("walking")
     assert sorted(topics) == ["failed", "redrive", "retry.1s", "retry.2s", "retry.5s"]
@@ -103,7 +109,7 @@ def test_records_walk_through_every_delay_and_end_in_the_failed_topic(scene: Sce
         assert settings["message.timestamp.type"] == "LogAppendTime", name
         headers = 131_072 if name == "failed" else 65_536
         assert int(settings["max.message.bytes"]) == 1_048_588 + headers, name
-        days = 30 if name in ("failed", "redrive") else 7
+        days = {"failed": 30, "redrive": 30 + 7 + 1}.get(name, 7)  # the ledger outlives a segment of failed records
         assert int(settings["retention.ms"]) == days * 86_400_000, name
 
     def shown() -> bool:
@@ -113,7 +119,7 @@ def test_records_walk_through_every_delay_and_end_in_the_failed_topic(scene: Sce
         assert (listed["DELAYS"], listed["ATTEMPTS"], listed["TOTAL"], listed["GROUPS"]) == ("1s,2s,5s", "3", "8s", "1")
         return True
 
-    eventually(shown, timeout_s=60, what="the tables show what waits and what failed")
+    eventually(shown, timeout_s=PATIENCE_S, what="the tables show what waits and what failed")
     scene.drop("walking")
 
 
@@ -126,8 +132,8 @@ def test_edited_policy_is_followed_without_touching_a_pod(scene: Scene) -> None:
     def published() -> bool:
         return bool(scene.status("consumergroups", "edited")["retry"]["policyRevision"] != before)
 
-    eventually(published, timeout_s=60, what="the new revision is published")
-    eventually(lambda: "retry.3s" in scene.topics("edited"), timeout_s=60, what="the new delay's topic")
+    eventually(published, timeout_s=PATIENCE_S, what="the new revision is published")
+    eventually(lambda: "retry.3s" in scene.topics("edited"), timeout_s=PATIENCE_S, what="the new delay's topic")
     known = set[str]()
 
     def followed() -> bool:
@@ -138,7 +144,7 @@ def test_edited_policy_is_followed_without_touching_a_pod(scene: Scene) -> None:
         known.add(record["place"])
         return bool(record["headers"]["kr-attempt"] == "2")
 
-    eventually(followed, timeout_s=150, what="a record follows the new delays")
+    eventually(followed, timeout_s=PATIENCE_S, what="a record follows the new delays")
     assert scene.pods("edited") == pods
     assert {"retry.2s", "retry.5s"} <= set(scene.topics("edited"))
     scene.drop("edited")
@@ -155,7 +161,7 @@ def test_redrive_moves_what_its_dry_run_counted_and_a_second_one_nothing(scene: 
             status = scene.status("redrives", name)
             return status if status.get("phase") == "Succeeded" else None
 
-        return eventually(probe, timeout_s=180, what=f"redrive {name} has ended")
+        return eventually(probe, timeout_s=PATIENCE_S, what=f"redrive {name} has ended")
 
     scene.apply(redrive("counted", "redriven", dryRun=True))
     dry = finished("counted")
@@ -165,7 +171,7 @@ def test_redrive_moves_what_its_dry_run_counted_and_a_second_one_nothing(scene: 
     scene.apply(redrive("moved", "redriven"), redrive("again", "redriven"))
     real, second = finished("moved"), finished("again")
     assert sorted((status["selected"], status["moved"]) for status in (real, second)) == [(0, 0), (count, count)]
-    eventually(lambda: scene.waiting("redriven") == 0, timeout_s=90, what="what was put back is handled")
+    eventually(lambda: scene.waiting("redriven") == 0, timeout_s=PATIENCE_S, what="what was put back is handled")
     back = scene.done("bad-redriven-")
     assert sorted(entry["value"] for entry in back) == sorted(values)
     assert {entry["from"] for entry in back} == {"_fleet.redriven.redrive"}
@@ -186,7 +192,7 @@ def test_restarted_retry_worker_loses_nothing_and_hands_out_nothing_early(scene:
         found = [entry for entry in scene.done("once-") if entry["from"].startswith("_fleet.restarted.")]
         return found if len({entry["value"] for entry in found}) == len(values) else None
 
-    done = eventually(finished, timeout_s=180, what="every record is done")
+    done = eventually(finished, timeout_s=PATIENCE_S, what="every record is done")
     assert sorted(entry["value"] for entry in done) == sorted(values)
     assert {entry["attempt"] for entry in done} == {1}
     assert_none_early(done, SLOW_SECONDS)
@@ -197,7 +203,7 @@ def test_restarted_retry_worker_loses_nothing_and_hands_out_nothing_early(scene:
 def test_outage_is_waited_for_and_burns_no_attempt(scene: Scene) -> None:
     """The dependency is away for longer than all delays together: with a budget everything ends done."""
     scene.write("dependent", [f"needs-{n}" for n in range(100)])
-    eventually(lambda: len(scene.done("needs-")) >= 100, timeout_s=90, what="the dependency is there")
+    eventually(lambda: len(scene.done("needs-")) >= 100, timeout_s=PATIENCE_S, what="the dependency is there")
     scene.switch_dependency(up=False)
 
     def degraded() -> str | None:
@@ -207,12 +213,14 @@ def test_outage_is_waited_for_and_burns_no_attempt(scene: Scene) -> None:
 
     scene.write("dependent", [f"needs-more-{n}" for n in range(200)])
     # Workers are asked when their group is looked at; one of which nothing moves is looked at once a minute.
-    reason = eventually(degraded, timeout_s=180, what="the group is Degraded")
+    reason = eventually(degraded, timeout_s=PATIENCE_S, what="the group is Degraded")
     assert "Breaker" in reason or "Budget" in reason, reason
     scene.switch_dependency(up=True)
-    eventually(lambda: len(scene.done("needs-more-")) >= 200, timeout_s=180, what="everything is done", poll_s=1.0)
+    eventually(
+        lambda: len(scene.done("needs-more-")) >= 200, timeout_s=PATIENCE_S, what="everything is done", poll_s=1.0
+    )
     assert scene.failed("dependent") == []
-    eventually(lambda: degraded() is None, timeout_s=180, what="the group is not Degraded any more")
+    eventually(lambda: degraded() is None, timeout_s=PATIENCE_S, what="the group is not Degraded any more")
     scene.drop("dependent")
 
 
@@ -226,10 +234,12 @@ def test_deleted_groups_drain_or_drop_what_waits(scene: Scene) -> None:
     assert len({entry["value"] for entry in scene.done("once-drained-")}) == 10
     assert_none_early(scene.done("once-drained-"), SLOW_SECONDS)
     assert scene.done("once-erased-") == []
-    eventually(lambda: list(scene.topics("drained")) == ["failed"], timeout_s=60, what="drained keeps the failed topic")
-    eventually(lambda: scene.topics("erased") == {}, timeout_s=60, what="erased keeps no topic")
+    eventually(
+        lambda: list(scene.topics("drained")) == ["failed"], timeout_s=PATIENCE_S, what="drained keeps the failed topic"
+    )
+    eventually(lambda: scene.topics("erased") == {}, timeout_s=PATIENCE_S, what="erased keeps no topic")
     eventually(
         lambda: scene.cluster.get("statefulset", "erased-retry", namespace=NAMESPACE) is None,
-        timeout_s=60,
+        timeout_s=PATIENCE_S,
         what="its retry workers are collected",
     )

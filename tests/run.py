@@ -1,10 +1,12 @@
-"""Runs every suite, and ends with what failed, what was skipped, and why.
+"""Runs every suite, and ends with what failed, what was flaky, what was skipped, and why.
 
 `make test` is this. Each suite is a pytest run of its own, so that a crash in one cannot hide another. The first
 suite that fails does not stop the later ones: a person gets the whole picture from one run. With `CI=true` a skipped
 test counts as a failure, because there nobody reads the reasons.
 
-On a machine that has no Kubernetes yet it is built meanwhile; so the suites that need it come last.
+Suites of one stage that mostly wait run side by side, each lane's suites one after another. On a machine that has no
+Kubernetes yet it is built meanwhile; so the suites that need it come last. These two use both processors by
+themselves: beside the other one, pods took a minute to start.
 """
 
 from __future__ import annotations
@@ -15,83 +17,37 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.suites import ROOT, Outcome, Suite, processor_seconds, repeat_failed, run_suite
+
 REASON_MAX = 1_000
 """Characters of a failure's reason in the summary; the whole of it stands above, in its suite's output."""
+PROGRESS_EVERY_S = 60.0
+"""How often a run with several lanes reports which suites are running: their output is printed when they end."""
 
+Lane = tuple[Suite, ...]
+Stage = tuple[Lane, ...]
 
-@dataclass(frozen=True, slots=True)
-class Suite:
-    """One pytest run: its name, its folder or files, and its limit on two cores (quality targets, in seconds)."""
-
-    name: str
-    paths: tuple[str, ...]
-    limit_s: int
-    kubernetes: bool = False
-    """Whether it needs what `tests.support.programs` builds."""
-
-
-SUITES: tuple[Suite, ...] = (
-    Suite("unit", ("tests/unit",), 60),
-    Suite("protocol", ("tests/protocol",), 60),
-    Suite("interop", ("tests/interop",), 150),
-    Suite("broker", ("tests/broker",), 360),
-    Suite("faults", ("tests/faults",), 300),
-    Suite("retries", ("tests/retries",), 300),
-    Suite("apiserver", ("tests/apiserver",), 240, kubernetes=True),
-    Suite("e2e", ("e2e",), 900, kubernetes=True),
+STAGES: tuple[Stage, ...] = (
+    ((Suite("unit", ("tests/unit",), 90, real=False), Suite("protocol", ("tests/protocol",), 60, real=False)),),
+    (
+        (Suite("broker", ("tests/broker",), 660), Suite("worker", ("tests/worker",), 660)),
+        (
+            Suite("interop", ("tests/interop",), 240),
+            Suite("faults", ("tests/faults",), 480),
+            Suite("retries", ("tests/retries",), 540),
+        ),
+    ),
+    ((Suite("apiserver", ("tests/apiserver",), 480, kubernetes=True),),),
+    ((Suite("e2e", ("e2e",), 900, kubernetes=True),),),
 )
-SLOW = ("--durations=10", "--durations-min=5")
-"""Each suite ends with its slowest tests: where a run's time went is seen without another run."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one suite's run came to; `failed` and `skipped` pair a test's name with its reason."""
-
-    name: str
-    seconds: float
-    exit_code: int
-    passed: int = 0
-    failed: list[tuple[str, str]] = field(default_factory=list)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-
-
-def read_report(path: Path, outcome: Outcome) -> None:
-    """Add the counts of a JUnit XML report to `outcome`; a report that is missing leaves them at zero."""
-    if not path.exists():
-        return
-    for case in ElementTree.parse(path).getroot().iter("testcase"):
-        name = f"{case.get('classname')}::{case.get('name')}"
-        skip = case.find("skipped")
-        wrong = case.find("failure")
-        # Not `or`: an element without children is false.
-        wrong = case.find("error") if wrong is None else wrong
-        if skip is not None:
-            outcome.skipped.append((name, skip.get("message") or "no reason given"))
-        elif wrong is not None:
-            outcome.failed.append((name, wrong.get("message") or "no reason given"))
-        else:
-            outcome.passed += 1
-
-
-def run_suite(suite: Suite, extra: Sequence[str], reports: Path) -> Outcome:
-    """Run one suite with its output passed through."""
-    print(f"\n===== {suite.name} (limit {suite.limit_s} s) =====", flush=True)
-    report = reports / f"{suite.name}.xml"
-    started = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-q", *SLOW, f"--junit-xml={report}", *suite.paths, *extra]
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode
-    outcome = Outcome(suite.name, time.monotonic() - started, code)
-    read_report(report, outcome)
-    return outcome
 
 
 def run_lint() -> Outcome:
@@ -150,21 +106,102 @@ def building(scratch: Path) -> Iterator[Builds]:
         process.wait()
 
 
-def run_all(suites: Sequence[Suite], extra: Sequence[str], scratch: Path, *, lint: bool) -> list[Outcome]:
-    """Everything that was asked for, one after another; what needs Kubernetes when that is built."""
+def run_stage(stage: Stage, extra: Sequence[str], scratch: Path) -> list[Outcome]:
+    """Run the lanes of a stage side by side, one lane with its output passed through; then repeat what failed."""
+    if len(stage) == 1:
+        outcomes = [_run_aloud(suite, extra, scratch) for suite in stage[0]]
+    else:
+        running = _Running()
+        with ThreadPoolExecutor(len(stage), thread_name_prefix="lane") as pool, running.reported():
+            lanes = [pool.submit(_run_lane, lane, extra, scratch, running) for lane in stage]
+            outcomes = [outcome for lane in lanes for outcome in lane.result()]
+    for suite, outcome in zip((suite for lane in stage for suite in lane), outcomes, strict=True):
+        repeat_failed(suite, extra, scratch, outcome)
+    return outcomes
+
+
+def _run_aloud(suite: Suite, extra: Sequence[str], scratch: Path) -> Outcome:
+    print(f"\n===== {suite.name} (limit {suite.limit_s} s) =====", flush=True)
+    return run_suite(suite, extra, scratch)
+
+
+def _run_lane(lane: Lane, extra: Sequence[str], scratch: Path, running: _Running) -> list[Outcome]:
+    outcomes = []
+    for suite in lane:
+        log = scratch / f"{suite.name}.log"
+        running.begin(suite)
+        with log.open("wb") as output:
+            outcomes.append(run_suite(suite, extra, scratch, output))
+        running.end(suite, log)
+    return outcomes
+
+
+class _Running:
+    """The suites that run side by side now; prints what each of them printed when it ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun: dict[str, float] = {}
+
+    def begin(self, suite: Suite) -> None:
+        with self._lock:
+            self._begun[suite.name] = time.monotonic()
+            print(f"\n===== {suite.name} (limit {suite.limit_s} s): begun, side by side =====", flush=True)
+
+    def end(self, suite: Suite, log: Path) -> None:
+        with self._lock:
+            seconds = time.monotonic() - self._begun.pop(suite.name)
+            print(f"\n===== {suite.name}: its output, after {seconds:.0f} s =====", flush=True)
+            print(log.read_text(errors="replace"), flush=True)
+
+    @contextmanager
+    def reported(self) -> Iterator[None]:
+        """Print a line of progress every minute until the block ends."""
+        over = threading.Event()
+
+        def report() -> None:
+            while not over.wait(PROGRESS_EVERY_S):
+                with self._lock:
+                    now = time.monotonic()
+                    print("running: " + ", ".join(f"{name} {now - at:.0f} s" for name, at in self._begun.items()))
+                    sys.stdout.flush()
+
+        reporter = threading.Thread(target=report, name="progress", daemon=True)
+        reporter.start()
+        try:
+            yield
+        finally:
+            over.set()
+            reporter.join()
+
+
+def chosen_stages(names: Sequence[str]) -> list[Stage]:
+    """The stages with only the suites of these names; stages and lanes without any are left out."""
+    lanes = [[tuple(suite for suite in lane if suite.name in names) for lane in stage] for stage in STAGES]
+    return [stage for each in lanes if (stage := tuple(lane for lane in each if lane))]
+
+
+def run_all(stages: Sequence[Stage], extra: Sequence[str], scratch: Path, *, lint: bool) -> list[Outcome]:
+    """Run everything asked for, stage after stage; a stage that needs Kubernetes waits until that is built."""
+    needs = [any(suite.kubernetes for lane in stage for suite in lane) for stage in stages]
     with ExitStack() as stack:
-        builds = stack.enter_context(building(scratch)) if any(suite.kubernetes for suite in suites) else None
+        builds = stack.enter_context(building(scratch)) if any(needs) else None
         outcomes = [run_lint()] if lint else []
-        for suite in suites:
-            if suite.kubernetes and builds is not None:
+        for stage, kubernetes in zip(stages, needs, strict=True):
+            if kubernetes and builds is not None:
                 outcomes.append(builds.wait())
                 builds = None
-            outcomes.append(run_suite(suite, extra, scratch))
+            before = processor_seconds()
+            started = time.monotonic()
+            outcomes += run_stage(stage, extra, scratch)
+            names = " ".join(suite.name for lane in stage for suite in lane)
+            seconds, used = time.monotonic() - started, processor_seconds() - before
+            print(f"\nstage {names}: {seconds:.0f} s, {used:.0f} s of processor time", flush=True)
     return outcomes
 
 
 def verdict(outcomes: Sequence[Outcome], *, ci: bool) -> int:
-    """Print the table, the skipped tests and the closing count; return the exit code."""
+    """Print the table, the flaky and skipped tests and the closing count; return the exit code."""
     print("\n===== summary =====")
     bad = False
     for outcome in outcomes:
@@ -178,6 +215,9 @@ def verdict(outcomes: Sequence[Outcome], *, ci: bool) -> int:
     print("failed: " + ("none" if not failed else ""))
     for suite, name, reason in failed:
         print(f"  {suite}: {name}: {reason[:REASON_MAX]}")
+    for outcome in outcomes:
+        for name, reason in outcome.flaky:
+            print(f"FLAKY {outcome.name}: {name}: failed first, passed alone: {reason[:REASON_MAX]}")
     skipped = [(outcome.name, *entry) for outcome in outcomes for entry in outcome.skipped]
     print("skipped: " + ("none" if not skipped else ""))
     for suite, name, reason in skipped:
@@ -191,7 +231,7 @@ def verdict(outcomes: Sequence[Outcome], *, ci: bool) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    names = [suite.name for suite in SUITES]
+    names = [suite.name for stage in STAGES for lane in stage for suite in lane]
     parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__.splitlines()[0])
     parser.add_argument("--suite", action="append", choices=["lint", *names], help="run only this suite; repeatable")
     parser.add_argument("pytest_arguments", nargs="*", help="passed on to pytest, after --")
@@ -200,8 +240,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="fleet-tests-") as scratch:
         # What killed processes leave behind lies in here, and goes with it.
         os.environ["TMPDIR"] = scratch
-        chosen = [suite for suite in SUITES if suite.name in wanted]
-        outcomes = run_all(chosen, options.pytest_arguments, Path(scratch), lint="lint" in wanted)
+        outcomes = run_all(chosen_stages(wanted), options.pytest_arguments, Path(scratch), lint="lint" in wanted)
     return verdict(outcomes, ci=os.environ.get("CI") == "true")
 
 

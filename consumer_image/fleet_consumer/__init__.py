@@ -8,26 +8,31 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fleet_consumer.record import Delivery, Fatal, Produce, Record, RetryAfter, Skip, TopicPartition
+from fleet_consumer.record import Delivery, Fatal, Produce, Record, RetryAfter, Skip, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
+    from fleet_consumer.async_consumer import AsyncConsumer
     from fleet_consumer.consumer import Consumer, ConsumerSettings
     from fleet_consumer.fetch.records import Records, Run
     from fleet_consumer.group import errors
     from fleet_consumer.group.membership import Membership, OffsetAndMetadata, OffsetAndTimestamp
+    from fleet_consumer.group.topics import Node, PartitionInfo
     from fleet_consumer.net import ConnectionSettings, OAuthSettings, OAuthToken, SaslSettings, TlsSettings
 
 __all__ = [
+    "AsyncConsumer",
     "ConnectionSettings",
     "Consumer",
     "ConsumerSettings",
     "Delivery",
     "Fatal",
     "Membership",
+    "Node",
     "OAuthSettings",
     "OAuthToken",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
+    "PartitionInfo",
     "Produce",
     "Record",
     "Records",
@@ -35,15 +40,18 @@ __all__ = [
     "Run",
     "SaslSettings",
     "Skip",
+    "TimestampType",
     "TlsSettings",
     "TopicPartition",
     "errors",
 ]
 
 _HOMES = {
+    "fleet_consumer.async_consumer": ("AsyncConsumer",),
     "fleet_consumer.consumer": ("Consumer", "ConsumerSettings"),
     "fleet_consumer.fetch.records": ("Records", "Run"),
     "fleet_consumer.group.membership": ("Membership", "OffsetAndMetadata", "OffsetAndTimestamp"),
+    "fleet_consumer.group.topics": ("Node", "PartitionInfo"),
     "fleet_consumer.net": ("ConnectionSettings", "OAuthSettings", "OAuthToken", "SaslSettings", "TlsSettings"),
 }
 

@@ -1,4 +1,4 @@
-"""`Consumer`: one member of one consumer group, with Java's semantics and Python's names.
+"""`Consumer`: a member of a consumer group, or a reader of chosen partitions, with Java's semantics in Python's words.
 
 It joins three parts, each with its own thread: the coordinator thread keeps the membership alive, the fetch thread
 looks after librdkafka, and the caller's thread polls and reads. Here is only what binds them: which record may be
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
+import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
@@ -22,6 +22,8 @@ from fleet_consumer.fetch.records import Records
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import Membership
 from fleet_consumer.group.messages import CallBack, CallBackKind, FinishCommit
+from fleet_consumer.naming import TopicPattern
+from fleet_consumer.positions import Positions
 from fleet_consumer.record import TopicPartition
 
 __all__ = ["CommitCallback", "Consumer", "ConsumerSettings", "RebalanceCallback"]
@@ -36,8 +38,8 @@ LEAVE_WORDS = ("default", "leave", "remain")
 
 
 class Consumer(OffsetCalls):
-    """A member of a consumer group. Making one starts nothing; `subscribe` does; `close` must be called, or the
-    consumer used as a context manager.
+    """A member of a consumer group, or with `assign` a reader without a membership. Making one starts nothing;
+    `subscribe` and `assign` do; `close` must be called, or the consumer used as a context manager.
 
     All methods belong to one thread, except `wakeup`, `membership` and `holds_session`, which any thread may call.
     Callbacks may call `commit`, `commit_async`, `committed`, `position`, `seek`, `pause`, `resume` and `assignment`,
@@ -64,7 +66,7 @@ class Consumer(OffsetCalls):
 
     def subscribe(
         self,
-        topics: Iterable[str] | re.Pattern[str],
+        topics: Iterable[str] | TopicPattern,
         *,
         on_assigned: RebalanceCallback | None = None,
         on_revoked: RebalanceCallback | None = None,
@@ -79,11 +81,15 @@ class Consumer(OffsetCalls):
         `on_lost` gets partitions that may belong to others already; without it `on_revoked` is called instead.
         `on_assigned` gets the new partitions, before any record of theirs is handed out: seek there. In a cooperative
         group each of them gets only what comes or goes, `on_assigned` also with nothing when all stays as it was.
-        Raises ValueError for topics without a name, SettingsRefused (a ValueError) for what librdkafka does not take.
+        Raises ValueError for topics without a name, SettingsRefused (a ValueError) for what librdkafka does not take,
+        SubscriptionConflict after `assign`, GroupIdMissing.
         """
         with self._entered():
-            pattern = topics if isinstance(topics, re.Pattern) else None
-            wanted = () if isinstance(topics, re.Pattern) else _names(topics)
+            self._check_group("subscribe")
+            if self._manual:
+                raise errors.SubscriptionConflict("this consumer assigns its partitions itself; unsubscribe first")
+            pattern = topics if isinstance(topics, TopicPattern) else None
+            wanted = () if isinstance(topics, TopicPattern) else _names(topics)
             self._callbacks = {
                 CallBackKind.ASSIGNED: on_assigned,
                 CallBackKind.REVOKED: on_revoked,
@@ -95,11 +101,40 @@ class Consumer(OffsetCalls):
             self._group.subscribe(wanted, pattern)
             self._subscribed = True
 
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, whoever else does, without joining a group; a second call replaces the first.
+
+        Partitions that stay keep their position. New ones begin at the group's committed offset where `group_id` is
+        set, else by the reset policy. No callbacks are called. Nothing at all is as `unsubscribe`.
+        Raises SubscriptionConflict after `subscribe`, SettingsRefused as `subscribe`.
+        """
+        wanted = tuple(dict.fromkeys(TopicPartition(*part) for part in partitions))
+        if not all(part.topic and part.partition >= 0 for part in wanted):
+            raise ValueError(f"partitions must have a topic's name and a number from 0 on, got {wanted!r}")
+        with self._entered(nested=False):
+            if self._subscribed:
+                raise errors.SubscriptionConflict("this consumer has subscribed to topics; unsubscribe first")
+            if self._fetch is None and wanted:
+                self._start()
+            owned = self.assignment()
+            going = tuple(sorted(owned.difference(wanted)))
+            if going:
+                self._taken_away(CallBackKind.REVOKED, going, self._settings.rebalance_timeout_s)
+            self._manual = bool(wanted)
+            self._callbacks = {}
+            if wanted:
+                positions = self._started()
+                positions.assign([part for part in wanted if part not in owned], frozenset())
+                positions.look_up_unknown()
+
     def unsubscribe(self) -> None:
         """Give everything back and leave the group (a static member only stops taking part); `subscribe` joins again.
 
         Calls `on_revoked` or `on_lost` as `close` does; what it raises is raised after the group was left.
         """
+        if self._manual:
+            self.assign(())
+            return
         with self._entered(nested=False):
             if not self._subscribed:
                 return
@@ -116,7 +151,8 @@ class Consumer(OffsetCalls):
         `reason` is for the broker's log. Raises NotSubscribed.
         """
         with self._entered():
-            self._check_subscribed()
+            if not self._subscribed:
+                raise errors.NotSubscribed("subscribe first: there is no group to rebalance")
             self._group.enforce_rebalance(reason)
 
     def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
@@ -126,11 +162,17 @@ class Consumer(OffsetCalls):
         it is for whoever is still busy with the last records and wants to keep the membership.
 
         Runs callbacks that are due. Moves positions past what it returns, commits nothing. Must be called again within
-        `max_poll_interval_ms`. Returns empty-handed at once after `wakeup`. Raises what the background met:
-        FatalConsumerError, AssignorFailed, NoOffsetForPartition, OffsetLookupFailed, TopicAuthorizationFailed, and
-        what callbacks raise.
+        `max_poll_interval_ms`. Returns empty-handed at once after `wakeup`, and when all that it did was to move a
+        position over offsets that hold no record to read (`Records.gaps`), at the end of a partition.
+        Raises what the background met: FatalConsumerError, AssignorFailed, NoOffsetForPartition, OffsetLookupFailed,
+        TopicAuthorizationFailed, and what callbacks and signal handlers raise. Records that were on their way then come
+        again with the next poll.
         """
-        with self._entered(nested=False):
+        # Not `with`: a signal handler may raise between any two steps of a context manager, and would leave it open.
+        # Between the end of a `finally` and a return, and between two plain assignments, none runs.
+        self._enter(nested=False)
+        try:
+            self._check_usable(inside=False)
             positions = self._started()
             self._check_subscribed()
             limit = self._settings.max_poll_records if max_records is None else max_records
@@ -141,25 +183,32 @@ class Consumer(OffsetCalls):
                 self._signal.clear()
                 self._take_news()
                 self._check_fetch()
-                positions.take_starts()
+                self._take_starts(positions)
                 self._auto_commit()
                 # Once the session is over, others may be handing out the same.
                 records = positions.take_records(limit) if self.holds_session() else Records([])
+                self._ends.refresh(positions.owned, now)
                 woken = self._woken
                 if woken:
                     self._woken = False
-                if records or woken or now >= deadline:
-                    return records
+                if records or records.gaps or woken or now >= deadline:
+                    break
                 left = min(deadline - now, LOOK_UP_S)
                 if limit and self.holds_session():
                     positions.wait(left, self._signal)
                 else:
                     self._signal.wait(left)
+        finally:
+            self._user_thread = None
+            self._user.release()
+        positions.unsettled = False
+        return records
 
     def membership(self) -> Membership:
         """The membership as of now. Any thread."""
-        picture, fetch = self._group.picture, self._fetch
-        trouble = fetch.trouble if fetch is not None else None
+        picture, fetch, positions = self._group.picture, self._fetch, self._positions
+        unplaced = positions.trouble if positions is not None else None
+        trouble = unplaced or (fetch.trouble if fetch is not None else None)
         if picture.error is None and trouble is not None:
             return dataclasses.replace(picture, error=trouble)
         return picture
@@ -167,9 +216,10 @@ class Consumer(OffsetCalls):
     def holds_session(self) -> bool:
         """Whether the last good heartbeat is younger than the session timeout; False: others may own our partitions.
 
-        Cheap enough to ask before every record of a batch. Any thread.
+        Always True after `assign`: nobody takes those partitions away. Cheap enough to ask before every record of a
+        batch. Any thread.
         """
-        return self._clock.monotonic() < self._group.fence_deadline
+        return self._manual or self._clock.monotonic() < self._group.fence_deadline
 
     def wakeup(self) -> None:
         """Make a `poll` that waits, or the next one, return at once. Any thread, also signal handlers."""
@@ -186,6 +236,8 @@ class Consumer(OffsetCalls):
         """
         if leave not in LEAVE_WORDS:
             raise ValueError(f"leave is {leave!r}; use one of {', '.join(LEAVE_WORDS)}")
+        if os.getpid() != self._pid:
+            return  # A fork of the process whose consumer this is: nothing here is open, and nothing there may change.
         with self._entered(closing=True, nested=False):
             if self._closed:
                 return
@@ -200,7 +252,7 @@ class Consumer(OffsetCalls):
                 if self._fetch is not None:
                     ended = self._fetch.close(max(1.0, deadline - self._clock.monotonic())) and ended
                 if not ended:
-                    logger.warning("group %s: threads had not ended after %g s", self._settings.group_id, timeout_s)
+                    logger.warning("group %s: threads had not ended after %g s", self._settings.title, timeout_s)
                 self._take_commit_results()
 
     # Holding back.
@@ -294,8 +346,15 @@ class Consumer(OffsetCalls):
             self._taken_away(kind, partitions, timeout_s)
 
     def _check_subscribed(self) -> None:
-        if not self._subscribed:
-            raise errors.NotSubscribed("subscribe first")
+        if not self._subscribed and not self._manual:
+            raise errors.NotSubscribed("subscribe or assign first")
+
+    def _take_starts(self, positions: Positions) -> None:
+        try:
+            positions.take_starts()
+        except errors.FatalConsumerError as error:
+            self._fatal = error
+            raise
 
     def _check_fetch(self) -> None:
         if self._fetch is not None and self._fetch.failure is not None:

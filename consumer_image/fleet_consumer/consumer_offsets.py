@@ -6,12 +6,14 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from fleet_consumer.consumer_base import CommitCallback, ConsumerBase
-from fleet_consumer.coordinator.offsets import Start
+from fleet_consumer.coordinator.lookups import Start
+from fleet_consumer.coordinator.reset_policy import ResetPolicy
 from fleet_consumer.fetch.group_metadata import group_metadata
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata, OffsetAndTimestamp
-from fleet_consumer.positions import OutOfRangeReport
+from fleet_consumer.group.topics import PartitionInfo
 from fleet_consumer.record import TopicPartition
+from fleet_consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
 
 logger = logging.getLogger(__name__)
@@ -29,14 +31,17 @@ class OffsetCalls(ConsumerBase):
         """Commit and wait. Retries while that can help, at most `timeout_s` seconds.
 
         `offsets` None commits the positions of everything owned: all that polls have returned counts as done.
-        Raises CommitFailed (no longer ours: do not repeat), RebalanceInProgress, RetriableCommitFailed (time is up;
-        unknown whether written), CommitRefused, TopicAuthorizationFailed, FatalConsumerError.
+        After `assign` the broker takes commits as long as the group has no members. Raises CommitFailed (no longer
+        ours: do not repeat), RebalanceInProgress, RetriableCommitFailed (time is up; unknown whether written),
+        CommitRefused, TopicDeleted (the topic that was read; one of its name does not get these offsets),
+        TopicAuthorizationFailed, GroupIdMissing, FatalConsumerError.
         """
         with self._entered():
+            self._check_group("commit")
             chosen = self._started().committable() if offsets is None else offsets
             if not chosen:
                 return
-            ticket = self._group.commit(chosen, self._clock.monotonic() + timeout_s)
+            ticket = self._request_commit(chosen, self._clock.monotonic() + timeout_s)
             # The thread ends the ticket at its deadline; the second on top is for a thread that is busy.
             if not ticket.wait(timeout_s + 1.0):
                 raise errors.RetriableCommitFailed(f"group {self._settings.group_id!r}: commit not confirmed in time")
@@ -54,9 +59,10 @@ class OffsetCalls(ConsumerBase):
         `callback(offsets, error or None)` runs inside a later `poll`, `commit` or `close`.
         """
         with self._entered():
+            self._check_group("commit_async")
             chosen = self._started().committable() if offsets is None else offsets
             if chosen:
-                ticket = self._group.commit(chosen, None)
+                ticket = self._request_commit(chosen, None)
                 if callback is not None:
                     self._commit_callbacks[ticket] = callback
 
@@ -67,9 +73,11 @@ class OffsetCalls(ConsumerBase):
 
         Needs no subscription.
 
-        Raises OffsetLookupFailed (also when the time is up), TopicAuthorizationFailed, GroupAuthorizationFailed.
+        Raises OffsetLookupFailed (also when the time is up), TopicAuthorizationFailed, GroupAuthorizationFailed,
+        GroupIdMissing.
         """
         with self._entered():
+            self._check_group("committed")
             self._start_group()
             return self._await(self._group.committed(partitions), timeout_s, "committed offsets")
 
@@ -115,6 +123,7 @@ class OffsetCalls(ConsumerBase):
         GroupMetadataUnknown when this librdkafka uses another format.
         """
         with self._entered():
+            self._check_group("group_metadata")
             self._started()
             picture = self._group.picture
             if picture.generation < 0 or not picture.member_id:
@@ -138,6 +147,65 @@ class OffsetCalls(ConsumerBase):
             if offset < 0:
                 raise ValueError(f"offset {offset} is negative")
             self._started().seek(partition, offset)
+
+    def truncations(self) -> TruncationReport:
+        """How often a log turned out to have lost records that were read already, and how many these were."""
+        return TruncationReport() if self._positions is None else self._positions.truncations
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Go on at the first offset that is there, in all owned partitions when none is named. Raises NotAssigned.
+
+        The offset is looked up in the background; `position` is None until then, and nothing is handed out.
+        """
+        self._seek_to_edge(partitions, ResetPolicy.EARLIEST)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Go on behind the last record, in all owned partitions when none is named; under `read_committed` behind the
+        last that is stable. As `seek_to_beginning`: the end counts that a broker has when it is asked.
+        """
+        self._seek_to_edge(partitions, ResetPolicy.LATEST)
+
+    def _seek_to_edge(self, partitions: Iterable[TopicPartition], edge: ResetPolicy) -> None:
+        with self._entered():
+            positions = self._started()
+            wanted = tuple(partitions) or tuple(sorted(positions.owned))
+            if wanted:
+                positions.seek_to_edge(wanted, edge)
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """How many offsets the partition's end is ahead of its position; None while either is unknown.
+
+        Never blocks: the first call has the end looked up in the background, and polls keep it fresh from then on
+        (`EndOffsets`). Under `read_committed` the end is the last stable offset. Raises NotAssigned.
+        """
+        with self._entered():
+            positions = self._started()
+            position = positions.position(partition)
+            end = self._ends.of(partition, positions.owned, self._clock.monotonic())
+            return None if position is None or end is None else max(0, end - position)
+
+    def partitions_for(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[PartitionInfo, ...]:
+        """The partitions of a topic, by number; none when brokers do not know the topic. Needs no subscription.
+
+        Raises MetadataLookupFailed (also when the time is up), TopicAuthorizationFailed.
+        """
+        if not topic:
+            raise ValueError("the topic's name is empty")
+        return self._topics((topic,), timeout_s, f"topic {topic!r}").get(topic, ())
+
+    def list_topics(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> dict[str, tuple[PartitionInfo, ...]]:
+        """All topics that the principal may describe, internal ones too. Needs no subscription.
+
+        Raises MetadataLookupFailed when the time is up.
+        """
+        return self._topics(None, timeout_s, "topics")
+
+    def _topics(
+        self, names: tuple[str, ...] | None, timeout_s: float, what: str
+    ) -> dict[str, tuple[PartitionInfo, ...]]:
+        with self._entered():
+            self._start_group()
+            return self._await(self._group.topics(names), timeout_s, what, errors.MetadataLookupFailed)
 
     def out_of_range(self) -> OutOfRangeReport:
         """How often brokers did not have the offset that came next, and what was skipped for it."""
@@ -163,7 +231,7 @@ class OffsetCalls(ConsumerBase):
         offsets = self._started().committable()
         if offsets:
             self._auto_commit_in_flight = True
-            self._commit_callbacks[self._group.commit(offsets, None)] = self._auto_committed
+            self._commit_callbacks[self._request_commit(offsets, None)] = self._auto_committed
 
     def _auto_committed(self, _offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None) -> None:
         self._auto_commit_in_flight = False
@@ -177,7 +245,7 @@ class OffsetCalls(ConsumerBase):
         offsets = {part: entry for part, entry in self._started().committable().items() if part in going}
         if not offsets:
             return
-        ticket = self._group.commit(offsets, self._clock.monotonic() + timeout_s)
+        ticket = self._request_commit(offsets, self._clock.monotonic() + timeout_s)
         if not ticket.wait(timeout_s + 1.0) or ticket.error is not None:
             logger.warning(
                 "group %s: automatic commit of %d partitions that are given back failed; their next owner repeats "

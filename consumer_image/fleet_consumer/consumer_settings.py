@@ -5,7 +5,7 @@ Defaults are those of Kafka 4's Java consumer; where one differs, its docstring 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fleet_consumer.assignors import Assignor
@@ -16,12 +16,22 @@ from fleet_consumer.net import ConnectionSettings
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 DEFAULT_ASSIGNORS = ("range", "cooperative-sticky")
-POSITIVE = ("session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms", "max_poll_records")
+PAUSED_BYTES_MAX = 32 * 1024 * 1024
+POSITIVE = (
+    "session_timeout_ms",
+    "heartbeat_interval_ms",
+    "max_poll_interval_ms",
+    "max_poll_records",
+    "paused_bytes_max",
+    "statistics_interval_ms",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
     """Everything that decides how a consumer behaves. Times are milliseconds.
+
+    `group_id`: None for a consumer that neither joins a group nor commits, and only reads what `assign` gives it.
 
     `assignors`: names for `fleet_consumer.assignors.load`, or assignors (an object serves one consumer), in order of
     preference. Members keep their partitions through rebalances when all of them are cooperative.
@@ -32,13 +42,22 @@ class ConsumerSettings:
     that appear after the first assignment start at the beginning whatever it says.
     `auto_commit_interval_ms` None, unlike in Java: the caller commits, because a commit of what nobody has handled
     yet loses it. With a number, `poll`, a revocation and `close` commit the positions of what earlier polls returned.
+    `retry_authentication`: a login that a broker refuses, or TLS that fails, is tried again every ten seconds and only
+    told by `membership().error`. That is for whoever renews the credentials meanwhile; else, as in Java, `poll` raises
+    AuthenticationFailed after the first refusal, and this consumer is finished.
+    `paused_bytes_max` is how much memory the records that paused partitions hold back may take in all: keys, values,
+    headers and what Python needs for them. What librdkafka itself fetches ahead (`queued.max.messages.kbytes`) counts
+    apart.
     `rebalance_timeout_ms` None means `max_poll_interval_ms`, as in Java. `properties` are further librdkafka settings,
     only those that `fetch.librdkafka.ALLOWED_PROPERTIES` lists.
+    `on_statistics` gets librdkafka's statistics, a JSON text, every `statistics_interval_ms`, on any of our threads: it
+    must be quick; what it raises is logged. `debug` are librdkafka's debug contexts (`"fetch,broker"`), `log_level`
+    is syslog's (7 for debug lines); its lines go to the logger `fleet_consumer.fetch.librdkafka`.
     Raises ValueError, naming the setting, for values that cannot work.
     """
 
     connection: ConnectionSettings
-    group_id: str
+    group_id: str | None = None
     assignors: tuple[str | Assignor, ...] = DEFAULT_ASSIGNORS
     group_instance_id: str | None = None
     client_rack: str | None = None
@@ -51,11 +70,19 @@ class ConsumerSettings:
     isolation_level: str = "read_uncommitted"
     rebalance_timeout_ms: int | None = None
     metadata_max_age_ms: int = 300_000
+    retry_authentication: bool = False
+    paused_bytes_max: int = PAUSED_BYTES_MAX
     properties: Mapping[str, str] = field(default_factory=dict)
+    on_statistics: Callable[[str], object] | None = None
+    statistics_interval_ms: int = 60_000
+    debug: str = ""
+    log_level: int = 6
 
     def __post_init__(self) -> None:
-        if not self.group_id:
-            raise ValueError("group_id is empty")
+        if self.group_id == "":
+            raise ValueError("group_id is empty; leave it out for a consumer that only uses assign")
+        if self.group_id is None and (self.group_instance_id or self.auto_commit_interval_ms):
+            raise ValueError("group_instance_id and auto_commit_interval_ms need a group_id")
         if not self.assignors:
             raise ValueError(f"assignors names none; the default is {DEFAULT_ASSIGNORS}")
         ResetPolicy.parse(self.auto_offset_reset)
@@ -76,6 +103,11 @@ class ConsumerSettings:
         check_properties(self.properties)
 
     @property
+    def title(self) -> str:
+        """The consumer in logs and names of threads."""
+        return self.group_id or "no-group"
+
+    @property
     def rebalance_timeout_s(self) -> float:
         """How long a rebalance waits for this member."""
         chosen = self.rebalance_timeout_ms
@@ -90,7 +122,7 @@ class ConsumerSettings:
 def group_settings(settings: ConsumerSettings) -> GroupSettings:
     """The part that the group machine needs, in seconds."""
     return GroupSettings(
-        group_id=settings.group_id,
+        group_id=settings.group_id or "",
         instance_id=settings.group_instance_id,
         session_timeout_s=settings.session_timeout_ms / 1000,
         heartbeat_interval_s=settings.heartbeat_interval_ms / 1000,
@@ -98,5 +130,6 @@ def group_settings(settings: ConsumerSettings) -> GroupSettings:
         rebalance_timeout_s=settings.rebalance_timeout_s,
         request_timeout_s=settings.connection.request_timeout_ms / 1000,
         metadata_max_age_s=settings.metadata_max_age_ms / 1000,
+        retry_authentication=settings.retry_authentication,
         rack=settings.client_rack or settings.properties.get("client.rack"),
     )

@@ -7,7 +7,7 @@ Nothing here may do I/O or know a configuration.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 RESERVED_PREFIX: Final = "_fleet."
 """Topics with this prefix belong to a group's own retry flow; pattern subscriptions never match them."""
@@ -79,7 +79,16 @@ def is_internal_topic(topic: str) -> bool:
     return topic.startswith("__")
 
 
-def pattern_matches(pattern: re.Pattern[str], topic: str) -> bool:
+@runtime_checkable
+class TopicPattern(Protocol):
+    """A compiled regular expression for names of topics: `re.Pattern[str]`, or `patterns.Pattern` with RE2 behind."""
+
+    def fullmatch(self, text: str, /) -> object | None:
+        """A true value if the whole of a name matches, else None."""
+        ...
+
+
+def pattern_matches(pattern: TopicPattern, topic: str) -> bool:
     """Whether a subscription by pattern takes a topic in: the whole name matches, as with Java's `matches()`.
 
     Internal and managed topics never match, whatever the pattern says: `.*` must not feed a group its own failures.

@@ -6,8 +6,9 @@ Nothing here may do I/O.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -18,6 +19,18 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+
+class TimestampType(StrEnum):
+    """The meaning of a record's timestamp, in Java's words; the topic's setting `message.timestamp.type` decides it."""
+
+    NO_TIMESTAMP_TYPE = "NoTimestampType"
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+_TIMESTAMP_TYPES: Mapping[int, TimestampType] = {1: TimestampType.CREATE_TIME, 2: TimestampType.LOG_APPEND_TIME}
+"""By librdkafka's numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +44,18 @@ class Delivery:
     attempt: int
 
 
+class _Source:
+    """Room for what a record was read from, unset in records that somebody made. No field: neither compared, copied,
+    pickled nor shown."""
+
+    __slots__ = ("_message",)
+    _message: Any
+
+
 @dataclass(slots=True)
-class Record:
-    """One Kafka record. Treat it as immutable: it is not frozen only because frozen ones take twice as long to make.
+class Record(_Source):
+    """One Kafka record, as its handler's own: what a handler assigns to it changes nothing that the worker writes or
+    commits.
 
     `topic`, `partition`, `offset` and `timestamp` (milliseconds since the epoch, -1 when the broker gave none) are
     those of the record's origin, so that idempotency keys and event times hold in every delivery.
@@ -51,6 +73,23 @@ class Record:
     leader_epoch: int = -1
     attempt: int = 0
     first_failed_at: int | None = None
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """For copies and pickles: the fields, and not what they were read from."""
+        return None, {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """The type of the timestamp that was read with this record; `NO_TIMESTAMP_TYPE` when that is not known.
+
+        It is read from the message on request, so it is no field. It is not known of a record that does not come from
+        a message with a timestamp: one that was made of fields, copied or pickled, and a retried one, whose timestamp
+        is its origin's.
+        """
+        message = getattr(self, "_message", None)
+        if message is None:
+            return TimestampType.NO_TIMESTAMP_TYPE
+        return _TIMESTAMP_TYPES.get(message.timestamp()[0], TimestampType.NO_TIMESTAMP_TYPE)
 
     @property
     def delivery(self) -> Delivery:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from fleet_consumer.patterns import Pattern, PatternRefused, compile_pattern
+
 
 class SettingsInvalid(Exception):
     """A setting cannot be used; `field` is its path in worker.json, and the message says what to change."""
@@ -39,6 +41,10 @@ class Section:
         if value is _ABSENT:
             raise SettingsInvalid(self.at(name), "is missing")
         return value
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there; asked of fields that an earlier version does not write."""
+        return name in self._left
 
     def end(self) -> None:
         if self._left:
@@ -78,12 +84,18 @@ class Section:
             return None
         return self.integer(name, least, most)
 
-    def pattern(self, name: str) -> re.Pattern[str] | None:
-        text = self.optional_text(name)
+    def pattern(self, name: str) -> Pattern:
+        text = self.text(name)
         try:
-            return None if text is None else re.compile(text)
-        except re.error as error:
-            raise SettingsInvalid(self.at(name), f"{text!r} is no regular expression: {error}") from error
+            return compile_pattern(text)
+        except PatternRefused as refused:
+            raise SettingsInvalid(self.at(name), str(refused)) from refused
+
+    def optional_pattern(self, name: str) -> Pattern | None:
+        if self._left.get(name, _ABSENT) is None:
+            del self._left[name]
+            return None
+        return self.pattern(name)
 
     def texts(self, name: str, *, least: int = 0) -> tuple[str, ...]:
         value = self.take(name)

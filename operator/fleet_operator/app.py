@@ -28,6 +28,7 @@ from fleet_operator.reconcilers.redrive import RedriveReconciler
 from fleet_operator.reconcilers.redrive_watch import RedriveWatch
 from fleet_operator.reconcilers.retrypolicy import RetryPolicyReconciler
 from fleet_operator.reconcilers.routing import INDEXES, WATCHED, Queues, Router
+from fleet_operator.reconcilers.views import VIEWS
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime import logs
 from fleet_operator.runtime.cache import Key, key_of
@@ -45,17 +46,22 @@ from fleet_operator.watch import Watcher
 
 log = logging.getLogger(__name__)
 
+RECURSION_LIMIT: Final = 40_000
+"""The API server takes objects that nest 10,000 deep, and one of them must not keep all others from being read."""
 EXIT_FAILED: Final = 1
 EXIT_LEASE_LOST: Final = 3
 
 
 class App:
-    """One operator. `run` once; `stop` from the event loop, or a signal, ends it in order."""
+    """One operator. `run` once; `stop` from the event loop, or a signal, ends it in order.
 
-    def __init__(self, settings: Settings, kube: KubeClient, clock: Clock) -> None:
+    `lease_kube` is for the Lease alone: a renewal must not queue behind a thousand slow calls of the work.
+    """
+
+    def __init__(self, settings: Settings, kube: KubeClient, lease_kube: KubeClient, clock: Clock) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self._kube = kube
+        self._lease_kube = lease_kube
         self._clock = clock
         self._stop = asyncio.Event()
         self._not_ready: str | None = "starting"
@@ -67,7 +73,7 @@ class App:
             health_port=settings.health_port,
             metrics_port=settings.metrics_port,
         )
-        self._store = Store(kube, clock, INDEXES)
+        self._store = Store(kube, clock, INDEXES, VIEWS)
         self._events = EventRecorder(kube, clock, self.metrics, instance=settings.identity)
         self._worker_status = WorkerStatusClient()
         self._sweeper = Sweeper(
@@ -89,6 +95,7 @@ class App:
             redrive=redrives.add,
         )
         self._router = Router(self._store, queues, self.metrics)
+        self._store.corrected = self._router.changed
         self._observatory = Observatory(clock, self._router)
         self._worker_watch = WorkerWatch(self._worker_status, clock, groups.add)
         self._redrive_watch = RedriveWatch(clock, self._observatory, redrives.add)
@@ -129,10 +136,10 @@ class App:
         log.info("serving", extra={"health_port": health_port, "metrics_port": metrics_port})
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         if not self.settings.leader_elect:
-            await self._work(stopping)
+            await self._work(stopping, asyncio.get_running_loop().create_future())
         else:
             namespace = self.settings.lease_namespace
-            elector = Elector(self._kube, self._clock, identity=self.settings.identity, namespace=namespace)
+            elector = Elector(self._lease_kube, self._clock, identity=self.settings.identity, namespace=namespace)
             self._not_ready = None
             acquiring = asyncio.create_task(elector.acquire(), name="lease")
             await first_of(stopping, acquiring)
@@ -146,10 +153,13 @@ class App:
         await self.health.stop()
         await self._watchdog.stop()
 
-    async def _work(self, *ends: asyncio.Future[Any]) -> None:
-        """Be the operator until one of `ends` completes; what fails is raised without cleaning up after it."""
+    async def _work(self, stopping: asyncio.Future[Any], holding: asyncio.Future[Any]) -> None:
+        """Be the operator until `stopping` completes; what fails is raised without cleaning up after it.
+
+        `holding` fails when the Lease is lost, and that ends everything, an orderly stop as well.
+        """
         filling = asyncio.create_task(self._sweeper.fill(), name="fill")
-        await first_of(*ends, filling)
+        await first_of(stopping, holding, filling)
         if not filling.done():
             filling.cancel()
             return
@@ -164,9 +174,13 @@ class App:
         sweeping = asyncio.create_task(self._sweeper.run(self._router.changed), name="sweep")
         self._not_ready = None
         log.info("working", extra={"version": VERSION, "namespaces": self.settings.namespaces or "all"})
-        await first_of(*ends, sweeping, watcher.ended)
+        await first_of(stopping, holding, sweeping, watcher.ended)
         self._not_ready = "stopping"
         sweeping.cancel()
+        await first_of(holding, asyncio.create_task(self._drain(watcher), name="drain"))
+
+    async def _drain(self, watcher: Watcher) -> None:
+        """Let what is in flight finish, within bounds."""
         await watcher.stop()
         await asyncio.gather(*(workers.stop() for workers in self._workers.values()))
         await self._kafka.close()
@@ -186,18 +200,20 @@ async def first_of(*futures: asyncio.Future[Any]) -> None:
 
 async def serve(settings: Settings) -> None:
     """Run an operator against the real API server until SIGTERM or SIGINT."""
-    kube = await AioKubeClient.connect()
-    app = App(settings, kube, SystemClock())
+    kube, lease_kube = await AioKubeClient.connect(), await AioKubeClient.connect()
+    app = App(settings, kube, lease_kube, SystemClock())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, app.stop)
     await app.run()
     await kube.close()
+    await lease_kube.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script `fleet-operator`."""
     settings = parse(sys.argv[1:] if arguments is None else arguments)
+    sys.setrecursionlimit(RECURSION_LIMIT)
     logs.configure(settings.log_format, settings.log_level)
     end(serve(settings))
 

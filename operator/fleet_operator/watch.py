@@ -19,7 +19,10 @@ from typing import Any, Final, cast
 import kopf
 
 from fleet_operator.clients.kinds import JsonObject, Kind
+from fleet_operator.clients.view import WHOLE
 from fleet_operator.reconcilers.routing import WATCHED
+from fleet_operator.reconcilers.views import VIEWS
+from fleet_operator.watch_session import with_views
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +32,10 @@ Sink = Callable[[Kind, JsonObject, bool], None]
 SERVER_TIMEOUT_SECONDS: Final = 300
 """A watch is renewed at least this often, beside kopf's own check for silence."""
 STOP_SECONDS: Final = 10.0
+PAGE_OBJECTS: Final = 25
+"""kopf has one page size for all kinds; a page of whole objects is in memory at once."""
+IDLE_SECONDS: Final = 0.1
+"""How long kopf keeps an object for which nothing more arrives; by its own default, each of a list for five seconds."""
 
 
 class Watcher:
@@ -55,23 +62,28 @@ class Watcher:
 
     def _run(self) -> None:
         """The thread: kopf until it is told to stop or fails. Its failure ends the operator (see `app`)."""
-        scope: dict[str, Any] = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
         error: BaseException | None = None
         try:
-            asyncio.run(
-                kopf.operator(
-                    registry=self._registry(),
-                    settings=watch_settings(),
-                    standalone=True,
-                    # Without it kopf asks for the user's name, which a container's bare uid does not have.
-                    identity=cast("Any", "consumer-fleet"),
-                    stop_flag=self._stop,
-                    **scope,
-                )
-            )
+            asyncio.run(self._watch())
         except Exception as caught:
             error = caught
         self._loop.call_soon_threadsafe(self._finish, error)
+
+    async def _watch(self) -> None:
+        scope: dict[str, Any] = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
+        try:
+            await kopf.operator(
+                registry=self._registry(),
+                settings=watch_settings(),
+                standalone=True,
+                # Without it kopf asks for the user's name, which a container's bare uid does not have.
+                identity=cast("Any", "consumer-fleet"),
+                stop_flag=self._stop,
+                **scope,
+            )
+        finally:
+            # kopf waits for the flag on a thread of its loop's pool, and the loop does not close before that ends.
+            self._stop.set()
 
     def _finish(self, error: BaseException | None) -> None:
         if self.ended.done():
@@ -82,10 +94,13 @@ class Watcher:
             self.ended.set_result(None)
 
     def _registry(self) -> kopf.OperatorRegistry:
-        """A registry of our own has no login handlers; these two are kopf's, in the order of the client's own rules."""
+        """A registry of our own has no login handlers; these two are kopf's, in the order of the client's own rules.
+
+        They need ids of their own: kopf keeps one result for each id, and both functions have the same name.
+        """
         registry = kopf.OperatorRegistry()
-        kopf.on.login(registry=registry)(kopf.login_with_service_account)
-        kopf.on.login(registry=registry)(kopf.login_with_kubeconfig)
+        kopf.on.login(id="service-account", registry=registry)(with_views(kopf.login_with_service_account))
+        kopf.on.login(id="kubeconfig", registry=registry)(with_views(kopf.login_with_kubeconfig))
         for kind in WATCHED:
             # The group must be named: other products have kinds of the same plural.
             kopf.on.event(
@@ -94,8 +109,12 @@ class Watcher:
         return registry
 
     def _handler(self, kind: Kind) -> Callable[..., Any]:
+        view = VIEWS.get(kind, WHOLE)
+
         async def hand_over(event: Any, **_: Any) -> None:
-            body = {**event["object"], "apiVersion": kind.api_version, "kind": kind.kind}
+            # Cut on this side: a burst waits for the operator's loop in the form in which it will be kept.
+            whole = {**event["object"], "metadata": {**event["object"]["metadata"]}}
+            body = view.trim({**whole, "apiVersion": kind.api_version, "kind": kind.kind})
             self._loop.call_soon_threadsafe(self._sink, kind, body, event["type"] == "DELETED")
 
         return hand_over
@@ -110,6 +129,8 @@ def watch_settings() -> kopf.OperatorSettings:
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
     settings.watching.server_timeout = SERVER_TIMEOUT_SECONDS
+    settings.watching.chunk_size = PAGE_OBJECTS
+    settings.queueing.idle_timeout = IDLE_SECONDS
     for kind, selector in WATCHED.items():
         if selector:
             settings.watching.label_selectors[kind.group, kind.version, kind.plural] = selector

@@ -134,7 +134,7 @@ class Client:
                 connection.request(method, path, body, headers)
                 answer = connection.getresponse()
                 return answer.status, answer.read()
-            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
                 connection.close()  # the server ends connections that were idle for long
                 if last:
                     raise

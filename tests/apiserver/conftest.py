@@ -31,7 +31,7 @@ TOPIC_TOOL = "org.apache.kafka.tools.TopicCommand"
 PARTITIONS = 6
 AT_ONCE = 5
 """How many tests of the shared operator play at a time: each has a namespace of its own, and waits."""
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 """For what takes a few seconds on a calm machine. Only what is promised within a time is waited for no longer."""
 
 

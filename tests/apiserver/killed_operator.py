@@ -17,6 +17,7 @@ from fleet_consumer.clock import SystemClock
 from fleet_operator.app import App, end
 from fleet_operator.clients.kinds import JsonObject, Kind
 from fleet_operator.clients.kube import AioKubeClient, Listing
+from fleet_operator.clients.view import WHOLE, View
 from fleet_operator.runtime import logs
 from fleet_operator.runtime.settings import Settings
 
@@ -51,8 +52,8 @@ class KillingClient:
     async def get(self, kind: Kind, namespace: str, name: str) -> JsonObject | None:
         return await self._read(self._kube.get)(kind, namespace, name)
 
-    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "") -> Listing:
-        return await self._read(self._kube.list)(kind, namespace, label_selector=label_selector)
+    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE) -> Listing:
+        return await self._read(self._kube.list)(kind, namespace, label_selector=label_selector, view=view)
 
     async def apply(self, body: JsonObject) -> JsonObject:
         return await self._counted(self._kube.apply)(body)
@@ -65,6 +66,9 @@ class KillingClient:
 
     async def replace(self, body: JsonObject) -> JsonObject:
         return await self._counted(self._kube.replace)(body)
+
+    async def merge(self, body: JsonObject) -> JsonObject:
+        return await self._counted(self._kube.merge)(body)
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> bool:
         return await self._counted(self._kube.delete)(kind, namespace, name, uid=uid)
@@ -107,7 +111,7 @@ def run(
     async def serve() -> None:
         kube = await AioKubeClient.connect()
         client = KillingClient(kube, calls, counted, fatal, moment, writes_only=writes_only)
-        app = App(settings, client, SystemClock())
+        app = App(settings, client, client, SystemClock())
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.stop)
         await app.run()
         await kube.close()

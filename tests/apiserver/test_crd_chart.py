@@ -121,9 +121,15 @@ def test_life_of_a_release(helm: Helm) -> None:
     expect_rights(api)
 
     api.kubectl("create", "namespace", "shop")
+    here, there = ("get", "secrets", "shop"), ("get", "secrets", "default")
+    assert "are read nowhere" in notes
+    assert "namespaces shop only" in helm.upgrade("--set", "secrets.namespaces={shop}")
+    wait_rights(api, [here], [there, ("list", "secrets", "shop")])
+    helm.upgrade("--set", "secrets.wholeCluster=true")
+    wait_rights(api, [here, there], [("list", "secrets", "shop")])
     helm.upgrade("--set", "watch.namespaces={shop}", "--set", "replicas=1")
     elsewhere = (("patch", "statefulsets.apps", "default"), ("get", "secrets", "default"))
-    wait_rights(api, [("patch", "statefulsets.apps", "shop")], elsewhere)
+    wait_rights(api, [("patch", "statefulsets.apps", "shop"), ("get", "secrets", "shop")], elsewhere)
     (deployment,) = objects(api, "deployments")
     assert "--namespace=shop" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     assert objects(api, "poddisruptionbudgets") == [], "a budget for one replica would block every drain"
@@ -169,12 +175,14 @@ def expect_rights(api: ApiServer) -> None:
         ("create", "statefulsets.apps", "default"),
         ("update", "jobs.batch", "default"),
         ("delete", "pods", "default"),
-        ("get", "secrets", "default"),
         ("create", "events.events.k8s.io", "default"),
         ("update", "leases.coordination.k8s.io", NAMESPACE),
     )
     denied = (
+        ("get", "secrets", "default"),
         ("list", "secrets", "default"),
+        ("get", "consumergroups.consumerfleet.io/status", "default"),
+        ("patch", "leases.coordination.k8s.io", NAMESPACE),
         ("watch", "secrets", "default"),
         ("update", "consumergroups.consumerfleet.io", "default"),
         ("patch", "retrypolicies.consumerfleet.io", "default"),

@@ -207,6 +207,14 @@ REFUSED_BY_SCHEMA: list[tuple[str, JsonObject, str]] = [
     ("an unknown reason", redrive({"spec.filter": {"reasons": ["bad-luck"]}}), "spec.filter.reasons[0]"),
     ("a time that is none", redrive({"spec.filter": {"fromTime": "yesterday"}}), "spec.filter.fromTime"),
     ("no records at all", redrive({"spec.maxRecords": 0}), "spec.maxRecords"),
+    ("none of the records", redrive({"spec.records": []}), "spec.records"),
+    ("a record of nowhere", redrive({"spec.records": [{"offset": 5}]}), "spec.records[0].partition"),
+    ("a record below zero", redrive({"spec.records": [{"partition": 0, "offset": -1}]}), "spec.records[0].offset"),
+    (
+        "a record named twice",
+        redrive({"spec.records": [{"partition": 1, "offset": 5}, {"partition": 1, "offset": 5}]}),
+        "spec.records[1]",
+    ),
     ("no records in a second", redrive({"spec.rate": {"recordsPerSecond": 0}}), "spec.rate.recordsPerSecond"),
     ("no broker", kafka_cluster({"spec.bootstrapServers": []}), "spec.bootstrapServers"),
     ("a broker without a port", kafka_cluster({"spec.bootstrapServers": ["kafka"]}), "spec.bootstrapServers[0]"),
@@ -240,6 +248,12 @@ REDRIVE_IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
     ("a limit added", {}, {"spec.maxRecords": 5}),
     ("a limit changed", {"spec.maxRecords": 5}, {"spec.maxRecords": 6}),
     ("another loop guard", {}, {"spec.maxRedrives": 9}),
+    ("records added", {}, {"spec.records": [{"partition": 0, "offset": 5}]}),
+    (
+        "another record",
+        {"spec.records": [{"partition": 0, "offset": 5}]},
+        {"spec.records": [{"partition": 0, "offset": 6}]},
+    ),
     ("a dry run made real", {"spec.dryRun": True}, {"spec.dryRun": False}),
 ]
 REDRIVE_IMMUTABLE_WORDS = "spec is immutable except suspend and rate"

@@ -27,8 +27,11 @@ KINDS = ("KafkaCluster", "ConsumerGroup", "RetryPolicy", "Redrive")
 COLUMNS = "NAME STATE REPLICAS TARGET PARTS LAG BEHIND LIMIT READY AGE"
 WIDE_COLUMNS = "PROTOCOL ASSIGNOR MEMBERS COORDINATOR RETRY NEXT-DUE FAILED MESSAGE"
 REDRIVE_COLUMNS = "NAME GROUP PHASE SELECTED MOVED RATE AGE"
-REDRIVE_WIDE_COLUMNS = "REMAINING GUARDED DRY-RUN FINISHED MESSAGE"
+REDRIVE_WIDE_COLUMNS = "REMAINING GUARDED MOVED-BEFORE FAILED-AGAIN DRY-RUN FINISHED MESSAGE"
 CLUSTER_COLUMNS = "NAME CLUSTER-ID BROKERS GROUPS OFFSETS-PARTITIONS READY AGE"
+
+
+FAILED = {("exhausted", "shop.Refused"): 8, ("timeout", ""): 2}
 
 
 def busy_status() -> dict[str, Any]:
@@ -44,7 +47,7 @@ def busy_status() -> dict[str, Any]:
         group=builders.consumer_group(retry={"policyRef": {"name": "standard"}}),
         retry=RetryIntent(policy="standard", current="a1b2c3d4e5"),
         observation=builders.observation(group),
-        workers=(WorkerObservation(pod="orders-0", member_id="m0", generation=3, stuck=(stuck,)),),
+        workers=(WorkerObservation(pod="orders-0", member_id="m0", generation=3, stuck=(stuck,), failed=FAILED),),
     )
     return project_consumergroup_status(facts, {}, builders.NOW)
 
@@ -58,7 +61,7 @@ def redrive_status() -> dict[str, Any]:
     """A Redrive in its middle, with every field that is written by then."""
     body = Redrive.model_validate({**redrive(), "status": {"startedAt": "2026-01-01T00:00:00Z"}})
     decision = RedriveDecision("Running", conditions.RUNNING, "moving failed records")
-    progress = Progress(selected=12, moved=11, guarded=2, remaining=40)
+    progress = Progress(selected=12, moved=11, guarded=2, remaining=40, moved_before=5, failed_again=3)
     return project_redrive_status(RedriveFacts(redrive=body), decision, progress, 6, builders.NOW)
 
 
@@ -113,7 +116,7 @@ def test_columns_of_redrives(shown: Site) -> None:
     assert row.startswith("mended orders Running 12 11 6 ")
     header, row = table(shown, "redrives", "-o", "wide")
     assert header == f"{REDRIVE_COLUMNS} {REDRIVE_WIDE_COLUMNS}"
-    assert row.endswith(" 40 2 false moving failed records")
+    assert row.endswith(" 40 2 5 3 false moving failed records")
 
 
 def test_category_lists_all_kinds(shown: Site) -> None:

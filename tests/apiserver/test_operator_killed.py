@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from fleet_operator.planning.known_revisions import KNOWN_ANNOTATION
 from tests.apiserver import killed_operator, objects
 from tests.apiserver.client import Client
 from tests.apiserver.conftest import Operator
@@ -126,7 +127,7 @@ def picture(owner: dict[str, Any], children: list[dict[str, Any]]) -> Any:
         f"{child['kind']}/{child['metadata']['name']}": {
             **{key: value for key, value in child.items() if key not in ("metadata", "spec", "status")},
             "metadata": {k: v for k, v in child["metadata"].items() if k not in VOLATILE}
-            | {"annotations": {k: v for k, v in child["metadata"].get("annotations", {}).items() if k != TOUCHED}},
+            | {"annotations": annotations_of(child)},
             # The server adds addresses to Services, and defaults to Pods.
             "spec": child["spec"] if child["kind"] in ("StatefulSet", "PodDisruptionBudget") else None,
             "phase": child.get("status", {}).get("phase"),
@@ -141,6 +142,14 @@ def picture(owner: dict[str, Any], children: list[dict[str, Any]]) -> Any:
     text = text.replace(newest, "NEWEST").replace(owner["metadata"]["namespace"], "NAMESPACE")
     text = text.replace(owner["metadata"]["uid"], "UID").replace(fleet["metadata"]["uid"], "FLEET")
     return json.loads(TIME.sub("TIME", text))
+
+
+def annotations_of(child: dict[str, Any]) -> dict[str, Any]:
+    """A child's annotations; of the templates that its fleet may run only the revisions, for digests know names."""
+    found: dict[str, Any] = {k: v for k, v in child["metadata"].get("annotations", {}).items() if k != TOUCHED}
+    if KNOWN_ANNOTATION in found:
+        found[KNOWN_ANNOTATION] = dict.fromkeys(json.loads(found[KNOWN_ANNOTATION]), "known")
+    return found
 
 
 def differences(seen: Any, expected: Any, path: str = "") -> Iterator[str]:

@@ -107,11 +107,12 @@ def test_life_of_a_redrive(site: MakeSite, broker: KafkaBroker) -> None:
     wait_phase(here, "Running", "Running")
     job = here.get("jobs", JOB)
     make_pod(here, job, "first")
-    commit_progress(here, broker, {"v": 1, "end": 10, "selected": 3, "moved": 2, "guarded": 1}, offset=4)
+    counts = {"selected": 3, "moved": 2, "guarded": 1, "movedBefore": 4, "failedAgain": 2}
+    commit_progress(here, broker, {"v": 1, "end": 10, **counts}, offset=4)
 
     def counted() -> bool:
         status = here.status("redrives", "mended")
-        assert [status.get(key) for key in ("selected", "moved", "guarded", "remaining")] == [3, 2, 1, 6], status
+        assert {key: status.get(key) for key in (*counts, "remaining")} == counts | {"remaining": 6}, status
         return True
 
     eventually(counted, timeout_s=PATIENCE_S, what="the run's own counts")
@@ -127,10 +128,16 @@ def test_life_of_a_redrive(site: MakeSite, broker: KafkaBroker) -> None:
     assert (resumed["spec"]["suspend"], resumed["metadata"]["uid"]) == (False, job["metadata"]["uid"])
 
     make_pod(here, resumed, "second")
-    end_pod(here, "second", {"ok": True, "selected": 7, "moved": 7, "guarded": 1, "refused": 0})
+    end_pod(here, "second", {"ok": True, "selected": 7, "moved": 7, "guarded": 1, "refused": 0, "redrivenTo": 0})
     end_job(here)
     status = wait_phase(here, "Succeeded", "AllMoved")
-    assert [status[key] for key in ("selected", "moved", "guarded", "remaining")] == [7, 7, 1, 0]
+    assert [status[key] for key in ("selected", "moved", "guarded", "remaining", "redrivenTo")] == [7, 7, 1, 0, 0]
+    memory = {"topicId": status["failedTopicId"], "to": 0}
+
+    def remembered() -> bool:
+        return bool(here.status("consumergroups", "flights").get("retry", {}).get("redriven") == memory)
+
+    eventually(remembered, timeout_s=PATIENCE_S, what="what the run found to be kept in the group's status")
     header, row = here.kubectl("get", "krd", "mended").strip().splitlines()
     assert header.split() == ["NAME", "GROUP", "PHASE", "SELECTED", "MOVED", "RATE", "AGE"]
     assert row.split()[:5] == ["mended", "flights", "Succeeded", "7", "7"]
@@ -143,6 +150,23 @@ def test_life_of_a_redrive(site: MakeSite, broker: KafkaBroker) -> None:
 
     eventually(renewed, timeout_s=PATIENCE_S, what="the edit to be seen")
     assert here.get("redrives", "mended")["status"]["phase"] == "Succeeded"
+
+
+def test_suspended_group_pauses_its_redrive_and_the_records_that_it_names_reach_the_run(
+    site: MakeSite, broker: KafkaBroker
+) -> None:
+    here = site("redrive-group-asleep")
+    group(here, broker)
+    named = [{"partition": 3, "offset": 17}, {"partition": 0, "offset": 4}]
+    here.apply(redrive(here, records=named))
+    wait_phase(here, "Running", "Running")
+    assert json.loads(here.get("configmaps", JOB)["data"]["redrive.json"])["filter"]["records"] == named
+    here.kubectl("patch", "kcg/flights", "--type=merge", "-p", '{"spec": {"suspend": true}}')
+    wait_phase(here, "Paused", "GroupSuspended")
+    assert here.get("jobs", JOB)["spec"]["suspend"] is True
+    here.kubectl("patch", "kcg/flights", "--type=merge", "-p", '{"spec": {"suspend": false}}')
+    wait_phase(here, "Running", "Running")
+    assert here.get("jobs", JOB)["spec"]["suspend"] is False
 
 
 def test_new_rate_is_a_new_job(site: MakeSite, broker: KafkaBroker) -> None:
@@ -176,10 +200,10 @@ def test_deleted_group_cancels_its_redrive(site: MakeSite, broker: KafkaBroker) 
     wait_phase(here, "Pending", "GroupNotFound", "waits")
 
 
-def test_filter_that_may_never_end_is_a_final_failure(site: MakeSite) -> None:
-    """The API server takes what is a regular expression; that it may run for ever, only the operator sees."""
+def test_filter_that_is_too_large_is_a_final_failure(site: MakeSite) -> None:
+    """The API server takes every regular expression; only the operator bounds the size of its program."""
     here = site("redrive-refused")
-    here.apply(redrive(here, filter={"errorRegex": "(a+)+b"}))
+    here.apply(redrive(here, filter={"errorRegex": "[\\p{L}]{1,100}b"}))
     status = wait_phase(here, "Failed", "FilterRefused")
     assert "errorRegex" in status["conditions"][0]["message"]
 

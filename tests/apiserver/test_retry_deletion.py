@@ -127,6 +127,24 @@ def test_namespace_that_is_emptied_is_not_held_up(site: MakeSite, broker: KafkaB
     assert topics_of(here, broker) == ALL
 
 
+def test_object_made_from_an_exported_manifest_with_our_finalizer_can_be_deleted(site: MakeSite) -> None:
+    """Its maker owns the finalizer beside us, and others may have one of their own."""
+    here = site("exported")
+    exported = objects.group(here.name, deletion={"group": "Delete"})
+    here.apply({**exported, "metadata": {**exported["metadata"], "finalizers": [FINALIZER, "example.org/theirs"]}})
+    eventually(
+        lambda: here.status("consumergroups", "flights").get("conditions"), timeout_s=PATIENCE_S, what="a status"
+    )
+    here.kubectl("delete", "kcg/flights", "--wait=false")
+
+    def left() -> bool:
+        return bool(here.get("consumergroups", "flights")["metadata"]["finalizers"] == ["example.org/theirs"])
+
+    eventually(left, timeout_s=PATIENCE_S, what="our finalizer to be gone, and theirs to be there")
+    here.kubectl("patch", "kcg/flights", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+    eventually(lambda: is_gone(here), timeout_s=PATIENCE_S, what="the ConsumerGroup to be gone")
+
+
 def test_finalizer_comes_and_goes_with_the_wish(site: MakeSite) -> None:
     here = site("wish")
 

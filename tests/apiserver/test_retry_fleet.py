@@ -77,7 +77,7 @@ def test_fleet_with_retries_has_every_child(site: MakeSite, broker: KafkaBroker)
     here = site("retry")
     start_fleet(here, broker, "5s", "60s", "5s", deletion={})
     owner = here.wait_ready_replicas(1)
-    eventually(lambda: replicas_of(here, "flights-retry") == 0, timeout_s=PATIENCE_S, what="retry workers, asleep")
+    eventually(lambda: replicas_of(here, "flights-retry") == 1, timeout_s=PATIENCE_S, what="a worker for the 5 s delay")
     for kind in ("statefulsets", "services", "poddisruptionbudgets"):
         here.wait_names(kind, "flights", "flights-retry")
     for kind in ("statefulsets", "services", "poddisruptionbudgets", "configmaps"):
@@ -106,9 +106,9 @@ def test_workers_are_told_of_a_policy_that_they_can_read(site: MakeSite, broker:
 
 
 def test_waiting_records_wake_the_retry_workers_before_they_are_due(site: MakeSite, broker: KafkaBroker) -> None:
-    """One record becomes due in an hour: nobody runs. Another within seconds: a worker does."""
+    """One record becomes due in an hour: nobody runs. Another within a minute: a worker does."""
     here = site("retry")
-    start_fleet(here, broker, "5s", "1h")
+    start_fleet(here, broker, "40s", "1h")
     here.wait_ready_replicas(1)
     eventually(lambda: replicas_of(here, "flights-retry") == 0, timeout_s=PATIENCE_S, what="retry workers, asleep")
     produce(broker, f"_fleet.{here.name}.flights.retry.1h")
@@ -118,7 +118,7 @@ def test_waiting_records_wake_the_retry_workers_before_they_are_due(site: MakeSi
 
     eventually(next_due, timeout_s=PATIENCE_S, what="the next due time")
     assert replicas_of(here, "flights-retry") == 0
-    produce(broker, f"_fleet.{here.name}.flights.retry.5s")
+    produce(broker, f"_fleet.{here.name}.flights.retry.40s")
     eventually(lambda: replicas_of(here, "flights-retry") == 1, timeout_s=PATIENCE_S, what="a retry worker")
     annotations = here.get("statefulsets", "flights-retry")["metadata"]["annotations"]
     assert "consumerfleet.io/scaled-at" in annotations

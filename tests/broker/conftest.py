@@ -13,8 +13,8 @@ import pytest
 from tests.support.kafka import KafkaBroker
 from tests.support.together import play_together
 
-SHORT_SESSIONS = {"group.min.session.timeout.ms": "1000"}
-"""So that a test need not wait six seconds for a dead member to be noticed."""
+SHORT_SESSIONS = {"group.min.session.timeout.ms": "1000", "log.cleaner.backoff.ms": "500"}
+"""So that a test need not wait six seconds for a dead member to be noticed, nor fifteen for the log cleaner."""
 
 AT_ONCE = 4
 """How many tests play at a time: each has one to three members or workers."""

@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: 
 from fleet_consumer import Consumer, ConsumerSettings, TopicPartition
 from fleet_consumer.group.membership import Membership, OffsetAndMetadata
 from fleet_consumer.net import ConnectionSettings
-from tests.support.kafka import unless_made
+from tests.support.kafka_topics import make_topics
 from tests.support.waiting import eventually
 
 _names = itertools.count()
@@ -28,12 +28,13 @@ def unique(prefix: str) -> str:
     return f"{prefix}-{os.getpid()}-{next(_names)}"
 
 
-def create_topic(bootstrap: str, partitions: int, name: str | None = None) -> str:
-    """A new topic; returns its name."""
+def create_topic(
+    bootstrap: str, partitions: int, name: str | None = None, config: Mapping[str, str] | None = None
+) -> str:
+    """A new topic whose partitions have leaders; returns its name."""
     topic = name or unique("topic")
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for done in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
-        unless_made(done)
+    make_topics(admin, [NewTopic(topic, partitions, 1, config=dict(config or {}))])
     return topic
 
 
@@ -63,7 +64,7 @@ def produce(bootstrap: str, topic: str, partitions: int, each: int, first: int =
     return {(partition, number) for partition in range(partitions) for number in range(first, first + each)}
 
 
-def settings(bootstrap: str, group: str, **changes: Any) -> ConsumerSettings:
+def settings(bootstrap: str, group: str | None, **changes: Any) -> ConsumerSettings:
     """Settings with short times, so that tests are quick. The session is long: a busy machine costs no membership."""
     connection = ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="test", request_timeout_ms=5_000)
     short = ConsumerSettings(
@@ -207,7 +208,7 @@ class Member:
         self.holds = self.holds.union(partitions) if what == "assigned" else self.holds.difference(partitions)
 
 
-def await_shares(members: Iterable[Member], topic: str, partitions: int, timeout_s: float = 60) -> None:
+def await_shares(members: Iterable[Member], topic: str, partitions: int, timeout_s: float = 240) -> None:
     """Wait until these members are Stable in one generation, own every partition once between them, and were told so.
 
     The membership is ahead of the callbacks, which wait for the next poll.
@@ -232,7 +233,7 @@ def _raise(seen: Callable[[], str]) -> bool:
     raise AssertionError(seen())
 
 
-def await_records(members: Sequence[Member], wanted: set[tuple[int, int]], timeout_s: float = 60) -> None:
+def await_records(members: Sequence[Member], wanted: set[tuple[int, int]], timeout_s: float = 240) -> None:
     """Wait until these members have been handed every one of `wanted` between them."""
     eventually(
         lambda: (
@@ -259,7 +260,7 @@ def committed(bootstrap: str, group: str, topic: str, partitions: int) -> dict[i
         reader.close()
 
 
-def iterate(consumer: Consumer, count: int, timeout_s: float = 60) -> Iterator[Any]:
+def iterate(consumer: Consumer, count: int, timeout_s: float = 240) -> Iterator[Any]:
     """Poll until `count` records were handed out, in this thread."""
     got = 0
 

@@ -17,9 +17,10 @@ from fleet_operator.observe.flow import FlowMemory
 from fleet_operator.observe.look import ConfigFacts, Look, failure
 from fleet_operator.observe.settings import GroupInterest, retry_interest
 from fleet_operator.planning.observation import ClusterObservation, RetryObservation
+from fleet_operator.planning.topic_pattern import TopicMatches
 from tests.support.waiting import eventually
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 
 class WallClock(SystemClock):
@@ -39,6 +40,7 @@ class Watcher:
     interest: GroupInterest
     clock: WallClock = field(default_factory=WallClock)
     memory: FlowMemory = field(default_factory=FlowMemory)
+    matches: TopicMatches = field(default_factory=TopicMatches)
     last: ClusterObservation | None = None
 
     def look(self, now_ms: int | None = None) -> ClusterObservation:
@@ -51,6 +53,7 @@ class Watcher:
             last=self.last,
             configs=ConfigFacts(),
             memory=self.memory,
+            matches=self.matches,
             stopping=lambda: False,
         )
         try:

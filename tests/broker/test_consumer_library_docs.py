@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -10,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet_consumer import consumer
+from e2e.local_cluster.jars import ensure_kafka_jars
+from e2e.local_cluster.kafka_node import find_java
+from fleet_consumer import AsyncConsumer, consumer
+from fleet_consumer.fetch import librdkafka
 from tests.broker.members import create_topic, produce
 from tests.support.kafka import KafkaBroker
 
@@ -35,6 +39,53 @@ def test_example_of_the_library_page_runs(shop: KafkaBroker, number: int, tmp_pa
     script.write_text(EXAMPLES[number].replace("localhost:9092", shop.bootstrap))
     done = subprocess.run([sys.executable, "-W", "error", str(script)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def java(program: str, *arguments: str) -> str:
+    """What one of the JDK's programs prints about Kafka's clients."""
+    command = [str(find_java().with_name(program)), "-cp", f"{ensure_kafka_jars()}/*", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def named(title: str, column: int) -> set[str]:
+    """What stands in backticks in a column of the table whose first column has this title."""
+    table = re.search(rf"^\| {re.escape(title)} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE.read_text(), re.MULTILINE)
+    assert table is not None, title
+    return {name for row in table[1].splitlines() for name in re.findall(r"`([^`]+)`", row.split(" | ")[column])}
+
+
+def test_every_method_of_javas_consumer_is_in_the_table() -> None:
+    listed = java("javap", "-public", "org.apache.kafka.clients.consumer.KafkaConsumer")
+    methods = set(re.findall(r" (\w+)\(", listed))
+    assert {"poll", "currentLag", "close"} <= methods
+    told = {name.partition("(")[0].lstrip("| ") for name in named("Java", 0)}
+    assert methods - told == set()
+    # What is of other classes is named with them.
+    assert {name for name in told - methods if "." not in name} == {"ConsumerPartitionAssignor"}
+
+
+def test_every_setting_of_javas_consumer_is_in_the_table() -> None:
+    page = java("java", "org.apache.kafka.clients.consumer.ConsumerConfig")
+    settings = set(re.findall(r'id="consumerconfigs_([^"]+)"', page))
+    assert {"group.id", "fetch.min.bytes"} <= settings
+    told = named("Java's setting", 0)
+    unnamed = {name for name in settings if not any(re.fullmatch(each.replace(".*", "[.].*"), name) for each in told)}
+    assert unnamed == set()
+    assert {each for each in told if "*" not in each} - settings == set()
+
+
+def test_properties_that_the_table_names_are_taken() -> None:
+    names = {name for name in named("Java's setting", 1) if "." in name}
+    assert names <= librdkafka.ALLOWED_PROPERTIES
+    assert {"fetch.wait.max.ms", "socket.receive.buffer.bytes"} <= names
+
+
+def test_asyncio_face_has_every_call_of_the_consumer() -> None:
+    """All but the one that the page excepts, by the same names and parameters."""
+    for name, method in inspect.getmembers(consumer.Consumer, inspect.isfunction):
+        if not name.startswith("_") and name != "commit_async":
+            twin = getattr(AsyncConsumer, name)
+            assert list(inspect.signature(twin).parameters) == list(inspect.signature(method).parameters), name
 
 
 def test_page_names_every_public_method() -> None:

@@ -51,10 +51,10 @@ def test_user_who_stays_away_grows_no_memory_and_loses_nothing(
     try:
         before = resident_mib()
         consumer.subscribe([topic])
-        first = eventually(lambda: consumer.poll(0.1), timeout_s=60, what="the first records")
+        first = eventually(lambda: consumer.poll(0.1), timeout_s=240, what="the first records")
         away_since = served
         # Time enough to fetch all of it many times over, were nothing in the way.
-        eventually(lambda: served - away_since >= 30, timeout_s=60, what="the fetch thread to look after its library")
+        eventually(lambda: served - away_since >= 30, timeout_s=240, what="the fetch thread to look after its library")
         assert resident_mib() - before < BOUND_MIB
         offsets = [record.offset for record in first]
         offsets += [record.offset for record in iterate(consumer, RECORDS - len(offsets))]

@@ -25,7 +25,7 @@ def test_m3_group_uses_the_assignor_that_all_share_and_refuses_who_shares_none(b
         assert {one.membership.protocol for one in (a, b, c)} == {"roundrobin"}
         generation = a.membership.generation
         stranger = member("sticky")
-        eventually(lambda: stranger.error, timeout_s=60, what="the stranger to be refused")
+        eventually(lambda: stranger.error, timeout_s=240, what="the stranger to be refused")
         assert isinstance(stranger.error, InconsistentProtocol)
         assert group in str(stranger.error)
         assert "assignor" in str(stranger.error)

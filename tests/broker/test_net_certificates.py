@@ -14,7 +14,7 @@ from tests.broker.members import create_topic, produce, unique
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 PARTITIONS = 3
 
 
@@ -47,7 +47,9 @@ def test_member_and_producer_go_on_after_every_certificate_was_replaced(
     held = TopicPartition(topic, 0)
     producer = RecordProducer(connection_config(mutual))
     seen: list[tuple[int, int]] = []
-    settings = ConsumerSettings(connection=mutual, group_id=unique("group"), session_timeout_ms=30_000)
+    settings = ConsumerSettings(
+        connection=mutual, group_id=unique("group"), session_timeout_ms=30_000, retry_authentication=True
+    )
     with Consumer(settings) as consumer:
         consumer.subscribe([topic])
 

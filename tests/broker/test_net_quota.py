@@ -14,7 +14,7 @@ from tests.broker.members import create_topic, produce, settings, unique
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 THROTTLED = "greedy"
 LIST_GROUPS = ListGroupsRequest(states_filter=(), types_filter=())
 

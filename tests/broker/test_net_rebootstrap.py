@@ -15,7 +15,7 @@ from tests.broker.members import create_topic, produce, settings, unique
 from tests.support.kafka import ADDRESS, KafkaBroker
 from tests.support.waiting import eventually
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 class Door:

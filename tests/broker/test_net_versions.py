@@ -35,6 +35,11 @@ from fleet_consumer.wire.metadata import MetadataRequest
 from fleet_consumer.wire.offset_commit import OffsetCommitRequest
 from fleet_consumer.wire.offset_delete import OffsetDeleteRequest
 from fleet_consumer.wire.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from fleet_consumer.wire.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from fleet_consumer.wire.sync_group import SyncGroupRequest
 from tests.protocol.messages import REQUESTS
 from tests.support.kafka import KafkaBroker
@@ -69,6 +74,12 @@ def sample(cls: type[Request[Any]], version: int) -> Request[Any]:
         else OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=GROUP, topics=None),)),
         ListOffsetsRequest: ListOffsetsRequest(
             replica_id=-1, topics=(ListOffsetsTopic(name="missing", partitions=(partition,)),)
+        ),
+        OffsetForLeaderEpochRequest: OffsetForLeaderEpochRequest(
+            replica_id=-1,
+            topics=(OffsetForLeaderTopic(topic="missing", partitions=(
+                OffsetForLeaderPartition(partition=0, leader_epoch=0),
+            )),),
         ),
         DescribeGroupsRequest: DescribeGroupsRequest(groups=(GROUP,)),
         ListGroupsRequest: ListGroupsRequest(states_filter=(), types_filter=()),

@@ -38,7 +38,7 @@ from tests.unit.planning.builders import UID, consumer_group, settled
 from tests.unit.runtime.memory_kube import MemoryKube
 
 CLUSTER = ("shop", "main")
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 SEQUENCE = ("5s", "30s")
 INTENT = RetryIntent(
     policy="standard", wanted=PolicyRevision(hash="a" * 10, content={"sequence": list(SEQUENCE)}), delays=SEQUENCE

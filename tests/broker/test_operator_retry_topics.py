@@ -159,7 +159,7 @@ def test_topics_are_made_with_the_settings_that_due_times_and_sizes_need(broker:
     hours = {
         naming.retry_topic(group_id, "5s"): 7 * 24,
         naming.retry_topic(group_id, "30s"): 7 * 24,
-        naming.redrive_topic(group_id): 7 * 24,
+        naming.redrive_topic(group_id): 1 + 8 * 24,
         naming.failed_topic(group_id): 1,
     }
     here.watcher.await_topics(list(hours)[:-1])

@@ -25,7 +25,7 @@ def cut(proxied: Proxied, api_key: int, *, at_answer: bool) -> Iterator[None]:
     """Cut the first such request of whoever comes; leaves only once it has been cut."""
     proxied.guillotine.arm(api_key, at_answer=at_answer)
     yield
-    eventually(lambda: proxied.guillotine.fallen, timeout_s=60, what=f"a request of API {api_key} to be cut")
+    eventually(lambda: proxied.guillotine.fallen, timeout_s=240, what=f"a request of API {api_key} to be cut")
 
 
 @SIDES

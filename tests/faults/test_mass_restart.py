@@ -28,11 +28,11 @@ def test_mass_restart_of_fifty_members(proxied: Proxied, tmp_path: Path, assigno
         proxied.cluster, tmp_path, partitions=MEMBERS, assignors=(assignor,), session_timeout_ms=45_000
     ) as scene:
         fleet = [scene.thread() for _ in range(MEMBERS)]
-        scene.await_shared(fleet, timeout_s=120)
+        scene.await_shared(fleet, timeout_s=240)
         scene.await_progress(fleet)
         stop_all(fleet)
         again = [scene.thread() for _ in range(MEMBERS)]
-        scene.await_shared(again, timeout_s=120)
+        scene.await_shared(again, timeout_s=240)
         scene.await_progress(again)
         verdict = scene.finish(again)
         # Everybody left in order, with his last commit: nothing need be read again.
@@ -45,11 +45,11 @@ def test_mass_restart_of_fifty_static_members_moves_nothing(proxied: Proxied, tm
         proxied.cluster, tmp_path, partitions=MEMBERS, assignors=(assignor,), session_timeout_ms=60_000
     ) as scene:
         fleet = [scene.thread(group_instance_id=f"member-{number:02}") for number in range(MEMBERS)]
-        generation = scene.await_shared(fleet, timeout_s=120)
+        generation = scene.await_shared(fleet, timeout_s=240)
         owned = [member.history().holds for member in fleet]
         stop_all(fleet)
         again = [scene.thread(group_instance_id=f"member-{number:02}") for number in range(MEMBERS)]
-        assert scene.await_shared(again, timeout_s=120) == generation
+        assert scene.await_shared(again, timeout_s=240) == generation
         assert [member.history().holds for member in again] == owned
         verdict = scene.finish(again)
         assert verdict.duplicates == 0, str(verdict)

@@ -16,7 +16,8 @@ from fleet_consumer.wire.failures import MalformedMessage
 from fleet_consumer.wire.headers import decode_request_header, decode_response_header
 from fleet_consumer.wire.list_groups import ListedGroup, ListGroupsResponse
 from fleet_consumer.wire.message import Message
-from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
 from fleet_consumer.wire.schema import fields_of
 from tests.protocol.feeding import feed
 from tests.protocol.messages import MESSAGE_IDS, MESSAGES, REQUESTS, messages
@@ -82,6 +83,56 @@ def test_array_beyond_the_limit_is_refused_though_its_bytes_are_there() -> None:
     MetadataResponse.decode(0, prefix + (2).to_bytes(4, "big") + b"\0\0\0\0\0\0\0\0" * 2)
     with pytest.raises(MalformedMessage, match="array of 1000001 elements"):
         MetadataResponse.decode(0, prefix + (limit + 1).to_bytes(4, "big") + empty_topic * (limit + 1))
+
+
+def _dense_groups(groups: int, topics: int) -> bytes:
+    """An OffsetFetch answer of groups with topics of three bytes each, which become seventy in memory."""
+    out = bytearray(b"\0\0\0\0")
+    primitives.write_uvarint(out, groups + 1)
+    for _ in range(groups):
+        out += b"\x02g"
+        primitives.write_uvarint(out, topics + 1)
+        out += b"\x01\x01\0" * topics + b"\0\0\0"
+    return bytes(out + b"\0")
+
+
+def test_elements_of_all_arrays_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each array is within the limit; all of them would take twenty times the bytes that came."""
+    monkeypatch.setattr(OffsetFetchResponse, "BYTES_MAX", 2_000_000)
+    assert len(OffsetFetchResponse.decode(8, _dense_groups(10, 10_000)).groups) == 10
+    hostile = _dense_groups(60, 10_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedMessage, match="more in all than such a message may have"):
+            OffsetFetchResponse.decode(8, hostile)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(hostile) < OffsetFetchResponse.BYTES_MAX
+    assert peak < 8 * OffsetFetchResponse.BYTES_MAX
+
+
+def test_numbers_of_all_arrays_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MetadataResponse, "BYTES_MAX", 100_000)
+    part = MetadataResponsePartition(
+        error_code=0, partition_index=0, leader_id=1, replica_nodes=tuple(range(1_000)), isr_nodes=()
+    )
+    wide = MetadataResponse(
+        brokers=(), topics=(MetadataResponseTopic(error_code=0, name="t", partitions=(part,) * 30),)
+    )
+    with pytest.raises(MalformedMessage, match=r"array of 1000 elements .* more in all"):
+        MetadataResponse.decode(12, wide.encode(12))
+
+
+def test_metadata_of_half_a_million_partitions_is_read() -> None:
+    """Three replicas each: as large as clusters get."""
+    part = MetadataResponsePartition(
+        error_code=0, partition_index=7, leader_id=1, leader_epoch=3, replica_nodes=(1, 2, 3), isr_nodes=(1, 2, 3)
+    )
+    topic = MetadataResponseTopic(error_code=0, name="t" * 40, partitions=(part,) * 100)
+    encoded = MetadataResponse(brokers=(), topics=(topic,) * 5_000).encode(12)
+    assert len(encoded) < MetadataResponse.BYTES_MAX
+    assert len(MetadataResponse.decode(12, encoded).topics) == 5_000
 
 
 def _with_extra_tags(data: bytes, tags: list[tuple[int, bytes]]) -> bytes:

@@ -26,7 +26,7 @@ from tests.broker.workers import COMMAND, Kafka, Written
 from tests.support.waiting import eventually
 
 PARTITIONS = 4
-RUN_TIMEOUT_S = 120.0
+RUN_TIMEOUT_S = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def redrive_settings(group: str, kafka: Kafka, *, partitions: int, **changes: An
     chosen: dict[str, Any] = {"reasons": [], "errorRegex": None, "keyRegex": None, "fromTime": None, "toTime": None}
     rest: dict[str, Any] = {}
     for name, value in changes.items():
-        (chosen if name in chosen else rest)[name] = value
+        (chosen if name in chosen or name == "records" else rest)[name] = value
     return {
         "version": 1,
         "id": str(uuid.uuid4()),

@@ -210,7 +210,7 @@ class Flow(RetryFleet):
         assert not early, f"{len(early)} came early, such as {early[0]}"
         return deliveries
 
-    def wait_deliveries(self, count: int, timeout_s: float = 60) -> list[Delivered]:
+    def wait_deliveries(self, count: int, timeout_s: float = 240) -> list[Delivered]:
         """Wait until the handler was called so many times."""
 
         def probe() -> list[Delivered]:
@@ -220,7 +220,7 @@ class Flow(RetryFleet):
 
         return eventually(probe, timeout_s=timeout_s, what=f"{count} deliveries", poll_s=0.2)
 
-    def wait_failed(self, count: int, timeout_s: float = 60) -> list[Written]:
+    def wait_failed(self, count: int, timeout_s: float = 240) -> list[Written]:
         """Wait until the failed topic holds so many records."""
         eventually(
             lambda: sum(self.kafka.end_offsets(self.failed).values()) >= count,
@@ -264,7 +264,7 @@ class Flow(RetryFleet):
     def delays(self) -> list[str]:
         return [name.removeprefix("retry.") for name in sorted(self.managed()) if name.startswith("retry.")]
 
-    def wait_drained(self, timeout_s: float = 60) -> None:
+    def wait_drained(self, timeout_s: float = 240) -> None:
         """Wait until everything in the source and in the retry flow is handled and committed."""
 
         def probe() -> bool:

@@ -105,11 +105,13 @@ def test_a_breaker_is_seen_open_and_closed_in_commits_of_the_group(kafka: Kafka,
     watched.commit(topic, 0, "somebody else's words")
     watched.commit(topic, 1, breaker_mark(int(until * 1000)))
     watched.watch.start()
-    assert watched.watch.open_until() == 0.0, "nobody asked to follow"
+    assert watched.watch.breakers().open_until == 0.0, "nobody asked to follow"
     watched.watch.follow(True)
-    eventually(lambda: abs(watched.watch.open_until() - until) < 1, timeout_s=30, what="the breaker to be seen open")
+    eventually(
+        lambda: abs(watched.watch.breakers().open_until - until) < 1, timeout_s=30, what="the breaker to be seen open"
+    )
     watched.commit(topic, 1, "")
-    eventually(lambda: watched.watch.open_until() == 0.0, timeout_s=30, what="the breaker to be seen closed")
+    eventually(lambda: watched.watch.breakers().open_until == 0.0, timeout_s=30, what="the breaker to be seen closed")
 
 
 def test_a_watch_of_an_absent_broker_ends_at_once_when_it_is_closed() -> None:
@@ -118,5 +120,5 @@ def test_a_watch_of_an_absent_broker_ends_at_once_when_it_is_closed() -> None:
     watching.follow(True)
     watching.start()
     watching.close()
-    assert watching.open_until() == 0.0
+    assert watching.breakers().open_until == 0.0
     watching.close()

@@ -106,7 +106,7 @@ def test_a_retry_topic_that_ends_before_its_committed_offset_is_handled_whole(ka
     commit(kafka, group, topic, 10 * count)
     with flow.retry_worker():
         eventually(
-            lambda: kafka.committed(group, topic) == {0: count}, timeout_s=90, what="all to be handled", poll_s=0.3
+            lambda: kafka.committed(group, topic) == {0: count}, timeout_s=240, what="all to be handled", poll_s=0.3
         )
     assert Counter(each.attempt for each in flow.assert_none_early()) == {0: count, 1: count}
 
@@ -151,7 +151,7 @@ def commit(kafka: Kafka, group: str, topic: str, offset: int) -> None:
         return True
 
     try:
-        eventually(taken, timeout_s=60, what="the coordinator to take a commit", poll_s=0.3)
+        eventually(taken, timeout_s=240, what="the coordinator to take a commit", poll_s=0.3)
     finally:
         consumer.close()
 

@@ -6,12 +6,9 @@ import tempfile
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-
-from confluent_kafka import KafkaError, KafkaException
 
 from e2e.local_cluster.commands import run
 from e2e.local_cluster.daemons import Daemon, free_ports
@@ -30,12 +27,11 @@ from e2e.local_cluster.waiting import wait_until
 from tests.support.kafka_security import MUTUAL_LISTENER, SASL_TLS_LISTENER, TLS_LISTENER, BrokerPki, TokenIssuer
 from tests.support.lifetime import Server
 
-__all__ = ["ADDRESS", "KafkaBroker", "Place", "new_cluster_id", "unless_made"]
+__all__ = ["ADDRESS", "KafkaBroker", "Place", "new_cluster_id"]
 
 ADDRESS = "127.0.0.1"
 START_TIMEOUT_S = 180.0
 FREEZE_TIMEOUT_S = 60.0
-TOPIC_TIMEOUT_S = 120.0
 STARTED = "Kafka Server started"
 PROXIED_LISTENER = "PROXIED"
 
@@ -52,18 +48,6 @@ class Place:
 def new_cluster_id() -> str:
     """An id as Kafka's own tool makes them."""
     return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-
-
-def unless_made(making: Future[None]) -> None:
-    """Wait until a topic of a name that nobody else uses is made.
-
-    One that exists already was made by the first of two requests: librdkafka asks again when the answer is late.
-    """
-    try:
-        making.result(TOPIC_TIMEOUT_S)
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise
 
 
 class KafkaBroker(Server):

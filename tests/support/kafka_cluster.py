@@ -16,7 +16,8 @@ from e2e.local_cluster.daemons import free_ports
 from fleet_consumer.naming import coordinator_partition
 from fleet_consumer.net import ConnectionSettings, Coordinator, NetError, NetworkClient
 from fleet_consumer.wire.metadata import MetadataResponsePartition
-from tests.support.kafka import ADDRESS, KafkaBroker, Place, new_cluster_id, unless_made
+from tests.support.kafka import ADDRESS, KafkaBroker, Place, new_cluster_id
+from tests.support.kafka_topics import make_topics
 from tests.support.lifetime import Server
 from tests.support.waiting import eventually
 
@@ -95,8 +96,7 @@ class KafkaCluster(Server):
     def create_topic(self, topic: str, partitions: int, *, replicas: int = 3) -> str:
         """Make a topic, wait until it can be written to, and return its name."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for done in admin.create_topics([NewTopic(topic, partitions, replicas)]).values():
-            unless_made(done)
+        make_topics(admin, [NewTopic(topic, partitions, replicas)])
         eventually(
             lambda: all(part.leader_id > 0 for part in self._partitions(topic)),
             timeout_s=PATIENCE_S,
@@ -114,6 +114,10 @@ class KafkaCluster(Server):
         leader = eventually(led, timeout_s=PATIENCE_S, what=f"a leader of {topic}-{partition}")
         assert leader is not None
         return leader
+
+    def in_sync(self, topic: str, partition: int) -> set[int]:
+        """The nodes that are in sync with a partition's leader, as the brokers that run know it."""
+        return set(next(each for each in self._partitions(topic) if each.partition_index == partition).isr_nodes)
 
     def coordinator_of(self, group: str) -> KafkaBroker:
         """The broker that coordinates a group, once one of those that run does."""

@@ -246,6 +246,20 @@ class MemberThread:
         """Whether it still polls."""
         return self._thread.is_alive()
 
+    @property
+    def standing(self) -> str:
+        """Its reading positions, backlog and membership, for the message of a failed test."""
+        positions = self._member.consumer._positions
+        if positions is None:
+            return "not subscribed"
+        fetch = positions._fetch
+        reads = {
+            part.partition: buffer and (buffer.position, fetch._next.get(part), buffer.paused, buffer.current)
+            for part, buffer in positions._buffers.items()
+        }
+        ahead = f"{fetch.read_ahead.waiting} records wait, {len(fetch._commands)} commands"
+        return f"alive {self.alive}, positions {reads}, {ahead}, trouble {fetch.trouble}, {self.membership}"
+
     def history(self) -> History:
         """What it wrote down so far; goes on growing."""
         with self._lock:

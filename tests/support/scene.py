@@ -9,6 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
 from fleet_consumer.net import ConnectionSettings, Coordinator, NetError, NetworkClient
 from fleet_consumer.wire.consumer_protocol import decode_assignment
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest
@@ -24,7 +27,7 @@ __all__ = ["AnyMember", "Scene", "handed"]
 AnyMember = RecordedProcess | MemberThread
 SHARE_TIMEOUT_S = 120.0
 """Somebody whose JoinGroup got no answer keeps the others waiting for a whole session."""
-DRAIN_TIMEOUT_S = 90.0
+DRAIN_TIMEOUT_S = 240.0
 _names = itertools.count()
 
 
@@ -163,7 +166,7 @@ class Scene:
 
         def drained() -> bool:
             verdict = judge(self.histories(), written)
-            assert not verdict.lost_count, str(verdict)
+            assert not verdict.lost_count, f"{verdict}\n{self._evidence()}"
             return True
 
         eventually(drained, timeout_s=DRAIN_TIMEOUT_S, what="all records to be handed out", poll_s=0.2)
@@ -172,6 +175,21 @@ class Scene:
         verdict = judge(self.histories(), written)
         assert verdict.good, str(verdict)
         return verdict
+
+    def _evidence(self) -> str:
+        """Where the logs end, who leads them, and where members on threads stand: a stall, a skip, or a slow broker."""
+        lines = []
+        try:
+            admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
+            parts = [TopicPartition(self.topic, number) for number in range(self.partitions)]
+            asked = admin.list_offsets({part: OffsetSpec.latest() for part in parts}, request_timeout=5)  # type: ignore[no-untyped-call]
+            lines.append(f"log ends: { {part.partition: found.result(10).offset for part, found in asked.items()} }")
+            described = admin.list_topics(self.topic, timeout=5).topics[self.topic].partitions
+            lines.append(f"leaders and replicas in sync: { {n: (p.leader, p.isrs) for n, p in described.items()} }")
+        except KafkaException as error:
+            lines.append(f"the brokers do not answer: {error}")
+        lines += [f"{member.name}: {member.standing}" for member in self._members if isinstance(member, MemberThread)]
+        return "\n".join(lines)
 
     def histories(self) -> list[History]:
         """The histories of all members that ever were."""

@@ -10,6 +10,7 @@ are made and ended where it plays. It takes none of pytest's that change or reco
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,13 +20,17 @@ from typing import Any
 
 import pytest
 
-__all__ = ["play_together"]
+__all__ = ["ALONE", "play_together"]
+
+ALONE = "FLEET_TESTS_ALONE"
+"""An environment variable: when it is set, marked tests are played one by one too. `support.suites` sets it to repeat a
+failed test by itself."""
 
 
 def play_together(config: pytest.Config, folder: Path, at_once: int) -> None:
-    """Play the marked tests in `folder` at the same time, `at_once` of them."""
+    """Play the marked tests in `folder` at the same time, `at_once` of them; one at a time where `ALONE` is set."""
     config.addinivalue_line("markers", "together: played at the same time as the others of its folder")
-    config.pluginmanager.register(_Together(folder, at_once))
+    config.pluginmanager.register(_Together(folder, 1 if os.environ.get(ALONE) else at_once))
 
 
 class _Together:

@@ -35,14 +35,14 @@ app.kubernetes.io/part-of: consumer-fleet
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{- /* What the operator may do where it serves ConsumerGroups. Secrets are read by name only, never listed. */}}
+{{- /* What the operator may do where it serves ConsumerGroups, apart from reading Secrets. */}}
 {{- define "consumer-fleet.rules" -}}
 - apiGroups: [consumerfleet.io]
   resources: [kafkaclusters, consumergroups, retrypolicies, redrives]
   verbs: [get, list, watch]
 - apiGroups: [consumerfleet.io]
   resources: [kafkaclusters/status, consumergroups/status, retrypolicies/status, redrives/status]
-  verbs: [get, patch]
+  verbs: [patch]
 - apiGroups: [consumerfleet.io]
   # For the finalizer of objects whose spec.deletion asks for something; nothing else of them is ever written.
   resources: [consumergroups]
@@ -66,10 +66,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, create, patch, delete]
-- apiGroups: [""]
-  resources: [secrets]
-  verbs: [get]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
+{{- end }}
+
+{{- /* For KafkaClusters that log in or have certificates: Secrets are read by name only, never listed. */}}
+{{- define "consumer-fleet.secretRules" -}}
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
 {{- end }}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar
 
+from fleet_consumer.net import NetError
 from fleet_consumer.wire.message import Request
 
 T = TypeVar("T")
@@ -22,6 +23,13 @@ class Where(Enum):
 
     ANY = auto()
     COORDINATOR = auto()
+
+
+class BrokerUnknown(NetError):
+    """A request for a broker whose address no Metadata answer has given."""
+
+    reason = "BrokerUnknown"
+    retriable = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +112,8 @@ class FlowRunner:
     """Runs flows on the thread that calls it.
 
     `send(ask, on_answer)` must put a request on its way and call `on_answer` with response or NetError later, or
-    return False when its target is not known now (no coordinator yet): then it is asked again at the next `advance`.
+    return False when its target is not known now. A role is tried again at the next `advance`: somebody is looking for
+    the coordinator. Nobody looks for a node id, so its request is answered with BrokerUnknown, and the flow decides.
     """
 
     def __init__(
@@ -178,8 +187,13 @@ class FlowRunner:
                 answers[index] = answer
                 running.missing -= 1
 
-        if not self._send(running.asks[index], on_answer):
+        ask = running.asks[index]
+        if self._send(ask, on_answer):
+            return
+        if isinstance(ask.where, Where):
             self._unsent.append((running, index))
+        else:
+            on_answer(BrokerUnknown(f"broker {ask.where}: its address is not known"))
 
     def _end(self, running: _Running, result: Any, error: Exception | None) -> None:
         self._flows.remove(running)

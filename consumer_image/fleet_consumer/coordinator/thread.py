@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import logging
 import random
-import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from fleet_consumer.assignors import Assignor
 from fleet_consumer.clock import Clock
 from fleet_consumer.coordinator.directory import Directory
 from fleet_consumer.coordinator.flows import Ask, Flow, FlowRunner, Ticket, Where
-from fleet_consumer.coordinator.offsets import Start, Starts, fetch_committed, find_starts, list_offsets
+from fleet_consumer.coordinator.lookups import Start
+from fleet_consumer.coordinator.offsets import fetch_committed, list_offsets
 from fleet_consumer.coordinator.rebalance_log import log_rebalance
+from fleet_consumer.coordinator.remade import LogsSeen, see_logs
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
+from fleet_consumer.coordinator.starts import StartRules, Starts, find_starts
+from fleet_consumer.coordinator.topics import describe_topics, end_offsets
 from fleet_consumer.group import errors
 from fleet_consumer.group.classic import ClassicMembership
 from fleet_consumer.group.membership import Membership, OffsetAndMetadata
@@ -35,8 +39,11 @@ from fleet_consumer.group.messages import (
     CommitRequested,
     CoordinatorDoubted,
     CoordinatorWanted,
+    Disconnect,
     Event,
     FinishCommit,
+    Lane,
+    LoginRefused,
     PlanFailed,
     Planned,
     RebalanceRequested,
@@ -50,7 +57,10 @@ from fleet_consumer.group.messages import (
 )
 from fleet_consumer.group.planning import plan
 from fleet_consumer.group.settings import GroupSettings
+from fleet_consumer.group.sighting import lacks_topics
 from fleet_consumer.group.timing import NEVER
+from fleet_consumer.group.topics import PartitionInfo
+from fleet_consumer.naming import TopicPattern
 from fleet_consumer.net import (
     AuthenticationFailed,
     BrokerAddress,
@@ -73,6 +83,11 @@ IDLE_S = 1.0
 """The longest sleep: the loop looks at time at least this often."""
 CLOSE_GRACE_S = 1.0
 """How much of the time for closing is kept for LeaveGroup, when commits take long."""
+LEAVE_GRACE_S = 0.25
+"""How long LeaveGroup is waited for at least, also when no time was left for it: others need not wait for a session."""
+LEAVE_TURNS = 3
+"""Turns of I/O that a leave gets however late it is: one may only take up the wake-up, and a starved thread has no time
+for a second."""
 
 News = CallBack | Report | FinishCommit
 
@@ -115,6 +130,8 @@ class CoordinatorThread:
         # The two queues: the user's thread appends to one, this thread to the other; the other side pops.
         self._inbox: deque[Event | _Begin | _Close] = deque()
         self.news: deque[News] = deque()
+        # Commits that have not ended: the user's thread adds, whoever ends one takes it out. They outlive the machine.
+        self._commits: dict[Ticket[None], Commit] = {}
         # Written by the user's thread alone, read here: when it was last seen in poll.
         self.polled_at = clock.monotonic()
         # Written here alone, read by anybody.
@@ -128,7 +145,11 @@ class CoordinatorThread:
         self._flows = FlowRunner(self._send_ask, self._doubt_coordinator)
         self._calls: list[tuple[Call[Any], Callable[[Any], None]]] = []
         self._closing: _Close | None = None
+        # From when on the member leaves: until when the answer is waited for.
+        self._leave_until: float | None = None
+        self._leave_turns = 0
         self._ended = False
+        self._end_reason: Exception = errors.ConsumerClosed("the consumer was closed")
         self._thread = threading.Thread(target=self._run, name=f"coordinator-{settings.group_id}", daemon=True)
 
     # The user's side.
@@ -147,7 +168,7 @@ class CoordinatorThread:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
-    def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
+    def subscribe(self, topics: Iterable[str], pattern: TopicPattern | None = None) -> None:
         """Be a member that wants these topics, or with `pattern` whatever matches it."""
         self._tell(Subscribed(tuple(topics), pattern))
 
@@ -163,10 +184,23 @@ class CoordinatorThread:
         """The user's callback has run."""
         self._tell(CalledBack(callback))
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float | None) -> Ticket[None]:
-        """Commit; retried until `deadline` (monotonic) or, with None, not at all. A FinishCommit follows in `news`."""
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        deadline: float | None,
+        *,
+        alone: bool = False,
+        ids: Mapping[TopicPartition, UUID] | None = None,
+    ) -> Ticket[None]:
+        """Commit; retried until `deadline` (monotonic) or, with None, not at all. A FinishCommit follows in `news`.
+
+        `alone`: without being a member, for partitions that the user assigned. `ids` are those of the topics whose
+        records were read, as far as known.
+        """
         ticket: Ticket[None] = Ticket()
-        self._tell(CommitRequested(Commit(dict(offsets), deadline, ticket)))
+        commit = Commit(dict(offsets), deadline, ticket, alone=alone, ids=dict(ids or {}))
+        self._commits[ticket] = commit
+        self._tell(CommitRequested(commit))
         return ticket
 
     def committed(
@@ -186,22 +220,35 @@ class CoordinatorThread:
         appeared: frozenset[TopicPartition],
         policy: ResetPolicy,
         read_committed: bool,
+        lost: Mapping[TopicPartition, Start],
+        remade: frozenset[TopicPartition] = frozenset(),
+        former: Mapping[TopicPartition, UUID] | None = None,
         use_committed: bool = True,
         delay_s: float = 0.0,
     ) -> Ticket[Starts]:
-        """Ask where partitions begin (`offsets.find_starts`)."""
+        """Ask where partitions begin (`starts.find_starts`); without `use_committed` by the policy alone."""
         ticket: Ticket[Starts] = Ticket()
+        rules = StartRules(policy, read_committed, appeared, round(self._clock.wall() * 1000))
         flow = find_starts(
             self._settings.group_id,
             partitions,
-            appeared=appeared,
-            policy=policy,
-            read_committed=read_committed,
+            rules,
+            lost=lost,
+            remade=remade,
+            former=former,
             use_committed=use_committed,
             delay_s=delay_s,
-            now_ms=round(self._clock.wall() * 1000),
         )
+        if use_committed:
+            # A consumer that assigned its partitions itself has asked for no coordinator so far.
+            self._tell(CoordinatorWanted())
         self._tell(_Begin(flow, ticket))
+        return ticket
+
+    def see_logs(self, known: Mapping[TopicPartition, UUID | None], *, delay_s: float) -> Ticket[LogsSeen]:
+        """Look at topics' ids and leader epochs after `delay_s` (`remade.see_logs`)."""
+        ticket: Ticket[LogsSeen] = Ticket()
+        self._tell(_Begin(see_logs(known, delay_s=delay_s), ticket))
         return ticket
 
     def list_offsets(
@@ -210,6 +257,20 @@ class CoordinatorThread:
         """Ask the partitions' leaders for offsets by time (`offsets.list_offsets`)."""
         ticket: Ticket[dict[TopicPartition, Start]] = Ticket()
         self._tell(_Begin(list_offsets(times, read_committed=read_committed), ticket))
+        return ticket
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], *, read_committed: bool
+    ) -> Ticket[dict[TopicPartition, int]]:
+        """Ask once for the ends of partitions (`topics.end_offsets`)."""
+        ticket: Ticket[dict[TopicPartition, int]] = Ticket()
+        self._tell(_Begin(end_offsets(tuple(partitions), read_committed=read_committed), ticket))
+        return ticket
+
+    def topics(self, names: Iterable[str] | None) -> Ticket[dict[str, tuple[PartitionInfo, ...]]]:
+        """Ask for topics and their partitions, with None for all that may be seen (`topics.describe_topics`)."""
+        ticket: Ticket[dict[str, tuple[PartitionInfo, ...]]] = Ticket()
+        self._tell(_Begin(describe_topics(names), ticket))
         return ticket
 
     def nudge(self) -> None:
@@ -243,10 +304,12 @@ class CoordinatorThread:
                     break
                 self._feed(Tick(self.polled_at), now)
                 self._flows.advance(now)
-                due = min(self._machine.next_deadline(now), self._flows.next_deadline(now), now + IDLE_S)
+                idle_s = IDLE_S if self._leave_until is None else LEAVE_GRACE_S
+                due = min(self._machine.next_deadline(now), self._flows.next_deadline(now), now + idle_s)
                 self._client.poll(max(0.0, due - self._clock.monotonic()))
+                self._leave_turns += self._leave_until is not None
                 self._take_answers()
-        except Exception as bug:
+        except BaseException as bug:  # SystemExit too: assignors are users' code
             logger.exception("the coordinator thread ended")
             self._end(errors.InternalFailure(f"group {self._settings.group_id!r}: {type(bug).__name__}: {bug}"))
         else:
@@ -256,20 +319,21 @@ class CoordinatorThread:
         self.fence_deadline = NEVER
         if failure is not None:
             self._tell_user(Report(failure))
-        self._flows.abandon(failure or errors.ConsumerClosed("the consumer was closed"))
+        self._end_reason = failure or errors.ConsumerClosed("the consumer was closed")
+        self._flows.abandon(self._end_reason)
         self._client.close()
         self._ended = True
         self._refuse_inbox()
         self._on_news()
 
     def _refuse_inbox(self) -> None:
-        closed = errors.ConsumerClosed("the consumer was closed")
+        """End what nobody will work on any more: questions that were not begun, commits wherever they were."""
         while self._inbox:
             left = self._inbox.popleft()
             if isinstance(left, _Begin):
-                left.ticket.end(None, closed)
-            elif isinstance(left, CommitRequested):
-                self._tell_user(FinishCommit(left.commit, closed))
+                left.ticket.end(None, self._end_reason)
+        for commit in list(self._commits.values()):
+            self._tell_user(FinishCommit(commit, self._end_reason))
 
     def _finished(self, now: float) -> bool:
         """Close in order: commits first, then LeaveGroup, each as long as there is time."""
@@ -277,13 +341,18 @@ class CoordinatorThread:
             return False
         if self._machine.commits_pending and now < self._closing.deadline - CLOSE_GRACE_S:
             return False
-        self._feed(CloseRequested(self._closing.leave), now)
-        return self._machine.closed or now >= self._closing.deadline
+        if self._leave_until is None:
+            self._leave_until = max(self._closing.deadline, now + LEAVE_GRACE_S)
+            self._feed(CloseRequested(self._closing.leave), now)
+        return self._machine.closed or (now >= self._leave_until and self._leave_turns >= LEAVE_TURNS)
 
     def _take_inbox(self, now: float) -> None:
         while self._inbox:
             what = self._inbox.popleft()
-            if isinstance(what, _Begin):
+            if isinstance(what, _Begin) and self._machine.fatal is not None:
+                what.ticket.end(None, self._machine.fatal)
+                self._on_news()
+            elif isinstance(what, _Begin):
                 self._flows.start(what.flow, what.ticket, self._on_news, now)
             elif isinstance(what, _Close):
                 self._closing = what
@@ -295,7 +364,15 @@ class CoordinatorThread:
         if ended:
             self._calls = [entry for entry in self._calls if not entry[0].done]
         for call, on_answer in ended:
+            if isinstance(call.error, (AuthenticationFailed, TlsFailed)) and not self._settings.retry_authentication:
+                self._give_up(call.error)
             on_answer(call.error if call.error is not None else call.response)
+
+    def _give_up(self, refusal: NetError) -> None:
+        kind = errors.TlsFailed if isinstance(refusal, TlsFailed) else errors.AuthenticationFailed
+        fatal = kind(f"group {self._settings.group_id!r}: {refusal}")
+        self._feed(LoginRefused(fatal), self._clock.monotonic())
+        self._flows.abandon(fatal)
 
     def _feed(self, event: Event, now: float) -> None:
         actions = self._machine.handle(event, now)
@@ -309,6 +386,9 @@ class CoordinatorThread:
         log_rebalance(self._settings.group_id, action)
         if isinstance(action, Send):
             self._send(action)
+        elif isinstance(action, Disconnect):
+            for lane in Lane:
+                self._client.disconnect(BrokerAddress(*action.address), lane=lane.value)
         elif isinstance(action, RunAssignor):
             threading.Thread(
                 target=self._run_assignor, args=(action,), name=f"assignor-{self._settings.group_id}", daemon=True
@@ -318,7 +398,12 @@ class CoordinatorThread:
 
     def _tell_user(self, news: News) -> None:
         if isinstance(news, FinishCommit):
+            if self._commits.pop(news.commit.ticket, None) is None:
+                return  # Ended by another thread at the same moment.
             news.commit.ticket.end(None, news.error)
+            if isinstance(news.error, errors.TopicDeleted):
+                # Its asker may not look, and nobody has to act: the new topic is read from its beginning.
+                logger.warning("%s", news.error)
         self.news.append(news)
         self._on_news()
 
@@ -378,6 +463,8 @@ class CoordinatorThread:
                 self._directory.failed(address)
             elif isinstance(answer, MetadataResponse):
                 self._directory.learn(answer)
+                if lacks_topics(answer):
+                    self._directory.failed(address)
             on_answer(answer)
 
         self._calls.append((call, on_done))

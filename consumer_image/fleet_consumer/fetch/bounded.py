@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -25,8 +25,9 @@ T = TypeVar("T")
 POLL_S: Final = 0.5
 BATCH: Final = 500
 FETCH_WAIT_MS: Final = 20
-"""How long a broker may hold a request for records that are not there yet. Requests for the partition before are waited
-for when the next one is read, and at an end there is nothing to come."""
+"""How long a broker may hold a request for records that are not there yet: at an end there is nothing to come."""
+FETCH_BYTES: Final = 256 * 1024
+"""How much of one partition a broker gives at a time, so that partitions come in turns; a larger record comes alone."""
 ASK_TIMEOUT_S: Final = 30.0
 """For one question to the brokers; they may just be electing a coordinator."""
 
@@ -59,6 +60,13 @@ OF_TOPICS: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.
 """What is about a topic, whatever was asked."""
 
 
+class Step(NamedTuple):
+    """What came at once: records by partition, in their order, and the partitions of which nothing more will come."""
+
+    records: Mapping[TopicPartition, list[Record]]
+    done: frozenset[TopicPartition]
+
+
 class BoundedReader:
     """One connection to the cluster. `config` is librdkafka's (`fetch.librdkafka.consumer_config`), whose group keeps
     the offsets. One thread uses it; close it, or use it as a context manager.
@@ -67,10 +75,22 @@ class BoundedReader:
     reader may be asked again.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        """Raises SettingsRefused when librdkafka does not take a setting."""
+    def __init__(
+        self, config: Mapping[str, Any], *, stores_offsets: bool = True, patience_s: float = ASK_TIMEOUT_S
+    ) -> None:
+        """`stores_offsets` False: the group is none, and nobody needs rights to it. `patience_s` is for one question.
+
+        Raises SettingsRefused when librdkafka does not take a setting.
+        """
+        self._stores_offsets = stores_offsets
+        self._patience_s = patience_s
         # What retention has removed meanwhile is gone; reading goes on with the first that is left.
-        own = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": FETCH_WAIT_MS}
+        own = {
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": FETCH_WAIT_MS,
+            "fetch.message.max.bytes": FETCH_BYTES,
+        }
         try:
             self._consumer = confluent_kafka.Consumer({**config, **own})
         except KafkaException as refused:
@@ -88,27 +108,63 @@ class BoundedReader:
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """All partitions of a topic, in order. Raises TopicMissing when there is no such topic."""
-        listed = _patiently(topic, lambda: self._consumer.list_topics(topic, ASK_TIMEOUT_S)).topics[topic]
+        listed = self._described(topic)
         if listed.error is not None and listed.error.code() in DENIED:
             raise _told(topic, listed.error)
         if not listed.partitions:
             raise errors.TopicMissing(f"topic {topic} does not exist, or has no leader yet")
         return [TopicPartition(topic, number) for number in sorted(listed.partitions)]
 
+    def _described(self, topic: str) -> Any:
+        return _patiently(
+            topic, lambda: self._consumer.list_topics(topic, self._patience_s), patience_s=self._patience_s
+        ).topics[topic]
+
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """For each partition the first offset that is there, and the one after the last."""
-        wanted = list(partitions)
-        first, end = (
-            self._offsets(wanted, at) for at in (confluent_kafka.OFFSET_BEGINNING, confluent_kafka.OFFSET_END)
-        )
-        return {partition: (first[partition], end[partition]) for partition in wanted}
+        """For each partition the first offset that is there, and the one after the last.
+
+        Partitions whose leader cannot be asked are left out, unless that is so of all of them: each leader is asked by
+        itself, so that one that is away hides nothing of the others.
+        """
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        away: errors.DataPlaneFailed | None = None
+        for led in self._by_leader(list(partitions)):
+            try:
+                first, end = (
+                    self._offsets(led, at) for at in (confluent_kafka.OFFSET_BEGINNING, confluent_kafka.OFFSET_END)
+                )
+            except errors.DataPlaneFailed as failure:
+                away = failure
+            else:
+                found |= {partition: (first[partition], end[partition]) for partition in led}
+        if away is not None and not found:
+            raise away
+        return found
+
+    def _by_leader(self, partitions: Sequence[TopicPartition]) -> list[list[TopicPartition]]:
+        """The partitions of each leader; those without one together, to be told why."""
+        led: dict[int, list[TopicPartition]] = {}
+        for topic in dict.fromkeys(partition.topic for partition in partitions):
+            known = self._described(topic).partitions
+            for partition in partitions:
+                if partition.topic == topic:
+                    leader = known[partition.partition].leader if partition.partition in known else -1
+                    led.setdefault(leader, []).append(partition)
+        return list(led.values())
+
+    def at_time(self, partitions: Iterable[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
+        """For each partition the first record that is not older than a time; those without one are left out."""
+        found = self._offsets(list(partitions), time_ms)
+        return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     def _offsets(self, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
         """Asked by time, of which ListOffsets knows two special ones: that is one question for all partitions, while
         librdkafka's question for the watermarks of one took half a second."""
         asked = [confluent_kafka.TopicPartition(*partition, at) for partition in partitions]
         answers = _patiently(
-            _topics(partitions), lambda: _each(self._consumer.offsets_for_times(asked, timeout=ASK_TIMEOUT_S))
+            _topics(partitions),
+            lambda: _each(self._consumer.offsets_for_times(asked, timeout=self._patience_s)),
+            patience_s=self._patience_s,
         )
         return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
 
@@ -146,32 +202,59 @@ class BoundedReader:
 
         return _patiently(_topics(partitions), heard, of_group=True)
 
-    def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[list[Record]]:
-        """The records of one partition from offset `start` to before `end`, in runs.
+    def read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Step]:
+        """The records of each partition from its first offset to before the second, as brokers give them.
 
-        Yields an empty run about twice a second while nothing comes, so that the caller can stop waiting; whether the
-        brokers are away for too long is for him to judge.
+        Yields an empty step about twice a second while nothing comes, so that the caller can stop waiting; whether the
+        brokers are away for too long is for him to judge. A partition whose leader is away holds up no other.
         """
-        self._consumer.assign([confluent_kafka.TopicPartition(*partition, start)])
+        reached = {partition: start for partition, (start, _) in ranges.items()}
+        open_ = {partition for partition, (start, end) in ranges.items() if start < end}
+        if open_ != set(ranges):
+            yield Step({}, frozenset(ranges) - open_)
+        self._consumer.assign([confluent_kafka.TopicPartition(*each, reached[each]) for each in sorted(open_)])
         try:
-            reached = start
-            while reached < end:
+            while open_:
                 first = self._consumer.poll(POLL_S)
                 messages = [] if first is None else [first, *self._consumer.consume(BATCH, 0)]
-                run, reached = _sorted_out(partition, messages, reached)
-                wanted = [each for each in run if _offset(each) < end]
-                yield filled_records(partition, wanted) if wanted else []
+                if not self._stores_offsets:
+                    messages = [each for each in messages if not _is_about_the_group(each)]
+                records: dict[TopicPartition, list[Record]] = {}
+                done: set[TopicPartition] = set()
+                for partition, own in _by_partition(messages).items():
+                    if partition not in open_:
+                        continue
+                    end = ranges[partition][1]
+                    run, reached[partition] = _sorted_out(partition, own, reached[partition])
+                    if wanted := [each for each in run if _offset(each) < end]:
+                        records[partition] = filled_records(partition, wanted)
+                    if reached[partition] >= end:
+                        done.add(partition)
+                open_ -= done
+                yield Step(records, frozenset(done))
         finally:
             self._consumer.unassign()
+
+
+def _by_partition(messages: Iterable[Message]) -> dict[TopicPartition, list[Message]]:
+    """What librdkafka gave, by partition; what is about none of them is about all, and raised."""
+    found: dict[TopicPartition, list[Message]] = {}
+    for message in messages:
+        topic, number, error = message.topic(), message.partition(), message.error()
+        if topic is not None and number is not None and number >= 0:
+            found.setdefault(TopicPartition(topic, number), []).append(message)
+        elif error is not None and (error.code() in DENIED or error.fatal()):
+            raise _told(topic or "", error)
+    return found
 
 
 def _topics(partitions: Iterable[TopicPartition]) -> str:
     return ", ".join(sorted({partition.topic for partition in partitions}))
 
 
-def _patiently(topic: str, ask: Callable[[], T], *, of_group: bool = False) -> T:
+def _patiently(topic: str, ask: Callable[[], T], *, of_group: bool = False, patience_s: float = ASK_TIMEOUT_S) -> T:
     """The answer to a question, asked again while brokers are just changing their roles."""
-    deadline = time.monotonic() + ASK_TIMEOUT_S
+    deadline = time.monotonic() + patience_s
     while True:
         try:
             return ask()
@@ -203,6 +286,11 @@ def _sorted_out(partition: TopicPartition, messages: list[Message], reached: int
         elif error.code() in DENIED or error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise _told(partition.topic, error)
     return run, reached
+
+
+def _is_about_the_group(message: Message) -> bool:
+    error = message.error()
+    return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def _offset(message: Message) -> int:

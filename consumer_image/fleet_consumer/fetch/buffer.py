@@ -15,9 +15,9 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from fleet_consumer.fetch.fetched import fetched_records, leader_epoch
-from fleet_consumer.fetch.records import Records, Run
-from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.fetch.fetched import FetchedRun, leader_epoch, memory_bytes
+from fleet_consumer.fetch.records import Gap, Records, Run
+from fleet_consumer.record import TopicPartition
 
 _offset: Callable[[Message], Any] = Message.offset
 
@@ -29,13 +29,35 @@ class OutOfRange:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """The partition ends at this offset, and holds no record between the last one that came before this and there."""
+
+    offset: int
+
+
+News = OutOfRange | End
+"""What stands in line among the runs and is none."""
+
+
 class PartitionBuffer:
     """One partition during one ownership or since one seek. A new one replaces it, and what it still holds is void.
 
     Everything here belongs to the user's thread; a reader only carries a reference, to say whose a run is.
     """
 
-    __slots__ = ("current", "held", "leader_epoch", "on_hold", "paused", "position", "topic_partition")
+    __slots__ = (
+        "current",
+        "dropped",
+        "held",
+        "held_bytes",
+        "held_records",
+        "leader_epoch",
+        "on_hold",
+        "paused",
+        "position",
+        "topic_partition",
+    )
 
     def __init__(self, topic_partition: TopicPartition, position: int, *, paused: bool = False) -> None:
         self.topic_partition = topic_partition
@@ -43,19 +65,13 @@ class PartitionBuffer:
         self.leader_epoch = -1
         self.paused = paused
         self.current = True
-        self.held: deque[list[Message] | OutOfRange] = deque()
+        self.held: deque[list[Message] | News] = deque()
         # Whether librdkafka was told to stop fetching it, because too much is held.
         self.on_hold = False
-
-    @property
-    def held_records(self) -> int:
-        """How many records are held back by a pause."""
-        return sum(len(run) for run in self.held if isinstance(run, list))
-
-    @property
-    def held_bytes(self) -> int:
-        """How many bytes their values have."""
-        return sum(value_bytes(run) for run in self.held if isinstance(run, list))
+        # Whether what was held of it was dropped since, so that it is to be sought when the pause ends.
+        self.dropped = False
+        # How many records are held back by the pause, and about how many bytes of memory they take.
+        self.held_records = self.held_bytes = 0
 
 
 class ReadAhead:
@@ -64,11 +80,15 @@ class ReadAhead:
     `received…` are written by readers, `taken…` by the user's thread; their difference is what waits.
     """
 
-    __slots__ = ("_queue", "received", "received_bytes", "taken", "taken_bytes")
+    __slots__ = ("_queue", "held_back", "moved", "received", "received_bytes", "taken", "taken_bytes")
 
     def __init__(self) -> None:
+        # Whose position `take` moved, with the position and leader epoch from before, until the user has the records.
+        self.moved: list[tuple[PartitionBuffer, int, int]] = []
+        # Paused partitions of which records were held back since this was last cleared.
+        self.held_back: set[PartitionBuffer] = set()
         # Whose it is, what it is, and how many bytes its values have.
-        self._queue: deque[tuple[PartitionBuffer, list[Message] | OutOfRange, int]] = deque()
+        self._queue: deque[tuple[PartitionBuffer, list[Message] | News, int]] = deque()
         self.received = self.received_bytes = 0
         self.taken = self.taken_bytes = 0
 
@@ -76,6 +96,11 @@ class ReadAhead:
     def waiting(self) -> int:
         """Records that wait to be taken."""
         return self.received - self.taken
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything waits to be taken: records, or news of a partition."""
+        return bool(self._queue)
 
     @property
     def waiting_bytes(self) -> int:
@@ -95,16 +120,30 @@ class ReadAhead:
         """Queue the news that a partition's position is out of range."""
         self._queue.append((buffer, OutOfRange(detail), 0))
 
+    def put_end(self, buffer: PartitionBuffer, offset: int) -> None:
+        """Queue the news that a partition ends at `offset`, with no record between the last one queued and there."""
+        self._queue.append((buffer, End(offset), 0))
+
     # The user's side.
+
+    def take_back(self) -> None:
+        """Put positions back to where they were before a `take` whose records never reached the user."""
+        for buffer, position, epoch in reversed(self.moved):
+            buffer.position, buffer.leader_epoch = position, epoch
 
     def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
         """Hand out at most `limit` records, in the order in which they came, and move positions past them."""
         runs: list[Run] = []
+        gaps: dict[TopicPartition, Gap] = {}
         room = limit
         while room and self._queue:
             buffer, run, size = self._queue[0]
             if not buffer.current or buffer.paused:
                 self._set_aside()
+                continue
+            if isinstance(run, End):
+                self._queue.popleft()
+                self._pass_gap(buffer, run.offset, gaps)
                 continue
             if isinstance(run, OutOfRange):
                 if runs:
@@ -118,11 +157,23 @@ class ReadAhead:
                 self._cut(room)
                 continue
             self._pop(run, size)
-            records = _records(buffer, run)
-            if records:
-                runs.append(Run(buffer.topic_partition, records))
-                room -= len(records)
-        return Records(runs)
+            self.moved.append((buffer, buffer.position, buffer.leader_epoch))
+            handed_out = _run(buffer, run)
+            if handed_out is not None:
+                runs.append(handed_out)
+                room -= len(handed_out)
+                if gaps:
+                    gaps.pop(buffer.topic_partition, None)
+        return Records(runs, gaps)
+
+    def _pass_gap(self, buffer: PartitionBuffer, end: int, gaps: dict[TopicPartition, Gap]) -> None:
+        """Move the position to the end of the partition. The leader epoch stays that of the last record: nothing says
+        who wrote what is in the gap, and with an epoch that is too old a log that was cut is still noticed."""
+        first = buffer.position
+        if end > first:
+            self.moved.append((buffer, first, buffer.leader_epoch))
+            buffer.position = end
+            gaps[buffer.topic_partition] = Gap(first, end)
 
     def release(self, buffer: PartitionBuffer) -> None:
         """Queue again, in front, what was held back while `buffer` was paused."""
@@ -134,6 +185,7 @@ class ReadAhead:
                 self.taken -= len(run)
                 self.taken_bytes -= size
             self._queue.appendleft((buffer, run, size))
+        buffer.held_records = buffer.held_bytes = 0
 
     def _set_aside(self) -> None:
         """The first in line is void, or of a paused partition: it makes room for others."""
@@ -144,6 +196,10 @@ class ReadAhead:
             self._queue.popleft()
         if buffer.current:
             buffer.held.append(run)
+            if isinstance(run, list):
+                buffer.held_records += len(run)
+                buffer.held_bytes += sum(map(memory_bytes, run))
+                self.held_back.add(buffer)
 
     def _pop(self, run: list[Message], size: int) -> None:
         self._queue.popleft()
@@ -163,15 +219,15 @@ def value_bytes(run: list[Message]) -> int:
     return sum(map(len, run))
 
 
-def _records(buffer: PartitionBuffer, run: list[Message]) -> list[Record]:
-    """Make records of a run and move the position; a run that begins before the position is trimmed to it.
+def _run(buffer: PartitionBuffer, messages: list[Message]) -> Run | None:
+    """A run of messages, with the position moved behind it; one that begins before the position is trimmed to it.
 
     (After a seek forward within what librdkafka had prefetched, nothing older may come out.)
     """
-    if _offset(run[0]) < buffer.position:
-        run = [message for message in run if _offset(message) >= buffer.position]
-        if not run:
-            return []
-    buffer.position = _offset(run[-1]) + 1
-    buffer.leader_epoch = leader_epoch(run[-1])
-    return fetched_records(buffer.topic_partition, run)
+    if _offset(messages[0]) < buffer.position:
+        messages = [message for message in messages if _offset(message) >= buffer.position]
+        if not messages:
+            return None
+    buffer.position = _offset(messages[-1]) + 1
+    buffer.leader_epoch = leader_epoch(messages[-1])
+    return FetchedRun(buffer.topic_partition, messages)

@@ -6,8 +6,9 @@ one or two, or passes most records by. So records begin as properties over their
 asks for, and each reading costs a call. Who reads gives himself away: once readings show that filling costs less,
 records are filled from then on. To the handler there is no difference but time. Decision record 0009 has the figures.
 
-In a record over a message, the message stands in the slot of `value`, so that the class adds no slot of its own: only
-then does Python let the record become a plain one, which it does when a field of it is assigned.
+The message stands in a slot that every record has, so that the class adds none of its own: only then does Python let
+the record become a plain one, which it does when a field of it is assigned. The message stays there all the same:
+whatever a handler makes of its record, `as_read` gives it as it was read.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from typing import Any
 
 from confluent_kafka import Message
 
+from fleet_consumer.fetch.records import Run
 from fleet_consumer.record import Headers, Record, TopicPartition
 
 logger = logging.getLogger(__name__)
 
 _NO_HEADERS: Headers = ()
-_VALUE_SLOT = Record.__dict__["value"]
 
 _ask_headers: Callable[[Any], Any] = methodcaller("headers")
 """`message.headers()`, and a SystemError when that goes wrong. The interpreter calls a method of C directly where it
@@ -65,9 +66,6 @@ class FetchedRecord(Record):
     habits = Habits()
     """One for the process: its handlers are of one kind."""
 
-    # The descriptor of the slot under a second name: the first is hidden by the property below.
-    _message: Message = _VALUE_SLOT
-
     def __init__(self, *args: Any, **fields: Any) -> None:
         """What `dataclasses.replace` calls: made of fields, it is a plain record from the start."""
         self.__class__ = Record  # type: ignore[assignment]
@@ -83,6 +81,19 @@ class FetchedRecord(Record):
         return Record, tuple(getattr(self, field.name) for field in dataclasses.fields(Record))
 
 
+def as_read(record: Record) -> Record:
+    """A record of its own with what was read, whatever was assigned to `record` since.
+
+    Of one that was not read from a message but made of fields, a copy.
+    """
+    message = getattr(record, "_message", None)
+    if message is None:
+        return dataclasses.replace(record, headers=list(record.headers) or _NO_HEADERS)
+    twin: Any = object.__new__(FetchedRecord)
+    twin._message = message
+    return twin  # type: ignore[no-any-return]
+
+
 def fetched_records(topic_partition: TopicPartition, run: list[Message]) -> list[Record]:
     """One record for each message of a run; all are of this partition, in offset order, and none is an error."""
     if FetchedRecord.habits.hand_out(len(run)):
@@ -92,6 +103,53 @@ def fetched_records(topic_partition: TopicPartition, run: list[Message]) -> list
     for record, message in zip(records, run, strict=True):
         record._message = message
     return records
+
+
+class FetchedRun(Run):
+    """A run over messages: its records are made when somebody asks for them, its columns are read without them."""
+
+    __slots__ = ("_messages",)
+
+    def __init__(self, topic_partition: TopicPartition, messages: list[Message]) -> None:
+        object.__setattr__(self, "topic_partition", topic_partition)
+        object.__setattr__(self, "_messages", messages)
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for `records` once, while that slot is empty."""
+        if name != "records":
+            raise AttributeError(name)
+        records = fetched_records(self.topic_partition, self._messages)
+        object.__setattr__(self, "records", records)
+        return records
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset to commit once all records of the run are done."""
+        offset: Any = self._messages[-1].offset()
+        return int(offset) + 1
+
+    def values(self) -> list[Any]:
+        """The value of each record as it was read, None for a tombstone."""
+        return list(map(Message.value, self._messages))
+
+    def keys(self) -> list[Any]:
+        """The key of each record as it was read, None where there is none."""
+        return list(map(Message.key, self._messages))
+
+    def offsets(self) -> list[int]:
+        """The offset of each record."""
+        found: list[Any] = list(map(Message.offset, self._messages))
+        return found
+
+    def timestamps(self) -> list[int]:
+        """The timestamp of each record, in milliseconds since the epoch."""
+        return [message.timestamp()[1] for message in self._messages]
+
+    def __reduce__(self) -> tuple[type[Run], tuple[Any, ...]]:
+        return Run, (self.topic_partition, self.records)
 
 
 def filled_records(topic_partition: TopicPartition, run: list[Message]) -> list[Record]:
@@ -108,13 +166,14 @@ def filled_records(topic_partition: TopicPartition, run: list[Message]) -> list[
     while True:
         try:
             for record, message, headers in each:
+                record._message = message
                 record.topic = topic
                 record.partition = partition
                 record.offset = message.offset()
                 _, record.timestamp = message.timestamp()
                 record.key = message.key()
                 record.value = message.value()
-                record.headers = headers or no_headers
+                record.headers = list(headers) if headers else no_headers
                 record.leader_epoch = epoch
                 record.attempt = 0
                 record.first_failed_at = None
@@ -130,7 +189,8 @@ def filled_records(topic_partition: TopicPartition, run: list[Message]) -> list[
 
 def _headers(message: Any) -> Headers:
     try:
-        return _ask_headers(message) or _NO_HEADERS
+        # A list of its own: the message gives out the same one each time, and would keep what is done to it.
+        return list(_ask_headers(message) or ()) or _NO_HEADERS
     except SystemError:
         _clear(message)
         return _NO_HEADERS
@@ -139,7 +199,11 @@ def _headers(message: Any) -> Headers:
 def _without_headers(topic_partition: TopicPartition, message: Any, epoch: int) -> Record:
     _clear(message)
     topic, partition = topic_partition
-    return Record(topic, partition, message.offset(), message.timestamp()[1], message.key(), message.value(), (), epoch)
+    record = Record(
+        topic, partition, message.offset(), message.timestamp()[1], message.key(), message.value(), (), epoch
+    )
+    record._message = message
+    return record
 
 
 def _clear(message: Any) -> None:
@@ -155,6 +219,19 @@ def _clear(message: Any) -> None:
         message.partition(),
         message.offset(),
     )
+
+
+MESSAGE_BYTES = 300
+"""What a message takes besides its bytes: its object, those of key and value, and the allocator's share; measured."""
+HEADER_BYTES = 200
+"""The same for a header, by the sizes of its objects: a pair, a name, a value, and their place in a list."""
+
+
+def memory_bytes(message: Message) -> int:
+    """About how much memory a message takes while it is kept: key, value, headers and the objects that hold them."""
+    key, headers = message.key(), _headers(message)
+    size = MESSAGE_BYTES + len(message) + (0 if key is None else len(key))
+    return size + sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in headers)
 
 
 def leader_epoch(message: Message) -> int:
@@ -181,17 +258,13 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 def _fill(record: FetchedRecord) -> None:
     """Become a plain record, with the same fields.
 
-    Other threads may look at the record meanwhile, as the watchdog does: at any time there is either the message or
-    the field, and the slot that holds the message is the last to change.
+    Other threads may look at the record meanwhile, as the watchdog does: they find the message or the field.
     """
     FetchedRecord.habits.readings += len(_READ)
     message = record._message
     for name, read in _READ.items():
-        if name != "value":
-            Record.__dict__[name].__set__(record, read(message))
-    value = message.value()
+        Record.__dict__[name].__set__(record, read(message))
     record.__class__ = Record  # type: ignore[assignment]
-    record.value = value
 
 
 def _field(name: str, read: Callable[[Any], Any]) -> None:
@@ -200,16 +273,22 @@ def _field(name: str, read: Callable[[Any], Any]) -> None:
 
     def get(record: FetchedRecord) -> Any:
         habits.readings += 1
-        try:
-            return read(record._message)
-        except (TypeError, AttributeError):  # it became a plain record on another thread since we came here
-            return getattr(record, name)
+        return read(record._message)
+
+    def get_headers(record: FetchedRecord) -> Any:
+        habits.readings += 1
+        found = read(record._message)
+        if not found:
+            return found
+        # What a handler appends to the list must be there when it looks again.
+        _fill(record)
+        return record.headers
 
     def assign(record: FetchedRecord, value: Any) -> None:
         _fill(record)
         setattr(record, name, value)
 
-    setattr(FetchedRecord, name, property(get, assign))
+    setattr(FetchedRecord, name, property(get_headers if name == "headers" else get, assign))
 
 
 for _name, _read in _READ.items():

@@ -49,6 +49,10 @@ CONSUMER_DEFAULTS: Mapping[str, Any] = {
     "enable.auto.offset.store": False,
     # Surfaces as an error on the partition; the policy is ours, so that what is skipped is known and told.
     "auto.offset.reset": "error",
+    # Positions pass what is no record (markers of transactions, what compaction removed) at the end of a partition.
+    "enable.partition.eof": True,
+    # Java's default. librdkafka's is not to look: a bit that flipped on the way would be handed out as a record.
+    "check.crcs": True,
     "queued.min.messages": 10_000,
     "queued.max.messages.kbytes": 65_536,
     # The default of a second stalls a reader that has once filled the queue: measured a factor of 19.
@@ -139,3 +143,23 @@ def consumer_config(
         "isolation.level": isolation_level,
         "logger": logger,
     }
+
+
+def observation_config(
+    on_statistics: Callable[[str], object] | None, interval_ms: int, debug: str, log_level: int
+) -> dict[str, Any]:
+    """The part of the configuration that lets a user look into librdkafka."""
+    config: dict[str, Any] = {"log_level": log_level}
+    if debug:
+        config["debug"] = debug
+    if on_statistics is not None:
+        notify = on_statistics
+
+        def callback(statistics: str) -> None:
+            try:
+                notify(statistics)
+            except Exception:  # raised from here it would end the read that serves it
+                logger.exception("the statistics callback failed")
+
+        config |= {"stats_cb": callback, "statistics.interval.ms": interval_ms}
+    return config

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -100,8 +100,9 @@ class FetchThread:
         self._closing = False
         # Whether the fetch thread waits for the turn: a lock alone would go back to the user's thread again and again.
         self._asked = False
-        # Held by whoever touches librdkafka's consumer. The user's thread tries it and never waits for it.
-        self._turn = threading.Lock()
+        # Held by whoever touches librdkafka's consumer. The user's thread tries it and never waits for it. It knows its
+        # owner: where a signal handler raises, even the one who took it may not know whether it did.
+        self._turn = threading.RLock()
         # Only with the turn in hand. Whether librdkafka's callbacks were served since the thread last looked.
         self._served = False
         self._buffers: dict[tuple[str, int], PartitionBuffer] = {}
@@ -161,11 +162,11 @@ class FetchThread:
 
     def seek(self, buffer: PartitionBuffer) -> None:
         """Go on at the position of `buffer`, which replaces the partition's former one."""
-        part, offset = buffer.topic_partition, buffer.position
+        part, offset, epoch = buffer.topic_partition, buffer.position, buffer.leader_epoch
 
         def command(consumer: confluent_kafka.Consumer) -> None:
             if part in self._buffers:
-                _seek(consumer, part, offset)
+                _seek(consumer, part, offset, epoch)
                 self._buffers[part] = buffer
                 self._next[part] = offset
 
@@ -181,32 +182,74 @@ class FetchThread:
 
     def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
         """Hand out at most `limit` of the records that are there."""
-        if limit and not self.read_ahead.waiting and self._take_turn():
-            try:
-                while self._read(0.0) == READ_BATCH and self.read_ahead.waiting < limit:
-                    pass
-            except Exception as bug:
-                self._fail(bug)
-            finally:
-                self._turn.release()
+        if limit and not self.read_ahead.waiting:
+            self._read_in_turn(0.0, limit)
         return self.read_ahead.take(limit, on_out_of_range)
 
     def wait(self, timeout_s: float, news: threading.Event) -> None:
         """Wait until there may be something to take, or `news` is set, at most `timeout_s`. `on_turn` sets `news`."""
         deadline = self._clock.monotonic() + timeout_s
         while not news.is_set() and (left := deadline - self._clock.monotonic()) > 0:
-            if self.read_ahead.waiting or not self._take_turn():
+            came = None if self.read_ahead.waiting else self._read_in_turn(min(left, SLICE_S), 1)
+            if came is None:
                 # Nothing is assigned, or the thread wants the turn: it calls `on_turn` when that has changed.
                 news.wait(left)
                 return
-            try:
-                if self._read(min(left, SLICE_S)):
-                    return
-            except Exception as bug:
-                self._fail(bug)
+            if self.read_ahead.pending:
                 return
-            finally:
+
+    def start_over(self, buffers: Collection[PartitionBuffer]) -> None:
+        """Forget whatever was read, and read from the positions of `buffers`, which replace all former ones.
+
+        For a user's thread whose reading was interrupted: librdkafka had given messages that are gone now, or the
+        thread had them in its hands, and nobody knows of which partitions.
+        """
+        self._leave_turn()
+        # Also its counts: the interruption may have come between what they count and the counting.
+        self.read_ahead = ReadAhead()
+
+        def command(consumer: confluent_kafka.Consumer) -> None:
+            for buffer in buffers:
+                part = buffer.topic_partition
+                if part in self._buffers:
+                    _seek(consumer, part, buffer.position)
+                else:
+                    consumer.incremental_assign([_at(part, buffer.position)])
+                self._buffers[part] = buffer
+                self._next[part] = buffer.position
+            consumer.resume([_at(buffer.topic_partition) for buffer in buffers])
+
+        self._do(command)
+
+    def _read_in_turn(self, timeout_s: float, limit: int) -> int | None:
+        """Read until `limit` records wait or librdkafka has no more; how many messages came last, None without a turn.
+
+        Signal handlers run in here, for the interpreter's main thread, and may raise anything: that goes to the user,
+        and ends neither the reading nor the turns.
+        """
+        taken = False
+        try:
+            taken = self._take_turn()
+            if not taken:
+                return None
+            while (came := self._read(timeout_s)) == READ_BATCH and self.read_ahead.waiting < limit:
+                timeout_s = 0.0
+            return came
+        except RuntimeError:
+            if self.failure is None:
+                raise
+            return None  # librdkafka's consumer is closed, because the fetch thread has failed: that is the cause
+        finally:
+            if taken:
                 self._turn.release()
+
+    def _leave_turn(self) -> None:
+        """Give the turn back if it is still held, because taking it or giving it back was interrupted."""
+        try:
+            while True:
+                self._turn.release()
+        except RuntimeError:
+            return  # it is not held by this thread
 
     def _take_turn(self) -> bool:
         """Take the turn if there is something to read and the thread does not want it: a command may void what is
@@ -217,6 +260,7 @@ class FetchThread:
 
     def close(self, timeout_s: float) -> bool:
         """End the thread and librdkafka's consumer; whether both ended in time."""
+        self._leave_turn()
         self._closing = True
         self._attention.set()
         if self._thread.ident is None:
@@ -394,7 +438,16 @@ class FetchThread:
             denied = DataPlaneFailed(f"partition {key[0]}-{key[1]}: {detail}")
             self._denied = {**self._denied, key: _Denial(denied, self._clock.monotonic())}
             logger.warning("data plane: %s", denied)
-        elif error.code() != KafkaError._PARTITION_EOF:
+        elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            # librdkafka looks for the coordinator of a group that it never uses; ours is asked, and refused, elsewhere.
+            logger.debug("data plane: %s", error.str())
+        elif error.code() == KafkaError._PARTITION_EOF:
+            end = _offset(message)
+            # Usually it ends right behind its last record. An end from before a seek never comes: librdkafka drops it.
+            if buffer is not None and end > self._next[key]:
+                self.read_ahead.put_end(buffer, end)
+                self._next[key] = end
+        else:
             self._on_error(error, f"partition {key[0]}-{key[1]}: " if buffer is not None else "")
 
     def _on_error(self, error: KafkaError, about: str = "") -> None:
@@ -404,19 +457,19 @@ class FetchThread:
         logger.warning("data plane: %s", trouble)
 
 
-def _seek(consumer: confluent_kafka.Consumer, partition: tuple[str, int], offset: int) -> None:
+def _seek(consumer: confluent_kafka.Consumer, partition: tuple[str, int], offset: int, epoch: int = -1) -> None:
     """Seek, also in a partition that librdkafka has been assigned and has not begun to read.
 
     It begins only when others that were taken away have come to their stop, and refuses to seek until then. Assigned
     anew it begins where it should.
     """
     try:
-        consumer.seek(_at(partition, offset))
+        consumer.seek(_at(partition, offset, epoch))
     except KafkaException as refused:
         if refused.args[0].code() != KafkaError._STATE:
             raise
         consumer.incremental_unassign([_at(partition)])
-        consumer.incremental_assign([_at(partition, offset)])
+        consumer.incremental_assign([_at(partition, offset, epoch)])
 
 
 def _at(partition: tuple[str, int], offset: int | None = None, epoch: int = -1) -> confluent_kafka.TopicPartition:

@@ -38,6 +38,7 @@ from fleet_consumer.group.messages import (
     ForSync,
     ForWatch,
     Identity,
+    LoginRefused,
     PlanFailed,
     Planned,
     RebalanceRequested,
@@ -78,6 +79,7 @@ class ClassicMembership(JoiningMember):
         if event.pattern is None:
             self._topics, self._match_stale = topics, False
         self._watch.subscribe(topics, event.pattern)
+        self._denied = frozenset()
         if self._state is State.IDLE:
             self._move(State.UNJOINED)
             self._request_rejoin(reasons.SUBSCRIBED)
@@ -105,6 +107,9 @@ class ClassicMembership(JoiningMember):
         if self._state not in (State.IDLE, State.LEFT, State.FAILED):
             self._request_rejoin(event.reason or reasons.ENFORCED)
 
+    def _on_login_refused(self, event: LoginRefused, _now: float) -> None:
+        self._fail(event.error)
+
     def _on_coordinator_doubted(self, event: CoordinatorDoubted, now: float) -> None:
         if event.address == self._lookup.address:
             self._lookup.lost(now)
@@ -114,6 +119,7 @@ class ClassicMembership(JoiningMember):
 
     def _on_commit_requested(self, event: CommitRequested, now: float) -> None:
         event.commit.requested_at = now
+        self._coordinator_wanted = self._coordinator_wanted or event.commit.alone
         if self._fatal is not None:
             self._actions.append(FinishCommit(event.commit, self._fatal))
         else:
@@ -156,7 +162,7 @@ class ClassicMembership(JoiningMember):
                 identity is self._identity and sent_at == self._heartbeat.last_sent_at
             ):
                 self._trouble = event.error
-                self._lookup.lost(now)
+                self._give_up_coordinator(now)
                 self._heartbeat.failed(now)
             case ForCommit(commit) if self._commits.knows(commit):
                 self._lookup.lost(now)
@@ -232,6 +238,8 @@ class ClassicMembership(JoiningMember):
 
     def _watch_answered(self, _context: ForWatch, response: Any, now: float) -> None:
         change = self._watch.answered(response, now)
+        self._denied &= self._watch.denied
+        self._report_denied(self._watch.denied)
         if change is not None and self._leader and self._state is State.STABLE:
             self._request_rejoin(change)
         if self._pattern is not None:
@@ -260,6 +268,8 @@ class ClassicMembership(JoiningMember):
             self._lookup.in_flight = True
             self._send(lookup_request(self._settings), ForLookup(), anywhere=True)
         if self._state is State.IDLE:
+            # Only those of a consumer that chose its partitions itself wait here.
+            self._actions += self._commits.advance(self._standing, now)
             return
         if self._watch.due(now):
             self._watch.in_flight = True
@@ -281,7 +291,7 @@ class ClassicMembership(JoiningMember):
     def _doubt_coordinator(self, now: float) -> None:
         """A session without any good answer: the coordinator may hang, or be another one by now. The identity stays."""
         if self._state in HEARTBEATING and self._identity.valid and now >= self._heartbeat.session_deadline:
-            self._lookup.lost(now)
+            self._give_up_coordinator(now)
 
     def _expire_poll_timer(self, now: float) -> None:
         """The user's thread has not polled for too long: it may hang, and its partitions must not hang with it.
@@ -305,7 +315,10 @@ class ClassicMembership(JoiningMember):
         due = beats and self._identity.valid and self._lookup.address is not None
         if due and not self._heartbeat.in_flight and now >= self._heartbeat.next_at:
             self._heartbeat.sent(now)
-            self._send(heartbeat_request(self._settings, self._identity), ForHeartbeat(self._identity, now))
+            # An answer that comes after the session proves nothing any more.
+            patience = min(self._settings.request_timeout_s, self._settings.session_timeout_s)
+            context = ForHeartbeat(self._identity, now)
+            self._send(heartbeat_request(self._settings, self._identity), context, timeout_s=patience)
 
 
 _HANDLERS: Mapping[type, Callable[[ClassicMembership, Any, float], None]] = {
@@ -313,6 +326,7 @@ _HANDLERS: Mapping[type, Callable[[ClassicMembership, Any, float], None]] = {
     Subscribed: ClassicMembership._on_subscribed,
     Unsubscribed: ClassicMembership._on_unsubscribed,
     RebalanceRequested: ClassicMembership._on_rebalance_requested,
+    LoginRefused: ClassicMembership._on_login_refused,
     CoordinatorDoubted: ClassicMembership._on_coordinator_doubted,
     CoordinatorWanted: ClassicMembership._on_coordinator_wanted,
     CalledBack: ClassicMembership._on_called_back,

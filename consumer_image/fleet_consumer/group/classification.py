@@ -1,7 +1,7 @@
 """What each error code means in each group API: one table, so that it can be read, and tested, as a whole.
 
-After Java's response handlers (`AbstractCoordinator`, `ConsumerCoordinator`). A code that a table does not list is
-unexpected there and ends the consumer with UnexpectedAnswer, except where `OTHERWISE` says better.
+After Java's response handlers (`AbstractCoordinator`, `ConsumerCoordinator`, `OffsetFetcherUtils`). A code that a table
+does not list is unexpected there and ends the consumer with UnexpectedAnswer, except where `OTHERWISE` says better.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ class Api(Enum):
     SYNC_GROUP = "SyncGroup"
     HEARTBEAT = "Heartbeat"
     OFFSET_COMMIT = "OffsetCommit"
+    OFFSET_FETCH = "OffsetFetch"
+    LIST_OFFSETS = "ListOffsets"
+    OFFSET_FOR_LEADER_EPOCH = "OffsetForLeaderEpoch"
 
 
 class Verdict(Enum):
@@ -48,7 +51,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A verdict, and for FATAL and REFUSED the error to raise with what to do about it."""
+    """A verdict, and the error to raise with what to do about it: for FATAL and REFUSED, and for RETRY once in vain."""
 
     verdict: Verdict
     error: type[errors.ConsumerError] | None = None
@@ -90,6 +93,25 @@ _COORDINATOR_GONE: Mapping[int, Rule] = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: _LOST,
     ErrorCode.NOT_COORDINATOR: _LOST,
 }
+
+_LOOKUP_REFUSED = Rule(Verdict.REFUSED, errors.OffsetLookupFailed, "the lookup is repeated; see the broker's log")
+_LEADER_MOVES: Mapping[int, Rule] = {
+    ErrorCode.NONE: _OK,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: _RETRY,
+    ErrorCode.REPLICA_NOT_AVAILABLE: _RETRY,
+    ErrorCode.KAFKA_STORAGE_ERROR: _RETRY,
+    ErrorCode.OFFSET_NOT_AVAILABLE: _RETRY,
+    ErrorCode.LEADER_NOT_AVAILABLE: _RETRY,
+    ErrorCode.FENCED_LEADER_EPOCH: _RETRY,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: _RETRY,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _RETRY,
+    ErrorCode.REQUEST_TIMED_OUT: _RETRY,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: _RETRY,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: Rule(
+        Verdict.REFUSED, errors.TopicAuthorizationFailed, "allow the principal Describe on the topic"
+    ),
+}
+"""What a partition's leader answers about its log; it is asked again wherever it has moved."""
 
 RULES: Mapping[Api, Mapping[int, Rule]] = {
     Api.FIND_COORDINATOR: {
@@ -143,6 +165,12 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
         ErrorCode.REQUEST_TIMED_OUT: _LOST,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _RETRY,
+        # The topic was deleted, or this broker has not heard of it yet: `CommitFlow` finds out which.
+        ErrorCode.UNKNOWN_TOPIC_ID: Rule(
+            Verdict.RETRY,
+            errors.TopicDeleted,
+            "the topic that was read was deleted, and these positions are not for a topic that took its name",
+        ),
         ErrorCode.REBALANCE_IN_PROGRESS: _REJOIN,
         ErrorCode.UNKNOWN_MEMBER_ID: _RESET_MEMBER,
         ErrorCode.ILLEGAL_GENERATION: _RESET_GENERATION,
@@ -158,11 +186,27 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
             Verdict.REFUSED, errors.CommitRefused, "commit fewer partitions at once"
         ),
     },
+    Api.OFFSET_FETCH: {
+        ErrorCode.NONE: _OK,
+        **_COORDINATOR_GONE,
+        ErrorCode.REQUEST_TIMED_OUT: _RETRY,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
+        # An open transaction may still change the offset (KIP-447).
+        ErrorCode.UNSTABLE_OFFSET_COMMIT: _RETRY,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: _GROUP_AUTHORIZATION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: _LEADER_MOVES[ErrorCode.TOPIC_AUTHORIZATION_FAILED],
+    },
+    Api.LIST_OFFSETS: _LEADER_MOVES,
+    Api.OFFSET_FOR_LEADER_EPOCH: _LEADER_MOVES,
 }
 
 OTHERWISE: Mapping[Api, Rule] = {
     # Nobody knows what became of the offsets; committing the same again does no harm, so the caller may.
     Api.OFFSET_COMMIT: Rule(Verdict.REFUSED, errors.RetriableCommitFailed, "commit the same or later offsets again"),
+    # Nothing is known of the partition, and nothing may be assumed. Others' lookups go on.
+    Api.OFFSET_FETCH: _LOOKUP_REFUSED,
+    Api.LIST_OFFSETS: _LOOKUP_REFUSED,
+    Api.OFFSET_FOR_LEADER_EPOCH: _LOOKUP_REFUSED,
 }
 
 _UNEXPECTED = Rule(Verdict.FATAL, errors.UnexpectedAnswer, "the protocol does not foresee this; see the broker's log")

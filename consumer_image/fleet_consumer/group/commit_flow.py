@@ -7,6 +7,7 @@ the rest. Unknown is a result of its own: a commit that got no answer is neither
 from __future__ import annotations
 
 from dataclasses import dataclass
+from uuid import UUID
 
 from fleet_consumer.group import errors
 from fleet_consumer.group.classification import Api, Verdict, error_for
@@ -20,6 +21,9 @@ from fleet_consumer.wire.offset_commit import OffsetCommitResponse
 
 MAY_COMMIT = frozenset({State.STABLE, State.REVOKING})
 """While REVOKING the group is still in PreparingRebalance at the broker, which takes commits of the old generation."""
+
+NAMED_MAX = 20
+"""How many refused partitions an error names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class CommitFlow:
         self._backoff = backoff
         self._waiting: list[tuple[float, Commit]] = []
         self._in_flight: list[Commit] = []
+        # Topic ids of which the coordinator knows no topic, and since when.
+        self._unknown_ids: dict[UUID, float] = {}
 
     @property
     def next_at(self) -> float | None:
@@ -76,15 +82,19 @@ class CommitFlow:
         """Send a commit, or say why it cannot be sent."""
         if commit.deadline is not None and now >= commit.deadline:
             return self._later(commit, now, self._rebalancing() if standing.keeps else self._retriable("time is up"))
-        if not standing.may_commit:
+        if not commit.alone and not standing.may_commit:
             if standing.keeps:
                 return self._later(commit, now, self._rebalancing())
             return [FinishCommit(commit, self._not_a_member(standing))]
         if standing.coordinator is None:
+            if self._may_wait_for_the_coordinator(commit, now):
+                # Due at once, so that commits that wait for it are sent in the order in which they were asked for.
+                self._waiting.append((now, commit))
+                return []
             return self._later(commit, now, self._retriable("the group's coordinator is not known just now"))
-        commit.sent_as = standing.identity
+        commit.sent_as = Identity() if commit.alone else standing.identity
         self._in_flight.append(commit)
-        request = commit_request(self._settings, standing.identity, commit.offsets)
+        request = commit_request(self._settings, commit.sent_as, commit)
         return [Send(standing.coordinator, Lane.MAIN, request, self._settings.request_timeout_s, ForCommit(commit))]
 
     def answered(
@@ -92,14 +102,15 @@ class CommitFlow:
     ) -> tuple[list[Action], CommitJudgement]:
         """What the answer means for the commit (actions) and for the membership (judgement)."""
         self._in_flight.remove(commit)
-        judgement = judge(response)
+        judgement = judge(response, commit.ids)
+        self._note_ids(commit, judgement, now)
         older = commit.sent_as is not standing.identity
         error: Exception | None
         match judgement.rule.verdict:
             case Verdict.OK:
                 self._backoff.reset()
                 error = None
-            case Verdict.RETRY if self._worth_retrying(commit, judgement, now):
+            case Verdict.RETRY if not self._in_vain(commit, judgement, now):
                 return self._later(commit, now, self._retriable(describe(judgement.code))), judgement
             case Verdict.COORDINATOR_LOST:
                 return self._later(commit, now, self._retriable(describe(judgement.code))), judgement
@@ -108,15 +119,17 @@ class CommitFlow:
             ):
                 return self._later(commit, now, self._rebalancing()), judgement
             case Verdict.RETRY:
-                error = errors.CommitRefused(self._about(f"{describe(judgement.code)} for {judgement.partitions}"))
+                error = self._refused(judgement)
             case Verdict.REJOIN:
                 error = self._rebalancing()
             case Verdict.RESET_MEMBER | Verdict.RESET_GENERATION:
                 error = self._stale(commit, judgement.code, standing)
             case Verdict.FATAL if older and judgement.code == ErrorCode.FENCED_INSTANCE_ID:
                 error = self._stale(commit, judgement.code, standing)
-            case _:
+            case Verdict.FATAL:
                 error = error_for(Api.OFFSET_COMMIT, judgement.code, self._settings.group_id, judgement.rule)
+            case _:
+                error = self._refused(judgement)
         return [FinishCommit(commit, error)], judgement
 
     def unanswered(self, commit: Commit, cause: Exception, now: float) -> list[Action]:
@@ -141,6 +154,14 @@ class CommitFlow:
         self._waiting.append((min(now + self._backoff.next(), commit.deadline), commit))
         return []
 
+    def _may_wait_for_the_coordinator(self, commit: Commit, now: float) -> bool:
+        """Whether a commit without retries may wait until it can be sent for the first time.
+
+        A consumer without a membership has no coordinator before it asks for one, which is at its first commit.
+        """
+        waits = commit.alone and commit.deadline is None and commit.sent_as is None
+        return waits and now < commit.requested_at + self._settings.request_timeout_s
+
     def _overtaken(self, commit: Commit, judgement: CommitJudgement, standing: Standing) -> bool:
         """Whether a rebalance that this member takes part in, with its partitions in hand, overtook the commit.
 
@@ -151,12 +172,45 @@ class CommitFlow:
         older = commit.sent_as is not standing.identity or standing.state is State.JOINING
         return older or judgement.rule.verdict is Verdict.REJOIN
 
-    def _worth_retrying(self, commit: Commit, judgement: CommitJudgement, now: float) -> bool:
+    def _note_ids(self, commit: Commit, judgement: CommitJudgement, now: float) -> None:
+        """Remember since when the coordinator has not known a topic id. Brokers hear of new topics within moments."""
+        if judgement.code == ErrorCode.UNKNOWN_TOPIC_ID:
+            for part in judgement.partitions:
+                if part in commit.ids:
+                    self._unknown_ids.setdefault(commit.ids[part], now)
+        elif judgement.rule.verdict is Verdict.OK:
+            for topic_id in commit.ids.values():
+                self._unknown_ids.pop(topic_id, None)
+
+    def _in_vain(self, commit: Commit, judgement: CommitJudgement, now: float) -> bool:
+        """Whether topics have been unknown for so long that they are gone, all of them: others may only be new."""
+        if judgement.code == ErrorCode.UNKNOWN_TOPIC_ID:
+            since = [self._unknown_ids[commit.ids[part]] for part in judgement.partitions if part in commit.ids]
+            return now - max(since, default=commit.requested_at) >= UNKNOWN_TOPIC_PATIENCE_S
         unknown_topic = judgement.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return not (unknown_topic and now - commit.requested_at >= UNKNOWN_TOPIC_PATIENCE_S)
+        return unknown_topic and now - commit.requested_at >= UNKNOWN_TOPIC_PATIENCE_S
+
+    def _refused(self, judgement: CommitJudgement) -> errors.ConsumerError:
+        """Names what the broker refused, and only that: it may have stored the rest."""
+        kind = judgement.rule.error or errors.CommitRefused
+        advice = f"; {judgement.rule.advice}" if judgement.rule.advice else ""
+        parts = judgement.partitions
+        if judgement.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            named = "topics " + ", ".join(sorted({part.topic for part in parts}))
+        else:
+            named = ", ".join(f"{part.topic}-{part.partition}" for part in parts[:NAMED_MAX])
+            named += f" and {len(parts) - NAMED_MAX} more" if len(parts) > NAMED_MAX else ""
+        return kind(self._about(f"{named}: {describe(judgement.code)}{advice}"))
 
     def _stale(self, commit: Commit, code: int, standing: Standing) -> errors.ConsumerError:
         """The answer to a member that the coordinator does not know: was it an older self, or is it us?"""
+        if commit.alone:
+            return errors.CommitFailed(
+                self._about(
+                    f"{describe(code)}: the group has members, and only they may commit; give the consumer that "
+                    "assigns its partitions itself a group id of its own"
+                )
+            )
         if commit.sent_as is not standing.identity and standing.state in IN_REBALANCE:
             return errors.RebalanceInProgress(self._about("a newer generation is being joined; commit what stays ours"))
         return errors.CommitFailed(

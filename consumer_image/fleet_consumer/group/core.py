@@ -6,7 +6,6 @@ to be done outside is noted as actions in order. Nothing here knows a thread, a 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ from fleet_consumer.group.messages import (
     Action,
     CallBack,
     Context,
+    Disconnect,
     ForJoin,
     ForLeave,
     ForPlan,
@@ -36,10 +36,11 @@ from fleet_consumer.group.planning import wanted_topics
 from fleet_consumer.group.requests import join_request, leave_request, sync_request
 from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.group.shares import Share
+from fleet_consumer.group.sighting import GONE_AFTER_S, Doubts
 from fleet_consumer.group.states import State, check_move
 from fleet_consumer.group.timing import NEVER, Backoff, HeartbeatTimer
-from fleet_consumer.group.watch import MetadataWatch
-from fleet_consumer.naming import pattern_matches
+from fleet_consumer.group.watch import MetadataWatch, topics_denied
+from fleet_consumer.naming import TopicPattern, pattern_matches
 from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.message import Request
@@ -71,7 +72,7 @@ class MemberCore:
         self._named: tuple[str, ...] = ()
         self._topics: tuple[str, ...] = ()
         # With a pattern, the topics follow from metadata, and no join goes out before they are fresh.
-        self._pattern: re.Pattern[str] | None = None
+        self._pattern: TopicPattern | None = None
         self._match_stale = False
         # How often the user has unsubscribed.
         self._subscription = 0
@@ -88,6 +89,8 @@ class MemberCore:
         self._fatal: errors.ConsumerError | None = None
         self._trouble: Exception | None = None
         self._coordinator_wanted = False
+        # Topics that the user was told not to be allowed to see.
+        self._denied: frozenset[str] = frozenset()
         self._lookup = CoordinatorLookup(backoff())
         self._heartbeat = HeartbeatTimer(settings.session_timeout_s, settings.heartbeat_interval_s, backoff())
         self._watch = MetadataWatch(settings.metadata_max_age_s, backoff(), settings.rack)
@@ -105,6 +108,11 @@ class MemberCore:
     def closed(self) -> bool:
         """Whether everything was said that closing had to say."""
         return self._state is State.LEFT and not self._leaving
+
+    @property
+    def fatal(self) -> Exception | None:
+        """The error that has ended this member, None while none has."""
+        return self._fatal
 
     @property
     def commits_pending(self) -> bool:
@@ -163,6 +171,8 @@ class MemberCore:
 
     def _join(self, reason: str, now: float) -> None:
         attempt = RebalanceAttempt(reason, self._identity, self._topics)
+        # The others wait at most a rebalance timeout for the plan.
+        attempt.doubts = Doubts(min(GONE_AFTER_S, self._settings.rebalance_timeout_s / 3))
         try:
             request = join_request(self._settings, self._identity, self._assignors, self._topics, self._owned, reason)
         except errors.AssignorFailed as failure:
@@ -200,6 +210,18 @@ class MemberCore:
         address = None if anywhere else self._lookup.address
         patience = self._settings.request_timeout_s if timeout_s is None else timeout_s
         self._actions.append(Send(address, lane, request, patience, context))
+
+    def _report_denied(self, denied: frozenset[str]) -> None:
+        """Raise TopicAuthorizationFailed from the user's next poll, once for each topic that is refused anew."""
+        if denied - self._denied:
+            self._actions.append(Report(topics_denied(denied)))
+        self._denied |= denied
+
+    def _give_up_coordinator(self, now: float) -> None:
+        """A coordinator that did not answer: whatever follows on the same connection would wait behind what it owes."""
+        if self._lookup.address is not None:
+            self._actions.append(Disconnect(self._lookup.address))
+            self._lookup.lost(now)
 
     def _end_attempt(self, reason: str, next_join_at: float) -> None:
         """This attempt came to nothing; the identity stays, the next attempt is a new object."""

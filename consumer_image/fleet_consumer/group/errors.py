@@ -62,6 +62,18 @@ class GroupAuthorizationFailed(FatalConsumerError):
     reason = "GroupAuthorizationFailed"
 
 
+class AuthenticationFailed(FatalConsumerError):
+    """A broker, or the token endpoint, refused the credentials. With `retry_authentication` they are tried again."""
+
+    reason = "AuthenticationFailed"
+
+
+class TlsFailed(AuthenticationFailed):
+    """No TLS with a broker: a certificate that is not trusted, on either side, or files that cannot be used."""
+
+    reason = "TlsFailed"
+
+
 class UnsupportedByCoordinator(FatalConsumerError):
     """The coordinator is too old for what was asked, such as a `group_instance_id` before Kafka 2.3."""
 
@@ -128,10 +140,23 @@ class CommitRefused(ConsumerError):
     reason = "CommitRefused"
 
 
+class TopicDeleted(CommitRefused):
+    """The topic of which the records were read is gone, though one of its name may exist again: its positions mean
+    nothing there and were not committed. Nothing is to be repeated; the new topic is read from its beginning."""
+
+    reason = "TopicDeleted"
+
+
 class OffsetLookupFailed(ConsumerError):
     """Committed offsets, or the first or last offset of a partition, could not be read."""
 
     reason = "OffsetLookupFailed"
+
+
+class MetadataLookupFailed(ConsumerError):
+    """Topics and their partitions could not be read from the brokers."""
+
+    reason = "MetadataLookupFailed"
 
 
 class NoOffsetForPartition(ConsumerError):
@@ -157,15 +182,33 @@ class NotAssigned(ConsumerError):
 
 
 class NotSubscribed(ConsumerError):
-    """The call needs a subscription first."""
+    """The call needs a subscription, or partitions that were assigned, first."""
 
     reason = "NotSubscribed"
+
+
+class SubscriptionConflict(ConsumerError):
+    """`subscribe` and `assign` exclude each other; call `unsubscribe` before the other one."""
+
+    reason = "SubscriptionConflict"
+
+
+class GroupIdMissing(ConsumerError):
+    """The call needs a group, and the settings have no `group_id`."""
+
+    reason = "GroupIdMissing"
 
 
 class ConsumerClosed(ConsumerError):
     """The consumer was closed."""
 
     reason = "ConsumerClosed"
+
+
+class ForkedConsumer(ConsumerError):
+    """This process is a fork of the one that made the consumer, and has none of its threads; make a new one here."""
+
+    reason = "ForkedConsumer"
 
 
 class ConcurrentUse(ConsumerError):

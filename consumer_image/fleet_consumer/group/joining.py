@@ -28,11 +28,11 @@ from fleet_consumer.group.messages import (
     RunAssignor,
     flatten,
 )
-from fleet_consumer.group.metadata import partition_counts
-from fleet_consumer.group.planning import read_subscriptions, wanted_topics
+from fleet_consumer.group.planning import owned_counts, read_subscriptions, wanted_topics
 from fleet_consumer.group.shares import Share, by_topic, without
+from fleet_consumer.group.sighting import sight
 from fleet_consumer.group.states import State
-from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, partitions_by_topic
 from fleet_consumer.wire.errors import describe
 from fleet_consumer.wire.failures import MalformedMessage
 from fleet_consumer.wire.join_group import JoinGroupResponse
@@ -135,11 +135,18 @@ class JoiningMember(MemberCore):
             self._move(State.SYNCING)
             self._sync(attempt, (), now)
 
-    def _plan_answered(self, context: ForPlan, response: Any, _now: float) -> None:
+    def _plan_answered(self, context: ForPlan, response: Any, now: float) -> None:
         attempt = context.attempt
         if attempt is not self._attempt or attempt.assignor is None:
             return
-        attempt.counts, _ = partition_counts(response)
+        topics, owned = wanted_topics(attempt.subscriptions), owned_counts(attempt.subscriptions)
+        sighting = sight(response, topics, self._watch.counts, owned)
+        if attempt.doubts.remaining(sighting, now):
+            # A plan without these would take them from everybody who reads them.
+            attempt.metadata_retry_at = now + self._join_backoff.next()
+            return
+        self._report_denied(sighting.denied)
+        attempt.counts = dict(sighting.counts)
         self._watch.racks.learn(response)
         if any(subscription.rack is not None for subscription in attempt.subscriptions.values()):
             attempt.racks = self._watch.racks.of_topics(response, attempt.counts.keys())
@@ -189,7 +196,8 @@ class JoiningMember(MemberCore):
             text = f"group {self._settings.group_id!r}: the leader's assignment cannot be read: {cause}"
             self._fail(errors.UnexpectedAnswer(text))
             return
-        share = {part.topic: part.partitions for part in received.assigned_partitions if part.partitions}
+        listed = partitions_by_topic(received.assigned_partitions)
+        share = {topic: numbers for topic, numbers in listed.items() if numbers}
         if not all(topic in attempt.topics or self._wants(topic) for topic in share):
             self._end_attempt(reasons.ASSIGNMENT_MISMATCH, now + self._join_backoff.next())
             return
@@ -203,7 +211,7 @@ class JoiningMember(MemberCore):
         self._join_backoff.reset()
         self._lookup.settled()
         self._heartbeat.start(attempt.sync_sent_at, now)
-        self._take_lead(attempt)
+        self._take_lead(attempt, now)
         self._take_share(attempt, share, received.user_data)
 
     def _take_share(self, attempt: RebalanceAttempt, share: Share, user_data: bytes | None) -> None:
@@ -239,12 +247,12 @@ class JoiningMember(MemberCore):
             text = f"assignor {attempt.assignor.name!r}: on_assignment raised {type(cause).__name__}: {cause}"
             self._actions.append(Report(errors.AssignorFailed(text)))
 
-    def _take_lead(self, attempt: RebalanceAttempt) -> None:
+    def _take_lead(self, attempt: RebalanceAttempt, now: float) -> None:
         self._old_plan.wanted = False
         if not attempt.leader:
             self._watch.follow()
         elif attempt.counts is not None:
-            self._watch.lead(wanted_topics(attempt.subscriptions), attempt.counts, attempt.racks)
+            self._watch.lead(wanted_topics(attempt.subscriptions), attempt.counts, attempt.racks, now)
         else:
             self._watch.lead_old_plan(wanted_topics(attempt.subscriptions))
             self._old_plan.want()

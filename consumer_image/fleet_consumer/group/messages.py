@@ -6,15 +6,18 @@ so that an answer finds exactly the attempt, heartbeat or commit that it belongs
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
+from uuid import UUID
 
 from fleet_consumer.assignors import Assignor, ClusterView, Subscription
+from fleet_consumer.group.errors import FatalConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.group.metadata import Racks
+from fleet_consumer.group.sighting import Doubts
+from fleet_consumer.naming import TopicPattern
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.message import Request
 from fleet_consumer.wire.sync_group import SyncGroupRequestAssignment
@@ -60,16 +63,24 @@ class RebalanceAttempt:
     counts: dict[str, int] | None = None
     racks: Mapping[str, Racks] | None = None
     metadata_retry_at: float | None = None
+    doubts: Doubts = field(default_factory=Doubts)
     sync_sent_at: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """One commit of a user's. `deadline` None: no retries. `sent_as` is the identity it was last sent with."""
+    """One commit of a user's. `deadline` None: no retries. `sent_as` is the identity it was last sent with.
+
+    `alone`: by a consumer that chose its partitions itself. It is no member, and the broker takes its commits while the
+    group has none. `ids` are those of the topics whose records were read, where they are known: a topic that has taken
+    over the name of one has another id, and must not get its position.
+    """
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     deadline: float | None
     ticket: Any
+    alone: bool = False
+    ids: Mapping[TopicPartition, UUID] = field(default_factory=dict)
     requested_at: float = 0.0
     sent_as: Identity | None = None
 
@@ -155,7 +166,7 @@ class Subscribed:
     """The user wants these topics, or with `pattern` whatever matches it; from now on only these."""
 
     topics: tuple[str, ...]
-    pattern: re.Pattern[str] | None = None
+    pattern: TopicPattern | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +215,13 @@ class PlanFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class LoginRefused:
+    """A broker refused the credentials, or there is no TLS with it, and nobody will renew them."""
+
+    error: FatalConsumerError
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorDoubted:
     """Some other request found that the broker at `address` does not coordinate the group (now)."""
 
@@ -245,6 +263,7 @@ Event = (
     | Unanswered
     | Planned
     | PlanFailed
+    | LoginRefused
     | CoordinatorDoubted
     | CoordinatorWanted
     | CalledBack
@@ -265,6 +284,13 @@ class Send:
     request: Request[Any]
     timeout_s: float
     context: Context
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Close this member's connections to a broker that has been silent; what waits for it there ends unanswered."""
+
+    address: Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +346,7 @@ class Report:
     error: Exception
 
 
-Action = Send | RunAssignor | CallBack | FinishCommit | Report
+Action = Send | Disconnect | RunAssignor | CallBack | FinishCommit | Report
 
 
 def flatten(partitions: Mapping[str, Sequence[int]]) -> tuple[TopicPartition, ...]:

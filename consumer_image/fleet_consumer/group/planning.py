@@ -18,6 +18,7 @@ from fleet_consumer.wire.consumer_protocol import (
     decode_subscription,
     encode_assignment,
     encode_subscription,
+    partitions_by_topic,
 )
 from fleet_consumer.wire.failures import MalformedMessage
 from fleet_consumer.wire.join_group import JoinGroupRequestProtocol, JoinGroupResponseMember
@@ -77,7 +78,7 @@ def read_subscriptions(members: Iterable[JoinGroupResponseMember]) -> dict[str, 
         subscriptions[member.member_id] = Subscription(
             topics=wanted.topics,
             user_data=wanted.user_data,
-            owned={part.topic: part.partitions for part in wanted.owned_partitions},
+            owned=partitions_by_topic(wanted.owned_partitions),
             generation=wanted.generation_id,
             instance_id=member.group_instance_id,
             rack=wanted.rack_id,
@@ -88,6 +89,15 @@ def read_subscriptions(members: Iterable[JoinGroupResponseMember]) -> dict[str, 
 def wanted_topics(subscriptions: Mapping[str, Subscription]) -> frozenset[str]:
     """Every topic that some member wants."""
     return frozenset(topic for subscription in subscriptions.values() for topic in subscription.topics)
+
+
+def owned_counts(subscriptions: Mapping[str, Subscription]) -> dict[str, int]:
+    """How many partitions each topic must have if members own what they claim."""
+    counts: dict[str, int] = {}
+    for subscription in subscriptions.values():
+        for topic, numbers in subscription.owned.items():
+            counts[topic] = max(counts.get(topic, 0), max(numbers, default=-1) + 1)
+    return counts
 
 
 def plan(

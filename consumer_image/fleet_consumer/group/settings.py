@@ -12,6 +12,7 @@ JOIN_GRACE_S = 5.0
 class GroupSettings:
     """Times and names of one membership.
 
+    `retry_authentication`: whether a refused login may succeed later, because somebody renews the credentials.
     `metadata_max_age_s` is how often partition counts are looked at again; `rack` is where the member runs (KIP-881).
     """
 
@@ -26,6 +27,7 @@ class GroupSettings:
     retry_backoff_max_s: float = 1.0
     metadata_max_age_s: float = 300.0
     rack: str | None = None
+    retry_authentication: bool = False
 
     @property
     def join_timeout_s(self) -> float:

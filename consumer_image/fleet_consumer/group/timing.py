@@ -57,10 +57,11 @@ class HeartbeatTimer:
     def start(self, sent_at: float, now: float) -> None:
         """A SyncGroup that was sent at `sent_at` has been answered well: the broker has begun a session."""
         self.in_flight = False
-        self.last_good_sent_at = sent_at
+        # While the leader planned, heartbeats of this generation may have been answered that were sent later.
+        self.last_good_sent_at = max(sent_at, self.last_good_sent_at or sent_at)
         self.session_deadline = now + self._session_timeout_s
         # Late when the sync took long: then the next heartbeat is due at once and renews the fence.
-        self.next_at = sent_at + self._interval_s
+        self.next_at = self.last_good_sent_at + self._interval_s
         self._backoff.reset()
 
     def begin_rebalance(self, now: float) -> None:

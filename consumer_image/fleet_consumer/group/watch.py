@@ -7,7 +7,6 @@ moved to other racks, must be dealt out anew. All of it comes in as Metadata ans
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 from fleet_consumer.group import errors, reasons
@@ -18,14 +17,20 @@ from fleet_consumer.group.metadata import (
     partition_counts,
     topics_request,
 )
+from fleet_consumer.group.sighting import Doubts, FirstSight, Sighting, sight
 from fleet_consumer.group.timing import NEVER, Backoff
-from fleet_consumer.naming import pattern_matches
+from fleet_consumer.naming import TopicPattern, pattern_matches
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.wire.errors import ErrorCode, describe
+from fleet_consumer.wire.errors import describe
 from fleet_consumer.wire.metadata import MetadataRequest, MetadataResponse
 
 MISSING_TOPIC_RECHECK_S = 2.0
 """How often a topic that does not exist yet is looked for; Java asks every second or faster."""
+
+DOUBT_RECHECK_S = 0.5
+"""How soon another broker is asked about a topic that is in doubt."""
+LEAD_RECHECK_S = 2.0
+"""How soon a leader looks again at what it has planned with: a broker that lags may have answered."""
 
 
 class MetadataWatch:
@@ -35,27 +40,29 @@ class MetadataWatch:
         self._max_age_s = max_age_s
         self._backoff = backoff
         self._rack = rack
-        self._pattern: re.Pattern[str] | None = None
+        self._pattern: TopicPattern | None = None
         self._group: frozenset[str] = frozenset()
         self._planned: dict[str, int] = {}
         self._planned_racks: dict[str, Racks] = {}
-        # Partitions that existed when the user subscribed to their topic; filled in at the next assignment.
-        self._first: dict[str, int] = {}
-        self._subscribed_anew = False
+        self._first_sight = FirstSight()
+        self._doubts = Doubts()
         self._informed = False
         self.own: frozenset[str] = frozenset()
         """This member's topics: those it named, or those that exist and match its pattern."""
         self.counts: dict[str, int] = {}
+        """Partitions of each topic that this member or its group reads, as far as that is known."""
+        self.denied: frozenset[str] = frozenset()
+        """Those of them that the principal may not Describe, by the last answer."""
         self.racks = BrokerRacks()
         self.error: errors.ConsumerError | None = None
         self.next_at = NEVER
         self.in_flight = False
 
-    def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
+    def subscribe(self, topics: Iterable[str], pattern: TopicPattern | None = None) -> None:
         """This member's own topics from now on; with a pattern, whatever matches it."""
         self.own = frozenset(topics)
         self._pattern = pattern
-        self._subscribed_anew = True
+        self._first_sight.subscribe(by_pattern=pattern is not None)
         self._informed = False
         self.error = None
         self.refresh()
@@ -64,12 +71,15 @@ class MetadataWatch:
         """Ask as soon as possible."""
         self.next_at = NEVER
 
-    def lead(self, topics: frozenset[str], counts: Mapping[str, int], racks: Mapping[str, Racks] | None = None) -> None:
+    def lead(
+        self, topics: frozenset[str], counts: Mapping[str, int], racks: Mapping[str, Racks] | None, now: float
+    ) -> None:
         """This member leads and has planned with these counts (and racks) of the group's topics."""
         self._group = topics
-        self.counts.update(counts)
+        self.counts = {topic: count for topic, count in self.counts.items() if topic not in topics} | dict(counts)
         self._planned = {topic: counts.get(topic, 0) for topic in topics}
         self._planned_racks = dict(racks or {})
+        self.next_at = min(self.next_at, now + LEAD_RECHECK_S)
 
     def lead_old_plan(self, topics: frozenset[str]) -> None:
         """This member leads, by a plan that it has not made (KIP-814).
@@ -107,16 +117,40 @@ class MetadataWatch:
         self._informed = True
         self._backoff.reset()
         self.racks.learn(response)
-        counts, failures = partition_counts(response)
+        topics = self.own | self._group
         if self._pattern is not None:
-            self.own = frozenset(topic for topic in counts if pattern_matches(self._pattern, topic))
-        watched = self.own | self._group
-        self.counts = {topic: count for topic, count in counts.items() if topic in watched}
-        self.error = _visible_error({topic: code for topic, code in failures.items() if topic in self.own})
-        # Somebody who waits for a topic should not wait for the metadata to grow old.
-        missing = self.own - self.counts.keys()
-        self.next_at = now + (min(MISSING_TOPIC_RECHECK_S, self._max_age_s) if missing else self._max_age_s)
+            # Those that were there stay in sight until it is sure that they are gone.
+            topics = self._group | frozenset(
+                topic
+                for topic in (*self.counts, *(each.name or "" for each in response.topics))
+                if pattern_matches(self._pattern, topic)
+            )
+        sighting = sight(response, topics, self.counts, self._planned)
+        doubted = self._doubts.remaining(sighting, now)
+        counts = {topic: count for topic, count in sighting.counts.items() if topic not in doubted}
+        self.counts = counts | {topic: self.counts[topic] for topic in doubted if topic in self.counts}
+        if self._pattern is not None:
+            self.own = frozenset(topic for topic in self.counts if pattern_matches(self._pattern, topic))
+        self._first_sight.answered(self.own, sighting)
+        self.denied = sighting.denied
+        self.error = self._visible_error(response)
+        self._schedule(sighting, doubted, now)
+        return self._outdated(response, sighting, doubted)
+
+    def _schedule(self, sighting: Sighting, doubted: frozenset[str], now: float) -> None:
+        """Somebody who waits for a topic should not wait for the metadata to grow old."""
+        wait_s = self._max_age_s
+        if self.own - self.counts.keys() or sighting.hidden:
+            wait_s = min(wait_s, MISSING_TOPIC_RECHECK_S)
+        if doubted or self._first_sight.undecided:
+            wait_s = min(wait_s, DOUBT_RECHECK_S)
+        self.next_at = now + wait_s
+
+    def _outdated(self, response: MetadataResponse, sighting: Sighting, doubted: frozenset[str]) -> str | None:
+        """Why the leader's plan no longer fits what there is. What is not known is no reason."""
         for topic in sorted(self._group):
+            if topic in doubted or (topic in sighting.hidden and topic not in self.counts):
+                continue
             planned, count = self._planned.setdefault(topic, self.counts.get(topic, 0)), self.counts.get(topic, 0)
             if planned != count:
                 return reasons.metadata_changed(topic, planned, count)
@@ -136,27 +170,24 @@ class MetadataWatch:
         self.next_at = now + max(self._backoff.next(), wait_s)
 
     def appeared(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Which of `partitions` did not exist yet at the first assignment after their topic was subscribed to.
+        """The ones of `partitions` that did not exist when their topic was subscribed to.
 
         Records that were written to them before we knew of them must not be skipped, so they start at the beginning.
-        Before the first Metadata answer nothing is known of what existed, and none counts as new.
         """
-        if self._subscribed_anew:
-            if not self._informed:
-                return frozenset()
-            self._subscribed_anew = False
-            for topic in self.own:
-                self._first.setdefault(topic, self.counts.get(topic, 0))
-        return frozenset(part for part in partitions if part.partition >= self._first.get(part.topic, 0))
+        return self._first_sight.appeared(partitions)
+
+    def _visible_error(self, response: MetadataResponse) -> errors.ConsumerError | None:
+        _, failures = partition_counts(response)
+        if self.denied:
+            return topics_denied(self.denied)
+        named = ", ".join(f"{topic} ({describe(failures[topic])})" for topic in sorted(self.own & failures.keys()))
+        if not named:
+            return None
+        return errors.TopicMissing(f"subscribed topics do not exist: {named}; create them, they will be picked up")
 
 
-def _visible_error(failures: dict[str, int]) -> errors.ConsumerError | None:
-    if not failures:
-        return None
-    denied = sorted(topic for topic, code in failures.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    if denied:
-        return errors.TopicAuthorizationFailed(
-            f"topics {', '.join(denied)}: not authorized; allow the principal Describe and Read on them"
-        )
-    named = ", ".join(f"{topic} ({describe(code)})" for topic, code in sorted(failures.items()))
-    return errors.TopicMissing(f"subscribed topics do not exist: {named}; create them, they will be picked up")
+def topics_denied(topics: Iterable[str]) -> errors.TopicAuthorizationFailed:
+    """The error for topics that a member may not see; nobody gets their partitions from a leader that may not."""
+    return errors.TopicAuthorizationFailed(
+        f"topics {', '.join(sorted(topics))}: not authorized; allow the principal Describe and Read on them"
+    )

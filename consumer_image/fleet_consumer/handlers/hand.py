@@ -17,11 +17,13 @@ from fleet_consumer.record import Record
 class Hand:
     """Records that one handler call has in its hands; never empty. `thread` is where the call runs.
 
-    A new list, even one with the same records, means a new call: its time counts from then on.
+    A new list, even one with the same records, means a new call: its time counts from then on. `ended` turns true
+    when the worker ends the call from outside; any other cancellation is the handler's own affair.
     """
 
     records: list[Record]
     thread: int
+    ended: bool = False
 
 
 IN_HAND: ContextVar[Hand | None] = ContextVar("IN_HAND", default=None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
+
+from fleet_consumer.handlers.forked import end_forked_child
 
 BATCH_NAME: Final = "handle_batch"
 
@@ -107,9 +110,11 @@ def _import(spec: str, module_name: str, path: str | None) -> ModuleType:
         if not Path(path).is_dir():
             raise HandlerImportFailed(f"handler {spec!r}: the folder {path} does not exist")
         add_import_folder(path)
+    here = os.getpid()
     try:
         return importlib.import_module(module_name)
     except BaseException as error:  # a module's top level may raise anything, SystemExit included
+        end_forked_child(here, error)
         raise HandlerImportFailed(_why_import_failed(spec, module_name, path, error)) from error
 
 

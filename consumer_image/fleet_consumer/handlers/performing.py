@@ -7,13 +7,16 @@ Nothing raises out of here: what goes wrong is the result of a record.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fleet_consumer.fetch.fetched import as_read
 from fleet_consumer.handlers.answers import Outputs
 from fleet_consumer.handlers.decoding import Decoder
-from fleet_consumer.handlers.hand import begin_anew
+from fleet_consumer.handlers.forked import end_forked_child
+from fleet_consumer.handlers.hand import IN_HAND, begin_anew
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.retry.failure import OutputRefused, TimedOut
 
@@ -49,49 +52,60 @@ class Performer:
         self._decode_value = decode_value
         self._outputs = outputs
         self._timeout_s = timeout_s
+        self._pid = os.getpid()
 
     def perform(self, records: Sequence[Record]) -> list[Result]:
         """Call a synchronous handler; one result for each record."""
-        results = self._decoded(records)
-        fit = [record for record, result in zip(records, results, strict=True) if result is None]
+        if not self._batch:
+            return [self._decode(record) or self._alone(record) for record in records]
+        kept, results, fit = self._prepare(records)
         found: list[Result] = []
-        if fit and self._batch:
+        if fit:
             try:
-                found = self._spread(self._call(fit), len(fit))
+                found = self._spread(self._call(list(fit)), len(fit))
             except BaseException as error:  # SystemExit of an application must not end a handler thread either
-                found = [Result(error=error)] if len(fit) == 1 else [self._again(record) for record in fit]
-        elif fit:
-            found = [self._alone(record) for record in fit]
+                end_forked_child(self._pid, error)
+                found = [Result(error=error)] if len(fit) == 1 else [self._again(record) for record in kept]
         return _filled(results, found)
 
     async def perform_async(self, records: Sequence[Record]) -> list[Result]:
-        """Call an asynchronous handler; one result for each record. Raises only CancelledError from outside."""
-        results = self._decoded(records)
-        fit = [record for record, result in zip(records, results, strict=True) if result is None]
+        """Call an asynchronous handler; one result for each record. Raises CancelledError where `Hand.ended` says so,
+        and only there."""
+        if not self._batch:
+            return [self._decode(record) or await self._alone_async(record) for record in records]
+        kept, results, fit = self._prepare(records)
         found: list[Result] = []
-        if fit and self._batch:
+        if fit:
             try:
-                found = self._spread(await self._in_time(fit), len(fit))
+                found = self._spread(await self._in_time(list(fit)), len(fit))
             except asyncio.CancelledError:
                 raise
             except BaseException as error:
-                found = [Result(error=error)] if len(fit) == 1 else [await self._again_async(each) for each in fit]
-        elif fit:
-            found = [await self._alone_async(record) for record in fit]
+                end_forked_child(self._pid, error)
+                found = [Result(error=error)] if len(fit) == 1 else [await self._again_async(each) for each in kept]
         return _filled(results, found)
+
+    def _prepare(self, records: Sequence[Record]) -> tuple[list[Record], list[Result | None], list[Record]]:
+        """For a batch: its records as they were read, for a second call that finds them so; a result for each that
+        cannot be decoded, else None; and the decoded ones. The first list has only those that were decoded."""
+        read = [as_read(record) for record in records]
+        results = [self._decode(record) for record in records]
+        kept = [record for record, result in zip(read, results, strict=True) if result is None]
+        return kept, results, [record for record, result in zip(records, results, strict=True) if result is None]
 
     def _again(self, record: Record) -> Result:
         begin_anew([record])
-        return self._alone([record])
+        return self._decode(record) or self._alone([record])
 
     async def _again_async(self, record: Record) -> Result:
         begin_anew([record])
-        return await self._alone_async([record])
+        return self._decode(record) or await self._alone_async([record])
 
     def _alone(self, argument: Any) -> Result:
         try:
             return self._one(self._call(argument))
         except BaseException as error:
+            end_forked_child(self._pid, error)
             return Result(error=error)
 
     async def _alone_async(self, argument: Any) -> Result:
@@ -100,23 +114,39 @@ class Performer:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
+            end_forked_child(self._pid, error)
             return Result(error=error)
 
     async def _in_time(self, argument: Any) -> Any:
-        """The handler's answer; raises TimedOut when the time-out, and nothing else, has ended the call."""
+        """The handler's answer; raises TimedOut when the time-out, and nothing else, has ended the call.
+
+        The handler runs in our task, and may leave a `cancel()` behind that nobody has taken back, as libraries did
+        before `uncancel` existed. `asyncio.timeout` takes every cancellation for that one then, its own too. So what
+        ended the call is told by the limit and by the hand, never by the task's count, which is put in order after.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "a handler runs in a task"
+        before = task.cancelling()
         limit = asyncio.timeout(self._timeout_s)
         try:
             async with limit:
                 return await self._call(argument)
         except TimeoutError as error:
             if limit.expired():
-                raise TimedOut(f"the handler did not answer within {self._timeout_s:g} s") from error
+                raise self._timed_out() from error
             raise
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _ended():
                 raise
+            if limit.expired():
+                raise self._timed_out() from error
             raise HandlerCancelled("the handler raised CancelledError, and nobody had cancelled it") from error
+        finally:
+            if task.cancelling() > before and not _ended():
+                await _take_back(task, before)
+
+    def _timed_out(self) -> TimedOut:
+        return TimedOut(f"the handler did not answer within {self._timeout_s:g} s")
 
     def _one(self, answer: object) -> Result:
         if self._batch:
@@ -145,15 +175,13 @@ class Performer:
         try:
             return Result(self._outputs.of(part))
         except BaseException as error:
+            end_forked_child(self._pid, error)
             return Result(error=error)
 
-    def _decoded(self, records: Sequence[Record]) -> list[Result | None]:
-        """Decode keys and values in place; what cannot be decoded has its result already."""
-        if self._decode_key is None and self._decode_value is None:
-            return [None] * len(records)
-        return [self._decode(record) for record in records]
-
     def _decode(self, record: Record) -> Result | None:
+        """Decode key and value in place; what cannot be decoded has its result already."""
+        if self._decode_key is None and self._decode_value is None:
+            return None
         try:
             key, value = record.key, record.value
             if self._decode_key is not None and key is not None:
@@ -168,6 +196,23 @@ class Performer:
 
 class HandlerCancelled(Exception):
     """An asynchronous handler raised CancelledError by itself."""
+
+
+def _ended() -> bool:
+    """Whether the worker itself has ended this call from outside."""
+    hand = IN_HAND.get()
+    return hand is not None and hand.ended
+
+
+async def _take_back(task: asyncio.Task[Any], count: int) -> None:
+    """Undo the cancellations beyond `count`, the one included that would be raised at the next await."""
+    while task.cancelling() > count:
+        task.uncancel()
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        if _ended():
+            raise
 
 
 def _filled(results: list[Result | None], found: Sequence[Result]) -> list[Result]:

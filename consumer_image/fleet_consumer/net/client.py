@@ -107,6 +107,13 @@ class NetworkClient:
         heapq.heappush(self._deadlines, (call.deadline, next(self._sequence), call, self._lanes[key]))
         return call
 
+    def disconnect(self, address: BrokerAddress, *, lane: str = MAIN_LANE) -> None:
+        """Close a lane's connection; its calls end with Disconnected, and the next call opens a new one."""
+        given_up = self._lanes.pop((address, lane), None)
+        if given_up is not None:
+            given_up.shut(Disconnected(f"connection to broker {address} given up: no answer", address=address))
+            self._ended = True
+
     def poll(self, timeout_s: float) -> None:
         """Do I/O and time-outs until a call ends, somebody calls `wakeup`, or `timeout_s` seconds are over."""
         deadline = self._clock.monotonic() + timeout_s

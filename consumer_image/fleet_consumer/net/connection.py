@@ -26,9 +26,6 @@ from fleet_consumer.net.session import Session
 from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.net.transport import Transport, make_transport
 
-IDLE_SECONDS_MAX: Final = 540.0
-"""Brokers close connections after ten idle minutes by default; ours end first, so that no request meets a dead one."""
-
 TOKEN_RETRY_S: Final = 1.0
 """How soon a token is asked for again while there is none for the renewal of a login."""
 
@@ -76,6 +73,7 @@ class Connection:
         self._selector = selector
         self._owner = owner
         self._on_news = on_news
+        self._idle_s = settings.connections_max_idle_ms / 1000
         self._patience_s = settings.connect_timeout_ms / 1000
         self._setup_deadline: float | None = now + self._patience_s
         self._attempt_deadline = now + self._patience_s
@@ -99,14 +97,14 @@ class Connection:
             return self._attempt_deadline if self.phase is Phase.CONNECTING else self._setup_deadline
         if not self.session.idle:
             return float("inf")  # an idle end or a new login has to wait for the answers
-        idle_end = self._last_used_at + IDLE_SECONDS_MAX
+        idle_end = self._last_used_at + self._idle_s
         if self._token_wish is not None:
             return min(idle_end, self.session.expires_at + self._patience_s)  # the token itself is told
         return idle_end if self.session.renew_at is None else min(idle_end, self.session.renew_at)
 
     def has_idled_out(self, now: float) -> bool:
         """Whether this connection has been unused for so long that it should end."""
-        return self.phase is Phase.OPEN and self.session.idle and now >= self._last_used_at + IDLE_SECONDS_MAX
+        return self.phase is Phase.OPEN and self.session.idle and now >= self._last_used_at + self._idle_s
 
     def advance(self, now: float) -> None:
         """Do what time, the lookup or a token has made due."""

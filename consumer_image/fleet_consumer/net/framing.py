@@ -5,11 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
-"""As brokers bound what they receive (`socket.request.max.bytes`); no answer of ours comes near."""
-
-SETUP_FRAME_BYTES_MAX: Final = 1024 * 1024
-"""Until the broker is known to be one, its messages must be small; an ApiVersions answer has one or two kilobytes."""
+UNASKED_FRAME_BYTES_MAX: Final = 64 * 1024
+"""While no answer is due, whatever comes is an offence; so much of it is taken to say what it was."""
 
 _SIZE: Final = struct.Struct(">i")
 _TLS_ALERT: Final = b"\x15\x03"
@@ -29,7 +26,7 @@ class FrameDecoder:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self.frame_bytes_max = SETUP_FRAME_BYTES_MAX
+        self.frame_bytes_max = UNASKED_FRAME_BYTES_MAX
 
     def feed(self, data: bytes) -> None:
         """Add received bytes."""

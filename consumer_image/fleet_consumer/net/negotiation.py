@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Generator, Mapping
-from functools import cache
-from importlib import metadata
 from typing import Any, Final, NamedTuple
 
+from fleet_consumer.distribution import DISTRIBUTION, own_version
 from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.errors import AuthenticationFailed, MalformedResponse, UnsupportedByBroker
 from fleet_consumer.net.oauth import OAuthToken
@@ -30,9 +29,6 @@ BROKER_TEXT_MAX: Final = 300
 
 NONCE_BYTES: Final = 24
 
-DISTRIBUTION: Final = "consumer-fleet"
-"""The name under which brokers count us among the client software they see."""
-
 
 class VersionRange(NamedTuple):
     """The versions of one API that a broker speaks."""
@@ -46,16 +42,16 @@ Step = tuple[Request[Any], int]
 
 
 def pick_version(request: Request[Any], broker: BrokerVersions, address: BrokerAddress) -> int:
-    """The highest version that both sides speak. Raises UnsupportedByBroker."""
+    """The highest version that both sides speak and that can carry this request. Raises UnsupportedByBroker."""
     offered = broker.get(request.API_KEY)
     api = type(request).__name__.removesuffix("Request")
     if offered is None:
         raise UnsupportedByBroker(f"broker {address} does not speak {api}", address=address)
-    version = min(request.MAX_VERSION, offered.highest)
+    version = min(request.version_max, offered.highest)
     if version < max(request.MIN_VERSION, offered.lowest):
         raise UnsupportedByBroker(
             f"broker {address} speaks {api} in versions {offered.lowest} to {offered.highest}, this client in "
-            f"{request.MIN_VERSION} to {request.MAX_VERSION}: one of them is too old for the other",
+            f"{request.MIN_VERSION} to {request.version_max}: one of them is too old for the other",
             address=address,
         )
     return version
@@ -63,7 +59,7 @@ def pick_version(request: Request[Any], broker: BrokerVersions, address: BrokerA
 
 def learn_versions(address: BrokerAddress) -> Generator[Step, Response, BrokerVersions]:
     """Ask for the broker's versions; a refused version of the question itself is asked again lower (KIP-511)."""
-    request = ApiVersionsRequest(client_software_name=DISTRIBUTION, client_software_version=_own_version())
+    request = ApiVersionsRequest(client_software_name=DISTRIBUTION, client_software_version=own_version())
     answer = yield request, request.MAX_VERSION
     assert isinstance(answer, ApiVersionsResponse)
     if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
@@ -138,8 +134,3 @@ def _refused(sasl: SaslSettings, address: BrokerAddress, seen: str, reason: str 
 
 def _ranges(answer: ApiVersionsResponse) -> BrokerVersions:
     return {entry.api_key: VersionRange(entry.min_version, entry.max_version) for entry in answer.api_keys}
-
-
-@cache
-def _own_version() -> str:
-    return metadata.version(DISTRIBUTION)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.call import Call
 from fleet_consumer.net.errors import MalformedResponse
-from fleet_consumer.net.framing import FRAME_BYTES_MAX, FrameDecoder, FrameTooLong, frame
+from fleet_consumer.net.framing import UNASKED_FRAME_BYTES_MAX, FrameDecoder, FrameTooLong, frame
 from fleet_consumer.net.negotiation import BrokerVersions, Step, authenticate, learn_versions, pick_version
 from fleet_consumer.net.oauth import OAuthToken
 from fleet_consumer.net.settings import SaslSettings
@@ -108,16 +108,21 @@ class Session:
         """
         self._frames.feed(data)
         try:
-            while (message := self._frames.next_frame()) is not None:
+            while (message := self._next_answer()) is not None:
                 self._take(message, now)
         except (FrameTooLong, MalformedMessage) as error:
             raise MalformedResponse(
                 f"broker {self._address} sent what is no answer: {error}", address=self._address
             ) from error
 
+    def _next_answer(self) -> bytes | None:
+        """The next whole answer. What is due says how long it may be: a heartbeat's is no place for 30 MiB."""
+        due = self._outstanding[0].request.RESPONSE.BYTES_MAX if self._outstanding else UNASKED_FRAME_BYTES_MAX
+        self._frames.frame_bytes_max = due
+        return self._frames.next_frame()
+
     def _open(self, token: OAuthToken | None) -> Generator[Step, Response, float | None]:
         self._versions = yield from learn_versions(self._address)
-        self._frames.frame_bytes_max = FRAME_BYTES_MAX
         if self._sasl is None:
             return None
         return (yield from authenticate(self._sasl, token, self._address, self._versions))

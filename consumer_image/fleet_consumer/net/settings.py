@@ -79,7 +79,9 @@ class ConnectionSettings:
     `bootstrap_servers` are "host:port" texts; one that answers is enough. `request_timeout_ms` is a request's patience
     where the caller gives none; `connect_timeout_ms` bounds name lookup, TCP, TLS and SASL together. After a failure
     an address is left alone for `reconnect_backoff_ms`, doubled with every further failure up to
-    `reconnect_backoff_max_ms`.
+    `reconnect_backoff_max_ms`. A connection that was not used for `connections_max_idle_ms` is closed: brokers do so
+    after ten minutes by default, firewalls sooner, and a request must not meet a dead one.
+    Raises ValueError, naming the setting, for values that cannot work.
     """
 
     bootstrap_servers: tuple[str, ...]
@@ -90,12 +92,15 @@ class ConnectionSettings:
     connect_timeout_ms: int = 10_000
     reconnect_backoff_ms: int = 100
     reconnect_backoff_max_ms: int = 2_000
+    connections_max_idle_ms: int = 540_000
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers:
             raise ValueError("bootstrap_servers names no server")
         for text in self.bootstrap_servers:
             parse_address(text)
+        if self.connections_max_idle_ms < 1:
+            raise ValueError(f"connections_max_idle_ms is {self.connections_max_idle_ms}; it must be at least 1")
 
     @property
     def bootstrap_addresses(self) -> tuple[BrokerAddress, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from fleet_consumer.brokers import Brokers, parse_brokers
-from fleet_consumer.patterns import PatternRefused, compile_pattern
+from fleet_consumer.patterns import Pattern
 from fleet_consumer.section import Section, SettingsInvalid
 
 VERSION: Final = 1
@@ -23,13 +23,15 @@ class Filter:
 
     `error` is searched in "class: message", `key` in the key as UTF-8; a record without a key matches no `key`.
     `from_ms` (inclusive) and `to_ms` (exclusive) are about when the broker took the record into the failed topic.
+    `places` are offsets of the failed topic by partition, None for all.
     """
 
     reasons: frozenset[str] = frozenset()
-    error: re.Pattern[str] | None = None
-    key: re.Pattern[str] | None = None
+    error: Pattern | None = None
+    key: Pattern | None = None
     from_ms: int | None = None
     to_ms: int | None = None
+    places: Mapping[int, frozenset[int]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,18 +91,25 @@ def parse_config(document: Any) -> RedriveConfig:
 def _filter(section: Section) -> Filter:
     wanted = Filter(
         reasons=frozenset(section.texts("reasons")),
-        error=_pattern(section, "errorRegex"),
-        key=_pattern(section, "keyRegex"),
+        error=section.optional_pattern("errorRegex"),
+        key=section.optional_pattern("keyRegex"),
         from_ms=section.optional_integer("fromTime", 0, TIME_MAX),
         to_ms=section.optional_integer("toTime", 0, TIME_MAX),
+        places=_places(section),
     )
     section.end()
     return wanted
 
 
-def _pattern(section: Section, name: str) -> re.Pattern[str] | None:
-    text = section.optional_text(name)
-    try:
-        return None if text is None else compile_pattern(text)
-    except PatternRefused as refused:
-        raise SettingsInvalid(section.at(name), str(refused)) from refused
+def _places(section: Section) -> Mapping[int, frozenset[int]] | None:
+    if not section.has("records"):
+        return None
+    named = section.take("records")
+    if not isinstance(named, list) or not named:
+        raise SettingsInvalid(section.at("records"), "must be a list of records by partition and offset")
+    places: dict[int, set[int]] = {}
+    for place, each in enumerate(named):
+        one = Section(each, section.at(f"records[{place}]"))
+        places.setdefault(one.integer("partition", 0), set()).add(one.integer("offset", 0))
+        one.end()
+    return {partition: frozenset(offsets) for partition, offsets in places.items()}

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.fetch.bounded import BoundedReader
+from fleet_consumer.fetch.bounded import BoundedReader, Step
 from fleet_consumer.fetch.producer import ProduceFailed, RecordProducer, SendHandle
 from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.naming import failed_topic, redrive_topic
-from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.record import TopicPartition
 from fleet_consumer.redrive.config import RedriveConfig
-from fleet_consumer.redrive.progress import Pace, Progress, parse_metadata
+from fleet_consumer.redrive.progress import COUNTS, Pace, Progress, parse_metadata
 from fleet_consumer.redrive.selection import Choice, Decision, Ledger, Selection, place
+from fleet_consumer.redrive.turns import Turns
 from fleet_consumer.retry.headers import redriven_headers
 from fleet_consumer.retry.routing import partition_of
 
@@ -46,12 +47,25 @@ class Stopped(Exception):
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run has come to, earlier starts included. `refused` counts only what this start was refused."""
+    """What a run has come to, earlier starts included. `refused` counts only what this start was refused.
+
+    `redriven_to` is the sum of `Progress.redriven_to` over all partitions of the failed topic: at any later time at
+    most the sum of their ends less this are records that nobody has put back.
+    """
 
     selected: int = 0
     moved: int = 0
     guarded: int = 0
+    moved_before: int = 0
+    failed_again: int = 0
     refused: int = 0
+    redriven_to: int = 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counts by their names outside."""
+        own = {name: getattr(self, field) for name, field in COUNTS.items()}
+        return {**own, "refused": self.refused, "redrivenTo": self.redriven_to}
 
 
 class Run:
@@ -80,103 +94,164 @@ class Run:
         self._pace = Pace(config.records_per_second)
         self._batch = min(BATCH_RECORDS, config.records_per_second or BATCH_RECORDS)
         self._progress: dict[TopicPartition, Progress] = {}
+        # Where each partition of the failed topic begins, also of those that are not read.
+        self._starts: dict[TopicPartition, int] = {}
+        # Looked at since the last commit: the partition, and how the ledger may know the record.
+        self._marks: list[tuple[TopicPartition, bytes]] = []
+        # Up to where each partition was looked at, and what is stored of that.
+        self._looked: dict[TopicPartition, int] = {}
+        self._stored: dict[TopicPartition, OffsetAndMetadata] = {}
         self._refused = 0
         self._tell_at = float("-inf")
 
     def run(self) -> Outcome:
-        """Move everything that is selected. Partitions go one after the other: a dry run sees the same order."""
-        starts = self._begin()
+        """Move everything that is selected, of all partitions in turns.
+
+        A partition whose leader is away holds up no other; the run ends with an error then, when the others are done.
+        """
+        ranges, away = self._begin()
         self._read_ledger()
-        LOG.info("redrive begins", extra=_fields(records=self._left(starts), ledger=len(self._ledger)))
-        for partition, start in starts.items():
-            if not self._partition(partition, start):
-                break
+        left = sum(end - start for start, end in ranges.values())
+        LOG.info("redrive begins", extra=_fields(records=left, ledger=len(self._ledger)))
+        if self._go_through(ranges) and away:
+            names = ", ".join(f"{each.topic}-{each.partition}" for each in away)
+            raise DataPlaneFailed(f"{names}: no leader answers; all other partitions are done")
         return self._outcome()
 
-    def _begin(self) -> dict[TopicPartition, int]:
-        """Where each partition is taken up. The ends are fixed and stored before anything is moved: what fails again
-        while the run lasts, perhaps because of it, is not for this run."""
-        partitions = self._reader.partitions(failed_topic(self._config.group_id))
-        bounds = self._reader.bounds(partitions)
+    def _begin(self) -> tuple[dict[TopicPartition, tuple[int, int]], list[TopicPartition]]:
+        """From where to where each partition is read, and the partitions that cannot be asked.
+
+        The ends are fixed and stored before anything is moved: what fails again while the run lasts, perhaps because
+        of it, is not for this run.
+        """
+        places = self._config.filter.places
+        every = self._reader.partitions(failed_topic(self._config.group_id))
+        partitions = [each for each in every if places is None or each.partition in places]
+        bounds = self._reader.bounds(every)
+        self._starts = {partition: first for partition, (first, _) in bounds.items()}
         committed = self._reader.committed(partitions)
-        starts, fresh = {}, {}
+        ranges, fresh = {}, {}
         for partition in partitions:
-            first, end = bounds[partition]
+            if partition not in bounds:
+                continue
+            log_start, log_end = first, end = bounds[partition]
+            if places is not None:
+                first = max(first, min(places[partition.partition]))
+                end = max(first, min(end, max(places[partition.partition]) + 1))
             known = committed.get(partition)
             progress = parse_metadata(known.metadata) if known is not None else None
             if progress is None or known is None:
-                progress = Progress(end)
+                progress = Progress(end, start=log_start)
                 known = fresh[partition] = OffsetAndMetadata(first, -1, progress.metadata())
             # A topic that was made anew, or that lost its end, has less; what is not there cannot be waited for.
+            if progress.end > log_end:
+                # Nor does what was counted say anything of the records that have taken its offsets.
+                progress.start = progress.put_back = 0
             progress.end = min(progress.end, end)
             if self._config.dry_run:
                 # Nothing of a dry run is in the ledger, so only from the beginning can it tell copies.
-                progress, known = Progress(progress.end), OffsetAndMetadata(first)
+                progress, known = Progress(progress.end, start=log_start), OffsetAndMetadata(first)
             self._progress[partition] = progress
-            starts[partition] = max(known.offset, first)
+            start = max(known.offset, first)
+            ranges[partition] = (start, max(start, progress.end))
+            self._looked[partition] = start
         if fresh:
             self._reader.commit(fresh)
-        return starts
+        return ranges, [each for each in partitions if each not in bounds]
 
     def _read_ledger(self) -> None:
-        for partition, (first, end) in self._reader.bounds(self._reader.partitions(self._target)).items():
-            for records in self._patiently(partition, first, end):
-                now_ms = self._now_ms()
+        """All of it: without a part of the ledger records would be moved twice."""
+        partitions = self._reader.partitions(self._target)
+        bounds = self._reader.bounds(partitions)
+        unknown = [each for each in partitions if each not in bounds]
+        if unknown:
+            names = ", ".join(f"{each.topic}-{each.partition}" for each in unknown)
+            raise DataPlaneFailed(f"{names}: no leader answers, so it is not known what was moved before")
+        for step in self._patiently(bounds):
+            now_ms = self._now_ms()
+            for records in step.records.values():
                 for record in records:
                     self._ledger.note(record, now_ms)
 
-    def _partition(self, partition: TopicPartition, start: int) -> bool:
-        """Go through one partition; False when the run has moved all that it may."""
-        progress = self._progress[partition]
-        for records in self._patiently(partition, start, progress.end):
-            moves: list[Choice] = []
-            for record in records:
-                choice = self._selection.choose(record, self._now_ms())
-                if choice.decision is Decision.GUARDED:
-                    progress.guarded += 1
-                if choice.decision not in (Decision.MOVE, Decision.MOVED_BEFORE):
-                    continue
+    def _go_through(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool:
+        """Look at every record; False when the run has moved all that it may."""
+        turns, done = Turns(), set[TopicPartition]()
+        for step in self._patiently(ranges):
+            for partition, records in step.records.items():
+                turns.put(partition, records)
+            done |= step.done
+            # As long as more comes at once, more partitions have their turn.
+            if (turns.full or not step.records) and not self._take_turns(turns, ranges, done):
+                return False
+        return self._take_turns(turns, ranges, done)
+
+    def _take_turns(
+        self, turns: Turns, ranges: Mapping[TopicPartition, tuple[int, int]], done: set[TopicPartition]
+    ) -> bool:
+        """Look at what was read; False when the run has moved all that it may."""
+        moves: list[tuple[TopicPartition, Choice]] = []
+        for partition, record in turns.take():
+            choice = self._selection.choose(record, self._now_ms())
+            progress = self._progress[partition]
+            if choice.decision in (Decision.MOVE, Decision.MOVED_BEFORE):
                 if self._full():
-                    self._settle(partition, record.offset, moves)
+                    self._settle(moves)
                     return False
-                self._selection.take(choice)
-                progress.selected += 1
-                if choice.decision is Decision.MOVED_BEFORE:
-                    progress.moved += 1
-                elif not self._config.dry_run:
-                    moves.append(choice)
-                if len(moves) >= self._batch:
-                    self._settle(partition, record.offset + 1, moves)
-                    moves = []
-            self._settle(partition, records[-1].offset + 1, moves)
-        self._settle(partition, max(start, progress.end), [])
+                self._select(progress, choice)
+                if choice.decision is Decision.MOVE and not self._config.dry_run:
+                    moves.append((partition, choice))
+            self._marks.append((partition, choice.mark))
+            progress.guarded += choice.decision is Decision.GUARDED
+            progress.moved_before += choice.decision is Decision.KNOWN
+            self._looked[partition] = record.offset + 1
+            if len(moves) >= self._batch:
+                self._settle(moves)
+                moves = []
+        for partition in done:
+            self._looked[partition] = ranges[partition][1]
+        self._settle(moves)
         return True
+
+    def _select(self, progress: Progress, choice: Choice) -> None:
+        self._selection.take(choice)
+        progress.selected += 1
+        progress.moved += choice.decision is Decision.MOVED_BEFORE
+        progress.failed_again += choice.story.redrive_count > 0
 
     def _full(self) -> bool:
         most = self._config.max_records
         return most is not None and sum(each.selected for each in self._progress.values()) >= most
 
-    def _settle(self, partition: TopicPartition, offset: int, moves: list[Choice]) -> None:
-        """Write a batch, wait for it, and store that everything before `offset` is done."""
+    def _settle(self, moves: list[tuple[TopicPartition, Choice]]) -> None:
+        """Write a batch, wait for it, and store that everything that was looked at is done."""
         if moves:
             self._wait(self._pace.wait_s(len(moves), self._clock.monotonic()))
-            self._write(partition, moves)
-        self._reader.commit({partition: OffsetAndMetadata(offset, -1, self._progress[partition].metadata())})
+            self._write(moves)
+        # Only now: a copy of a record is put back when the record itself is, and that may have been refused.
+        for partition, mark in self._marks:
+            self._progress[partition].put_back += self._ledger.holds(mark)
+        self._marks.clear()
+        news = {each: OffsetAndMetadata(at, -1, self._progress[each].metadata()) for each, at in self._looked.items()}
+        news = {each: entry for each, entry in news.items() if self._stored.get(each) != entry}
+        if news:
+            self._reader.commit(news)
+            self._stored |= news
         if self._clock.monotonic() >= self._tell_at:
             self._tell_at = self._clock.monotonic() + TELL_INTERVAL_S
             told = self._outcome()
             counts = {"selected": told.selected, "moved": told.moved, "guarded": told.guarded, "refused": told.refused}
-            LOG.info("redrive goes on", extra=_fields(partition=partition.partition, offset=offset, **counts))
+            LOG.info("redrive goes on", extra=_fields(**counts))
         self._wait(0)
 
-    def _write(self, partition: TopicPartition, moves: list[Choice]) -> None:
-        handles = [self._send(move) for move in moves]
+    def _write(self, moves: list[tuple[TopicPartition, Choice]]) -> None:
+        handles = [self._send(move) for _, move in moves]
         self._producer.flush(ACK_TIMEOUT_S)
-        for move, handle in zip(moves, handles, strict=True):
+        for (partition, move), handle in zip(moves, handles, strict=True):
             if not handle.done:
                 raise ProduceFailed(self._target, "NotAcknowledged", f"not within {ACK_TIMEOUT_S:g} s")
             if handle.error is None:
                 self._progress[partition].moved += 1
+                self._ledger.written(move.mark)
             elif handle.error.reason in REFUSED_REASONS:
                 self._refused += 1
                 where = {"partition": partition.partition, "offset": move.record.offset}
@@ -192,32 +267,33 @@ class Run:
         where = partition_of(record.key, story.origin, self._config.partitions)
         return self._producer.send(self._target, key=record.key, value=record.value, headers=headers, partition=where)
 
-    def _patiently(self, partition: TopicPartition, start: int, end: int) -> Iterator[list[Record]]:
-        """The runs of a partition; raises when nothing comes for too long, or the run is to stop."""
-        since = self._clock.monotonic()
-        for records in self._reader.read(partition, start, end):
+    def _patiently(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Step]:
+        """What comes of these partitions; raises when nothing comes for too long, or the run is to stop."""
+        missing = set(ranges)
+        # Only the brokers' time: what is done with a step may take as long as its rate asks for.
+        idle_s, asked_at = 0.0, self._clock.monotonic()
+        for step in self._reader.read(ranges):
             self._wait(0)
-            if records:
-                yield records
-                since = self._clock.monotonic()
-            elif self._clock.monotonic() - since >= STALL_S:
-                raise DataPlaneFailed(f"{partition.topic}-{partition.partition}: nothing came for {STALL_S:g} s")
+            missing -= step.done
+            idle_s = 0.0 if step.records or step.done else idle_s + self._clock.monotonic() - asked_at
+            if idle_s >= STALL_S:
+                names = ", ".join(f"{each.topic}-{each.partition}" for each in sorted(missing))
+                raise DataPlaneFailed(f"{names}: nothing came for {STALL_S:g} s; all other partitions are done")
+            yield step
+            asked_at = self._clock.monotonic()
 
     def _wait(self, seconds: float) -> None:
         if self._stop.wait(seconds) if seconds > 0 else self._stop.is_set():
             raise Stopped("stopped before the end; the next start goes on from here")
 
     def _outcome(self) -> Outcome:
-        parts = self._progress.values()
-        return Outcome(
-            sum(each.selected for each in parts),
-            sum(each.moved for each in parts),
-            sum(each.guarded for each in parts),
-            self._refused,
-        )
+        counts = {field: sum(getattr(each, field) for each in self._progress.values()) for field in COUNTS.values()}
+        return Outcome(**counts, refused=self._refused, redriven_to=self._redriven_to())
 
-    def _left(self, starts: dict[TopicPartition, int]) -> int:
-        return sum(max(0, self._progress[partition].end - start) for partition, start in starts.items())
+    def _redriven_to(self) -> int:
+        """A partition of which nothing was read counts with its log start, one that could not be asked with nothing."""
+        found = (self._progress.get(each, Progress(0)).redriven_to(first) for each, first in self._starts.items())
+        return sum(found)
 
     def _now_ms(self) -> int:
         return int(self._clock.wall() * 1000)

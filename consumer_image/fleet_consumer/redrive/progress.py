@@ -10,20 +10,48 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 VERSION: Final = 1
+COUNTS: Final = {
+    "selected": "selected",
+    "moved": "moved",
+    "guarded": "guarded",
+    "movedBefore": "moved_before",
+    "failedAgain": "failed_again",
+}
+"""The counts by their names outside: in metadata, and in the last line of a run."""
+COUNTED_LATER: Final = frozenset({"movedBefore", "failedAgain"})
+"""Those that a start of an earlier version has not counted."""
+LOG_COUNTS: Final = {"start": "start", "putBack": "put_back"}
+"""Numbers about the log itself, by their names in metadata. Commits of an earlier version have none of them."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """One partition: the run ends before offset `end`, which was the partition's end at the run's first start."""
+    """One partition: the run ends before offset `end`, which was the partition's end at the run's first start.
+
+    `start` is where the log began then. `put_back` counts the records that were looked at and are in the ledger,
+    whatever the filter said of them.
+    """
 
     end: int
     selected: int = 0
     moved: int = 0
     guarded: int = 0
+    moved_before: int = 0
+    failed_again: int = 0
+    start: int = 0
+    put_back: int = 0
+
+    def redriven_to(self, first: int) -> int:
+        """The least that is true of "log start plus records that are put back", now and at any later time.
+
+        `first` is where the log begins now. Retention may since have taken as many of the counted records as the log
+        start has moved by, and no more. So at most `end - redriven_to` records of the partition were not put back.
+        """
+        return max(first, self.start + self.put_back)
 
     def metadata(self) -> str:
         """The text of an OffsetCommit."""
-        counts = {"selected": self.selected, "moved": self.moved, "guarded": self.guarded}
+        counts = {name: getattr(self, field) for name, field in (COUNTS | LOG_COUNTS).items()}
         return json.dumps({"v": VERSION, "end": self.end, **counts}, separators=(",", ":"))
 
 
@@ -35,11 +63,11 @@ def parse_metadata(text: str) -> Progress | None:
         return None
     if not isinstance(found, dict) or found.get("v") != VERSION:
         return None
-    numbers = [found.get(name) for name in ("end", "selected", "moved", "guarded")]
-    if not all(_is_count(number) for number in numbers):
+    later = COUNTED_LATER | LOG_COUNTS.keys()
+    counts = {field: found.get(name, 0 if name in later else None) for name, field in (COUNTS | LOG_COUNTS).items()}
+    if not all(map(_is_count, (found.get("end"), *counts.values()))):
         return None
-    end, selected, moved, guarded = numbers
-    return Progress(end, selected, moved, guarded)  # type: ignore[arg-type]  # checked just above
+    return Progress(found["end"], **counts)  # type: ignore[arg-type]  # checked just above
 
 
 def _is_count(value: Any) -> bool:

@@ -10,7 +10,6 @@ from enum import Enum, auto
 from hashlib import blake2b
 from typing import Final
 
-from fleet_consumer.patterns import found
 from fleet_consumer.record import Headers, Record
 from fleet_consumer.redrive.config import Filter
 from fleet_consumer.retry.headers import ERROR_CLASS, ERROR_MESSAGE, REASON, REDRIVE_SOURCE, Story, last_values, read
@@ -29,8 +28,10 @@ class Decision(Enum):
     """Selected, and moved already: by this run, before it was stopped and could commit."""
     GUARDED = auto()
     """Wanted by the filter, and left alone: this run has seen it before, or it came back too often."""
+    KNOWN = auto()
+    """Wanted by the filter, and in the ledger: moved by another run, or a copy of a record that was moved."""
     LEFT = auto()
-    """Moved by another run, a copy of one that was, or not what the filter wants."""
+    """Not what the filter wants."""
 
 
 class Ledger:
@@ -45,6 +46,8 @@ class Ledger:
         self._id = redrive_id
         self._ours: dict[bytes, bytes | None] = {}
         self._others: set[bytes] = set()
+        # Selected by this run, and not in the redrive topic (yet): refused, waiting for its batch, or of a dry run.
+        self._unwritten: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self._ours) + len(self._others)
@@ -61,11 +64,21 @@ class Ledger:
 
     def add(self, mark: bytes, record: Record) -> None:
         """This run moves `record`, or would if it moved any."""
+        if mark not in self:
+            self._unwritten.add(mark)
         self._ours[mark] = place(record).encode()
 
+    def written(self, mark: bytes) -> None:
+        """The redrive topic has acknowledged the record that this run moved."""
+        self._unwritten.discard(mark)
+
     def __contains__(self, mark: bytes) -> bool:
-        """Whether a record with this mark was moved."""
+        """Whether a record with this mark was moved or selected."""
         return mark in self._ours or mark in self._others
+
+    def holds(self, mark: bytes) -> bool:
+        """Whether the redrive topic has a record with this mark: it was put back, not only selected."""
+        return mark in self and mark not in self._unwritten
 
     def moved_by_us(self, mark: bytes, record: Record) -> bool:
         """Whether it was `record` itself, in its place, that was moved with this mark, and by this run."""
@@ -108,7 +121,7 @@ class Selection:
             return Decision.GUARDED
         if self._ledger.moved_by_us(mark, record):
             return Decision.MOVED_BEFORE
-        return Decision.LEFT if mark in self._ledger else Decision.MOVE
+        return Decision.KNOWN if mark in self._ledger else Decision.MOVE
 
 
 def place(record: Record) -> str:
@@ -118,20 +131,22 @@ def place(record: Record) -> str:
 
 def matches(wanted: Filter, record: Record) -> bool:
     """Whether a filter takes a record of the failed topic."""
+    if wanted.places is not None and record.offset not in wanted.places.get(record.partition, ()):
+        return False
     if wanted.from_ms is not None and record.timestamp < wanted.from_ms:
         return False
     if wanted.to_ms is not None and record.timestamp >= wanted.to_ms:
         return False
     if wanted.key is not None:
         key = record.key
-        if key is None or not found(wanted.key, key[:KEY_BYTES_MAX].decode("utf-8", "replace")):
+        if key is None or not wanted.key.found_in(key[:KEY_BYTES_MAX].decode("utf-8", "replace")):
             return False
     if not wanted.reasons and wanted.error is None:
         return True
     told = last_values(record.headers)
     if wanted.reasons and _text(told.get(REASON)) not in wanted.reasons:
         return False
-    return wanted.error is None or found(wanted.error, error_line(record.headers))
+    return wanted.error is None or wanted.error.found_in(error_line(record.headers))
 
 
 def error_line(headers: Headers) -> str:

@@ -55,6 +55,11 @@ class Breaker:
             self._turn(BreakerState.HALF_OPEN, now)
         return self.state
 
+    def doubt(self, now: float) -> None:
+        """Let single records through first, as after a cooldown: others say that there was an outage."""
+        if self.state is not BreakerState.HALF_OPEN:
+            self._turn(BreakerState.HALF_OPEN, now)
+
     def succeeded(self, now: float, count: int = 1) -> BreakerState:
         """So many records ended well. Late successes of an open breaker began before it opened, and say nothing."""
         if self.look(now) is BreakerState.HALF_OPEN:

@@ -7,6 +7,7 @@ that their records stay as cheap as they are.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 from fleet_consumer.record import Delivery, Record
@@ -18,6 +19,13 @@ class RetriedRecord(Record):
     """A `Record` with its origin's coordinates. `delivery` is where it was read; `story` is what its headers told."""
 
     delivery: Delivery = field(kw_only=True)
+    story: Story = field(kw_only=True)
+
+
+@dataclass(slots=True)
+class SourceRecord(Record):
+    """A `Record` of a source topic that has failed, with what is known of its reading besides."""
+
     story: Story = field(kw_only=True)
 
 
@@ -45,4 +53,12 @@ def retried(record: Record, story: Story) -> RetriedRecord:
 
 def story_of(record: Record) -> Story:
     """What is known of a record's way, whichever topic it was read from."""
-    return record.story if isinstance(record, RetriedRecord) else first_story(record)
+    return record.story if isinstance(record, (RetriedRecord, SourceRecord)) else first_story(record)
+
+
+def with_story(record: Record, story: Story) -> Record:
+    """The same record with another story; its handler must not be given it, for it may be of another class."""
+    if isinstance(record, (RetriedRecord, SourceRecord)):
+        return dataclasses.replace(record, story=story)
+    values = (getattr(record, each.name) for each in dataclasses.fields(Record))
+    return SourceRecord(*values, story=story)

@@ -7,16 +7,22 @@ error. Without a policy nothing has an attempt left, and what would be tried aga
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Final, overload
 
-from fleet_consumer.patterns import found
 from fleet_consumer.record import Fatal, RetryAfter, Skip
 from fleet_consumer.retry.policy import Policy, Rule, Then
 
 MESSAGE_BYTES_MAX: Final = 1024
 """Limit of an error's text in a header: enough for a cause, small beside any topic's `max.message.bytes`."""
+
+STACK_BYTES_MAX: Final = 2048
+"""Limit of the calls that led to an error, in a header: the innermost ones, which tell most."""
+
+OWN_FOLDER: Final = str(Path(__file__).parents[1])
+"""Calls of ours lead to every handler, and tell nothing about an error."""
 
 RULE_BYTES_MAX: Final = 256
 """Limit of a rule's name in a header: a regular expression may be long."""
@@ -26,6 +32,9 @@ RETRY_AFTER_MAX_S: Final = 10.0**9
 
 TIMEOUT_CLASS: Final = "Timeout"
 """The error class of a handler that took too long, as rules and headers know it."""
+
+POISON_CLASS: Final = "Poison"
+"""The error class of a record that killed the processes that handled it, as rules and headers know it."""
 
 HTTP_STATUS_CLASS: Final = "HttpStatus"
 """The error class of an HTTP handler's answer; the status is the first word of its text."""
@@ -39,18 +48,26 @@ class FailureReason(StrEnum):
     UNDECODABLE = "undecodable"
     TIMEOUT = "timeout"
     BREAKER = "breaker"
+    POISON = "poison"
     MANUAL = "manual"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The record goes to the failed topic. `error_class` is qualified by its module unless it is a builtin; `rule` is
-    the name of the policy's rule that matched, empty when none did."""
+    the name of the policy's rule that matched, empty when none did; `stack` are the calls that led to it, the last one
+    last."""
 
     reason: FailureReason
     error_class: str
     message: str
     rule: str = ""
+    stack: str = field(default="", compare=False)
+
+    @property
+    def place(self) -> str:
+        """The line of code that raised, as far as it is known."""
+        return self.stack.rpartition("\n")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +111,10 @@ class TimedOut(Exception):
     """The handler's time-out ended its call: the record is failed as `Timeout`, whatever the handler did meanwhile."""
 
 
+class Poison(Exception):
+    """The processes that had this record in hand died, again and again: it is not handed out any more."""
+
+
 class HttpStatus(Exception):
     """An HTTP handler answered with a status that is no success; 5xx and 429 may pass, all others are final."""
 
@@ -135,6 +156,8 @@ def classify(error: BaseException, policy: Policy | None = None) -> Retry | Fail
             return _decided(error, rule.then, cut(rule.name, RULE_BYTES_MAX))
     if isinstance(error, HttpStatus) and error.final:
         return _failure(error, FailureReason.FATAL)
+    if isinstance(error, Poison):
+        return _failure(error, FailureReason.POISON)  # it was tried several times already, each at the cost of a worker
     return Retry(None, _exhausted(error))
 
 
@@ -149,8 +172,8 @@ def _decided(error: BaseException, then: Then, rule: str) -> Retry | Failure | D
         return Retry(None, exhausted)
     if then is Then.DROP:
         return Drop(cut(f"{rule}: {exhausted.message}"))
-    # An undecodable record and a handler that was too slow keep their own reason: it is what people look for.
-    kept = isinstance(error, Undecodable | TimedOut)
+    # These keep their own reason: it is what people look for.
+    kept = isinstance(error, Undecodable | TimedOut | Poison)
     return exhausted if kept else _failure(error, FailureReason.FATAL, rule)
 
 
@@ -160,13 +183,15 @@ def _exhausted(error: BaseException, rule: str = "") -> Failure:
         return _failure(error, FailureReason.TIMEOUT, rule)
     if isinstance(error, Undecodable):
         return _failure(error, FailureReason.UNDECODABLE, rule)
+    if isinstance(error, Poison):
+        return _failure(error, FailureReason.POISON, rule)
     return _failure(error, FailureReason.EXHAUSTED, rule)
 
 
 def _failure(error: BaseException, reason: FailureReason, rule: str = "") -> Failure:
     # `raise RetryAfter(5) from error`: the error is what a person wants to read about.
     told = error.__cause__ if isinstance(error, RetryAfter) and error.__cause__ is not None else error
-    return Failure(reason, _class_of(told), error_text(told), rule)
+    return Failure(reason, _class_of(told), error_text(told), rule, stack_of(told))
 
 
 def _matches(rule: Rule, error: BaseException, text: str) -> bool:
@@ -174,7 +199,7 @@ def _matches(rule: Rule, error: BaseException, text: str) -> bool:
         return any(rule.exception in names for names in map(_names, type(error).__mro__))
     if rule.http_status is not None:
         return isinstance(error, HttpStatus) and _status_matches(rule.http_status, error.status)
-    return rule.message is not None and found(rule.message, text)
+    return rule.message is not None and rule.message.found_in(text)
 
 
 def _names(kind: type) -> tuple[str, ...]:
@@ -196,9 +221,11 @@ def _seconds(wanted: object) -> float | None:
 
 
 def _class_of(error: BaseException) -> str:
-    """The class of an error as headers and logs name it; our own two have names that do not change with our code."""
+    """The class of an error as headers and logs name it; our own have names that do not change with our code."""
     if isinstance(error, TimedOut):
         return TIMEOUT_CLASS
+    if isinstance(error, Poison):
+        return POISON_CLASS
     return HTTP_STATUS_CLASS if isinstance(error, HttpStatus) else class_name(type(error))
 
 
@@ -214,6 +241,28 @@ def error_text(error: BaseException) -> str:
     except Exception as broken:  # a user's __str__ may raise anything
         text = f"(its text cannot be had: {type(broken).__name__})"
     return cut(text)
+
+
+def stack_of(error: BaseException) -> str:
+    """The calls between us and the line that raised, one on a line, without their source: that may hold data."""
+    calls = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith(OWN_FOLDER):
+            calls.append(f'File "{code.co_filename}", line {trace.tb_lineno}, in {code.co_qualname}')
+        trace = trace.tb_next
+    text = "\n".join(calls).encode("utf-8", "backslashreplace")
+    return text.decode() if len(text) <= STACK_BYTES_MAX else text[-STACK_BYTES_MAX:].decode("utf-8", "ignore")
+
+
+def without_words(verdict: Retry | Failure | Drop) -> Retry | Failure | Drop:
+    """The same without the error's text and its calls: its class and the rule are what is left to read."""
+    if isinstance(verdict, Drop):
+        return Drop("")
+    if isinstance(verdict, Retry):
+        return replace(verdict, failure=replace(verdict.failure, message="", stack=""))
+    return replace(verdict, message="", stack="")
 
 
 def cut(text: str, limit: int = MESSAGE_BYTES_MAX) -> str:

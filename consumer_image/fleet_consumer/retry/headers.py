@@ -18,6 +18,7 @@ from typing import Final
 from fleet_consumer.record import Headers, Record
 from fleet_consumer.retry.failure import Failure
 from fleet_consumer.retry.policy import REVISION, HeaderProfile, Policies, Policy
+from fleet_consumer.retry.reading import READING_ID
 from fleet_consumer.retry.spring import SPRING_DETAILS, spring_aliases
 
 HEADER_PREFIX: Final = "kr-"
@@ -33,16 +34,18 @@ ORIGIN_TOPIC: Final = "kr-origin-topic"
 ORIGIN_PARTITION: Final = "kr-origin-partition"
 ORIGIN_OFFSET: Final = "kr-origin-offset"
 ORIGIN_TIMESTAMP: Final = "kr-origin-timestamp"
+READING: Final = "kr-reading"
 ERROR_CLASS: Final = "kr-error-class"
 ERROR_CODE: Final = "kr-error-code"
 ERROR_MESSAGE: Final = "kr-error-message"
+ERROR_STACK: Final = "kr-error-stack"
 REASON: Final = "kr-reason"
 REDRIVE_ID: Final = "kr-redrive-id"
 REDRIVE_COUNT: Final = "kr-redrive-count"
 REDRIVEN_AT: Final = "kr-redriven-at"
 REDRIVE_SOURCE: Final = "kr-redrive-source"
 
-DETAILS: Final = frozenset({ERROR_CLASS, ERROR_CODE, ERROR_MESSAGE}) | SPRING_DETAILS
+DETAILS: Final = frozenset({ERROR_CLASS, ERROR_CODE, ERROR_MESSAGE, ERROR_STACK}) | SPRING_DETAILS
 """The only headers whose size a handler decides: what is left out when a record would be too large for its topic."""
 
 NUMBER_MIN: Final = -(2**63)
@@ -77,6 +80,7 @@ class Story:
     """What a record's headers tell, as far as it can be believed.
 
     `attempt` is the delivery that this is: 0 the first. `policy` is the revision that it follows, None: the newest.
+    `reading` is the reading that it belongs to (`retry.reading`), None: nothing of it was read before.
     `damaged` says that something under our names could not be used as it stood; the rest holds all the same.
     """
 
@@ -88,6 +92,7 @@ class Story:
     redrive_count: int = 0
     redriven_at: int | None = None
     damaged: bool = False
+    reading: str | None = None
 
 
 def read(record: Record, *, now_ms: int) -> Story:
@@ -107,6 +112,7 @@ def read(record: Record, *, now_ms: int) -> Story:
         redrive_id=reading.redrive_id(),
         redrive_count=reading.number(REDRIVE_COUNT, 0, REDRIVES_MAX) or 0,
         redriven_at=reading.time(REDRIVEN_AT),
+        reading=reading.reading(),
         damaged=reading.damaged,
     )
 
@@ -163,6 +169,7 @@ def failed_headers(
         **({POLICY: policy.label} if policy is not None else {}),
         **_told(known, failure, group_id, now_ms),
         REASON: failure.reason.value,
+        **({ERROR_STACK: failure.stack} if failure.stack else {}),
     }
     kept, extra = foreign_headers(record.headers), HeaderList()
     if policy is not None and policy.header_profile is HeaderProfile.SPRING:
@@ -181,7 +188,7 @@ def redriven_headers(headers: Headers, story: Story, *, redrive_id: str, source:
     """
     told = {
         ATTEMPT: "0",
-        **_origin(story.origin),
+        **_origin(story),
         **({FIRST_FAILED_AT: str(story.first_failed_at)} if story.first_failed_at is not None else {}),
         REDRIVE_ID: redrive_id,
         REDRIVE_COUNT: str(story.redrive_count + 1),
@@ -194,7 +201,7 @@ def redriven_headers(headers: Headers, story: Story, *, redrive_id: str, source:
 
 
 def without_details(headers: Headers) -> HeaderList:
-    """The same headers without the error's class, rule and text, for a record that is too large with them."""
+    """The same headers without the error's class, rule, text and calls, for a record that is too large with them."""
     return [(name, value) for name, value in headers if name not in DETAILS]
 
 
@@ -219,7 +226,7 @@ def last_values(headers: Headers) -> dict[str, bytes | None]:
 
 def _told(story: Story, failure: Failure, group_id: str, now_ms: int) -> Mapping[str, str]:
     first = story.first_failed_at if story.first_failed_at is not None else now_ms
-    told = {FIRST_FAILED_AT: str(first), FAILED_AT: str(now_ms), GROUP: group_id, **_origin(story.origin)}
+    told = {FIRST_FAILED_AT: str(first), FAILED_AT: str(now_ms), GROUP: group_id, **_origin(story)}
     if story.redrive_id is not None:
         told |= {REDRIVE_ID: story.redrive_id}
     if story.redrive_count:
@@ -230,12 +237,15 @@ def _told(story: Story, failure: Failure, group_id: str, now_ms: int) -> Mapping
     return told | {ERROR_CODE: failure.rule} if failure.rule else told
 
 
-def _origin(origin: Origin) -> dict[str, str]:
+def _origin(story: Story) -> dict[str, str]:
+    """Where the record was first, and in which reading."""
+    origin = story.origin
     return {
         ORIGIN_TOPIC: origin.topic,
         ORIGIN_PARTITION: str(origin.partition),
         ORIGIN_OFFSET: str(origin.offset),
         ORIGIN_TIMESTAMP: str(origin.timestamp),
+        **({READING: story.reading} if story.reading is not None else {}),
     }
 
 
@@ -291,6 +301,10 @@ class _Reading:
     def policy(self) -> str | None:
         match = self._matched(POLICY, _POLICY)
         return None if match is None else match[1].decode()
+
+    def reading(self) -> str | None:
+        match = self._matched(READING, READING_ID)
+        return None if match is None else match[0].decode()
 
     def redrive_id(self) -> str | None:
         match = self._matched(REDRIVE_ID, _REDRIVE_ID)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from fleet_consumer.naming import canonical_delay, parse_delay
-from fleet_consumer.patterns import PatternRefused, compile_pattern
+from fleet_consumer.patterns import Pattern
 from fleet_consumer.section import Section, SettingsInvalid
 
 VERSION: Final = 1
@@ -24,7 +24,8 @@ ATTEMPTS_MAX: Final = 100
 """The longest sequence. Enough for a day of quarter hours; a longer one is a mistake that costs a topic's space."""
 DELAYS_MAX: Final = 16
 """How many different delays one policy may have: each is a topic of its own."""
-RULES_MAX: Final = 100
+RULES_MAX: Final = 50
+"""The limit of `classify` in the RetryPolicy's CRD; a test holds both to each other."""
 
 REVISION: Final = r"[0-9a-f]{10}"
 """A revision's name: the beginning of the SHA-256 of its content."""
@@ -70,7 +71,7 @@ class Rule:
     then: Then
     exception: str | None = None
     http_status: str | None = None
-    message: re.Pattern[str] | None = None
+    message: Pattern | None = None
 
     @property
     def name(self) -> str:
@@ -79,7 +80,7 @@ class Rule:
         if self.http_status is not None:
             return f"httpStatus={self.http_status}"
         assert self.message is not None, "a rule has a condition"
-        return f"messageRegex={self.message.pattern}"
+        return f"messageRegex={self.message.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,16 +239,9 @@ def _rule(section: Section) -> Rule:
     elif condition == "httpStatus":
         rule = Rule(then, http_status=when.text(condition, pattern=HTTP_STATUS))
     else:
-        rule = Rule(then, message=_pattern(when.text(condition), when.at(condition)))
+        rule = Rule(then, message=when.pattern(condition))
     when.end()
     return rule
-
-
-def _pattern(text: str, path: str) -> re.Pattern[str]:
-    try:
-        return compile_pattern(text)
-    except PatternRefused as refused:
-        raise SettingsInvalid(path, str(refused)) from refused
 
 
 def _budget(section: Section | None) -> Budget | None:

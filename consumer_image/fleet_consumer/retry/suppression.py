@@ -28,12 +28,14 @@ class Identity(NamedTuple):
     """What makes two records copies of one hop.
 
     The digest of key and value stands in it because headers can be forged: a record that claims another's origin and
-    attempt must not make that one disappear.
+    attempt must not make that one disappear. The reading stands in it because a record that fails again after an offset
+    reset is no copy of what it was before (`retry.reading`).
     """
 
     origin: Origin
     attempt: int
     redrive_count: int
+    reading: str | None
     digest: bytes
 
 
@@ -44,7 +46,7 @@ def identity(story: Story, key: bytes | None, value: bytes | None) -> Identity:
         # Lengths, so that bytes cannot move from key to value; -1 for what is null and not empty.
         digest.update((-1 if part is None else len(part)).to_bytes(8, "big", signed=True))
         digest.update(part or b"")
-    return Identity(story.origin, story.attempt, story.redrive_count, digest.digest())
+    return Identity(story.origin, story.attempt, story.redrive_count, story.reading, digest.digest())
 
 
 class Window:

@@ -47,6 +47,7 @@ class ApiVersionsResponse(Response):
     MIN_VERSION: ClassVar[int] = 0
     MAX_VERSION: ClassVar[int] = 4
     FLEXIBLE_FROM: ClassVar[int | None] = 3
+    BYTES_MAX: ClassVar[int] = 1024 * 1024
 
     error_code: int = int16()
     api_keys: tuple[ApiVersionsResponseKey, ...] = array(ApiVersionsResponseKey)

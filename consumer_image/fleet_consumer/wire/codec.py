@@ -26,13 +26,15 @@ WriteStep = Callable[[bytearray, Any], None]
 """Appends some fields of a structure."""
 
 
-def decode(cls: Any, version: int, flexible: bool, data: bytes) -> tuple[Any, int]:
+def decode(cls: Any, version: int, flexible: bool, data: bytes, units: int) -> tuple[Any, int]:
     """Read one structure from the start of `data`; returns it and the position after it.
 
+    `units` bounds the elements of all its arrays together (`primitives.allowance`).
     Raises MalformedMessage, and nothing else, whatever the data.
     """
     try:
-        return structure_reader(cls, version, flexible)(data, 0)
+        with primitives.allowance(units):
+            return structure_reader(cls, version, flexible)(data, 0)
     except MalformedMessage as error:
         raise MalformedMessage(f"{cls.__name__} version {version}: {error}") from None
     except (IndexError, struct.error) as error:

@@ -7,6 +7,7 @@ The broker never reads them; members of other libraries do. A blob starts with i
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import ClassVar, Final, TypeVar
 
 from fleet_consumer.wire.failures import MalformedMessage
@@ -75,6 +76,20 @@ def encode_assignment(assignment: ConsumerProtocolAssignment, version: int) -> b
 def decode_assignment(data: bytes) -> ConsumerProtocolAssignment:
     """Read the blob of an assignment of any version. Raises MalformedMessage, whatever the bytes."""
     return _decode(ConsumerProtocolAssignment, data)
+
+
+def partitions_by_topic(listed: Iterable[ConsumerProtocolTopicPartitions]) -> dict[str, tuple[int, ...]]:
+    """The partition numbers of each topic, each once. A list by another library may name a topic several times."""
+    numbers: dict[str, tuple[int, ...]] = {}
+    repeated: dict[str, dict[int, None]] = {}
+    for entry in listed:
+        if entry.topic not in numbers and len(set(entry.partitions)) == len(entry.partitions):
+            numbers[entry.topic] = entry.partitions
+        else:
+            merged = repeated.setdefault(entry.topic, dict.fromkeys(numbers.get(entry.topic, ())))
+            merged.update(dict.fromkeys(entry.partitions))
+            numbers.setdefault(entry.topic, ())
+    return numbers | {topic: tuple(merged) for topic, merged in repeated.items()}
 
 
 def _decode(cls: type[MessageT], data: bytes) -> MessageT:

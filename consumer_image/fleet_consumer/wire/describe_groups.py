@@ -42,6 +42,7 @@ class DescribeGroupsResponse(Response):
     MIN_VERSION: ClassVar[int] = 0
     MAX_VERSION: ClassVar[int] = 6
     FLEXIBLE_FROM: ClassVar[int | None] = 5
+    BYTES_MAX: ClassVar[int] = 64 * 1024 * 1024
 
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     groups: tuple[DescribedGroup, ...] = array(DescribedGroup)

@@ -16,6 +16,7 @@ class HeartbeatResponse(Response):
     MIN_VERSION: ClassVar[int] = 0
     MAX_VERSION: ClassVar[int] = 4
     FLEXIBLE_FROM: ClassVar[int | None] = 4
+    BYTES_MAX: ClassVar[int] = 64 * 1024
 
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     error_code: int = int16()

@@ -28,6 +28,7 @@ class JoinGroupResponse(Response):
     MIN_VERSION: ClassVar[int] = 0
     MAX_VERSION: ClassVar[int] = 9
     FLEXIBLE_FROM: ClassVar[int | None] = 6
+    BYTES_MAX: ClassVar[int] = 64 * 1024 * 1024
 
     throttle_time_ms: int = int32(since=2, default=0, ignorable=True)
     error_code: int = int16()

@@ -26,6 +26,7 @@ class ListGroupsResponse(Response):
     MIN_VERSION: ClassVar[int] = 0
     MAX_VERSION: ClassVar[int] = 5
     FLEXIBLE_FROM: ClassVar[int | None] = 3
+    BYTES_MAX: ClassVar[int] = 32 * 1024 * 1024
 
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     error_code: int = int16()

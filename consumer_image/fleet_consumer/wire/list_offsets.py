@@ -43,6 +43,7 @@ class ListOffsetsResponse(Response):
     MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 8
     FLEXIBLE_FROM: ClassVar[int | None] = 6
+    BYTES_MAX: ClassVar[int] = 32 * 1024 * 1024
 
     throttle_time_ms: int = int32(since=2, default=0, ignorable=True)
     topics: tuple[ListOffsetsTopicResponse, ...] = array(ListOffsetsTopicResponse)

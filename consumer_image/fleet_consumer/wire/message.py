@@ -10,6 +10,9 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from fleet_consumer.wire import codec
 from fleet_consumer.wire.failures import MalformedMessage, UnencodableMessage
 
+BYTES_PER_UNIT = 4
+"""A number takes at least so much of an array; partitions, topics and members, which count as four, sixteen."""
+
 
 class Message:
     """A top-level structure with versions of its own."""
@@ -20,6 +23,10 @@ class Message:
     MAX_VERSION: ClassVar[int]
     FLEXIBLE_FROM: ClassVar[int | None] = None
     """The first version in the flexible encoding (KIP-482); None when there is none."""
+
+    BYTES_MAX: ClassVar[int] = 16 * 1024 * 1024
+    """The longest such message that is taken, and for every `BYTES_PER_UNIT` of it one element of an array: so much
+    memory a hostile peer may cost. Wide enough for the largest clusters."""
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
@@ -51,7 +58,9 @@ class Message:
         if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
             raise MalformedMessage(f"{cls.__name__} has versions {cls.MIN_VERSION} to {cls.MAX_VERSION}, not {version}")
         message: Any
-        message, end = codec.decode(cls, version, cls.is_flexible(version), bytes(buffer))
+        message, end = codec.decode(
+            cls, version, cls.is_flexible(version), bytes(buffer), cls.BYTES_MAX // BYTES_PER_UNIT
+        )
         return message, end
 
 
@@ -82,6 +91,11 @@ class Request(Message, Generic[ResponseT_co]):
         cls.MIN_VERSION = cls.RESPONSE.MIN_VERSION
         cls.MAX_VERSION = cls.RESPONSE.MAX_VERSION
         cls.FLEXIBLE_FROM = cls.RESPONSE.FLEXIBLE_FROM
+
+    @property
+    def version_max(self) -> int:
+        """The highest version that can carry this very request."""
+        return self.MAX_VERSION
 
     @classmethod
     def decode_response(cls, version: int, buffer: bytes | bytearray | memoryview) -> Response:

@@ -55,6 +55,7 @@ class MetadataResponse(Response):
     MIN_VERSION: ClassVar[int] = 0
     MAX_VERSION: ClassVar[int] = 12
     FLEXIBLE_FROM: ClassVar[int | None] = 9
+    BYTES_MAX: ClassVar[int] = 32 * 1024 * 1024
 
     throttle_time_ms: int = int32(since=3, default=0, ignorable=True)
     brokers: tuple[MetadataResponseBroker, ...] = array(MetadataResponseBroker)

@@ -1,11 +1,19 @@
-"""OffsetCommit (key 8): store a group's positions. Version 10, with topic ids, is not spoken."""
+"""OffsetCommit (key 8): store a group's positions.
+
+Topics go by name up to version 9 and by id from version 10 on (KIP-848, Kafka 4.1). A position that is committed by id
+cannot end up in another topic that has taken over the name; the broker refuses it with UNKNOWN_TOPIC_ID.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+from uuid import UUID
 
 from fleet_consumer.wire.message import Request, Response
-from fleet_consumer.wire.schema import array, int16, int32, int64, string, structure
+from fleet_consumer.wire.schema import ZERO_UUID, array, int16, int32, int64, string, structure, uuid
+
+LAST_BY_NAME: Final = 9
+"""The last version in which topics go by name."""
 
 
 @structure
@@ -18,9 +26,10 @@ class OffsetCommitResponsePartition:
 
 @structure
 class OffsetCommitResponseTopic:
-    """One topic's results."""
+    """One topic's results, under what the request called it."""
 
-    name: str = string()
+    name: str = string(until=LAST_BY_NAME, default="", ignorable=True)
+    topic_id: UUID = uuid(since=LAST_BY_NAME + 1, default=ZERO_UUID, ignorable=True)
     partitions: tuple[OffsetCommitResponsePartition, ...] = array(OffsetCommitResponsePartition)
 
 
@@ -30,8 +39,9 @@ class OffsetCommitResponse(Response):
 
     API_KEY: ClassVar[int] = 8
     MIN_VERSION: ClassVar[int] = 2
-    MAX_VERSION: ClassVar[int] = 9
+    MAX_VERSION: ClassVar[int] = 10
     FLEXIBLE_FROM: ClassVar[int | None] = 8
+    BYTES_MAX: ClassVar[int] = 32 * 1024 * 1024
 
     throttle_time_ms: int = int32(since=3, default=0, ignorable=True)
     topics: tuple[OffsetCommitResponseTopic, ...] = array(OffsetCommitResponseTopic)
@@ -49,9 +59,10 @@ class OffsetCommitRequestPartition:
 
 @structure
 class OffsetCommitRequestTopic:
-    """One topic's positions."""
+    """One topic's positions. With both name and id it fits every version."""
 
-    name: str = string()
+    name: str = string(until=LAST_BY_NAME, default="", ignorable=True)
+    topic_id: UUID = uuid(since=LAST_BY_NAME + 1, default=ZERO_UUID, ignorable=True)
     partitions: tuple[OffsetCommitRequestPartition, ...] = array(OffsetCommitRequestPartition)
 
 
@@ -67,3 +78,9 @@ class OffsetCommitRequest(Request[OffsetCommitResponse]):
     group_instance_id: str | None = string(since=7, default=None, nullable_since=7)
     retention_time_ms: int = int64(until=4, default=-1, ignorable=True)
     topics: tuple[OffsetCommitRequestTopic, ...] = array(OffsetCommitRequestTopic)
+
+    @property
+    def version_max(self) -> int:
+        """The newest version, or the last one with names while the id of a topic is not known."""
+        by_id = all(topic.topic_id != ZERO_UUID for topic in self.topics)
+        return self.MAX_VERSION if by_id else LAST_BY_NAME

@@ -66,6 +66,7 @@ class OffsetFetchResponse(Response):
     MIN_VERSION: ClassVar[int] = 1
     MAX_VERSION: ClassVar[int] = 9
     FLEXIBLE_FROM: ClassVar[int | None] = 6
+    BYTES_MAX: ClassVar[int] = 32 * 1024 * 1024
 
     throttle_time_ms: int = int32(since=3, default=0, ignorable=True)
     topics: tuple[OffsetFetchResponseTopic, ...] = array(OffsetFetchResponseTopic, until=7, default=())

@@ -8,7 +8,9 @@ no reader allocates more than the data it was given could fill.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final
 
 from fleet_consumer.wire.failures import MalformedMessage, UnencodableMessage
@@ -22,14 +24,30 @@ ARRAY_ELEMENTS_MAX: Final = 1_000_000
 TAGGED_FIELDS_MAX: Final = 10_000
 """Brokers since Kafka 4.4 refuse more tagged fields in one structure."""
 
+STRUCTURE_COST: Final = 4
+"""What an element of an array costs of its message's allowance, when it is more than a number."""
+
 STRING_BYTES_MAX: Final = 0x7FFF
 """A string's length was an int16 at first; Kafka kept that limit in the flexible encoding."""
 
 VARINT_BYTES_MAX: Final = 5
 """An unsigned 32-bit number takes at most five groups of seven bits."""
 
+# What the message that is being read may still make of elements. Three bytes can be a structure of seventy in memory.
+_allowance: Final[ContextVar[list[int]]] = ContextVar("allowance")
+
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
+
+
+@contextmanager
+def allowance(units: int) -> Iterator[None]:
+    """Within this, arrays may have so many elements altogether: numbers count once, others `STRUCTURE_COST` times."""
+    token = _allowance.set([units])
+    try:
+        yield
+    finally:
+        _allowance.reset(token)
 
 
 def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
@@ -177,7 +195,7 @@ def array_reader(read_length: Reader, nullable: bool, read_item: Reader) -> Read
         count, pos = read_length(data, pos)
         if count == -1 and nullable:
             return None, pos
-        check_count(data, pos, count)
+        check_count(data, pos, count, STRUCTURE_COST)
         items = []
         for _ in range(count):
             item, pos = read_item(data, pos)
@@ -195,17 +213,22 @@ def number_array_reader(read_length: Reader, nullable: bool, code: str) -> Reade
         count, pos = read_length(data, pos)
         if count == -1 and nullable:
             return None, pos
-        check_count(data, pos, count)
+        check_count(data, pos, count, 1)
         end = span(data, pos, count * width)
         return struct.unpack_from(f">{count}{code}", data, pos), end
 
     return read
 
 
-def check_count(data: bytes, pos: int, count: int) -> None:
-    """Refuse an array that is too long for Kafka or, at a byte or more for each element, for the data at hand."""
+def check_count(data: bytes, pos: int, count: int, cost: int) -> None:
+    """Refuse an array that is too long: for Kafka, for the data at hand at a byte or more for each element, or, with
+    all arrays before it, for its message."""
     if count < 0 or count > ARRAY_ELEMENTS_MAX or count > len(data) - pos:
         raise MalformedMessage(f"array of {count} elements at byte {pos}, but {len(data) - pos} bytes remain")
+    left = _allowance.get()
+    left[0] -= count * cost
+    if left[0] < 0:
+        raise MalformedMessage(f"array of {count} elements at byte {pos}: more in all than such a message may have")
 
 
 def array_writer(write_length: Callable[[bytearray, int], None], nullable: bool, write_item: Writer) -> Writer:

@@ -16,6 +16,7 @@ class SaslAuthenticateResponse(Response):
     MIN_VERSION: ClassVar[int] = 0
     MAX_VERSION: ClassVar[int] = 2
     FLEXIBLE_FROM: ClassVar[int | None] = 2
+    BYTES_MAX: ClassVar[int] = 1024 * 1024
 
     error_code: int = int16()
     error_message: str | None = string(nullable_since=0)

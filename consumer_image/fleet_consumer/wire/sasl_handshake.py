@@ -15,6 +15,7 @@ class SaslHandshakeResponse(Response):
     API_KEY: ClassVar[int] = 17
     MIN_VERSION: ClassVar[int] = 0
     MAX_VERSION: ClassVar[int] = 1
+    BYTES_MAX: ClassVar[int] = 64 * 1024
 
     error_code: int = int16()
     mechanisms: tuple[str, ...] = array(STRING)

@@ -1,21 +1,23 @@
-"""The two brakes of a group with a retry policy: the main worker's own breaker, and that of retry workers, who follow.
+"""The brakes of a group with a retry policy: the main worker's own breaker, and that of retry workers, who follow.
 
-A main worker counts what succeeds and what fails (`retry.budget`) and tells of an open breaker by the mark in its
-commits. Retry workers read nothing but what failed before, so their own counts could not tell poison from an outage;
-they stop while any main worker of the group says so. Used by the consume loop's thread only, except `picture`.
+A main worker counts what succeeds and what fails (`retry.budget`) and marks its commits: open, or closed while records
+succeed. Retry workers read nothing but what failed before, so their own counts tell poison from an outage only badly:
+while main workers say anything they are believed, and only where these are silent a retry worker's own counts decide.
+Used by the consume loop's thread only, except `picture`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.retry.budget import Breaker, BreakerState
 from fleet_consumer.retry.policy import Budget, BudgetAction, Policies
 from fleet_consumer.worker.brake import BreakerPicture, Course, Pace
-from fleet_consumer.worker.breaker_mark import breaker_mark
+from fleet_consumer.worker.breaker_mark import Breakers, breaker_mark, closed_mark
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")
@@ -24,6 +26,16 @@ MARK_S: Final = 15.0
 """How long a mark counts: for so long retry workers stand still after a main worker has died with an open breaker."""
 RENEW_S: Final = 5.0
 """How long before its end a mark is renewed: enough for a commit that is tried again, and for who reads it."""
+WELL_S: Final = 5.0
+"""For so long after a success the breaker is marked as closed; what succeeded before says nothing of an outage now."""
+
+OWN_RECORDS_MAX: Final = 10
+"""Records after which a retry worker's own breaker may open, if the budget asks for more: it counts only while the main
+workers are silent, and each record more is an attempt more for nothing."""
+
+TRIAL_S: Final = 600.0
+"""How long retry workers stand still because of the main workers before they try for themselves."""
+
 PICTURE_S: Final = 1.0
 """How old what others see of a closed breaker may be."""
 
@@ -42,9 +54,11 @@ class BudgetBrake:
         self._breaker: Breaker | None = None
         self._credited = 0
         self._busy_at = clock.monotonic()
+        self._well_until = float("-inf")
         self._told = BreakerState.CLOSED
         self._since = clock.wall()
         self._renew_at = float("-inf")
+        self._marked_open = False
         self._picture_at = float("-inf")
         self.mark = ""
         self.picture: BreakerPicture | None = None
@@ -67,7 +81,7 @@ class BudgetBrake:
             state = breaker.state
         self._tell(breaker, state, now)
         pauses = breaker.budget.action is BudgetAction.PAUSE
-        self._renew_mark(breaker, now, wanted=pauses and state is not BreakerState.CLOSED)
+        self._renew_mark(breaker, state, now, wanted=pauses and (state is not BreakerState.CLOSED or self._well(now)))
         return PACES[state] if pauses else Pace.FULL
 
     def failed(self, succeeded: int) -> Course:
@@ -93,7 +107,14 @@ class BudgetBrake:
         self._breaker.budget = budget
         if news:
             self._breaker.succeeded(now, news)
+            self._well_until = now + WELL_S
         return self._breaker
+
+    def _well(self, now: float) -> bool:
+        """Whether records have just succeeded, and not too many of the others failed."""
+        breaker = self._breaker
+        assert breaker is not None, "there is a budget"
+        return now < self._well_until and breaker.failure_percent(now) <= breaker.budget.max_failure_percent
 
     def _tell(self, breaker: Breaker, state: BreakerState, now: float) -> None:
         if state is self._told and now < self._picture_at:
@@ -107,19 +128,26 @@ class BudgetBrake:
             self._told, self._since = state, self._clock.wall()
         self.picture = BreakerPicture(state.value, self._since, percent)
 
-    def _renew_mark(self, breaker: Breaker, now: float, *, wanted: bool) -> None:
+    def _renew_mark(self, breaker: Breaker, state: BreakerState, now: float, *, wanted: bool) -> None:
+        is_open = state is not BreakerState.CLOSED
         if not wanted:
-            self.mark, self._renew_at = "", float("-inf")
-        elif now >= self._renew_at:
+            # A closed one ends by itself, which spares a commit whenever records pause.
+            if self._marked_open:
+                self.mark = ""
+            self._marked_open, self._renew_at = False, float("-inf")
+        elif now >= self._renew_at or is_open is not self._marked_open:
             lasts_s = MARK_S + (0.0 if breaker.until is None else max(0.0, breaker.until - now))
-            self._renew_at = now + lasts_s - RENEW_S
-            self.mark = breaker_mark(int((self._clock.wall() + lasts_s) * 1000))
+            self._marked_open, self._renew_at = is_open, now + lasts_s - RENEW_S
+            until_ms = int((self._clock.wall() + lasts_s) * 1000)
+            self.mark = breaker_mark(until_ms) if is_open else closed_mark(until_ms)
 
 
 class FollowingBrake:
-    """A retry worker's: it stands still while a main worker's breaker is open, and uses up no attempt meanwhile.
+    """A retry worker's: it stands still while the main workers' breakers are open, and goes on while they are closed.
 
-    `open_until` tells until when that is, in seconds of the wall clock; `follow` is told whether anybody wants to know.
+    While nothing is heard of them its own breaker decides, by what it handles itself: beside a topic that has become
+    quiet nobody else would find out. It begins with single records after the main workers' breakers were open, and so
+    it does when these have been open for very long, because a few bad workers must not stop retries without end.
     """
 
     mark = ""
@@ -127,35 +155,82 @@ class FollowingBrake:
     def __init__(
         self,
         policies: Callable[[], Policies | None],
-        open_until: Callable[[], float],
+        breakers: Callable[[], Breakers],
         follow: Callable[[bool], None],
         clock: Clock,
     ) -> None:
         self._policies = policies
-        self._open_until = open_until
+        self._breakers = breakers
         self._follow = follow
         self._clock = clock
+        self._breaker: Breaker | None = None
+        self._credited = 0
+        self._stopped_at: float | None = None
+        self._busy_at = clock.monotonic()
         self.picture: BreakerPicture | None = None
 
     def pace(self, succeeded: int, *, idle: bool) -> Pace:
-        """Stop or full speed: what may be tried is for the main workers to find out."""
-        budget = _budget(self._policies())
-        follows = budget is not None and budget.action is BudgetAction.PAUSE
-        self._follow(follows)
-        stopped = self._stopped()
-        state = BreakerState.OPEN if stopped else BreakerState.CLOSED
-        if not follows:
-            self.picture = None
-        elif self.picture is None or self.picture.state != state.value:
-            self.picture = BreakerPicture(state.value, self._clock.wall(), 0)
-        return Pace.STOP if stopped else Pace.FULL
+        """As the main workers say, or as fast as its own breaker allows."""
+        breaker, now = self._current(succeeded), self._clock.monotonic()
+        self._follow(breaker is not None)
+        if breaker is None:
+            self._stopped_at, self.picture = None, None
+            return Pace.FULL
+        state = BreakerState.OPEN if self._is_stopped(breaker, now) else breaker.look(now)
+        if not idle or state is not BreakerState.HALF_OPEN:
+            self._busy_at = now
+        # Half open with nothing to try is how it rests: the next record is a trial, and nobody needs to know.
+        rests = state is BreakerState.HALF_OPEN and now - self._busy_at >= breaker.budget.cooldown_s
+        self._show(BreakerState.CLOSED if rests else state, breaker.failure_percent(now))
+        return PACES[state]
 
     def failed(self, succeeded: int) -> Course:
-        """It stays if the failure may be the outage's."""
-        return Course.STAY if self._stopped() else Course.ON
+        """It stays if the failure may be an outage's."""
+        breaker, now = self._current(succeeded), self._clock.monotonic()
+        if breaker is None:
+            return Course.ON
+        if self._is_stopped(breaker, now):
+            return Course.STAY
+        if self._is_vouched() or breaker.failed(now) is BreakerState.CLOSED or breaker.makes_way:
+            return Course.ON
+        return Course.STAY
 
-    def _stopped(self) -> bool:
-        return self._open_until() > self._clock.wall()
+    def _is_stopped(self, breaker: Breaker, now: float) -> bool:
+        """Whether the main workers' breakers are open, and not yet for too long."""
+        if self._breakers().open_until <= self._clock.wall():
+            self._stopped_at = None
+            return False
+        if self._stopped_at is None:
+            self._stopped_at = now
+        if now - self._stopped_at >= TRIAL_S:
+            return False
+        breaker.doubt(now)
+        return True
+
+    def _is_vouched(self) -> bool:
+        return self._breakers().closed_until > self._clock.wall()
+
+    def _current(self, succeeded: int) -> Breaker | None:
+        """Its own breaker under the policy as it is now; a new one as long as the main workers' are closed."""
+        budget = _budget(self._policies())
+        news, self._credited = succeeded - self._credited, succeeded
+        if budget is None or budget.action is not BudgetAction.PAUSE:
+            self._breaker = None
+            return None
+        now = self._clock.monotonic()
+        own = replace(budget, min_records=min(budget.min_records, OWN_RECORDS_MAX))
+        if self._breaker is None or self._is_vouched():
+            self._breaker = Breaker(own, now)
+        elif news:
+            self._breaker.succeeded(now, news)
+        self._breaker.budget = own
+        return self._breaker
+
+    def _show(self, state: BreakerState, percent: int) -> None:
+        if self.picture is None or self.picture.state != state.value:
+            if self.picture is not None and BreakerState.CLOSED.value in (self.picture.state, state.value):
+                LOG.warning("the breaker is %s", state.value.lower(), extra=fields(failurePercent=percent))
+            self.picture = BreakerPicture(state.value, self._clock.wall(), percent)
 
 
 def _budget(policies: Policies | None) -> Budget | None:

@@ -1,8 +1,8 @@
-"""Watching, from a retry worker, whether a main worker of the group has opened its breaker.
+"""A retry worker's view of the main workers' breakers.
 
 A thread of its own asks the coordinator for the main group's commits about once a second, over its own connection:
 the consumer's connections carry heartbeats that must not wait behind this, and belong to another group. What it
-learns is a point in time that the consume loop reads whenever it likes. It never decides anything itself.
+learns are points in time that the consume loop reads whenever it likes. It never decides anything itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode, KafkaError
 from fleet_consumer.wire.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
-from fleet_consumer.worker.breaker_mark import OPEN_LIMIT_S, read_mark
+from fleet_consumer.worker.breaker_mark import CLOSED_LIMIT_S, OPEN_LIMIT_S, Breakers, read_closed_mark, read_mark
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")
@@ -31,24 +31,37 @@ ANSWER_TIMEOUT_S: Final = 3.0
 
 
 class Marks:
-    """What the commits' metadata comes to. Pure: times are wall-clock seconds.
+    """The marks in the commits' metadata. Pure: times are wall-clock seconds.
 
-    A mark counts from when it was first seen, for OPEN_LIMIT_S at most, however far ahead it points.
+    A mark counts from when it was first seen, for no longer than its limit, however far ahead it points.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[TopicPartition, tuple[int, float]] = {}
+        self._seen: dict[TopicPartition, tuple[bool, int, float]] = {}
 
-    def take(self, metadata: dict[TopicPartition, str], now: float) -> float:
-        """All commits of the group as they are now; until when some breaker is open, 0 where none is."""
+    def take(self, metadata: dict[TopicPartition, str], now: float) -> Breakers:
+        """All commits of the group as they are now.
+
+        The breakers are open where more partitions are marked so than closed: a single worker that cannot reach what
+        the others can says more of itself than of what records depend on. Partitions without a mark say nothing.
+        """
         before, self._seen = self._seen, {}
+        open_until: list[float] = []
+        closed_until: list[float] = []
         for partition, text in metadata.items():
-            until_ms = read_mark(text)
-            if until_ms is not None:
-                known = before.get(partition)
-                first = known[1] if known is not None and known[0] == until_ms else now
-                self._seen[partition] = (until_ms, first)
-        return max((min(until_ms / 1000, first + OPEN_LIMIT_S) for until_ms, first in self._seen.values()), default=0.0)
+            opened, closed = read_mark(text), read_closed_mark(text)
+            until_ms = closed if opened is None else opened
+            if until_ms is None:
+                continue
+            known = before.get(partition)
+            first = known[2] if known is not None and known[:2] == (opened is not None, until_ms) else now
+            self._seen[partition] = (opened is not None, until_ms, first)
+            until = min(until_ms / 1000, first + (CLOSED_LIMIT_S if opened is None else OPEN_LIMIT_S))
+            if until > now:
+                (closed_until if opened is None else open_until).append(until)
+        if len(open_until) > len(closed_until):
+            return Breakers(open_until=max(open_until))
+        return Breakers(closed_until=max(closed_until, default=0.0))
 
 
 class BreakerWatch:
@@ -62,7 +75,7 @@ class BreakerWatch:
         self._group_id = group_id
         self._clock = clock
         self._marks = Marks()
-        self._open_until = 0.0
+        self._breakers = Breakers()
         self._wanted = False
         self._closed = False
         self._news = threading.Event()
@@ -80,10 +93,9 @@ class BreakerWatch:
             self._wanted = wanted
             self._news.set()
 
-    def open_until(self) -> float:
-        """Wall-clock seconds until when a main worker's breaker is open, as last told; the past where none is. Any
-        thread."""
-        return self._open_until if self._wanted else 0.0
+    def breakers(self) -> Breakers:
+        """The main workers' breakers as last seen. Any thread."""
+        return self._breakers if self._wanted else Breakers()
 
     def close(self) -> None:
         """End the thread, within a few seconds. Idempotent."""
@@ -134,10 +146,11 @@ class BreakerWatch:
         request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=self._group_id, topics=None),))
         answer = client.call(coordinator, request, timeout_s=ANSWER_TIMEOUT_S)
         now = self._clock.wall()
-        until = self._marks.take(self._metadata(answer), now)
-        if self._open_until <= now < until:
-            LOG.info("a main worker's breaker is open", extra=fields(group=self._group_id, until=round(until, 3)))
-        self._open_until = until
+        breakers = self._marks.take(self._metadata(answer), now)
+        if self._breakers.open_until <= now < breakers.open_until:
+            until = round(breakers.open_until, 3)
+            LOG.info("the main workers' breakers are open", extra=fields(group=self._group_id, until=until))
+        self._breakers = breakers
 
     def _metadata(self, answer: OffsetFetchResponse) -> dict[TopicPartition, str]:
         """Every commit's metadata. Raises KafkaError for the first thing that the coordinator refuses."""

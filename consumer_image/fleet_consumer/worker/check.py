@@ -107,7 +107,7 @@ def examine(config: WorkerConfig, clock: Clock) -> CheckResult:
     except NetError as error:
         return CheckResult(_network_reason(error), str(error), EXIT_SURROUNDINGS)
     pattern = config.topic_pattern
-    topics = ", ".join(config.topics) if pattern is None else f"that match {pattern.pattern}"
+    topics = ", ".join(config.topics) if pattern is None else f"that match {pattern.text}"
     return CheckResult("CheckPassed", f"handler {config.handler.title} on topics {topics}", EXIT_PASSED)
 
 

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Final
 
-from fleet_consumer.worker import offsets_command, redrive_command
+from fleet_consumer.distribution import own_version
+from fleet_consumer.worker import failed_command, offsets_command, redrive_command
 from fleet_consumer.worker.local.options import EXAMPLES, add_local_options
 from fleet_consumer.worker.role import Role
+
+PACKAGES_OF_THE_EXTRA: Final = ("aiohttp", "prometheus_client", "re2")
+EXIT_SETTINGS: Final = 20
 
 DEFAULT_CONFIG: Final = "/etc/consumer-fleet/worker.json"
 
@@ -22,10 +26,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    try:
+        return _run_command(parser, options)
+    except ModuleNotFoundError as missing:
+        if missing.name not in PACKAGES_OF_THE_EXTRA:
+            raise
+        needs = f"fleet-consumer {options.command} needs the package {missing.name}, which the library alone does not"
+        print(f"PackageMissing: {needs}: pip install 'consumer-fleet[consumer]'", file=sys.stderr)
+        return EXIT_SETTINGS
+
+
+def _run_command(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if options.command == "check":
         return _check(options.config)
     if options.command == "offsets":
         return offsets_command.run(options)
+    if options.command == "failed":
+        return failed_command.run(options)
     if options.command == "redrive":
         return redrive_command.run(options)
     if options.local is not None:
@@ -39,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fleet-consumer", description="A worker of a Consumer Fleet.")
-    parser.add_argument("--version", action="version", version=f"fleet-consumer {version('consumer-fleet')}")
+    parser.add_argument("--version", action="version", version=f"fleet-consumer {own_version()}")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser(
         "run",
@@ -64,6 +81,14 @@ def _parser() -> argparse.ArgumentParser:
         "be mended, 21 the surroundings (brokers, credentials, topics).",
     )
     offsets_command.add_options(commands.add_parser("offsets", help="show what a group has committed"))
+    failed = commands.add_parser(
+        "failed",
+        help="look into a group's failed records",
+        description="Look into a group's failed topic. Joins no group, commits nothing, changes nothing.",
+        epilog=failed_command.EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    failed_command.add_options(failed)
     redrive = commands.add_parser(
         "redrive",
         help="put failed records back for their group, once each",

@@ -12,6 +12,9 @@ What leaves with its partition: waiting records are forgotten, except those belo
 still as long as there is time, because everything from the first unfinished record on would be repeated by the next
 owner. What comes back for a partition that is gone meanwhile moves nothing: it is recognised by its progress object.
 
+A partition that asks for care (`caution`) is handed out in parts, and while one of them is in hand, nothing else is:
+should the process die, it is known with which records. Its runs wait aside; other records take turns with them.
+
 Under a brake nothing new begins. A record that comes back failed and has to stay is parked: unfinished, its key's lane
 still taken, so that those behind it wait; it is the first to be handled again when the brake lets one through.
 """
@@ -20,11 +23,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from fleet_consumer.fetch.records import Run
+from fleet_consumer.fetch.fetched import as_read
+from fleet_consumer.fetch.records import Records, Run
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.worker.brake import Pace
@@ -32,7 +36,7 @@ from fleet_consumer.worker.crew import Crew
 from fleet_consumer.worker.lanes import Lanes
 from fleet_consumer.worker.loop import POLL_TIMEOUT_S, ConsumeLoop
 from fleet_consumer.worker.outbox import Outgoing
-from fleet_consumer.worker.pauses import WINDOW_FULL
+from fleet_consumer.worker.pauses import SUSPECT, WINDOW_FULL
 from fleet_consumer.worker.progress import PartitionProgress, Unfinished
 from fleet_consumer.worker.stats import DONE
 
@@ -61,7 +65,8 @@ class Concurrency:
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """Records that are handled together, with what their handling is to move."""
+    """Records that are handled together, with what their handling is to move. `rest` is what stood behind them in one
+    batch, and goes on in their lane when they have come back."""
 
     topic_partition: TopicPartition
     partition: PartitionProgress[Outgoing]
@@ -69,16 +74,27 @@ class _Work:
     lane: Lane | None
     report: Callable[[_Work, Sequence[Result], float], None]
     records: list[Record] = field(default_factory=list)
+    rest: _Work | None = None
 
     def done(self, results: Sequence[Result], seconds: float) -> None:
         self.report(self, results, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """A part of a partition that is in hand by itself."""
+
+    topic_partition: TopicPartition
+    partition: PartitionProgress[Outgoing]
+    count: int
+    began: float
 
 
 class ConcurrentLoop(ConsumeLoop):
     """A consume loop with a crew. `crew` is started by its owner; everything else is as in `ConsumeLoop`."""
 
     def __init__(self, *, crew: Crew, concurrency: Concurrency, **parts: Any) -> None:
-        super().__init__(**parts)
+        super().__init__(at_once=concurrency.poll_max if concurrency.batch else crew.size, **parts)
         self._crew = crew
         self._concurrency = concurrency
         self._lanes: Lanes[Lane, _Work] = Lanes()
@@ -90,6 +106,10 @@ class ConcurrentLoop(ConsumeLoop):
         self._rung = False
         self._open_writes = False
         self._in_flight = 0
+        self._aside: dict[TopicPartition, list[Record]] = {}
+        self._alone: _Alone | None = None
+        self._alone_waiting: deque[_Work] = deque()
+        self._turn_of_others = False
 
     @property
     def in_flight(self) -> int:
@@ -120,15 +140,20 @@ class ConcurrentLoop(ConsumeLoop):
     def _turn(self, room: int) -> None:
         before = self._clock.monotonic()
         self._match_pace()
-        runs = self._receive(self._limit(room))
+        records = self._receive(self._limit(room))
         self._stats.poll_wait_seconds += self._clock.monotonic() - before
-        for run in runs:
-            self._note_run(run)
+        self._note(records)
+        runs = self._readings.admit(records.runs, self.progress.partitions)
         runs = self._intake.admit(runs, self.progress.partitions)
-        self._idle = not runs and not self._in_flight and not self._parked
-        for run in runs:
-            if not self.stopping:
+        self._idle = not runs and not self._in_flight and not self._parked and not self._aside
+        if self._notes.unwritten:
+            runs = self._noted(runs)
+        careful, runs = self._apart(runs)
+        if not self.stopping:
+            for run in runs:
                 self._take_up(run)
+            for run in careful:
+                self._put_aside(run)
         self._stats.batches += bool(runs)
         wrote = self._take_back()
         if self._consumer.holds_session():
@@ -139,7 +164,7 @@ class ConcurrentLoop(ConsumeLoop):
         self._commit_if_due()
         self.beat_at = self._clock.monotonic()
 
-    def _receive(self, limit: int) -> list[Run]:
+    def _receive(self, limit: int) -> Records:
         """Records that are there, or else a wait for whatever comes first.
 
         A poll that waits for records may hear of the crew a little late; one that takes none hears at once, but not of
@@ -149,11 +174,11 @@ class ConcurrentLoop(ConsumeLoop):
         wait_s = self._intake.before_poll(self.progress.partitions, POLL_TIMEOUT_S)
         if not self._in_flight:
             return self._poll(min(SHORT_POLL_S, wait_s) if self._open_writes else wait_s, max_records=limit)
-        runs = self._poll(0.0, max_records=limit) if limit else []
-        if not runs and not self._came_back:
+        records = self._poll(0.0, max_records=limit) if limit else Records([])
+        if not records and not records.gaps and not self._came_back:
             idle = self._open_writes or self._out < self._hands()
             self._poll(min(SHORT_POLL_S, wait_s) if idle else wait_s, max_records=0)
-        return runs
+        return records
 
     def _limit(self, room: int) -> int:
         if self._pace is Pace.PROBE:
@@ -165,33 +190,125 @@ class ConcurrentLoop(ConsumeLoop):
         return {Pace.FULL: self._crew.size, Pace.PROBE: 1, Pace.STOP: 0}[self._pace]
 
     def _take_up(self, run: Run) -> None:
-        """From now on these records are ours to finish; their bytes are kept as they were read."""
-        topic_partition = run.topic_partition
-        partition = self.progress.partitions[topic_partition]
+        """From now on these records are ours to finish; each is kept as it was read, and its handler has its own."""
+        partition = self.progress.partitions[run.topic_partition]
+        for work in self._works(run.topic_partition, partition, run.records):
+            self._lanes.add(work.lane, work)
+
+    def _works(
+        self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing], records: Sequence[Record]
+    ) -> list[_Work]:
         works: list[_Work] = []
-        present, count = self._intake.present, 0
-        for record in run.records:
+        present = self._intake.present
+        for record in records:
             shown = record if present is None else present(record)
             if shown is None:
                 continue  # a copy: whatever stands before it is finished first all the same
-            count += 1
-            # The assignment fills a fetched record: what several threads look at may not change its class meanwhile.
-            key = record.key = record.key
-            entry = Unfinished[Outgoing](record, key, record.value, DONE, [], handled=False)
+            self._in_flight += 1
+            read = as_read(record)
+            entry = Unfinished[Outgoing](read, DONE, [], handled=False)
             partition.unfinished.append(entry)
             if self._concurrency.batch and works:
                 works[0].entries.append(entry)
                 works[0].records.append(shown)
             else:
-                lane = topic_partition if self._concurrency.batch else _lane(topic_partition, key)
+                lane = topic_partition if self._concurrency.batch else _lane(topic_partition, read.key)
                 works.append(_Work(topic_partition, partition, [entry], lane, self._report, [shown]))
-        for work in works:
-            self._lanes.add(work.lane, work)
-        last = run.records[-1]
+        last = as_read(records[-1])
         partition.handled(last.offset, last.leader_epoch)
-        self._in_flight += count
+        return works
+
+    def _put_aside(self, run: Run) -> None:
+        """A run that asks for care waits for its turns; its partition is not read meanwhile."""
+        if run.topic_partition in self.progress.partitions:
+            self._aside.setdefault(run.topic_partition, []).extend(run.records)
+            self._pauses.pause(run.topic_partition, SUSPECT)
+
+    def _others_may_go(self) -> bool:
+        """See to what waits aside; False while it has to be in hand alone, or waits for the others' end."""
+        if self._alone is not None:
+            self._issue_alone()
+            if self._out or self._alone_waiting:
+                return False
+            self._come_back_alone(self._alone)
+        if not self._aside or self.stopping or self._pace is Pace.STOP:
+            return True
+        if self._turn_of_others:
+            self._turn_of_others = False
+            return True
+        if self._out:
+            return False
+        partitions = self.progress.partitions
+        topic_partition = min(self._aside, key=lambda each: self._notes.deaths(partitions[each]))
+        if partitions[topic_partition].unfinished:
+            return True  # what it has written is not acknowledged yet
+        if not self._hand_out_alone(topic_partition, partitions[topic_partition]):
+            return True
+        self._issue_alone()
+        return False
+
+    def _issue_alone(self) -> None:
+        while self._alone_waiting and self._out < self._hands():
+            work = self._alone_waiting.popleft()
+            self._begun[work.partition] = work.entries[-1].record.offset
+            self._out += 1
+            self._crew.give(work)
+
+    def _hand_out_alone(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing]) -> bool:
+        """Begin with the next part of what waits aside; whether any of it is in hand now."""
+        records = self._aside[topic_partition]
+        most = (
+            1 if self._pace is Pace.PROBE else len(records) if self._concurrency.batch else self._side_by_side(records)
+        )
+        count, error = self._notes.take(topic_partition, partition, records[:most])
+        if not count:
+            return False
+        works = self._works(topic_partition, partition, records[:count])
+        del records[:count]
+        self._alone = _Alone(topic_partition, partition, count, self._clock.monotonic())
+        for work in works:
+            # Without a lane: nothing of their partition is anywhere else, and no two of them have one key.
+            work.lane = None
+            if error is None:
+                self._alone_waiting.append(work)
+            else:
+                self._out += 1
+                work.done([Result(error=error)] * len(work.entries), 0.0)
+        return True
+
+    def _alone_parts(self, partitions: Collection[PartitionProgress[Outgoing]]) -> list[_Work]:
+        """Take back what waits for a hand in a part of one of these partitions."""
+        gone = [work for work in self._alone_waiting if work.partition in partitions]
+        if gone:
+            self._alone_waiting.clear()  # all of them are of one partition
+        return gone
+
+    def _side_by_side(self, records: Sequence[Record]) -> int:
+        """How many of the first of these may be in hand in any order: one of each key."""
+        keys = set[Any]()
+        for count, record in enumerate(records):
+            if (key := as_read(record).key) is not None and key in keys:
+                return count
+            keys.add(key)
+        return len(records)
+
+    def _come_back_alone(self, alone: _Alone) -> None:
+        self._alone, self._turn_of_others = None, True
+        topic_partition, partition = alone.topic_partition, alone.partition
+        if not self._owns(topic_partition, partition):
+            return
+        self._notes.came_back(topic_partition, partition, alone.count, self._clock.monotonic() - alone.began)
+        records = self._aside.get(topic_partition, [])
+        if topic_partition not in self._notes.careful or not records:
+            self._aside.pop(topic_partition, None)
+            self._pauses.resume(topic_partition, SUSPECT)
+            if records:
+                self._take_up(Run(topic_partition, records))
+            self._commit_at = self._clock.monotonic()
 
     def _issue(self) -> None:
+        if (self._aside or self._alone is not None) and not self._others_may_go():
+            return
         hands = self._hands()
         while self._parked and self._out < hands:
             self._out += 1
@@ -245,6 +362,8 @@ class ConcurrentLoop(ConsumeLoop):
                 wrote = wrote or bool(entry.writes)
             if staying:
                 self._park(work, staying)
+            elif work.rest is not None:
+                self._parked.appendleft(work.rest)
             else:
                 self._lanes.done(work.lane)
             if staying or self._pace is Pace.PROBE:
@@ -253,8 +372,9 @@ class ConcurrentLoop(ConsumeLoop):
 
     def _park(self, work: _Work, entries: list[Unfinished[Outgoing]]) -> None:
         """These are handled again later, as they were read, whatever decoding and their handler have made of them."""
-        as_read = (replace(entry.record, key=entry.key, value=entry.value) for entry in entries)
-        records = [self._intake.retell(record) for record in as_read]
+        records = [self._intake.retell(as_read(entry.record)) for entry in entries]
+        if work.rest is not None:
+            entries, records = entries + work.rest.entries, records + work.rest.records
         again = _Work(work.topic_partition, work.partition, entries, work.lane, self._report, records)
         if self._pace is Pace.PROBE:
             self._parked.appendleft(again)
@@ -262,14 +382,14 @@ class ConcurrentLoop(ConsumeLoop):
             self._parked.append(again)
 
     def _from_parked(self) -> _Work:
-        """What was parked first; where one record at a time is let through, only its first one. The lane stays with
-        the others then: they go on after that one, for nothing else does before it has succeeded."""
+        """What was parked first; where one record at a time is let through, only its first one. The others wait for
+        that one in its lane, whatever the pace is by then."""
         work = self._parked.popleft()
         if self._pace is Pace.PROBE and len(work.entries) > 1:
-            first = _Work(work.topic_partition, work.partition, [work.entries.pop(0)], None, self._report)
-            first.records.append(work.records.pop(0))
-            self._parked.appendleft(work)
-            work = first
+            rest = _Work(
+                work.topic_partition, work.partition, work.entries[1:], work.lane, self._report, work.records[1:]
+            )
+            work = replace(work, entries=work.entries[:1], records=work.records[:1], rest=rest)
         self._in_flight += len(work.entries)
         return work
 
@@ -282,6 +402,9 @@ class ConcurrentLoop(ConsumeLoop):
                 self._pauses.pause(topic_partition, WINDOW_FULL)
             elif full and behind <= window // 2:
                 self._pauses.resume(topic_partition, WINDOW_FULL)
+
+    def _in_hands(self, partition: PartitionProgress[Outgoing]) -> bool:
+        return any(not each.handled for each in partition.unfinished)
 
     def _finish(self, going: Mapping[TopicPartition, PartitionProgress[Outgoing]], timeout_s: float) -> None:
         """Inside a rebalance or a close: let what has begun come back, then see its writes through."""
@@ -302,12 +425,14 @@ class ConcurrentLoop(ConsumeLoop):
 
     def _forget_waiting(self, going: Mapping[TopicPartition, Any] | Sequence[TopicPartition]) -> None:
         """Drop what nobody has begun; kept is only what stands before a record that has begun."""
+        for topic_partition in going:
+            self._aside.pop(topic_partition, None)
         partitions = {self.progress.partitions[each] for each in going if each in self.progress.partitions}
 
         def unwanted(work: _Work) -> bool:
             return work.partition in partitions and work.entries[0].record.offset > self._begun.get(work.partition, -1)
 
-        gone = self._lanes.discard(unwanted)
+        gone = self._lanes.discard(unwanted) + self._alone_parts(partitions)
         self._in_flight -= sum(len(work.entries) for work in gone)
         dropped = {id(entry) for work in gone for entry in work.entries}
         for partition in partitions:
@@ -324,7 +449,9 @@ class ConcurrentLoop(ConsumeLoop):
         for work in [work for work in self._parked if work.partition in going]:
             self._parked.remove(work)
             self._lanes.done(work.lane)
-        gone = self._lanes.discard(lambda work: work.partition in going)
+        for topic_partition in partitions:
+            self._aside.pop(topic_partition, None)
+        gone = self._lanes.discard(lambda work: work.partition in going) + self._alone_parts(going)
         self._in_flight -= sum(len(work.entries) for work in gone)
         for partition in going:
             self._begun.pop(partition, None)

@@ -8,13 +8,14 @@ Nothing here reads files other than the one given, and no environment.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from fleet_consumer.brokers import Brokers, parse_brokers
+from fleet_consumer.consumer_settings import PAUSED_BYTES_MAX
+from fleet_consumer.patterns import Pattern
 from fleet_consumer.section import Section, SettingsInvalid
 
 VERSION: Final = 1
@@ -49,6 +50,8 @@ class HandlerConfig:
     decode_value: str
     outputs: tuple[str, ...]
     concurrency: int
+    error_text: bool = True
+    """Whether logs and headers may have what an error says. No part of worker.json: see `settings.with_environment`."""
 
     @property
     def title(self) -> str:
@@ -73,6 +76,8 @@ class ConsumerConfig:
     isolation_level: str
     commit_interval_seconds: int
     properties: Mapping[str, str]
+    paused_bytes_max: int = PAUSED_BYTES_MAX
+    """No part of worker.json: the pod's environment may set it (`settings.with_environment`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +97,7 @@ class WorkerConfig:
     group_id: str
     revision: str
     topics: tuple[str, ...]
-    topic_pattern: re.Pattern[str] | None
+    topic_pattern: Pattern | None
     brokers: Brokers
     handler: HandlerConfig
     consumer: ConsumerConfig
@@ -122,7 +127,7 @@ def parse_config(document: object) -> WorkerConfig:
     version = root.integer("version", 1)
     if version != VERSION:
         raise SettingsInvalid("version", f"is {version}; this worker reads {VERSION} only: use the image it came with")
-    pattern = root.pattern("topicPattern")
+    pattern = root.optional_pattern("topicPattern")
     config = WorkerConfig(
         namespace=root.text("namespace"),
         name=root.text("name"),

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
 from fleet_consumer.clock import Clock
+from fleet_consumer.handlers.forked import end_forked_child
 from fleet_consumer.handlers.hand import IN_HAND, Hand
 from fleet_consumer.handlers.performing import Performer, Result
 from fleet_consumer.record import Record
@@ -77,6 +79,7 @@ class ThreadCrew:
     def __init__(self, performer: Performer, size: int, clock: Clock) -> None:
         self._performer = performer
         self._clock = clock
+        self._pid = os.getpid()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._hands: dict[int, Hand] = {}
         self._threads = [
@@ -110,10 +113,15 @@ class ThreadCrew:
 
     def _work(self, number: int) -> None:
         while (job := self._jobs.get()) is not None:
-            hand, began = Hand(job.records, threading.get_ident()), self._clock.monotonic()
+            hand, began, count = Hand(job.records, threading.get_ident()), self._clock.monotonic(), len(job.records)
             self._hands[number] = hand
             IN_HAND.set(hand)
-            results = self._performer.perform(job.records)
+            try:
+                results = self._performer.perform(job.records)
+                end_forked_child(self._pid)
+            except BaseException as error:  # a thread that ends here would take its job with it
+                end_forked_child(self._pid, error)
+                results = [Result(error=error)] * count
             IN_HAND.set(None)
             self._hands.pop(number)
             job.done(results, self._clock.monotonic() - began)
@@ -129,6 +137,7 @@ class LoopCrew:
         self._performer = performer
         self._size = size
         self._clock = clock
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._hands: dict[Hand, asyncio.Task[None]] = {}
         self._thread = threading.Thread(target=self._run, name="handler-loop", daemon=True)
@@ -171,7 +180,8 @@ class LoopCrew:
 
     async def _cancel_all(self) -> None:
         tasks = list(self._hands.values())
-        for task in tasks:
+        for hand, task in self._hands.items():
+            hand.ended = True
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CANCEL_WAIT_S / 2)
@@ -181,10 +191,17 @@ class LoopCrew:
         self._hands[hand] = self._loop.create_task(self._perform(job, hand))
 
     async def _perform(self, job: Job, hand: Hand) -> None:
-        began = self._clock.monotonic()
+        began, count = self._clock.monotonic(), len(job.records)
         IN_HAND.set(hand)
         try:
             results = await self._performer.perform_async(job.records)
+            end_forked_child(self._pid)
+        except BaseException as error:
+            end_forked_child(self._pid, error)
+            # Unless we ended the call, whoever waits for the job must hear of its end: its lane stands still till then.
+            if hand.ended:
+                raise
+            results = [Result(error=error)] * count
         finally:
             # Empty before anybody hears of the results: whoever counts hands then counts right.
             del self._hands[hand]

@@ -18,15 +18,18 @@ EXIT_HUNG: Final = 75
 """A handler hung: past the poll interval, or past the drain time."""
 
 OVER_THE_LIMIT: Final = "the handler did not answer within the poll interval; the membership is given up"
+SETUP_OVER_THE_LIMIT: Final = "the handler's setup did not return within the poll interval"
 NOT_DRAINED: Final = "the handler did not end within the drain time"
 
 TERMINATION_LOG: Final = Path("/dev/termination-log")
 
 
-def end_process(why: str, told: Mapping[str, object]) -> NoReturn:
+def end_process(why: str, told: Mapping[str, object], reason: str = "HandlerTimeout") -> NoReturn:
     """End the process although a thread of it hangs; what it has in hand is not committed, so nothing is lost."""
     LOG.critical(why, extra=fields(**told))
-    tell_termination(json.dumps({"ok": False, "reason": "HandlerTimeout", "message": f"{why}: {told}"}))
+    named = {key: told.get(f"read{key.title()}", told.get(key)) for key in ("topic", "partition", "offset")}
+    records = [named] if named["topic"] is not None else []
+    tell_termination(json.dumps({"ok": False, "reason": reason, "message": f"{why}: {told}", "records": records}))
     sys.stderr.flush()
     os._exit(EXIT_HUNG)
 

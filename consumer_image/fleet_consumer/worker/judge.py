@@ -1,33 +1,41 @@
 """What becomes of one record: decoded, answered, tried again later, failed or dropped, and what is written for it.
 
-Every method here begins writes and waits for none; `writing` sees them through. A record is known here as it was read:
-what its handler was given, in a retry with its origin's coordinates, is found anew where a failure asks for it.
+Every method here begins writes and waits for none; `writing` sees them through. A record goes on as it was read: what
+its handler was given is the handler's own, and what a handler may assign to it counts for nothing. In a retry the
+record under its origin's coordinates is found anew where a failure asks for it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import os
+import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from fleet_consumer.clock import Clock
+from fleet_consumer.fetch.fetched import as_read
 from fleet_consumer.handlers.answers import Outputs
 from fleet_consumer.handlers.decoding import Decoder
+from fleet_consumer.handlers.forked import end_forked_child
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.naming import canonical_delay
 from fleet_consumer.record import Record
 from fleet_consumer.retry.delivered import story_of
-from fleet_consumer.retry.failure import Drop, Failure, FailureReason, Retry, classify
+from fleet_consumer.retry.failure import Drop, Failure, FailureReason, Retry, classify, without_words
 from fleet_consumer.retry.policy import Policies, Policy
 from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, partition_of, route
 from fleet_consumer.worker.brake import Brake, Course
-from fleet_consumer.worker.logs import LineBudget, about, fields
+from fleet_consumer.worker.logs import MESSAGE_CHARACTERS_MAX, LineBudget, about, fields
 from fleet_consumer.worker.outbox import Outbox, Outgoing
 from fleet_consumer.worker.progress import PartitionProgress, Unfinished
 from fleet_consumer.worker.stats import DONE, DROPPED, FAILED, RETRIED, Stats
 
 LOG = logging.getLogger("fleet_consumer.worker")
+
+TRACEBACK_EVERY_S: Final = 60.0
+PLACES_MAX: Final = 1_000
 
 Handle = Callable[[Record], Any]
 
@@ -40,7 +48,8 @@ class Judge:
     """Turns what handlers answer and raise into writes and counts. Used by the consume loop's thread only.
 
     `policies` are those of now, None where there is no policy: then nothing has an attempt left. `retell` gives the
-    record as its handler knows it from the record as it was read.
+    record as its handler knows it from the record as it was read. Without `error_text`, what an error says and the
+    calls that led to it stay out of logs and headers.
     """
 
     def __init__(
@@ -55,6 +64,7 @@ class Judge:
         brake: Brake,
         stats: Stats,
         clock: Clock,
+        error_text: bool = True,
     ) -> None:
         self._outbox = outbox
         self._outputs = outputs
@@ -65,22 +75,23 @@ class Judge:
         self._brake = brake
         self._stats = stats
         self._clock = clock
+        self._pid = os.getpid()
         self._budget = LineBudget()
-        self._raw: tuple[Record, bytes | None, bytes | None] | None = None
+        self._error_text = error_text
+        # Where errors were raised, and when each place was last shown with its calls.
+        self._shown_at: dict[str, float] = {}
         # How many records counted as handled were not done: the others succeeded.
         self._raised = 0
 
     def decoding(self, handle: Handle, decode_key: Decoder | None, decode_value: Decoder | None) -> Handle:
         """`handle` with decoding in front of it; `handle` itself when there is nothing to decode.
 
-        Decoding replaces key and value in the record, which nobody else reads; the bytes are remembered until the
-        next record, because a failed record is written as it was read.
+        Decoding replaces key and value in the record, which is the handler's own.
         """
         if decode_key is None and decode_value is None:
             return handle
 
         def decode_and_handle(record: Record) -> Any:
-            self._raw = (record, record.key, record.value)
             if decode_key is not None and record.key is not None:
                 record.key = decode_key(record.key)
             if decode_value is not None and record.value is not None:
@@ -99,11 +110,12 @@ class Judge:
         Raises what makes the answer unusable, which is then the record's failure.
         """
         produces = self._outputs.of(answer)
+        end_forked_child(self._pid)
         if not produces:
             return 0
         writes = [self._outbox.write(p.topic, key=p.key, value=p.value, headers=p.headers) for p in produces]
         self._stats.produced += len(writes)
-        self._begin(partition, record, *self._as_read(record), DONE, writes)
+        self._begin(partition, as_read(record), DONE, writes)
         return 1
 
     def raised(
@@ -113,19 +125,20 @@ class Judge:
 
         `handled` counts the records before it. False when it has to stay at its place: the brake says so.
         """
+        end_forked_child(self._pid, error)
         if isinstance(error, PassedOver):
             self._raised += 1
             return True
-        shown = self._retell(record)
+        read = as_read(record)
+        shown = self._retell(read)
         way = self._way(shown, error, handled)
         if way is None:
             return False
         if isinstance(way, Dropped):
             self._stats.dropped += 1
             return True
-        key, value = self._as_read(record)
-        write = self._send_on(shown, key, value, way)
-        self._begin(partition, record, key, value, _result(way), [write])
+        write = self._send_on(shown, way, error)
+        self._begin(partition, read, _result(way), [write])
         return True
 
     def conclude(self, unfinished: Unfinished[Outgoing], result: Result, handled: int) -> bool:
@@ -140,7 +153,7 @@ class Judge:
                 return False
             unfinished.result = _result(way)
             if not isinstance(way, Dropped):
-                unfinished.writes = [self._send_on(shown, unfinished.key, unfinished.value, way)]
+                unfinished.writes = [self._send_on(shown, way, result.error)]
         else:
             unfinished.result = DONE
             unfinished.writes = [
@@ -156,19 +169,17 @@ class Judge:
         way = self._routed(shown, failure, self._policy_of(shown))
         assert not isinstance(way, Dropped), "a failure is never dropped"
         unfinished.result = _result(way)
-        unfinished.writes = [self._send_on(shown, unfinished.key, unfinished.value, way)]
+        unfinished.writes = [self._send_on(shown, way)]
 
     def _begin(
         self,
         partition: PartitionProgress[Outgoing],
-        record: Record,
-        key: bytes | None,
-        value: bytes | None,
+        read: Record,
         result: str,
         writes: list[Outgoing],
     ) -> None:
         now, size = self._clock.monotonic(), sum(write.size for write in writes)
-        partition.begin(Unfinished(record, key, value, result, writes, handled_at=now, size=size))
+        partition.begin(Unfinished(read, result, writes, handled_at=now, size=size))
 
     def _way(self, shown: Record, error: BaseException, handled: int) -> Hop | ToFailed | Dropped | None:
         """Where the record goes; None when it stays."""
@@ -181,6 +192,8 @@ class Judge:
             if course is Course.FAIL:
                 verdict = dataclasses.replace(verdict.failure, reason=FailureReason.BREAKER)
         self._raised += 1
+        if not self._error_text:
+            verdict = without_words(verdict)
         if isinstance(verdict, Drop):
             self._tell("record dropped", shown, reason="skip", error=verdict.message)
         return self._routed(shown, verdict, policy)
@@ -199,32 +212,40 @@ class Judge:
         now_ms = int(self._clock.wall() * 1000)
         return route(shown, verdict, policy, group_id=self._group_id, now_ms=now_ms)
 
-    def _send_on(self, shown: Record, key: bytes | None, value: bytes | None, way: Hop | ToFailed) -> Outgoing:
+    def _send_on(self, shown: Record, way: Hop | ToFailed, error: BaseException | None = None) -> Outgoing:
         """Begin to write a record's copy, with its bytes as they were read."""
-        failure = way.failure
+        failure, key = way.failure, shown.key
         told = {"errorClass": failure.error_class, "error": failure.message}
         if isinstance(way, Hop):
             delay = canonical_delay(way.delay_s)
             self._stats.hopped(delay)
             topic = way.topic
-            self._tell("record will be tried again", shown, delay=delay, **told)
+            self._tell("record will be tried again", shown, delay=delay, **told, **self._calls(failure, error))
         else:
-            self._stats.gave_up(failure.reason.value)
+            self._stats.gave_up(failure.reason.value, failure.error_class)
             topic = self._failed_topic
-            self._tell("record failed", shown, reason=failure.reason.value, **told)
+            self._tell("record failed", shown, reason=failure.reason.value, **told, **self._calls(failure, error))
         if failure.reason is FailureReason.TIMEOUT:
             self._stats.timeouts += 1
         policies = self._policies()
         partition = None if policies is None else partition_of(key, story_of(shown).origin, policies.partitions)
-        return self._outbox.write(topic, key=key, value=value, headers=way.headers, partition=partition)
+        return self._outbox.write(topic, key=key, value=shown.value, headers=way.headers, partition=partition)
 
-    def _as_read(self, record: Record) -> tuple[bytes | None, bytes | None]:
-        if self._raw is not None and self._raw[0] is record:
-            return self._raw[1], self._raw[2]
-        return record.key, record.value
+    def _calls(self, failure: Failure, error: BaseException | None) -> dict[str, str]:
+        """The traceback, for the log: once a minute for each place in the code. One place may fail a topic."""
+        if error is None or not failure.stack:
+            return {}
+        now = self._clock.monotonic()
+        if now - self._shown_at.get(failure.place, float("-inf")) < TRACEBACK_EVERY_S:
+            return {}
+        if len(self._shown_at) >= PLACES_MAX:
+            self._shown_at.clear()
+        self._shown_at[failure.place] = now
+        return {"exception": "".join(traceback.format_exception(error))[-MESSAGE_CHARACTERS_MAX:]}
 
     def _tell(self, message: str, record: Record, **values: object) -> None:
         allowed, left_out = self._budget.spend(self._clock.monotonic())
+        allowed = allowed or "exception" in values
         if left_out:
             LOG.warning("lines about single records were left out", extra=fields(count=left_out))
         if allowed:

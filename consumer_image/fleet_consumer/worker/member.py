@@ -6,12 +6,15 @@ one writer, and mappings are copied in one step before they are walked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import Membership
+from fleet_consumer.record import Record
 from fleet_consumer.worker.brake import BreakerPicture
 from fleet_consumer.worker.intake import WaitingHead
 from fleet_consumer.worker.logs import now_text
@@ -25,7 +28,22 @@ IDLE_LOOP_LIMIT_S: Final = 60.0
 HANDLER_GRACE_S: Final = 30.0
 """Beyond the poll interval, after which the watchdog ends a hung worker anyway."""
 
+SESSION_ENDED: Final = "SessionEnded"
+"""Why a partition is stuck: an error that is none of its handler's ended the session with this record."""
+
+ERROR_CHARACTERS_MAX: Final = 500
+
+FAILED_KINDS_MAX: Final = 20
+
 NOT_JOINED: Final = frozenset({"Unjoined", "Left", "Failed"})
+
+
+class TopicPartitionOffset(NamedTuple):
+    """A record's coordinates."""
+
+    topic: str
+    partition: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +61,25 @@ class RetryPicture:
     unknown: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class SessionEnd:
+    """Sessions that errors have ended, one soon after the other; of the last error no more than its words is kept.
+
+    `since` and `at` are the ends of the first and the last (wall clock, seconds), `sessions` counts them. `record` was
+    in the handler's hands at the last end, None where that is not known.
+    """
+
+    reason: str
+    message: str
+    since: float
+    at: float
+    sessions: int = 1
+    record: TopicPartitionOffset | None = None
+
+
 @dataclass(slots=True)
 class WorkerState:
-    """What the process's parts share. Written by the main thread, except `hangs` (by the watchdog).
+    """What the process's parts share. Written by the main thread, except `hangs` and `hung_setup` (by the watchdog).
 
     `breaker` and `retry` are asked by any thread and must return a value that is replaced as a whole, or None where a
     worker has no such thing.
@@ -56,12 +90,18 @@ class WorkerState:
     instance_id: str | None
     session: Session | None = None
     error: Exception | None = None
+    hung_setup: Exception | None = None
+    """A `setup` that does not return; written by the watchdog."""
+    ended: SessionEnd | None = None
+    """How sessions ended, until one has lived longer than the longest wait between two."""
     hangs: tuple[tuple[Hang, float], ...] = ()
     """Handlers that do not answer, and since when (wall clock, seconds)."""
     handler_trouble: Callable[[], Exception | None] = lambda: None
     """What keeps the handler itself from being called, such as a sidecar that does not listen."""
     breaker: Callable[[], BreakerPicture | None] = lambda: None
     retry: Callable[[], RetryPicture | None] = lambda: None
+    failed: Callable[[], Mapping[tuple[str, str], int]] = dict
+    """Records that this process has given up, by reason and class of the error; a copy."""
 
 
 def alive(state: WorkerState, *, handling: bool, now: float) -> bool:
@@ -93,9 +133,40 @@ def ready(state: WorkerState) -> tuple[bool, str]:
 
 def current_error(state: WorkerState) -> Exception | None:
     """What keeps the worker from its work now, the nearest cause first."""
+    if state.hung_setup is not None:
+        return state.hung_setup
     if state.error is not None or state.session is None:
         return state.error
     return state.session.loop.error or state.session.consumer.membership().error
+
+
+def note_end(state: WorkerState, error: Exception, record: Record | None, now: float) -> None:
+    """An error ended a session with this record in its hands; `now` is wall clock."""
+    before = state.ended
+    state.error = error
+    state.ended = SessionEnd(
+        reason=reason_of(error),
+        message=_told(error),
+        since=now if before is None else before.since,
+        at=now,
+        sessions=1 if before is None else before.sessions + 1,
+        record=None if record is None else _coordinates(record),
+    )
+
+
+def _coordinates(record: Record) -> TopicPartitionOffset:
+    """Where the record was read: that partition does not go on, also where the record's origin is another."""
+    read = record.delivery
+    return TopicPartitionOffset(read.topic, read.partition, read.offset)
+
+
+def _told(error: Exception) -> str:
+    """An error's words; where nobody has given it a reason it is a bug, and the place is worth more than the words."""
+    text = str(error)[:ERROR_CHARACTERS_MAX]
+    places = traceback.extract_tb(error.__traceback__)
+    if hasattr(error, "reason") or not places:
+        return text
+    return f"{text} ({Path(places[-1].filename).name}:{places[-1].lineno})"
 
 
 def reason_of(error: Exception) -> str:
@@ -122,8 +193,28 @@ def member_document(state: WorkerState) -> dict[str, Any]:
         "paused": _paused(session) if session else [],
         "stuck": _stuck(state),
         "error": None if error is None else {"reason": reason_of(error), "message": str(error)},
+        "ended": _ended(state.ended),
         "breaker": _breaker(state.breaker()),
         "retry": _retry(state.retry()),
+        "failed": _failed(state.failed()),
+    }
+
+
+def _failed(counts: Mapping[tuple[str, str], int]) -> list[dict[str, object]]:
+    """Why this process has given records up, most frequent first."""
+    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:FAILED_KINDS_MAX]
+    return [{"reason": reason, "errorClass": kind, "records": count} for (reason, kind), count in most]
+
+
+def _ended(ended: SessionEnd | None) -> dict[str, object] | None:
+    if ended is None:
+        return None
+    return {
+        "reason": ended.reason,
+        "message": ended.message,
+        "since": now_text(ended.since),
+        "at": now_text(ended.at),
+        "sessions": ended.sessions,
     }
 
 
@@ -170,13 +261,20 @@ def _paused(session: Session) -> list[dict[str, object]]:
 
 def _stuck(state: WorkerState) -> list[dict[str, object]]:
     stuck: list[dict[str, object]] = []
-    for hang, since in state.hangs:
-        read = hang.record.delivery  # the partition that does not go on, also where the record's origin is another
+    ended = state.ended
+    if ended is not None and ended.record is not None:
         stuck.append(
             {
-                "topic": read.topic,
-                "partition": read.partition,
-                "offset": read.offset,
+                **ended.record._asdict(),
+                "reason": SESSION_ENDED,
+                "message": f"{ended.reason}: {ended.message}",
+                "since": now_text(ended.since),
+            }
+        )
+    for hang, since in state.hangs:
+        stuck.append(
+            {
+                **_coordinates(hang.record)._asdict(),
                 "reason": "HandlerTimeout",
                 "message": "its handler does not return",
                 "since": now_text(since),

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from fleet_consumer.positions import OutOfRangeReport
+from fleet_consumer.resets import OutOfRangeReport, TruncationReport
+from fleet_consumer.retry.failure import FailureReason
 from fleet_consumer.worker.member import WorkerState, ready
 from fleet_consumer.worker.stats import Histogram, Stats
 
@@ -72,7 +73,9 @@ class WorkerCollector:
         failures = CounterMetricFamily(
             f"{PREFIX}failures", "Records sent to the failed topic, by reason.", labels=["reason"]
         )
-        for family, counts in ((hops, stats.hops), (failures, stats.failures)):
+        # All reasons from the beginning: a rate does not see a series' first value, so the first failure.
+        reasons = {reason.value: 0 for reason in FailureReason} | dict(stats.failures)
+        for family, counts in ((hops, stats.hops), (failures, reasons)):
             for label, count in sorted(dict(counts).items()):
                 family.add_metric([label], count)
             yield family
@@ -99,6 +102,15 @@ class WorkerCollector:
             f"{PREFIX}skipped_offsets",
             "Offsets that were skipped because they were out of range.",
             value=report.skipped,
+        )
+        truncations = session.consumer.truncations() if session else TruncationReport()
+        yield CounterMetricFamily(
+            f"{PREFIX}truncations",
+            "Times that a log no longer had what was read: an unclean election, or a topic made anew.",
+            value=truncations.count,
+        )
+        yield CounterMetricFamily(
+            f"{PREFIX}cut_offsets", "Offsets that were read and then lost by the cluster.", value=truncations.cut
         )
 
     def _gauges(self) -> Iterator[Metric]:

@@ -18,6 +18,8 @@ NOT_DUE: Final = "NotDue"
 """Paused because the record that comes next is not due yet."""
 BREAKER_OPEN: Final = "BreakerOpen"
 """Paused because too much of what was handled lately failed."""
+SUSPECT: Final = "Suspect"
+"""Paused because one of the records in hand, or of those that come next, may have killed the partition's last owner."""
 
 
 class Pausable(Protocol):

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import gc
 import logging
-import signal
+import os
 import threading
 from collections.abc import Callable, Mapping
-from types import FrameType
 from typing import Final, Protocol
 
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.handlers import Handler, HandlerContext, load_handler
+from fleet_consumer.handlers.forked import end_forked_child
 from fleet_consumer.handlers.hand import Hand
 from fleet_consumer.net import AuthenticationFailed
 from fleet_consumer.section import SettingsInvalid
 from fleet_consumer.worker import logs
 from fleet_consumer.worker.brake import BreakerPicture
 from fleet_consumer.worker.config import WorkerConfig
-from fleet_consumer.worker.ending import NOT_DRAINED, OVER_THE_LIMIT, end_process
+from fleet_consumer.worker.ending import NOT_DRAINED, OVER_THE_LIMIT, SETUP_OVER_THE_LIMIT, end_process
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
+from fleet_consumer.worker.last_word import LastWord
 from fleet_consumer.worker.logs import about, fields
 from fleet_consumer.worker.member import (
     RetryPicture,
@@ -32,16 +33,27 @@ from fleet_consumer.worker.member import (
     alive,
     current_error,
     member_document,
+    note_end,
     ready,
     reason_of,
 )
 from fleet_consumer.worker.metrics import CONTENT_TYPE, metrics_page
 from fleet_consumer.worker.policy_file import PolicyFile
 from fleet_consumer.worker.role import Role
-from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, Backoff, Session, make_crew, open_session
-from fleet_consumer.worker.settings import Identity, connection_settings, identify
+from fleet_consumer.worker.session import (
+    BACKOFF_MAX_S,
+    CLOSE_TIMEOUT_S,
+    Backoff,
+    Session,
+    SessionBackoff,
+    make_crew,
+    open_session,
+)
+from fleet_consumer.worker.settings import Identity, connection_settings, identify, with_environment
+from fleet_consumer.worker.setup_watch import SetupWatch
+from fleet_consumer.worker.signals import Signals
 from fleet_consumer.worker.stats import Stats
-from fleet_consumer.worker.watchdog import Hang, HangDetector, Watch, Watchdog
+from fleet_consumer.worker.watchdog import Hang, HangDetector, Watch, Watchdog, stack_of
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
@@ -89,6 +101,7 @@ def run_worker(
     loading errors before anything is started. Ends the process itself, with EXIT_HUNG, when a handler hangs for too
     long. `local` is for a run outside of a pod: logs are for people then, and pages for this machine only.
     """
+    config = with_environment(config, environment)
     identity = identify(config, environment)
     watch = Watch()
     logs.configure(lambda: watch.record, threading.get_ident(), for_people=local is not None)
@@ -146,7 +159,9 @@ class WorkerProcess:
             raise SettingsInvalid("retry", "is null; a retry worker needs the policies of its group")
         self._config = config
         self._identity = identity
-        self._handler = handler
+        self._last_word = LastWord(clock)
+        self._last_word.open()
+        self._handler = handler = self._last_word.noting(handler)
         self._watch = watch
         self._clock = clock
         self._role = role
@@ -158,11 +173,19 @@ class WorkerProcess:
         self._state.handler_trouble = handler.trouble
         self._state.breaker = self._breaker
         self._state.retry = self._retry
+        self._state.failed = lambda: dict(self._stats.error_classes)
         self._local = local
         if local is not None:
             local.watch(self._stats, self._state)
         self._gave_up: dict[str, object] | None = None
-        self._signalled = False
+        self._pid = os.getpid()
+        self._signals = Signals()
+        self._setup = SetupWatch(
+            handler.spec,
+            timeout_s=config.handler.timeout_seconds,
+            limit_s=config.consumer.max_poll_interval_seconds,
+            clock=clock,
+        )
         self._stop = threading.Event()
         self._stop_deadline = float("inf")
         self._watchdog = Watchdog(
@@ -184,8 +207,8 @@ class WorkerProcess:
 
     def run(self) -> int:
         """Live the whole life of a worker; returns the exit code."""
-        signal.signal(signal.SIGTERM, self._on_signal)
-        signal.signal(signal.SIGINT, self._on_signal)
+        self._signals.keep()
+        os.register_at_fork(after_in_child=self._forked)
         self._http.start()
         self._watchdog.start(threading.current_thread())
         tame_collector()
@@ -210,6 +233,7 @@ class WorkerProcess:
             self._http.close()
             if self._crew is not None:
                 self._crew.close()
+        self._last_word.close()
         LOG.info("worker ended", extra=fields(done=self._stats.done, failed=self._stats.failed))
         return EXIT_DRAINED
 
@@ -233,21 +257,27 @@ class WorkerProcess:
         backoff = Backoff(SETUP_BACKOFF_FIRST_S, SETUP_BACKOFF_MAX_S)
         while not self._stop.is_set():
             try:
-                self._call(self._handler.setup, context)
+                with self._setup.running():
+                    self._call(self._handler.setup, context)
+                end_forked_child(self._pid)
             except (Exception, SystemExit) as error:
+                end_forked_child(self._pid, error)
                 delay = backoff.after(0.0)
                 self._state.error = SetupFailed(f"setup of handler {self._handler.spec!r}: {error!r}")
                 LOG.exception("the handler's setup failed", extra=fields(again_in_s=delay))
                 self._stop.wait(delay)
             else:
                 self._state.error = None
+                self._signals.keep()
                 return True
         return False
 
     def _tear_down(self, context: HandlerContext) -> None:
         try:
             self._call(self._handler.teardown, context)
-        except (Exception, SystemExit):
+            end_forked_child(self._pid)
+        except (Exception, SystemExit) as error:
+            end_forked_child(self._pid, error)
             LOG.exception("the handler's teardown failed")
 
     def _call(self, hook: Callable[[HandlerContext], object], context: HandlerContext) -> None:
@@ -260,21 +290,54 @@ class WorkerProcess:
         return [] if self._crew is None else self._crew.hands()
 
     def _live_sessions(self) -> None:
-        backoff = Backoff()
+        backoff = SessionBackoff()
         while not self._stop.is_set():
             began = self._clock.monotonic()
             try:
                 self._live_session()
             except Exception as error:
                 # Whatever it is, a fresh session starts at the committed offsets: records may repeat, none is lost.
-                delay = backoff.after(self._clock.monotonic() - began)
-                self._state.error = error
+                if self._state.error is not error:
+                    note_end(self._state, error, None, self._clock.wall())
+                delay = backoff.after(error, self._clock.monotonic() - began)
                 LOG.exception("session ended", extra=fields(reason=reason_of(error), again_in_s=delay))
                 self._stop.wait(delay)
 
     def _live_session(self) -> None:
         """Be a member until the worker is to stop, or until an error that this consumer cannot outlive."""
-        session = open_session(
+        began = self._clock.monotonic()
+        session = self._open_session()
+        try:
+            session.start()
+            self._state.session, self._state.error = session, None
+            look_at = began + CREDENTIALS_LOOK_S
+            while not self._stop.is_set():
+                if not session.step():
+                    # What is in hand comes to its end first; handed over in the middle it would be handled twice.
+                    session.loop.stop()
+                    return
+                self._signals.keep()
+                now = self._clock.monotonic()
+                if now >= look_at:
+                    look_at = now + CREDENTIALS_LOOK_S
+                    if now - began > BACKOFF_MAX_S:
+                        self._state.ended = None
+                    if self._has_better_credentials(session):
+                        LOG.info("the credentials have changed; a new session begins")
+                        return
+        except Exception as error:
+            note_end(self._state, error, self._watch.record, self._clock.wall())
+            raise
+        finally:
+            # An error on the way out must not hide the one that led here, nor keep the pod from ending.
+            self._state.session = None
+            self._watch.record = None
+            _close(session)
+            if self._stop.is_set():
+                self._end_calls()
+
+    def _open_session(self) -> Session:
+        return open_session(
             self._config,
             self._identity,
             self._handler,
@@ -286,27 +349,6 @@ class WorkerProcess:
             clock=self._clock,
             pause=self._stop.wait,
         )
-        try:
-            session.start()
-            self._state.session, self._state.error = session, None
-            look_at = self._clock.monotonic() + CREDENTIALS_LOOK_S
-            while not self._stop.is_set():
-                if not session.step():
-                    # What is in hand comes to its end first; handed over in the middle it would be handled twice.
-                    session.loop.stop()
-                    return
-                if self._clock.monotonic() >= look_at:
-                    look_at = self._clock.monotonic() + CREDENTIALS_LOOK_S
-                    if self._has_better_credentials(session):
-                        LOG.info("the credentials have changed; a new session begins")
-                        return
-        finally:
-            # An error on the way out must not hide the one that led here, nor keep the pod from ending.
-            self._state.session = None
-            self._watch.record = None
-            _close(session)
-            if self._stop.is_set():
-                self._end_calls()
 
     def _end_calls(self) -> None:
         """After the drain: whatever is still being handled is cancelled, or ends with the process."""
@@ -327,23 +369,39 @@ class WorkerProcess:
             return False
         return connection_settings(self._config.brokers, self._identity.worker) != session.connection
 
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        # Runs between two bytecodes of the main thread, which may hold any lock: it only leaves a note.
-        self._signalled = True
+    def _forked(self) -> None:
+        """In a child that the handler has forked: no clone of the worker, should the child come back to its code."""
+        self._signals.release_in_child()
+        self._watch.due = True  # the loop looks around after the record in hand, and ends the child
 
     def _looked(self, now: float) -> None:
         """On the watchdog's thread, several times a second: pass on a signal, and see to the end of the drain time."""
-        if self._signalled and not self._stop.is_set():
+        self._signals.report()
+        if self._signals.asked and not self._stop.is_set():
             self._stop_deadline = now + self._config.drain_seconds + CLOSE_TIMEOUT_S
             LOG.info("draining", extra=fields(seconds=self._config.drain_seconds))
             self._end()
         if self._local is not None:
             self._local.look(now)
+        self._look_at_setup(now)
         held = [self._watch.record, *(hand.records[0] for hand in self._hands())]
+        self._last_word.look(held)
         busy = next((record for record in held if record is not None), None)
         if now >= self._stop_deadline and busy is not None:
             end_process(NOT_DRAINED, about(busy))
         self._state.hangs = tuple((hang, self._clock.wall() - hang.seconds) for hang in self._watchdog.hangs)
+
+    def _look_at_setup(self, now: float) -> None:
+        """Report a `setup` that does not return; it can only be ended with its process."""
+        before, (error, over) = self._state.hung_setup, self._setup.look(now)
+        self._state.hung_setup = error
+        if error is not None and before is None:
+            stack = stack_of(threading.main_thread().ident)
+            LOG.error("the handler's setup does not return", extra=fields(error=str(error), stack=stack))
+        if error is not None and over:
+            end_process(SETUP_OVER_THE_LIMIT, {"error": str(error)}, error.reason)
+        if now >= self._stop_deadline and self._setup.is_running:
+            end_process(NOT_DRAINED, {"call": "setup"})
 
     def _hung(self, hang: Hang, stack: str) -> None:
         """On the watchdog's thread: a handler is past its time-out, or even past the poll interval."""
@@ -362,13 +420,13 @@ class WorkerProcess:
             return
         self._gave_up = told
         self._stop_deadline = self._clock.monotonic() + 2 * CLOSE_TIMEOUT_S
-        self._end(0.0)
+        self._end(0.0, gives_up=True)
 
-    def _end(self, within_s: float | None = None) -> None:
+    def _end(self, within_s: float | None = None, *, gives_up: bool = False) -> None:
         """Let the session come to its end. The loop hears of it first: closed before, it would not drain."""
         session = self._state.session
         if session is not None:
-            session.loop.stop(within_s)
+            session.loop.stop(within_s, gives_up=gives_up)
         self._stop.set()
 
     def _breaker(self) -> BreakerPicture | None:

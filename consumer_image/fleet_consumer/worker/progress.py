@@ -17,6 +17,9 @@ from typing import Generic, Protocol, TypeVar
 
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.retry.reading import Reading
+from fleet_consumer.worker.breaker_mark import read_closed_mark, read_mark, without_mark
+from fleet_consumer.worker.caution import Caution
 
 
 class Write(Protocol):
@@ -40,15 +43,13 @@ W = TypeVar("W", bound=Write)
 class Unfinished(Generic[W]):
     """A record whose writes are not all acknowledged yet. `result` is what it counts as once they are.
 
-    `key` and `value` are the record's bytes as they were read, whatever decoding or the handler made of the record.
-    Where several records are handled at once, a record stands here from the moment it is taken up; `handled` turns
-    true when its handler is done, at `handled_at` (monotonic seconds). `size` is about how many bytes of memory its
-    writes take, where that is counted.
+    `record` is as it was read and nobody else's, whatever decoding or the handler made of theirs. Where several records
+    are handled at once, a record stands here from the moment it is taken up; `handled` turns true when its handler is
+    done, at `handled_at` (monotonic seconds). `size` is about how many bytes of memory its writes take, where that is
+    counted.
     """
 
     record: Record
-    key: bytes | None
-    value: bytes | None
     result: str
     writes: list[W]
     handled: bool = True
@@ -78,19 +79,31 @@ class Hold:
 class PartitionProgress(Generic[W]):
     """One assigned partition. `start` is where its reading began, None while that is not known; `position` is the next
     offset to take up, None before the first record. `unfinished` is in the order of offsets; `size` is the sum of its
-    sizes. `mark` is the metadata that the last acknowledged commit carried."""
+    sizes. `mark` is the metadata that the last acknowledged commit carried. Nothing is committable before `reading` is
+    known: a commit without it would say that the offset was reset. `note` is what commits say about hands (`caution`):
+    None while it is not known what the last one said, and `in_hand` while it says what must hold until those records
+    are done; nothing is committed in either case."""
 
-    __slots__ = ("_epoch", "committed", "hold", "mark", "position", "size", "start", "unfinished")
+    __slots__ = (
+        "_epoch", "_gap", "caution", "committed", "hold", "in_hand", "mark", "note", "position", "reading", "size",
+        "start", "unfinished",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.start: int | None = None
         self.position: int | None = None
         self.committed: int | None = None
         self.mark = ""
+        self.reading: Reading | None = None
+        self.note: str | None = ""
+        self.in_hand = False
+        self.caution: Caution | None = None
         self.hold: Hold | None = None
         self.unfinished: deque[Unfinished[W]] = deque()
         self.size = 0
         self._epoch = -1
+        # Offsets up to the end of the partition at which there is nothing to read, until something is read again.
+        self._gap: tuple[int, int] | None = None
 
     def begin(self, unfinished: Unfinished[W]) -> None:
         """The record that was handled last is not finished before its writes are."""
@@ -101,6 +114,15 @@ class PartitionProgress(Generic[W]):
         """The record at `offset`, and all before it, have been through the handler, or stand in `unfinished`."""
         self.position = offset + 1
         self._epoch = leader_epoch
+
+    def read(self) -> None:
+        """Records of this partition have come: what was known of its end is over, or comes again."""
+        self._gap = None
+
+    def pass_gap(self, first: int, end: int) -> None:
+        """There is nothing to read from `first` up to and without `end`: markers of transactions, compacted offsets."""
+        before = self._gap
+        self._gap = (before[0] if before is not None and before[1] == first else first, end)
 
     def settle(self) -> list[str]:
         """Forget the finished records at the front; their results, in order."""
@@ -117,7 +139,12 @@ class PartitionProgress(Generic[W]):
         return self.start if self.position is None else self.position
 
     def committable(self, mark: str = "") -> OffsetAndMetadata | None:
-        """The next offset to read after a restart, with `mark` as metadata; None when both are committed already."""
+        """The next offset to read after a restart, with the note, `mark` and the mark of the reading as metadata.
+
+        None when all of it is committed already, or must not be yet.
+        """
+        if self.reading is None or self.note is None or self.in_hand:
+            return None
         if self.unfinished:
             # The epoch is that of the record not yet finished: it exists at this offset, as KIP-320 wants to check.
             first = self.unfinished[0].record
@@ -129,7 +156,19 @@ class PartitionProgress(Generic[W]):
             offset, epoch = self.start, -1
         else:
             return None
-        return None if (offset, mark) == (self.committed, self.mark) else OffsetAndMetadata(offset, epoch, mark)
+        gap = self._gap
+        if gap is not None and not self.unfinished and gap[0] <= offset < gap[1]:
+            offset = gap[1]
+        metadata = " ".join(part for part in (self.note, mark, self.reading.mark(offset)) if part)
+        if offset == self.committed and (metadata == self.mark or self._rides_along(mark, metadata)):
+            return None
+        return OffsetAndMetadata(offset, epoch, metadata)
+
+    def _rides_along(self, mark: str, metadata: str) -> bool:
+        """Whether only the mark is new, and worth no commit: a closed breaker's where none is marked as open."""
+        if read_closed_mark(mark) is None or read_mark(self.mark) is not None:
+            return False
+        return without_mark(metadata) == without_mark(self.mark)
 
 
 class Progress(Generic[W]):

@@ -50,8 +50,6 @@ def run(options: argparse.Namespace) -> int:
 
 def run_file(path: str, stop: threading.Event) -> dict[str, object]:
     """Run what a file asks for until it is done or `stop` is set; what it came to. Raises what `run` tells."""
-    from dataclasses import asdict
-
     from fleet_consumer.clock import SystemClock
     from fleet_consumer.fetch.bounded import BoundedReader
     from fleet_consumer.fetch.librdkafka import connection_config, consumer_config
@@ -66,7 +64,7 @@ def run_file(path: str, stop: threading.Event) -> dict[str, object]:
     group = redrive_group(config.group_id, config.id)
     producer = RecordProducer(connection_config(connection), message_max_bytes=config.max_message_bytes)
     with BoundedReader(consumer_config(connection, group, "read_uncommitted", {})) as reader:
-        return asdict(Run(config, reader, producer, stop, SystemClock()).run())
+        return dict(Run(config, reader, producer, stop, SystemClock()).run().counts)
 
 
 def _problem(error: Exception) -> dict[str, object]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from fleet_consumer import naming
 from fleet_consumer.clock import Clock
@@ -41,6 +41,13 @@ what lateness may come to."""
 
 KEEP_MS: Final = 1_000
 """For how long the rest of a run is kept instead of being fetched again: to the length of a poll, and a little more."""
+
+KEEP_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes of keys and values that are kept so, of all partitions. What is beyond is fetched again."""
+
+REBUILD_BYTES: Final = 64 * 1024 * 1024
+"""About how much is read in all to fill the windows after an assignment; each partition has an equal share. With large
+records it is this, and not their number, that bounds the time until the first due record is handled."""
 
 ONLY_NOT_DUE: Final = frozenset((NOT_DUE,))
 
@@ -72,10 +79,37 @@ class RetryConsumer(Protocol):
 @dataclass(slots=True)
 class _History:
     """Records below `until` were committed before this assignment, as long as they are read in order: `reached` is the
-    offset that comes next. When an earlier one comes, the log was cut or made anew, and what it holds now is new."""
+    offset that comes next. When an earlier one comes, the log was cut or made anew, and what it holds now is new.
+    `read` records of `size` bytes were read since the last jump; about `share` bytes may be."""
 
     reached: int
     until: int
+    share: int
+    read: int = 0
+    size: int = 0
+
+    def jump(self) -> int | None:
+        """Where to go on so that what is left fits the share, by the size of what was read; None to read on.
+
+        The records just before the commit are worth the most: copies lie near it.
+        """
+        if self.size <= self.share:
+            return None
+        fitting = max(1, self.share * self.read // self.size)
+        target = self.until - fitting
+        if target <= self.reached:
+            return None
+        self.reached, self.read, self.size = target, 0, 0
+        return target
+
+
+class _Kept(NamedTuple):
+    """The rest of a poll's run that is due within a moment, and how many bytes it has. `position` is the consumer's at
+    that time, which may be behind the run's end: the poll may have passed the end of the partition."""
+
+    run: Run
+    position: int | None
+    size: int
 
 
 class RetryIntake:
@@ -102,8 +136,8 @@ class RetryIntake:
         self._windows: dict[TopicPartition, Window] = {}
         # Of partitions whose history is being read.
         self._histories: dict[TopicPartition, _History] = {}
-        # The rest of a poll's run, where it is due within a moment; its partition is paused meanwhile.
-        self._kept: dict[TopicPartition, Run] = {}
+        # Partitions with a kept run are paused meanwhile.
+        self._kept: dict[TopicPartition, _Kept] = {}
         # Monotonic: the time of day may be set back.
         self._wake_at = float("-inf")
         self.present: Callable[[Record], Record | None] | None = self._present
@@ -152,13 +186,13 @@ class RetryIntake:
         now_ms = self._now_ms()
         admitted: list[Run] = []
         for topic_partition in ready:
-            self._admit(self._kept.pop(topic_partition), now_ms, admitted)
+            self._admit(self._kept.pop(topic_partition).run, now_ms, admitted)
             if topic_partition not in self._due.waiting:
                 self._pauses.resume(topic_partition, NOT_DUE)
         # One run of each partition: what is kept or sought back to is then all that there is behind it.
         fresh: dict[TopicPartition, list[Record]] = {}
         for run in runs:
-            if run.topic_partition not in sought and (records := self._without_history(run)):
+            if run.topic_partition not in sought and (records := self._without_history(run, sought)):
                 fresh.setdefault(run.topic_partition, []).extend(records)
         for topic_partition, records in fresh.items():
             self._admit(Run(topic_partition, records), now_ms, admitted)
@@ -178,8 +212,10 @@ class RetryIntake:
         if count == len(records):
             return
         self._pauses.pause(topic_partition, NOT_DUE)
-        if self._due.waiting[topic_partition].due_at - now_ms <= KEEP_MS:
-            self._kept[topic_partition] = Run(topic_partition, records[count:])
+        rest = Run(topic_partition, records[count:])
+        soon = self._due.waiting[topic_partition].due_at - now_ms <= KEEP_MS
+        if soon and sum(kept.size for kept in self._kept.values()) + (size := _size(rest.records)) <= KEEP_BYTES_MAX:
+            self._kept[topic_partition] = _Kept(rest, self._consumer.position(topic_partition), size)
         else:
             self._consumer.seek(topic_partition, records[count].offset)
 
@@ -191,8 +227,8 @@ class RetryIntake:
         if not self._kept:
             return []
         ready, waiting = [], self._due.waiting
-        for topic_partition, run in list(self._kept.items()):
-            if self._consumer.position(topic_partition) != run.next_offset:
+        for topic_partition, kept in list(self._kept.items()):
+            if self._consumer.position(topic_partition) != kept.position:
                 del self._kept[topic_partition]
                 self._due.assign({topic_partition: self._delay_s(topic_partition.topic)})
                 self._pauses.resume(topic_partition, NOT_DUE)
@@ -225,6 +261,7 @@ class RetryIntake:
         if not starts:
             return set()
         bounds = self._bounds(starts)
+        share = REBUILD_BYTES // len(partitions)
         sought = set()
         for topic_partition, start in starts.items():
             self._windows[topic_partition] = Window()
@@ -234,7 +271,7 @@ class RetryIntake:
             # That it may where the log ends before the start: what is below it now is not what was committed.
             offset = max(start - REBUILD_RECORDS, first)
             if offset < start <= end:
-                self._histories[topic_partition] = _History(offset, start)
+                self._histories[topic_partition] = _History(offset, start, share)
                 self._consumer.seek(topic_partition, offset)
                 sought.add(topic_partition)
         return sought
@@ -251,8 +288,11 @@ class RetryIntake:
             return {}
         return {each: (first[each], end[each]) for each in first}
 
-    def _without_history(self, run: Run) -> list[Record]:
-        """The records from where this assignment began; those before it only fill the window."""
+    def _without_history(self, run: Run, sought: set[TopicPartition]) -> list[Record]:
+        """The records from where this assignment began; those before it only fill the window.
+
+        Where they are large, some of them are passed over: the partition is sought then, and stands in `sought`.
+        """
         topic_partition, records = run.topic_partition, run.records
         history = self._histories.get(topic_partition)
         if history is None:
@@ -268,7 +308,14 @@ class RetryIntake:
         history.reached = run.next_offset
         if count < len(records) or history.reached >= history.until:
             del self._histories[topic_partition]
-        return records[count:]
+            return records[count:]
+        history.read += count
+        history.size += _size(records)
+        target = history.jump()
+        if target is not None:
+            self._consumer.seek(topic_partition, target)
+            sought.add(topic_partition)
+        return []
 
     def _present(self, record: Record) -> Record | None:
         """The record for its handler, None for a copy. Asked again about the same record it answers the same."""
@@ -315,3 +362,8 @@ class RetryIntake:
 
     def _now_ms(self) -> int:
         return int(self._clock.wall() * 1000)
+
+
+def _size(records: Iterable[Record]) -> int:
+    """Bytes of keys and values, as they were read."""
+    return sum(len(record.key or b"") + len(record.value or b"") for record in records)

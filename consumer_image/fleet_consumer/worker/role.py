@@ -24,7 +24,13 @@ RETRY_POLL_RECORDS: Final = 100
 """The largest poll of a retry worker. What lies behind a record that is not due is read again later."""
 
 RETRY_PREFETCH: Final[Mapping[str, str]] = MappingProxyType(
-    {"queued.min.messages": "100", "queued.max.messages.kbytes": "1024", "fetch.message.max.bytes": "262144"}
+    {
+        "queued.min.messages": "100",
+        "queued.max.messages.kbytes": "1024",
+        "fetch.message.max.bytes": "262144",
+        # Of one answer: with hundreds of partitions the limit of each is none for all together.
+        "fetch.max.bytes": "4194304",
+    }
 )
 """How little a retry worker reads ahead. A record that is larger than that is still fetched, alone (KIP-74)."""
 

@@ -7,7 +7,6 @@ once, and again, and hides the reason behind restarts.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -15,7 +14,9 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.consumer import Consumer
 from fleet_consumer.fetch.librdkafka import connection_config
 from fleet_consumer.fetch.producer import RecordProducer
+from fleet_consumer.group.errors import FencedInstance
 from fleet_consumer.handlers import Handler, Outputs, Performer, checker, decoder
+from fleet_consumer.naming import TopicPattern
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.retry.policy import Policies
 from fleet_consumer.worker.brake import Brake, NoBrake
@@ -31,6 +32,7 @@ from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
 from fleet_consumer.worker.outbox import Outbox
 from fleet_consumer.worker.pauses import WRITES_HELD, Pauses
 from fleet_consumer.worker.policy_file import PolicyFile
+from fleet_consumer.worker.readings import Readings
 from fleet_consumer.worker.retry_intake import RetryIntake
 from fleet_consumer.worker.role import Role
 from fleet_consumer.worker.settings import Identity, connection_settings, consumer_settings
@@ -43,10 +45,15 @@ LIBRDKAFKA_LOG = logging.getLogger("fleet_consumer.librdkafka")
 CLOSE_TIMEOUT_S: Final = 10.0
 """For acknowledgements, the last commit and leaving, after the batch in hand has come to its end."""
 
-BACKOFF_FIRST_S: Final = 5.0
-BACKOFF_MAX_S: Final = 300.0
-"""A session that ended by an error is followed by the next after 5 s, 10 s, 20 s … 5 min: a fenced member that comes
-back fences the other in turn, so this also bounds how often two of them can disturb the group."""
+BACKOFF_FIRST_S: Final = 1.0
+BACKOFF_MAX_S: Final = 30.0
+"""A session that ended by an error is followed by the next after 1 s, 2 s, 4 s … 30 s: its partitions stand still until
+then."""
+
+FENCED_FIRST_S: Final = 5.0
+FENCED_MAX_S: Final = 300.0
+"""The same for a member that was fenced, up to 5 min: when it comes back it fences the other in turn, so this bounds
+how often two of them can disturb the group."""
 
 
 class Session:
@@ -121,7 +128,7 @@ def open_session(
     def policies() -> Policies | None:
         return None if follower is None else follower.policies
 
-    topics: tuple[str, ...] | re.Pattern[str] = config.topic_pattern or config.topics
+    topics: tuple[str, ...] | TopicPattern = config.topic_pattern or config.topics
     brake: Brake = NoBrake() if follower is None else BudgetBrake(policies, clock)
     intake: Intake = Everything()
     breaker_watch = None
@@ -129,18 +136,20 @@ def open_session(
         assert follower is not None, "a retry worker has policies"
         topics = follower.topics()
         breaker_watch = BreakerWatch(connection, config.group_id, clock)
-        brake = FollowingBrake(policies, breaker_watch.open_until, breaker_watch.follow, clock)
+        brake = FollowingBrake(policies, breaker_watch.breakers, breaker_watch.follow, clock)
         intake = RetryIntake(consumer, pauses, policies, group_id=config.group_id, stats=stats, clock=clock)
+    readings = Readings(consumer, clock, bounded=role is Role.RETRY)
     judge = Judge(
         outbox=outbox,
         outputs=Outputs(config.handler.outputs),
         failed_topic=config.failed_topic,
         group_id=config.group_id,
         policies=policies,
-        retell=intake.retell,
+        retell=readings.telling(intake.retell),
         brake=brake,
         stats=stats,
         clock=clock,
+        error_text=config.handler.error_text,
     )
     writing = Writing(outbox=outbox, judge=judge, consumer=pauses.because(WRITES_HELD), stats=stats, clock=clock)
     parts: dict[str, Any] = {
@@ -149,11 +158,10 @@ def open_session(
         "judge": judge,
         "writing": writing,
         "intake": intake,
+        "readings": readings,
         "brake": brake,
         "pauses": pauses,
-        "settings": LoopSettings(
-            topics=topics, commit_interval_s=config.consumer.commit_interval_seconds, drain_s=config.drain_seconds
-        ),
+        "settings": _loop_settings(config, topics),
         "stats": stats,
         "watch": watch,
         "clock": clock,
@@ -161,6 +169,11 @@ def open_session(
     }
     loop = _loop(crew, handler, settings.max_poll_records, parts)
     return Session(consumer, loop, pauses, connection, brake, intake, follower, breaker_watch)
+
+
+def _loop_settings(config: WorkerConfig, topics: tuple[str, ...] | TopicPattern) -> LoopSettings:
+    commit_interval_s = config.consumer.commit_interval_seconds
+    return LoopSettings(topics=topics, commit_interval_s=commit_interval_s, drain_s=config.drain_seconds)
 
 
 def _decoding(config: WorkerConfig, handler: Handler, judge: Judge) -> Handle:
@@ -192,10 +205,22 @@ def make_crew(config: WorkerConfig, handler: Handler, clock: Clock) -> Crew | No
     return LoopCrew(performer, size, clock) if handler.asynchronous else ThreadCrew(performer, size, clock)
 
 
-class Backoff:
-    """How long to wait before the next session. Pure."""
+class SessionBackoff:
+    """The wait before the next session, by the error that ended the last one. Pure."""
 
-    def __init__(self, first_s: float = BACKOFF_FIRST_S, max_s: float = BACKOFF_MAX_S) -> None:
+    def __init__(self) -> None:
+        self._usual = Backoff(BACKOFF_FIRST_S, BACKOFF_MAX_S)
+        self._fenced = Backoff(FENCED_FIRST_S, FENCED_MAX_S)
+
+    def after(self, error: Exception, lived_s: float) -> float:
+        """Seconds to wait after a session that lived so long."""
+        return (self._fenced if isinstance(error, FencedInstance) else self._usual).after(lived_s)
+
+
+class Backoff:
+    """How long to wait before the next try. Pure."""
+
+    def __init__(self, first_s: float, max_s: float) -> None:
         self._first_s = first_s
         self._max_s = max_s
         self._next_s = first_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,11 @@ from fleet_consumer.worker.role import RETRY_POLL_RECORDS, RETRY_PREFETCH, RETRY
 METADATA_AGE: Final = "metadata.max.age.ms"
 METADATA_AGE_DEFAULT_MS: Final = 300_000
 """Kafka's own default."""
+
+ERROR_TEXT: Final = "FLEET_ERROR_TEXT"
+"""`off` keeps what errors say out of logs and headers: records' data is often in it."""
+PAUSED_BYTES: Final = "FLEET_PAUSED_BYTES_MAX"
+"""Bytes of memory that records of paused partitions may take in all: those that wait for a retry, among others."""
 
 ISOLATION_LEVELS: Final = {"ReadUncommitted": "read_uncommitted", "ReadCommitted": "read_committed"}
 """Our words, and Kafka's."""
@@ -36,6 +41,21 @@ class Identity:
 
     worker: str
     instance_id: str | None
+
+
+def with_environment(config: WorkerConfig, environment: Mapping[str, str]) -> WorkerConfig:
+    """The settings with what the application's owner says of them in the pod's environment. Raises SettingsInvalid."""
+    said = environment.get(ERROR_TEXT, "on")
+    if said not in ("on", "off"):
+        raise SettingsInvalid("", f"the environment variable {ERROR_TEXT} must be on or off; it is {said!r}")
+    handler = replace(config.handler, error_text=said == "on")
+    budget = environment.get(PAUSED_BYTES, str(config.consumer.paused_bytes_max))
+    # No integer of Python's own notations, such as 1_000, and none that takes long to read.
+    if re.fullmatch(r"[1-9][0-9]{0,14}", budget) is None:
+        raise SettingsInvalid(
+            "", f"the environment variable {PAUSED_BYTES} must be a number of bytes, such as 33554432; it is {budget!r}"
+        )
+    return replace(config, handler=handler, consumer=replace(config.consumer, paused_bytes_max=int(budget)))
 
 
 def identify(config: WorkerConfig, environment: Mapping[str, str]) -> Identity:
@@ -114,6 +134,9 @@ def consumer_settings(
         auto_offset_reset="earliest" if retries else consumer.auto_offset_reset.lower(),
         isolation_level="read_uncommitted" if retries else ISOLATION_LEVELS[consumer.isolation_level],
         metadata_max_age_ms=METADATA_AGE_DEFAULT_MS if metadata_age is None else int(metadata_age),
+        # The Secret may be renewed, at the brokers before here: the worker waits, and its status says for what.
+        retry_authentication=True,
+        paused_bytes_max=consumer.paused_bytes_max,
         properties=_retry_properties(consumer.properties) if retries else consumer.properties,
     )
 

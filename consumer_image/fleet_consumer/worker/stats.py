@@ -64,6 +64,8 @@ class Stats:
     """Hops written, by the canonical delay of their topic."""
     failures: dict[str, int] = field(default_factory=dict)
     """Records sent to the failed topic, by the value of their `kr-reason`."""
+    error_classes: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The same by reason and class of the error. Applications name their errors, so only so many are told apart."""
     lateness: Histogram = field(default_factory=lambda: Histogram(LATENESS_BOUNDS_S))
     """Seconds from when a retried record was due to when it was handed to the handler."""
 
@@ -82,10 +84,19 @@ class Stats:
         """A record was sent to the retry topic of this canonical delay."""
         self.hops[delay] = self.hops.get(delay, 0) + 1
 
-    def gave_up(self, reason: str) -> None:
-        """A record was sent to the failed topic for this reason."""
+    def gave_up(self, reason: str, error_class: str = "") -> None:
+        """A record was sent to the failed topic for this reason, after an error of this class."""
         self.failures[reason] = self.failures.get(reason, 0) + 1
+        kind = reason, error_class[:ERROR_CLASS_CHARACTERS_MAX]
+        if kind not in self.error_classes and len(self.error_classes) >= ERROR_CLASSES_MAX:
+            kind = reason, OTHER_CLASSES
+        self.error_classes[kind] = self.error_classes.get(kind, 0) + 1
 
+
+ERROR_CLASSES_MAX: Final = 100
+ERROR_CLASS_CHARACTERS_MAX: Final = 128
+OTHER_CLASSES: Final = "…"
+"""Stands for all classes beyond the first hundred."""
 
 DONE = "done"
 FAILED = "failed"

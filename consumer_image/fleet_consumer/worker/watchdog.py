@@ -138,7 +138,7 @@ class Watchdog:
             self.hangs = tuple(hangs)
             for hang in hangs:
                 if not any(record is hang.record and over == hang.over for record, over in told):
-                    self._on_hang(hang, _stack(hang.thread))
+                    self._on_hang(hang, stack_of(hang.thread))
             told = [(hang.record, hang.over) for hang in hangs]
 
     def _held(self, watched: int | None) -> list[Held]:
@@ -152,7 +152,8 @@ class Watchdog:
         return held
 
 
-def _stack(thread_id: int | None) -> str:
+def stack_of(thread_id: int | None) -> str:
+    """The innermost frames of a thread, in one line."""
     frame = sys._current_frames().get(thread_id or 0)
     if frame is None:
         return "(the handler's thread is gone)"

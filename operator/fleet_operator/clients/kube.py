@@ -23,6 +23,7 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
 from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
+from fleet_operator.clients.view import WHOLE, View
 
 FIELD_MANAGER: Final = "consumer-fleet"
 """The one owner of every field the operator applies."""
@@ -31,7 +32,6 @@ REQUEST_TIMEOUT_SECONDS: Final = 30.0
 CALLS_AT_ONCE_MAX: Final = 32
 """Bounds sockets and the load on the API server; a reconcile makes its calls one after the other."""
 
-LIST_PAGE_OBJECTS: Final = 500
 MESSAGE_CHARACTERS_MAX: Final = 1024
 """Foreign text is cut to this length before it enters our errors, logs and conditions."""
 
@@ -95,8 +95,8 @@ class KubeClient(Protocol):
         """One object, read live; None when it does not exist."""
         ...
 
-    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "") -> Listing:
-        """All objects of a kind in one namespace, or everywhere with None; fetched in pages."""
+    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE) -> Listing:
+        """All objects of a kind in one namespace, or everywhere with None; fetched in pages, each cut to the view."""
         ...
 
     async def apply(self, body: JsonObject) -> JsonObject:
@@ -117,6 +117,13 @@ class KubeClient(Protocol):
 
     async def replace(self, body: JsonObject) -> JsonObject:
         """Replace an object that still has the `resourceVersion` in `body`; KubeConflictError when it has moved on."""
+        ...
+
+    async def merge(self, body: JsonObject) -> JsonObject:
+        """Set what `body` has in an object that still has its `resourceVersion`, whoever owns those fields.
+
+        Raises KubeConflictError when the object has moved on, and KubeNotFoundError.
+        """
         ...
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> bool:
@@ -143,7 +150,7 @@ def _message_of(text: str) -> str:
     """The message of a `Status` reply, or the start of whatever else came."""
     try:
         parsed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     message = parsed.get("message") if isinstance(parsed, dict) else None
     return str(message or text)[:MESSAGE_CHARACTERS_MAX]
@@ -199,19 +206,22 @@ class AioKubeClient:
         except KubeNotFoundError:
             return None
 
-    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "") -> Listing:
+    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE) -> Listing:
         items: list[JsonObject] = []
-        query = [("limit", str(LIST_PAGE_OBJECTS))]
+        query = [("limit", str(view.page))]
         if label_selector:
             query.append(("labelSelector", label_selector))
-        page = await self._call("GET", kind.path(namespace), query)
-        items += page.get("items") or ()
-        while following := page["metadata"].get("continue"):
-            page = await self._call("GET", kind.path(namespace), [*query, ("continue", following)])
-            items += page.get("items") or ()
-        for item in items:  # members of a list carry no type of their own
-            item["apiVersion"], item["kind"] = kind.api_version, kind.kind
-        return Listing(items, page["metadata"]["resourceVersion"])
+        following: list[tuple[str, str]] = []
+        while True:
+            page = await self._call("GET", kind.path(namespace), [*query, *following], accept=view.accepts(many=True))
+            # Members of a list carry no type of their own, or that of the metadata alone.
+            typed = ({**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in page.get("items") or ())
+            items += map(view.trim, typed)
+            version, token = page["metadata"]["resourceVersion"], page["metadata"].get("continue")
+            del page  # or two pages are in memory while the next one is read
+            if not token:
+                return Listing(items, version)
+            following = [("continue", token)]
 
     async def apply(self, body: JsonObject) -> JsonObject:
         return await self._apply(body, subresource=None)
@@ -226,6 +236,11 @@ class AioKubeClient:
     async def replace(self, body: JsonObject) -> JsonObject:
         path = kind_of(body).path(body["metadata"]["namespace"], body["metadata"]["name"])
         return await self._call("PUT", path, [("fieldManager", FIELD_MANAGER)], body)
+
+    async def merge(self, body: JsonObject) -> JsonObject:
+        path = kind_of(body).path(body["metadata"]["namespace"], body["metadata"]["name"])
+        query = [("fieldManager", FIELD_MANAGER)]
+        return await self._call("PATCH", path, query, body, content_type="application/merge-patch+json")
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> bool:
         options = {
@@ -252,6 +267,7 @@ class AioKubeClient:
         query: Sequence[tuple[str, str]] = (),
         body: JsonObject | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> JsonObject:
         where = f"{method} {path}"
         async with self._slots:
@@ -261,7 +277,7 @@ class AioKubeClient:
                     method,
                     path,
                     query_params=list(query),
-                    header_params={"Accept": "application/json", "Content-Type": content_type},
+                    header_params={"Accept": accept, "Content-Type": content_type},
                     body=body,
                     auth_settings=["BearerToken"],
                 )
@@ -274,6 +290,9 @@ class AioKubeClient:
         text = payload.decode("utf-8", "replace")
         if not 200 <= response.status <= 299:
             raise _error(response.status, text, where, _retry_after(response.headers))
-        parsed = json.loads(text)
+        try:
+            parsed = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise KubeInvalidError(f"{where}: the answer cannot be read: {error}") from error
         assert isinstance(parsed, dict), f"{where}: the API server always answers with an object"
         return parsed

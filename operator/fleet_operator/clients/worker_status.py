@@ -7,21 +7,25 @@ status: the operator may run where pods cannot be reached, so no answer is an or
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from typing import Any, Final
 
 import aiohttp
 
 from fleet_operator.planning import times
+from fleet_operator.planning.foreign_json import read_json
+from fleet_operator.planning.lag import lag_bucket
 from fleet_operator.planning.observation import BreakerObservation, StuckPartition, WorkerObservation
 
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 2.0
+GENERATION_MAX: Final = 2**31 - 1
+OFFSET_MAX: Final = 2**63 - 1
 ANSWER_BYTES_MAX: Final = 1 << 20
 """A worker's answer lists its partitions; a larger one is not from a worker of ours."""
 CALLS_AT_ONCE_MAX: Final = 16
+KIND_CHARACTERS_MAX: Final = 128
 
 
 class WorkerStatusClient:
@@ -59,13 +63,14 @@ class WorkerStatusClient:
 def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
     """The JSON of `/member`; None when it is not such JSON."""
     try:
-        answer = json.loads(body)
+        answer = read_json(body)
         error = answer.get("error") or {}
+        ended = answer.get("ended") or {}
         return WorkerObservation(
             pod=pod,
             member_id=str(answer.get("memberId") or ""),
             instance_id=answer.get("instanceId"),
-            generation=int(answer.get("generation", -1)),
+            generation=_number(answer.get("generation", -1), GENERATION_MAX),
             leader=bool(answer.get("leader", False)),
             assignor=str(answer.get("assignor") or ""),
             state=str(answer.get("state") or ""),
@@ -73,7 +78,12 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
             stuck=tuple(_stuck(entry) for entry in answer.get("stuck") or ()),
             error_reason=str(error.get("reason") or ""),
             error_message=str(error.get("message") or ""),
+            ended_reason=str(ended.get("reason") or ""),
+            ended_message=str(ended.get("message") or ""),
+            ended_since=_time(ended.get("since")),
             breaker=_breaker(answer.get("breaker")),
+            # In steps: that one record more has failed is no news to reconcile a group for.
+            failed={_kind(entry): lag_bucket(int(entry["records"])) for entry in answer.get("failed") or ()},
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -91,16 +101,29 @@ def _breaker(told: dict[str, Any] | None) -> BreakerObservation | None:
     )
 
 
+def _kind(entry: dict[str, Any]) -> tuple[str, str]:
+    """Why a record was given up: reason, and class of the error."""
+    return str(entry["reason"])[:KIND_CHARACTERS_MAX], str(entry.get("errorClass") or "")[:KIND_CHARACTERS_MAX]
+
+
 def _stuck(entry: dict[str, Any]) -> StuckPartition:
     """One stuck partition."""
     return StuckPartition(
         topic=str(entry["topic"]),
-        partition=int(entry["partition"]),
-        offset=int(entry["offset"]),
+        partition=_number(entry["partition"], GENERATION_MAX),
+        offset=_number(entry["offset"], OFFSET_MAX),
         since=_time(entry.get("since")) or 0.0,
         reason=str(entry.get("reason") or ""),
         message=str(entry.get("message") or ""),
     )
+
+
+def _number(told: Any, most: int) -> int:
+    """A number that status can hold. Raises ValueError."""
+    number = int(told)
+    if abs(number) > most:
+        raise ValueError(f"{number} is out of range")
+    return number
 
 
 def _time(told: Any) -> float | None:

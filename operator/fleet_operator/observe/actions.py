@@ -1,4 +1,4 @@
-"""What the operator does to groups' members. Runs on the observer's thread.
+"""What the operator does to groups' members, and the guard before any change in Kafka. On the observer's thread.
 
 It reads the live state first and is safe to repeat; nobody else's members are ever touched.
 """
@@ -14,6 +14,20 @@ from fleet_consumer.wire.leave_group import LeaveGroupRequest, LeaveGroupRequest
 
 CALL_SECONDS: Final = 10.0
 LEAVE_REASON: Final = "the worker of this static member was removed by scaling down"
+
+
+class AnotherClusterError(Exception):
+    """Another Kafka cluster answers than the one that an action was decided for; nothing was done there."""
+
+
+def require_cluster(client: NetworkClient, cluster_id: str | None) -> None:
+    """Make sure that the brokers at hand are those of this cluster: addresses may have been edited since it was seen.
+
+    Raises AnotherClusterError, and NetError.
+    """
+    found = client.metadata((), timeout_s=CALL_SECONDS).cluster_id
+    if found != cluster_id or cluster_id is None:
+        raise AnotherClusterError(f"decided for Kafka cluster {cluster_id}, and {found} answers: nothing is done")
 
 
 def remove_members(client: NetworkClient, group_id: str, instance_ids: Collection[str]) -> Sequence[str]:

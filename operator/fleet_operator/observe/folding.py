@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fleet_consumer import naming
-from fleet_consumer.wire.consumer_protocol import decode_assignment
+from fleet_consumer.wire.consumer_protocol import decode_assignment, partitions_by_topic
 from fleet_consumer.wire.describe_configs import BROKER_RESOURCE, TOPIC_RESOURCE, DescribeConfigsResponse
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribedGroupMember
 from fleet_consumer.wire.errors import ErrorCode
@@ -19,6 +19,7 @@ from fleet_consumer.wire.failures import MalformedMessage
 from fleet_consumer.wire.list_offsets import ListOffsetsResponse
 from fleet_consumer.wire.metadata import MetadataResponse
 from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
+from fleet_consumer.wire.schema import ZERO_UUID
 from fleet_operator.observe.batches import OFFSETS_PARTITIONS_SETTING, OFFSETS_RETENTION_SETTING, OFFSETS_TOPIC
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.settings import GroupInterest
@@ -34,6 +35,8 @@ from fleet_operator.planning.observation import (
 
 HISTORY_SAMPLES_MAX: Final = 16
 """Samples of end offsets kept for each partition: enough to interpolate minutes finely and hours roughly."""
+GROUP_DOUBT_SECONDS: Final = 15.0
+"""For so long a group that cannot be asked is only in doubt: a coordinator that moves to another broker takes that."""
 STABLE: Final = "Stable"
 NOT_OBSERVED: Final = "NotObserved"
 """The reason when nothing was answered and nobody said why."""
@@ -71,7 +74,9 @@ def topics(metadata: MetadataResponse) -> dict[str, TopicObservation]:
     """Every topic that was asked for, existing or not."""
     return {
         topic.name: TopicObservation(
-            partitions=len(topic.partitions), error=reason_of(topic.error_code) if topic.error_code else None
+            partitions=len(topic.partitions),
+            error=reason_of(topic.error_code) if topic.error_code else None,
+            topic_id=str(topic.topic_id) if topic.topic_id != ZERO_UUID else None,
         )
         for topic in metadata.topics
         if topic.name is not None
@@ -187,7 +192,8 @@ def member(described: DescribedGroupMember, *, stable: bool) -> MemberObservatio
         except MalformedMessage:
             blob = None
         if blob is not None:
-            assigned = {owned.topic: tuple(sorted(owned.partitions)) for owned in blob.assigned_partitions}
+            listed = partitions_by_topic(blob.assigned_partitions)
+            assigned = {topic: tuple(sorted(numbers)) for topic, numbers in listed.items()}
     return MemberObservation(
         member_id=described.member_id,
         instance_id=described.group_instance_id,
@@ -216,6 +222,7 @@ class GroupFacts:
     end_offsets: Offsets = field(default_factory=dict)
     log_starts: Offsets = field(default_factory=dict)
     failed_records: int | None = None
+    failed_end: int | None = None
     error: str | None = None
 
 
@@ -227,16 +234,26 @@ def by_topic(offsets: Offsets) -> ByTopic:
     return dict(sorted_out)
 
 
-def take_offsets(facts: GroupFacts, interest: GroupInterest, starts: ByTopic, ends: Mapping[bool, ByTopic]) -> None:
-    """Pick a group's own offsets out of everybody's."""
+def take_offsets(
+    facts: GroupFacts,
+    interest: GroupInterest,
+    starts: ByTopic,
+    ends: Mapping[bool, ByTopic],
+    failed_partitions: int,
+) -> None:
+    """Pick a group's own offsets out of everybody's. `failed_partitions` are those that the failed topic has."""
     wanted = set(interest.topics) or {topic for topic, _ in facts.committed or {}}
     mine = ends[interest.read_committed]
     for topic in wanted:
         facts.end_offsets |= mine.get(topic, {})
         facts.log_starts |= starts.get(topic, {})
     failed, failed_starts = (offsets.get(interest.failed_topic, {}) for offsets in (ends[False], starts))
-    if failed and all(key in failed_starts for key in failed):
-        facts.failed_records = sum(max(0, end - failed_starts[key]) for key, end in failed.items())
+    # Without one of its partitions the sum would hide failures. So would a start beyond the end: starts are asked for
+    # less often, and that one is of a topic that was made anew since.
+    whole = len(failed) == failed_partitions > 0 and failed.keys() <= failed_starts.keys()
+    if whole and all(failed_starts[key] <= end for key, end in failed.items()):
+        facts.failed_end = sum(failed.values())
+        facts.failed_records = facts.failed_end - sum(failed_starts[key] for key in failed)
 
 
 def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> GroupObservation:
@@ -250,8 +267,10 @@ def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> 
     if described is not None and described.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
         error = error or reason_of(described.error_code)
     if error is not None or described is None or facts.committed is None:
-        known = last or GroupObservation(group_id=facts.group_id, observed_at=now)
-        return replace(known, error=error or NOT_OBSERVED)
+        known = last or GroupObservation(group_id=facts.group_id, observed_at=now, error=NOT_OBSERVED)
+        since = known.failing_since if known.error is not None else now
+        doubtful = since is not None and now - since < GROUP_DOUBT_SECONDS
+        return replace(known, error=error or NOT_OBSERVED, failing_since=since, doubtful=doubtful)
     state, members = mirror(described)
     return GroupObservation(
         group_id=facts.group_id,
@@ -266,6 +285,7 @@ def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> 
         log_starts=facts.log_starts,
         end_history=extend_history(last.end_history if last else {}, facts.end_offsets, now),
         failed_records=facts.failed_records,
+        failed_end=facts.failed_end,
     )
 
 
@@ -299,7 +319,8 @@ def differs(before: GroupObservation | None, after: GroupObservation) -> bool:
 
 
 def _shape(group: GroupObservation) -> tuple[object, ...]:
-    shape = group.state, group.assignor, group.coordinator_id, group.members, group.error
+    error = None if group.doubtful else group.error
+    shape = group.state, group.assignor, group.coordinator_id, group.members, error
     return shape if group.retry is None else (*shape, *_retry_shape(group.retry))
 
 

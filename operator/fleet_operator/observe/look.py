@@ -36,12 +36,15 @@ from fleet_operator.observe.flow import FlowMemory, Spans
 from fleet_operator.observe.folding import GroupFacts, Offsets
 from fleet_operator.observe.settings import GroupInterest
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
-from fleet_operator.planning.topic_pattern import matched
+from fleet_operator.planning.topic_pattern import TopicMatches
 
 CALL_SECONDS: Final = 8.0
 """Patience with one phase of a look. A broker that hangs may cost four of them, and is told of after half a minute."""
 CONFIGS_SECONDS: Final = 300.0
 """How often the settings of `__consumer_offsets` are asked for; people change them once in its life."""
+
+REFUSALS: Final = frozenset({"AuthenticationFailed", "TlsFailed"})
+"""Reasons of a cluster that answers, and will not have us."""
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 
@@ -88,33 +91,39 @@ class Look:
     last: ClusterObservation | None
     configs: ConfigFacts
     memory: FlowMemory
+    matches: TopicMatches
     stopping: Callable[[], bool]
 
     def take(self) -> ClusterObservation:
         """Ask the cluster everything. Raises NetError when not even Metadata can be had, or LookAbandonedError."""
-        metadata, topics = self._topics()
+        metadata, topics, matches = self._topics()
         # From here on a pattern is the topics that it matches now.
-        return replace(self, interests=_resolved(self.interests, topics))._take(metadata, topics)
+        resolved = replace(self, interests=_resolved(self.interests, matches))
+        return replace(resolved._take(metadata, topics), matches=matches)
 
-    def _topics(self) -> tuple[MetadataResponse, dict[str, TopicObservation]]:
-        """The topics that matter. Patterns need the names of all; what nobody cares for is left out again."""
+    def _topics(self) -> tuple[MetadataResponse, dict[str, TopicObservation], Mapping[str, tuple[str, ...]]]:
+        """The topics that matter, and by each pattern's text those that it matches.
+
+        Patterns need the names of all topics; what nobody cares for is left out again.
+        """
         named = {topic for interest in self.interests.values() for topic in interest.named_topics}
         patterns = {interest.pattern for interest in self.interests.values() if interest.pattern is not None}
         asked = (*sorted(named), batches.OFFSETS_TOPIC)
         metadata = self.client.metadata(None if patterns else asked, timeout_s=CALL_SECONDS)
         topics = folding.topics(metadata)
+        matches = self.matches.update(patterns, topics)
         if patterns:
-            wanted = {*asked, *(topic for pattern in patterns for topic in matched(pattern, topics))}
+            wanted = {*asked, *(topic for names in matches.values() for topic in names)}
             missing = dict.fromkeys(wanted - topics.keys(), TopicObservation(partitions=0, error=TOPIC_NOT_FOUND))
             topics = {name: topics[name] for name in topics if name in wanted} | missing
-        return metadata, topics
+        return metadata, topics, matches
 
     def _take(self, metadata: MetadataResponse, topics: dict[str, TopicObservation]) -> ClusterObservation:
         self._discover()
         facts = self._coordinators()
         questions = self._ask(metadata, topics, facts)
         self._wait(questions.calls())
-        counts, ends = self._answers(questions, facts)
+        counts, ends = self._answers(questions, topics, facts)
         flows = {
             group_id: self.memory.spans(interest.retry, facts[interest.retry.group_id], topics, ends)
             for group_id, interest in self.interests.items()
@@ -252,7 +261,9 @@ class Look:
                 raise LookAbandonedError
             self.client.poll(CALL_SECONDS)
 
-    def _answers(self, questions: Questions, facts: dict[str, GroupFacts]) -> tuple[Counter[int], Offsets]:
+    def _answers(
+        self, questions: Questions, topics: Mapping[str, TopicObservation], facts: dict[str, GroupFacts]
+    ) -> tuple[Counter[int], Offsets]:
         """Fill in the facts; returns how many groups each broker coordinates, and the ends of logs."""
         counts: Counter[int] = Counter()
         for node_id, listed in questions.listed.items():
@@ -277,7 +288,9 @@ class Look:
         ends_by_topic = {read_committed: folding.by_topic(offsets) for read_committed, offsets in ends.items()}
         starts_by_topic = folding.by_topic(starts)
         for group_id, interest in self.interests.items():
-            folding.take_offsets(facts[group_id], interest, starts_by_topic, ends_by_topic)
+            failed = topics.get(interest.failed_topic)
+            partitions = failed.partitions if failed is not None else 0
+            folding.take_offsets(facts[group_id], interest, starts_by_topic, ends_by_topic, partitions)
         if questions.configs:
             answers = tuple(call.response for call in questions.configs if call.error is None)
             self.configs.responses = answers or self.configs.responses
@@ -294,12 +307,14 @@ class Look:
     ) -> ClusterObservation:
         now = self.clock.wall()
         topics.pop(batches.OFFSETS_TOPIC, None)
+        brokers = folding.brokers(metadata)
         since = self.last.reachable_since if self.last and self.last.reachable else None
         return ClusterObservation(
             observed_at=now,
             reachable=True,
             cluster_id=metadata.cluster_id,
-            brokers=folding.brokers(metadata),
+            brokers=brokers,
+            answered=tuple(sorted(f"{broker.host}:{broker.port}" for broker in brokers if broker.id in counts)),
             offsets_topic=folding.offsets_topic(metadata, self.configs.responses),
             broker_offsets_partitions=folding.broker_offsets_partitions(self.configs.responses),
             offsets_retention_s=folding.offsets_retention_s(self.configs.responses),
@@ -333,12 +348,12 @@ class Look:
 
 
 def _resolved(
-    interests: Mapping[str, GroupInterest], topics: Mapping[str, TopicObservation]
+    interests: Mapping[str, GroupInterest], matches: Mapping[str, tuple[str, ...]]
 ) -> dict[str, GroupInterest]:
     return {
         group_id: interest
         if interest.pattern is None
-        else replace(interest, topics=tuple(dict.fromkeys((*interest.topics, *matched(interest.pattern, topics)))))
+        else replace(interest, topics=tuple(dict.fromkeys((*interest.topics, *matches[interest.pattern.text]))))
         for group_id, interest in interests.items()
     }
 
@@ -368,8 +383,11 @@ def _merged(calls: Sequence[Call[ListOffsetsResponse]]) -> Offsets:
     return merged
 
 
-def failure(error: NetError, last: ClusterObservation | None, now: float) -> ClusterObservation:
-    """What is to be told when a look failed altogether: the last good values, not reachable, and why."""
+def failure(error: NetError, last: ClusterObservation | None, now: float, *, proven: bool = True) -> ClusterObservation:
+    """What is to be told when a look failed altogether: the last good values, not reachable, and why.
+
+    `proven` says that looks have failed for long enough. An answer that refuses us needs no second one.
+    """
     base = last or ClusterObservation(observed_at=now, reachable=False)
     message = str(error)
     if isinstance(error, AllBrokersUnreachable):  # in the same order each time, whichever was asked first
@@ -383,13 +401,16 @@ def failure(error: NetError, last: ClusterObservation | None, now: float) -> Clu
         reachable=False,
         reason=reason,
         message=message,
+        doubtful=not proven and reason not in REFUSALS and base.last_good_at is not None,
         cluster_id=base.cluster_id,
         brokers=base.brokers,
+        answered=base.answered,
         offsets_topic=base.offsets_topic,
         broker_offsets_partitions=base.broker_offsets_partitions,
         offsets_retention_s=base.offsets_retention_s,
         groups=base.groups,
         topics=base.topics,
+        matches=base.matches,
         group_count=base.group_count,
         groups_per_coordinator=base.groups_per_coordinator,
         last_good_at=base.last_good_at,

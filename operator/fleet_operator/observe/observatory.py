@@ -10,16 +10,16 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import NetworkClient
 from fleet_operator.observe import folding
+from fleet_operator.observe.actions import require_cluster
 from fleet_operator.observe.observer import Observer, ObserverStoppedError
 from fleet_operator.observe.settings import GroupInterest, ObserverSettings
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.planning.topic_pattern import matched
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +50,11 @@ class Listener(Protocol):
 
 @dataclass(slots=True)
 class _Site:
-    """One KafkaCluster: its observer, who is interested, and the newest observation."""
+    """One KafkaCluster: its observer, the newest observation, and the newest one that was news."""
 
     observer: Observer
-    interests: dict[Key, GroupInterest] = field(default_factory=dict)
     latest: ClusterObservation | None = None
+    told: ClusterObservation | None = None
 
 
 class Observatory:
@@ -100,7 +100,7 @@ class Observatory:
         known = self.latest(cluster) or ClusterObservation(observed_at=self._clock.wall(), reachable=False)
         self.stop(cluster)
         self._refused[cluster] = replace(
-            known, observed_at=self._clock.wall(), reachable=False, reason=reason, message=message
+            known, observed_at=self._clock.wall(), reachable=False, doubtful=False, reason=reason, message=message
         )
         for group in self._wishes[cluster]:
             self._listener.group_changed(group, urgent=True)
@@ -152,11 +152,24 @@ class Observatory:
             site.observer.look(changed_topics)
 
     async def act(self, cluster: Key, run: Callable[[NetworkClient], T]) -> T:
-        """Have something done on the cluster's thread. Raises what it raises, or ObserverStoppedError."""
+        """Have something asked on the cluster's thread. Raises what it raises, or ObserverStoppedError."""
         site = self._sites.get(cluster)
         if site is None:
             raise ObserverStoppedError(f"{'/'.join(cluster)} is not observed")
         return await asyncio.wrap_future(site.observer.submit(run))
+
+    async def change(self, cluster: Key, cluster_id: str | None, run: Callable[[NetworkClient], T]) -> T:
+        """Have something changed on the Kafka cluster of this id. Raises AnotherClusterError too.
+
+        What was decided from an observation may come to the thread of another observer: a KafkaCluster's addresses can
+        be edited at any time, and a topic of the same name on another cluster is not the one that was meant.
+        """
+
+        def guarded(client: NetworkClient) -> T:
+            require_cluster(client, cluster_id)
+            return run(client)
+
+        return await self.act(cluster, guarded)
 
     def _pass_on(self, cluster: Key) -> None:
         site = self._sites.get(cluster)
@@ -172,12 +185,18 @@ class Observatory:
         return merged
 
     def _take(self, cluster: Key, observer: Observer, observation: ClusterObservation, seconds: float) -> None:
-        """An observation has arrived; one of an observer that was replaced meanwhile is dropped."""
+        """An observation has arrived; one of an observer that was replaced meanwhile is dropped.
+
+        A look or two that failed are no news yet: who looks finds the observation, and nobody is woken up.
+        """
         site = self._sites.get(cluster)
         if site is None or site.observer is not observer:
             return
-        before, site.latest = site.latest, observation
+        site.latest = observation
         self._listener.looked(cluster, observation, seconds)
+        if observation.doubtful:
+            return
+        before, site.told = site.told, observation
         turned = before is None or (before.reachable, before.reason) != (observation.reachable, observation.reason)
         if turned or _cluster_shape(before) != _cluster_shape(observation):
             self._listener.cluster_changed(cluster)
@@ -237,5 +256,5 @@ def _topics(seen: ClusterObservation | None, interest: GroupInterest) -> list[ob
     """The topics that one group cares for."""
     if seen is None:
         return []
-    matching = matched(interest.pattern, seen.topics) if interest.pattern else ()
+    matching = seen.matches.get(interest.pattern.text, ()) if interest.pattern else ()
     return [(topic, seen.topics.get(topic)) for topic in (*interest.named_topics, *matching)]

@@ -19,9 +19,10 @@ from typing import Any, Final, Generic, TypeVar
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import NetError, NetworkClient
 from fleet_operator.observe.flow import FlowMemory
-from fleet_operator.observe.look import ConfigFacts, Look, LookAbandonedError, failure
+from fleet_operator.observe.look import REFUSALS, ConfigFacts, Look, LookAbandonedError, failure
 from fleet_operator.observe.settings import GroupInterest, ObserverSettings
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
+from fleet_operator.planning.topic_pattern import TopicMatches
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,11 @@ ACTIONS_SECONDS_MAX: Final = 1.0
 """How long actions may keep a look that is due waiting: a thousand new groups want their topics made at once."""
 REFUSED_SECONDS: Final = 30.0
 """The interval while the cluster refuses our credentials: repeating them quickly locks accounts and fills its logs."""
-REFUSALS: Final = frozenset({"AuthenticationFailed", "TlsFailed"})
+DOUBT_LOOKS: Final = 3
+DOUBT_SECONDS: Final = 15.0
+"""A cluster counts as unreachable when so many looks in a row, or all looks for so long, have failed."""
+DOUBT_PAUSE_SECONDS: Final = 5.0
+"""The longest pause between looks while that is not decided."""
 
 
 class ObserverStoppedError(Exception):
@@ -74,6 +79,8 @@ class Pace:
         return max(self._wanted(seen, interests, now), min(self._interval, REST_FACTOR * took))
 
     def _wanted(self, seen: ClusterObservation, interests: Mapping[str, GroupInterest], now: float) -> float:
+        if seen.doubtful:
+            return min(self._interval, DOUBT_PAUSE_SECONDS)
         if not seen.reachable:
             return max(self._interval, REFUSED_SECONDS) if seen.reason in REFUSALS else self._interval
         unsettled = {
@@ -85,6 +92,25 @@ class Pace:
         if any(now - since < HURRY_MAX_SECONDS for since in self._unsettled_since.values()):
             return min(self._interval, HURRY_SECONDS)
         return min(self._interval, max(HURRY_SECONDS, _seconds_to_wake(seen)))
+
+
+class Doubt:
+    """How much the looks that failed in a row prove. Pure: times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._since = 0.0
+
+    def failed(self, began: float, now: float) -> bool:
+        """Take in a look that failed; whether that is enough to say that the cluster does not answer."""
+        if not self._failures:
+            self._since = began
+        self._failures += 1
+        return self._failures >= DOUBT_LOOKS or now - self._since >= DOUBT_SECONDS
+
+    def succeeded(self) -> None:
+        """Take in a good look."""
+        self._failures = 0
 
 
 def _unsettled(group: GroupObservation | None, expects_members: bool) -> bool:
@@ -186,7 +212,7 @@ class Observer:
 
     def _observe(self, client: NetworkClient) -> None:
         pace = Pace(self.settings.interval_seconds)
-        configs, memory = ConfigFacts(), FlowMemory()
+        configs, memory, matches, doubt = ConfigFacts(), FlowMemory(), TopicMatches(), Doubt()
         last: ClusterObservation | None = None
         due = self._clock.monotonic()
         while not self._stopping.is_set():
@@ -198,7 +224,7 @@ class Observer:
             self._changed.clear()
             interests = self._interests
             try:
-                last = self._look(client, interests, last, configs, memory)
+                last = self._look(client, interests, last, configs, memory, matches, doubt)
             except LookAbandonedError:
                 return
             ended = self._clock.monotonic()
@@ -212,6 +238,8 @@ class Observer:
         last: ClusterObservation | None,
         configs: ConfigFacts,
         memory: FlowMemory,
+        matches: TopicMatches,
+        doubt: Doubt,
     ) -> ClusterObservation:
         memory.forget(self._take_changed_topics())
         look = Look(
@@ -221,12 +249,17 @@ class Observer:
             last=last,
             configs=configs,
             memory=memory,
+            matches=matches,
             stopping=self._stopping.is_set,
         )
+        began = self._clock.monotonic()
         try:
-            return look.take()
+            observation = look.take()
         except NetError as error:
-            return failure(error, last, self._clock.wall())
+            proven = doubt.failed(began, self._clock.monotonic())
+            return failure(error, last, self._clock.wall(), proven=proven)
+        doubt.succeeded()
+        return observation
 
     def _take_changed_topics(self) -> set[str]:
         taken: set[str] = set()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fleet_consumer import naming
 from fleet_consumer.net import ConnectionSettings, SaslSettings, TlsSettings, parse_address
+from fleet_consumer.patterns import Pattern
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class GroupInterest:
 
     group_id: str
     topics: tuple[str, ...] = ()
-    pattern: re.Pattern[str] | None = None
+    pattern: Pattern | None = None
     other_topics: tuple[str, ...] = ()
     failed_topic: str = ""
     read_committed: bool = False

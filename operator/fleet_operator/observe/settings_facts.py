@@ -18,7 +18,7 @@ from fleet_consumer.wire.describe_configs import (
 )
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.observe.batches import chunks
-from fleet_operator.planning.retry_topics import MANAGED_SETTINGS
+from fleet_operator.planning.retry_topics import ASKED_SETTINGS
 
 FRESH_SECONDS: Final = 60.0
 """How long an answer counts; what is changed by us is forgotten at once."""
@@ -71,6 +71,4 @@ class SettingsFacts:
 
 
 def _resource(topic: str) -> DescribeConfigsResource:
-    return DescribeConfigsResource(
-        resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=MANAGED_SETTINGS
-    )
+    return DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=ASKED_SETTINGS)

@@ -1,7 +1,7 @@
 """Why a ConsumerGroup's spec cannot be turned into a revision, and how many workers should run.
 
 An ordered chain: the first entry that applies is the root cause that people should mend first. A blocked group keeps
-the fleet that it has; only a changed cluster id stops it.
+the fleet that it has; only a changed cluster id and an older object for the same Kafka group stop it.
 """
 
 from __future__ import annotations
@@ -90,9 +90,12 @@ def _handler_problem(group: ConsumerGroup, handler_files: Mapping[str, str] | No
 
 
 def cluster_id_changed(cluster: KafkaCluster, observation: ClusterObservation | None) -> bool:
-    """Whether another Kafka cluster answers than the one that the KafkaCluster's status was made from."""
+    """Whether another Kafka cluster answers than the one that the KafkaCluster's status was made from.
+
+    One that answered last and is silent now still counts: its workers must not start because nobody can be asked.
+    """
     known = cluster.status.get("clusterId")
-    seen = observation.cluster_id if observation and observation.reachable else None
+    seen = observation.cluster_id if observation else None
     return bool(known and seen and known != seen)
 
 
@@ -107,9 +110,15 @@ def changed_id_message(cluster: KafkaCluster, observation: ClusterObservation | 
 
 
 def wanted_replicas(
-    group: ConsumerGroup, cluster: KafkaCluster | None, observation: ClusterObservation | None = None
+    group: ConsumerGroup,
+    cluster: KafkaCluster | None,
+    observation: ClusterObservation | None = None,
+    older: Claim | None = None,
 ) -> int:
-    """How many workers should run: the spec's number, and none while suspended or while another cluster answers."""
+    """How many workers should run: the spec's number, and none while suspended, while another cluster answers, or while
+    the Kafka group belongs to an older object: two fleets in one group would handle each other's records."""
+    if older is not None:
+        return 0
     if cluster is not None and cluster_id_changed(cluster, observation):
         return 0
     return group.wanted_replicas

@@ -45,10 +45,14 @@ class OffsetsTopicInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicObservation:
-    """One topic; `error` is the reason word when it cannot be used (`TopicNotFound`, `AuthorizationFailed`, …)."""
+    """One topic; `error` is the reason word when it cannot be used (`TopicNotFound`, `AuthorizationFailed`, …).
+
+    `topic_id` tells it from an earlier topic of the same name; None from brokers before Kafka 2.8, which have none.
+    """
 
     partitions: int
     error: str | None = None
+    topic_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +130,11 @@ class GroupObservation:
 
     `state` is Kafka's word. `committed` lacks partitions without a commit; `end_offsets` and `log_starts` lack
     partitions that could not be asked. `end_history` holds a few earlier end offsets of each partition, oldest first,
-    for the estimate of how far behind the group is. `failed_records` counts what the failed topic holds now.
+    for the estimate of how far behind the group is. `failed_records` counts what the failed topic holds now,
+    `failed_end` is the sum of its end offsets; both are None unless every partition of it could be asked.
     `error` is the reason word when this group alone could not be asked; the other fields are then the last known ones.
-    `retry` is None for a group without a retry flow.
+    `failing_since` is the first of the looks in a row that had an error, None for a group that was never asked well;
+    `doubtful` says that this is not long ago. `retry` is None for a group without a retry flow.
     """
 
     group_id: str
@@ -143,7 +149,10 @@ class GroupObservation:
     log_starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
     end_history: Mapping[tuple[str, int], tuple[OffsetSample, ...]] = field(default_factory=dict)
     failed_records: int | None = None
+    failed_end: int | None = None
     error: str | None = None
+    failing_since: float | None = None
+    doubtful: bool = False
     retry: RetryObservation | None = None
 
 
@@ -153,24 +162,29 @@ class ClusterObservation:
 
     `observed_at` is the time of this attempt, good or not; `last_good_at` that of the newest good one, whose values
     the other fields keep while `reachable` is False. `reachable_since` is the first good look after the last bad one
-    (or after the observer's start). `reason` and `message` explain an unreachable cluster. `group_count` counts every
-    group of the cluster; `groups_per_coordinator` says how many each broker coordinates. `broker_offsets_partitions`
-    is the brokers' own `offsets.topic.num.partitions`, `offsets_retention_s` for how long they keep the commits of a
-    group without members; each is None when we may not read it.
+    (or after the observer's start). `reason` and `message` explain an unreachable cluster; `doubtful` says that only a
+    look or two have failed so far. `answered` has the addresses of the brokers that answered with our credentials.
+    `matches` are the names that each pattern takes in, by its text. `group_count` is the number of all groups of the
+    cluster; `groups_per_coordinator` says how many each broker coordinates.
+    `broker_offsets_partitions` is the brokers' own `offsets.topic.num.partitions`, `offsets_retention_s` for how long
+    they keep the commits of a group without members; each is None when we may not read it.
     """
 
     observed_at: float
     reachable: bool
     reason: str = ""
     message: str = ""
+    doubtful: bool = False
     cluster_id: str | None = None
     brokers: tuple[BrokerInfo, ...] = ()
+    answered: tuple[str, ...] = ()
     metadata_version: int | None = None
     offsets_topic: OffsetsTopicInfo | None = None
     broker_offsets_partitions: int | None = None
     offsets_retention_s: float | None = None
     groups: Mapping[str, GroupObservation] = field(default_factory=dict)
     topics: Mapping[str, TopicObservation] = field(default_factory=dict)
+    matches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     group_count: int = 0
     groups_per_coordinator: Mapping[int, int] = field(default_factory=dict)
     last_good_at: float | None = None
@@ -187,12 +201,30 @@ def as_of(observation: ClusterObservation | None, *, interval_s: float, now: flo
 
     The message tells the time of the last look and not its age, so that it stays the same while nothing happens.
     """
-    if observation is None or not observation.reachable:
+    if observation is None or not (observation.reachable or observation.doubtful):
         return observation
     if now - observation.observed_at <= max(STALE_LEAST_S, STALE_LOOKS * interval_s):
         return observation
     message = f"the last look at the cluster was at {times.to_text(observation.observed_at)}; see the operator's log"
-    return replace(observation, reachable=False, reason=conditions.OBSERVATION_STALE, message=message)
+    return replace(observation, reachable=False, doubtful=False, reason=conditions.OBSERVATION_STALE, message=message)
+
+
+def believed(observation: ClusterObservation | None, group_id: str | None = None) -> ClusterObservation | None:
+    """The observation as people are shown it: what a look or two could not ask is taken to be as it was last seen.
+
+    One lost connection would otherwise rewrite the status of every group of the cluster, and again when it is back.
+    Decisions are made from the observation itself: nothing is done on what is only believed.
+    """
+    if observation is None:
+        return None
+    if observation.doubtful:
+        observation = replace(observation, reachable=True, reason="", message="", doubtful=False)
+    group = observation.groups.get(group_id) if group_id is not None else None
+    if group is None or not group.doubtful:
+        return observation
+    return replace(
+        observation, groups={**observation.groups, group.group_id: replace(group, error=None, doubtful=False)}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +257,12 @@ class BreakerObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerObservation:
-    """One worker's own account of its membership, read from its `/member` endpoint."""
+    """One worker's own account of its membership, read from its `/member` endpoint.
+
+    `error_…` is what keeps it from its work now; `ended_…` the error that ended its last session, told until a session
+    has lived for a while. The count of such sessions is no news and not read. `failed` are the records that it has
+    given up since its process began, by reason and class of the error, in powers of two.
+    """
 
     pod: str
     member_id: str = ""
@@ -238,7 +275,11 @@ class WorkerObservation:
     stuck: tuple[StuckPartition, ...] = ()
     error_reason: str = ""
     error_message: str = ""
+    ended_reason: str = ""
+    ended_message: str = ""
+    ended_since: float | None = None
     breaker: BreakerObservation | None = None
+    failed: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @property
     def breaker_open(self) -> bool:

@@ -42,6 +42,11 @@ GRACE_S: Final = DRAIN_S + 15
 CHECK_GRACE_S: Final = 5
 """The same for a check: a sidecar has nothing to drain after it, and the pod has not ended before all of it has."""
 
+SERVING: Final = ("startupProbe", "readinessProbe", "livenessProbe", "ports")
+"""What a container has that serves HTTP."""
+STARTUP_S: Final = 600
+"""Time in which a worker imports its handler. A longer wait is reported all the while: the pod is not ready."""
+
 KEPT_CONTEXT: Final = ("runAsUser", "runAsGroup", "readOnlyRootFilesystem")
 """What a user's container may say about its own security; 0 and false are what the pod forbids or the default."""
 
@@ -86,6 +91,15 @@ def pod_template(
     return {"metadata": metadata, "spec": spec}
 
 
+def serve_nothing(spec: Mapping[str, Any], args: list[str]) -> dict[str, Any]:
+    """Give the worker's container in a pod's spec another command, one that serves nothing; returns the container."""
+    worker: dict[str, Any] = next(container for container in spec["containers"] if container["name"] == CONTAINER)
+    for key in SERVING:
+        worker.pop(key, None)
+    worker["args"] = args
+    return worker
+
+
 def check_pod_spec(template: Mapping[str, Any], *, deadline_s: int) -> dict[str, Any]:
     """The spec of a pod that checks this template's revision once.
 
@@ -94,10 +108,7 @@ def check_pod_spec(template: Mapping[str, Any], *, deadline_s: int) -> dict[str,
     themselves.
     """
     spec = copy.deepcopy(dict(template["spec"]))
-    worker = next(container for container in spec["containers"] if container["name"] == CONTAINER)
-    for key in ("livenessProbe", "readinessProbe", "ports"):
-        worker.pop(key, None)
-    worker["args"] = ["check", "--config", CONFIG_FILE]
+    worker = serve_nothing(spec, ["check", "--config", CONFIG_FILE])
     spec |= {
         "containers": [worker],
         "restartPolicy": "Never",
@@ -122,6 +133,9 @@ def _worker(group: ConsumerGroup, image: str, own_scratch: bool) -> dict[str, An
         "args": ["run", "--config", CONFIG_FILE],
         "env": [*_plain(extra.env), _field("POD_NAME", "metadata.name"), _field("POD_NAMESPACE", "metadata.namespace")],
         "ports": [{"name": "http", "containerPort": worker_port(group), "protocol": "TCP"}],
+        # The worker serves once it has imported the handler. Libraries that take minutes, or a machine without a
+        # processor to spare, are no reason to kill it and begin anew.
+        "startupProbe": _probe("/healthz", period_s=1, failures=STARTUP_S),
         "readinessProbe": _probe("/readyz", period_s=2, failures=2),
         "livenessProbe": _probe("/healthz", period_s=10, failures=6),
         "securityContext": {**copy.deepcopy(RESTRICTED), "readOnlyRootFilesystem": True},

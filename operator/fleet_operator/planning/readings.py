@@ -6,12 +6,13 @@ Objects may have been touched by people: what cannot be read becomes the cautiou
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from fleet_operator.planning import times
+from fleet_operator.planning.foreign_json import read_json
+from fleet_operator.planning.pod_end import last_end
 from fleet_operator.planning.rollout import (
     EXIT_REVISION,
     CheckFacts,
@@ -109,8 +110,11 @@ def read_fleet(stateful_set: Mapping[str, Any] | None) -> FleetFacts | None:
     )
 
 
-def read_pod(pod: Mapping[str, Any]) -> PodFacts:
-    """A worker pod; one that never told about its readiness counts as unready since its creation."""
+def read_pod(pod: Mapping[str, Any], now: float | None = None) -> PodFacts:
+    """A worker pod; one that never told about its readiness counts as unready since its creation.
+
+    Without `now` (epoch seconds) it is not looked for containers that died lately.
+    """
     metadata, status = pod.get("metadata", {}), pod.get("status") or {}
     ready: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
     created_at = times.from_text(metadata.get("creationTimestamp")) or 0.0
@@ -119,6 +123,7 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
     unready_since = times.from_text(ready.get("lastTransitionTime")) or created_at
     is_ready = ready.get("status") == "True"
     reason, message = ("", "") if is_ready else _waiting(status)
+    ended = None if now is None else last_end(status)
     return PodFacts(
         name=name,
         revision=(metadata.get("annotations") or {}).get(REVISION_ANNOTATION, ""),
@@ -127,6 +132,7 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
         deleting="deletionTimestamp" in metadata,
         reason=reason,
         message=message,
+        ended=ended if ended is not None and now is not None and ended.is_recent(now) else None,
     )
 
 
@@ -145,8 +151,8 @@ def _waiting(status: Mapping[str, Any]) -> tuple[str, str]:
         state = container.get("state") or {}
         waiting = state.get("waiting") or {}
         if waiting.get("reason") and waiting["reason"] not in ("ContainerCreating", "PodInitializing"):
-            last = ((container.get("lastState") or {}).get("terminated") or {}).get("message", "")
-            return waiting["reason"], (last.strip().splitlines() or [waiting.get("message", "")])[-1]
+            ended = last_end({"containerStatuses": [container]})
+            return waiting["reason"], waiting.get("message", "") if ended is None else str(ended)
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return condition.get("reason", "Unschedulable"), condition.get("message", "")
@@ -168,7 +174,7 @@ def _unexplained(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
 
 def _json_object(text: Any) -> dict[str, Any] | None:
     try:
-        value = json.loads(text or "")
+        value = read_json(text or "")
     except (TypeError, ValueError):
         return None
     return value if isinstance(value, dict) else None

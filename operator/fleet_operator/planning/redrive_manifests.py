@@ -18,7 +18,7 @@ from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.child_head import child_head
 from fleet_operator.planning.manifests import to_json
-from fleet_operator.planning.pod_template import CONTAINER, SETTINGS_VOLUME, pod_template
+from fleet_operator.planning.pod_template import CONTAINER, SETTINGS_VOLUME, pod_template, serve_nothing
 from fleet_operator.planning.readings import REVISION_ANNOTATION
 from fleet_operator.planning.redrive_needs import Target
 from fleet_operator.planning.worker_config import CONFIG_DIRECTORY, worker_config
@@ -57,6 +57,8 @@ def redrive_config(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster
             "keyRegex": chosen.key_regex if chosen else None,
             "fromTime": _milliseconds(chosen.from_time if chosen else None),
             "toTime": _milliseconds(chosen.to_time if chosen else None),
+            # Left out where nothing is named: a group's own image may be of a version that does not know it.
+            **({"records": [place.model_dump() for place in spec.records]} if spec.records else {}),
         },
         "recordsPerSecond": redrive.rate,
         "maxRecords": spec.max_records,
@@ -116,10 +118,7 @@ def _pod_template(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster,
     metadata, spec = template["metadata"], template["spec"]
     metadata["annotations"].pop(REVISION_ANNOTATION)
     metadata["labels"] |= child_labels(redrive)
-    worker = next(container for container in spec["containers"] if container["name"] == CONTAINER)
-    for key in ("livenessProbe", "readinessProbe", "ports"):
-        worker.pop(key, None)
-    worker["args"] = ["redrive", "--config", CONFIG_FILE]
+    worker = serve_nothing(spec, ["redrive", "--config", CONFIG_FILE])
     settings = next(volume for volume in spec["volumes"] if volume["name"] == SETTINGS_VOLUME)
     credentials = [source for source in settings["projected"]["sources"] if "configMap" not in source]
     own = {

@@ -65,6 +65,12 @@ def find_obstacle(
             "give it a RetryPolicy"
         )
         return Problem(c.RETRY_NOT_CONFIGURED, message)
+    if group.spec.suspend and not redrive.spec.dry_run:
+        message = (
+            f"ConsumerGroup {name!r} has spec.suspend: true, so none of its retry workers would handle what is put "
+            "back: set it to false"
+        )
+        return Problem(c.GROUP_SUSPENDED, message)
     if cluster is None:
         message = f"KafkaCluster {group.spec.cluster_ref.name!r} is not in namespace {namespace!r}: create it there"
         return Problem(c.CLUSTER_NOT_FOUND, message)

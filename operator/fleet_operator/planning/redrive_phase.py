@@ -19,7 +19,7 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.redrive import Phase, Redrive
 from fleet_operator.planning.problem import Problem
 
-HALTING: Final = frozenset({c.RETRY_NOT_CONFIGURED, c.GROUP_ID_TAKEN, c.CLUSTER_ID_CHANGED})
+HALTING: Final = frozenset({c.RETRY_NOT_CONFIGURED, c.GROUP_SUSPENDED, c.GROUP_ID_TAKEN, c.CLUSTER_ID_CHANGED})
 """Obstacles that a run which is under way must not survive either. The others only keep one from being started: a
 cluster that does not answer, for instance, is the run's own affair."""
 
@@ -55,12 +55,18 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a run left as its last line; of one that failed only `reason` and `message` are set."""
+    """What a run left as its last line; of one that failed only `reason` and `message` are set.
+
+    `redriven_to` is None from a run of an earlier version.
+    """
 
     ok: bool
     selected: int = 0
     moved: int = 0
     guarded: int = 0
+    moved_before: int = 0
+    failed_again: int = 0
+    redriven_to: int | None = None
     reason: str = ""
     message: str = ""
 
@@ -81,11 +87,13 @@ class RedriveFacts:
 
     `obstacle` is why no run could be started now; `refusal` why there can never be one; `group_gone` that the
     ConsumerGroup is being deleted or is no more; `rival` names the Redrive of the same group whose turn it is.
+    `failed_topic_id` is that of the failed topic at the newest look, None while unknown.
     """
 
     redrive: Redrive
     obstacle: Problem | None = None
     refusal: Problem | None = None
+    failed_topic_id: str | None = None
     group_gone: bool = False
     job: JobFacts | None = None
     pods: tuple[RunPod, ...] = ()

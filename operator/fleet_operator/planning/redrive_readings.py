@@ -6,14 +6,23 @@ becomes the cautious value, never an exception.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive_manifests import NO_LIMIT, RATE_ANNOTATION, REDRIVE_LABEL
 from fleet_operator.planning.redrive_phase import JobFacts, Report, RunPod, RunState
+
+COUNTS: Final = {
+    "selected": "selected",
+    "moved": "moved",
+    "guarded": "guarded",
+    "movedBefore": "moved_before",
+    "failedAgain": "failed_again",
+}
+"""What a run counts, by its names in metadata, in its last line, and in the status."""
 
 UNREADABLE_RATE = -1
 """No rate that can be asked for, so that a Job whose annotation is damaged is replaced."""
@@ -35,6 +44,8 @@ class Progress:
     moved: int
     guarded: int
     remaining: int
+    moved_before: int = 0
+    failed_again: int = 0
 
 
 def read_job(body: Mapping[str, Any] | None) -> JobFacts | None:
@@ -116,9 +127,8 @@ def _report(text: str) -> Report | None:
         return None
     return Report(
         ok=found["ok"],
-        selected=_count(found, "selected"),
-        moved=_count(found, "moved"),
-        guarded=_count(found, "guarded"),
+        **{field: _count(found, name) for name, field in COUNTS.items()},
+        redriven_to=_count(found, "redrivenTo") if "redrivenTo" in found else None,
         reason=str(found.get("reason") or ""),
         message=str(found.get("message") or ""),
     )
@@ -126,19 +136,18 @@ def _report(text: str) -> Report | None:
 
 def read_progress(positions: Iterable[Position]) -> Progress | None:
     """The counts of all partitions together; None before the first commit."""
-    selected = moved = guarded = remaining = 0
-    known = False
+    counts = dict.fromkeys(COUNTS.values(), 0)
+    remaining, known = 0, False
     for position in positions:
         # librdkafka commits the zero byte at the end of its strings as well.
         found = _json_object(position.metadata.rstrip("\0"))
         if found is None:
             continue
         known = True
-        selected += _count(found, "selected")
-        moved += _count(found, "moved")
-        guarded += _count(found, "guarded")
+        for name, field in COUNTS.items():
+            counts[field] += _count(found, name)
         remaining += max(_count(found, "end") - position.offset, 0)
-    return Progress(selected=selected, moved=moved, guarded=guarded, remaining=remaining) if known else None
+    return Progress(**counts, remaining=remaining) if known else None
 
 
 def _count(found: Mapping[str, Any], key: str) -> int:
@@ -148,7 +157,7 @@ def _count(found: Mapping[str, Any], key: str) -> int:
 
 def _json_object(text: str) -> dict[str, Any] | None:
     try:
-        value = json.loads(text or "")
+        value = read_json(text or "")
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
 from fleet_operator.api.v1alpha1.redrive import FINAL_PHASES
 from fleet_operator.planning import times
-from fleet_operator.planning.redrive_phase import RedriveDecision, RedriveFacts, Report
-from fleet_operator.planning.redrive_readings import Progress
-
-GROWING: Final = ("selected", "moved", "guarded")
+from fleet_operator.planning.redrive_phase import Act, RedriveDecision, RedriveFacts, Report
+from fleet_operator.planning.redrive_readings import COUNTS, Progress
 
 
 def project_redrive_status(
@@ -26,7 +24,7 @@ def project_redrive_status(
     redrive, previous = facts.redrive, facts.redrive.status
     final = decision.phase in FINAL_PHASES
     status: dict[str, Any] = {"observedGeneration": redrive.metadata.generation, "phase": decision.phase}
-    status |= _counts(facts, progress, previous)
+    status |= _counts(facts, progress, previous) | _redriven(facts, decision, previous)
     if facts.started or decision.phase == "Running":
         status["startedAt"] = previous.get("startedAt") or times.to_text(now)
     if final:
@@ -61,7 +59,7 @@ def invalid_redrive_status(generation: int, message: str, previous: Mapping[str,
 
 def _counts(facts: RedriveFacts, progress: Progress | None, previous: Mapping[str, Any]) -> dict[str, int]:
     """A run's last word is exact; before it, what it has committed."""
-    counts: dict[str, int] = {name: previous[name] for name in (*GROWING, "remaining") if name in previous}
+    counts: dict[str, int] = {name: previous[name] for name in (*COUNTS, "remaining") if name in previous}
     report = facts.report
     tellers: list[Progress | Report] = [] if progress is None else [progress]
     if progress is not None:
@@ -70,8 +68,24 @@ def _counts(facts: RedriveFacts, progress: Progress | None, previous: Mapping[st
         tellers.append(report)
         counts["remaining"] = 0
     for teller in tellers:
-        counts |= {name: max(getattr(teller, name), counts.get(name, 0)) for name in GROWING}
+        counts |= {name: max(getattr(teller, field), counts.get(name, 0)) for name, field in COUNTS.items()}
     return counts
+
+
+def _redriven(facts: RedriveFacts, decision: RedriveDecision, previous: Mapping[str, Any]) -> dict[str, Any]:
+    """What `planning.redriven` reads of a Redrive that has succeeded.
+
+    The topic's id is that of a look before the first Job was made, and never renewed: as no topic has the id of
+    another, whoever sees it again later knows that the run read this very topic.
+    """
+    topic_id = previous.get("failedTopicId")
+    if decision.act is Act.CREATE and not facts.started:
+        topic_id = facts.failed_topic_id
+    redriven_to, report = previous.get("redrivenTo"), facts.report
+    if decision.phase == "Succeeded" and report is not None and report.ok and report.redriven_to is not None:
+        redriven_to = report.redriven_to
+    told = {"failedTopicId": topic_id, "redrivenTo": redriven_to}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _whole_rate(status: Mapping[str, Any], now: float) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet_consumer import naming
@@ -15,7 +15,16 @@ from fleet_operator.planning.retry_fleet import has_retries
 from fleet_operator.planning.retry_intent import RetryIntent
 from fleet_operator.planning.retry_publication import SUPERSEDED_S, next_publication
 from fleet_operator.planning.retry_records import Published
-from fleet_operator.planning.retry_scaling import EMPTY_S, RetryLoad, RetryScale, busy, decide_retry_scale
+from fleet_operator.planning.retry_scaling import (
+    EMPTY_S,
+    RetryLoad,
+    RetryMemory,
+    RetryScale,
+    busy,
+    decide_retry_scale,
+    recall,
+    remember,
+)
 from fleet_operator.planning.retry_topics import TopicsPlan, plan_topics
 from fleet_operator.planning.rollout import FleetFacts, PodFacts
 from fleet_operator.planning.status_facts import partition_counts
@@ -23,8 +32,9 @@ from fleet_operator.planning.status_facts import partition_counts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryFacts:
-    """What the plan depends on. `fleet` and `pods` are the retry workers as found; `changed_at` and `calm_since` as in
-    `retry_scaling`; `stopped` when no workers at all should run; `breaker_open` as the workers say. `fed` is whether
+    """What the plan depends on. `fleet` and `pods` are the retry workers as found; `changed_at` and `memory` as in
+    `retry_scaling`; `stopped` when no workers at all should run; `breaker_open` as the workers say, None when some of
+    them say nothing. `fed` is whether
     anybody is there who may still write to the flow: main workers that know retries, or a Redrive; `reached` whether
     all of these workers are ready, so that they read what they are told."""
 
@@ -35,9 +45,9 @@ class RetryFacts:
     fleet: FleetFacts | None = None
     pods: tuple[PodFacts, ...] = ()
     changed_at: float | None = None
-    calm_since: float | None = None
+    memory: RetryMemory = field(default_factory=RetryMemory)
     stopped: bool = False
-    breaker_open: bool = False
+    breaker_open: bool | None = False
     fed: bool = False
     reached: bool = True
 
@@ -61,13 +71,13 @@ def seen_flow(group: ConsumerGroup, observation: ClusterObservation | None) -> R
 class RetryPlan:
     """What to do. `publication` is what workers should be told, None as long as there is nothing to tell; `problem`
     then says why. `scale` is the wanted count of retry workers; `over` says that the spec wants no retries and nothing
-    waits any more, so that the retry workers can go. `calm_since` is to be given back at the next visit."""
+    waits any more, so that the retry workers can go. `memory` is to be given back at the next visit."""
 
     publication: Published | None
     problem: Problem | None
     scale: RetryScale
     over: bool
-    calm_since: float | None
+    memory: RetryMemory
     fleet: FleetFacts | None
     pods: tuple[PodFacts, ...]
 
@@ -95,16 +105,16 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
         and seen.waiting == 0
     )
     load = _load(facts, publication)
-    is_busy = busy(load, now)
-    calm_since = facts.calm_since
-    if is_busy is not None:
-        calm_since = None if is_busy else calm_since or now
+    memory = remember(facts.memory, load, now)
+    scale = decide_retry_scale(recall(facts.memory, load), now)
+    if facts.fleet is not None and scale.replicas < facts.fleet.replicas and busy(load, now):
+        memory = replace(memory, shrunk_at=now)
     return RetryPlan(
         publication=publication,
         problem=_problem(facts, topics) if publication is None else None,
-        scale=RetryScale(0, "no workers are wanted") if facts.stopped else decide_retry_scale(load, now),
+        scale=RetryScale(0, "no workers are wanted") if facts.stopped else scale,
         over=over,
-        calm_since=calm_since,
+        memory=memory,
         fleet=facts.fleet,
         pods=facts.pods,
     )
@@ -140,11 +150,16 @@ def _load(facts: RetryFacts, publication: Published | None) -> RetryLoad:
         oldest_due_at=part.oldest_due_at if part else None,
         next_due_at=part.next_due_at if part else None,
         changed_at=facts.changed_at,
-        calm_since=facts.calm_since,
-        held=facts.breaker_open,
+        held=facts.breaker_open is True,
+        unsure=facts.breaker_open is None and facts.intent.may_pause,
+        shortest_delay_s=_shortest_delay_s(facts.intent) if facts.fed and retry is not None else None,
         empty=seen is not None and seen.state == "Empty",
         empty_s=retention_s / 2 if retention_s is not None else EMPTY_S,
     )
+
+
+def _shortest_delay_s(intent: RetryIntent) -> float | None:
+    return min((float(naming.parse_delay(delay)) for delay in intent.delays), default=None)
 
 
 def _partitions(facts: RetryFacts) -> int | None:

@@ -17,6 +17,7 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.child_head import child_head
+from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.manifests import head, to_json
 from fleet_operator.planning.retry_intent import PolicyRevision, delays_of
 from fleet_operator.planning.revision import content_hash
@@ -111,8 +112,8 @@ def read_published(config_map: Mapping[str, Any] | None) -> Published | None:
         return None
     annotations = config_map["metadata"].get("annotations") or {}
     try:
-        file = json.loads((config_map.get("data") or {})[POLICIES_KEY])
-        superseded = json.loads(annotations.get(SUPERSEDED_ANNOTATION, "{}"))
+        file = read_json((config_map.get("data") or {})[POLICIES_KEY])
+        superseded = read_json(annotations.get(SUPERSEDED_ANNOTATION, "{}"))
         known = tuple(
             PolicyRevision(hash=name, content=content, superseded_at=times.from_text(superseded.get(name)))
             for name, content in file["revisions"].items()
@@ -168,7 +169,7 @@ def read_policy_record(config_map: Mapping[str, Any] | None) -> PolicyRevision |
     if config_map is None:
         return None
     try:
-        content = json.loads(config_map["data"][POLICY_KEY])
+        content = read_json(config_map["data"][POLICY_KEY])
         kept = PolicyRevision(hash=content_hash(content), content=content)
         sort_delays(set(kept.sequence))
     except (KeyError, TypeError, ValueError):

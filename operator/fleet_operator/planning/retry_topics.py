@@ -28,6 +28,8 @@ RETENTION_FACTOR: Final = 3
 """Retention is so many times the whole sequence: a record must outlive its waiting and an outage of the same length."""
 HEADERS_BYTES_MAX: Final = 64 * 1024
 """What a hop may add to a record: the headers that tell its story."""
+SEGMENT_MS_DEFAULT: Final = 7 * DAY_SECONDS * 1000
+"""Kafka's own `segment.ms`. A record goes only with its segment, whose last record may be younger by so much."""
 BROKER_DEFAULT: Final = -1
 
 CLEANUP: Final = "cleanup.policy"
@@ -38,6 +40,9 @@ UNLIMITED: Final = "-1"
 SIZE: Final = "max.message.bytes"
 MANAGED_SETTINGS: Final = (CLEANUP, SIZE, TIMESTAMPS, RETENTION, BYTES)
 """The settings that are ours to keep; others may be set by anybody."""
+SEGMENT: Final = "segment.ms"
+ASKED_SETTINGS: Final = (*MANAGED_SETTINGS, SEGMENT)
+"""The settings that a plan looks at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +98,8 @@ def plan_topics(
     observed = observation.groups.get(group.group_id)
     retry = observed.retry if observed is not None else None
     source_bytes = retry.source_max_message_bytes if retry is not None else None
-    wanted = tuple(wanted_topics(group, intent, counts, source_bytes)) if counts else ()
+    segment_ms = _segment_ms(_managed(retry, naming.failed_topic(group.group_id)))
+    wanted = tuple(wanted_topics(group, intent, counts, source_bytes, segment_ms)) if counts else ()
     known = {topic.name: observation.topics.get(topic.name) for topic in wanted}
     asked = [(topic, seen) for topic in wanted if (seen := known[topic.name]) is not None]
     create = tuple(topic for topic, seen in asked if seen.error == conditions.TOPIC_NOT_FOUND)
@@ -109,11 +115,16 @@ def plan_topics(
 
 
 def wanted_topics(
-    group: ConsumerGroup, intent: RetryIntent | None, counts: Mapping[str, int], source_max_message_bytes: int | None
+    group: ConsumerGroup,
+    intent: RetryIntent | None,
+    counts: Mapping[str, int],
+    source_max_message_bytes: int | None,
+    failed_segment_ms: int = SEGMENT_MS_DEFAULT,
 ) -> Iterator[WantedTopic]:
     """All topics that the group should have, shortest delay first, then redrive, then failed.
 
     While the sources' size limit is unknown none is set: the topics then have the cluster's, until it is known.
+    `failed_segment_ms` is the failed topic's `segment.ms`.
     """
     shape = group.spec.retry.topics if group.spec.retry is not None else RetryTopics()
     common = {CLEANUP: "delete", TIMESTAMPS: "LogAppendTime"}
@@ -134,11 +145,20 @@ def wanted_topics(
         for delay in intent.delays:
             seconds = _retention_seconds(shape, naming.parse_delay(delay), intent.total_seconds)
             yield topic(naming.retry_topic(group.group_id, delay), seconds)
-        # It holds what waits for retry workers, and the ledger of what was moved: never shorter than either needs.
-        redrive_seconds = max(RETENTION_SECONDS_MIN, shape.failed_retention_seconds)
+        # It holds what waits for retry workers, and the ledger of what was moved: never shorter than either needs. A
+        # failed record whose entry has gone before it would be moved again, so the ledger outlives the segment that
+        # the record lies in, and the brokers' next look at their segments.
+        outlived = shape.failed_retention_seconds + failed_segment_ms // 1000 + DAY_SECONDS
+        redrive_seconds = max(RETENTION_SECONDS_MIN, outlived)
         yield topic(naming.redrive_topic(group.group_id), redrive_seconds)
     # Whatever got into a retry topic, be it as large as that allows, must be able to end here.
     yield topic(naming.failed_topic(group.group_id), shape.failed_retention_seconds, hops=2)
+
+
+def _segment_ms(failed: ManagedTopic) -> int:
+    """The failed topic's `segment.ms`, and never less than the default: older segments may be of an older setting."""
+    told = (failed.configs or {}).get(SEGMENT, "")
+    return max(SEGMENT_MS_DEFAULT, int(told) if told.isdigit() else 0)
 
 
 def _retention_seconds(shape: RetryTopics, delay_seconds: int, total_seconds: int) -> int:

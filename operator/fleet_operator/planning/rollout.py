@@ -22,6 +22,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.planning.pod_end import ContainerEnd
 from fleet_operator.planning.problem import Problem
 
 PROGRESS_DEADLINE_S: Final = 120.0
@@ -100,7 +101,8 @@ class FleetFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """One worker pod as found. `unready_since` is None while it is Ready; `reason` and `message` say why it is not."""
+    """One worker pod as found. `unready_since` is None while it is Ready; `reason` and `message` say why it is not.
+    `ended` is the death of a container that still counts as failing."""
 
     name: str
     revision: str
@@ -109,6 +111,7 @@ class PodFacts:
     deleting: bool = False
     reason: str = ""
     message: str = ""
+    ended: ContainerEnd | None = None
 
     @property
     def ready(self) -> bool:
@@ -326,7 +329,7 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
         return going
     going = replace(going, phase=Phase.WAITING)
     if _complete(fleet, facts.wanted_replicas):
-        mark = RevisionMark(hash=record.hash, state=RevisionState.GOOD, since=now, checked=True)
+        mark = RevisionMark(hash=record.hash, state=RevisionState.GOOD, since=_good_since(facts, now), checked=True)
         return replace(going, phase=Phase.SETTLED, mark=mark, requeue_after=None)
     late = _late_pod(facts, record.hash, now)
     if late is None:
@@ -370,6 +373,13 @@ def _newest_good(facts: RolloutFacts, *, other_than: str | None = None) -> Revis
     """The revision that was last seen working. A revision that is rolled out again counts only when confirmed again."""
     good = [r for r in facts.records.values() if r.state is RevisionState.GOOD and r.hash != other_than]
     return max(good, key=lambda record: (record.since or 0.0, record.hash == facts.wanted), default=None)
+
+
+def _good_since(facts: RolloutFacts, now: float) -> float:
+    """The time of a revision that became good just now: after all others, also those that a leader marked whose clock
+    was ahead of ours. Else the older one would stay "last seen working", and this one be marked again and again."""
+    newest = _newest_good(facts, other_than=facts.wanted)
+    return now if newest is None or newest.since is None else max(now, newest.since + 1.0)
 
 
 def _running(facts: RolloutFacts) -> str | None:

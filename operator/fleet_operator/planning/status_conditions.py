@@ -15,7 +15,7 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.rollout import Phase
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
 from fleet_operator.planning.status_members import STABLE, Roster, name_some, sort_members
-from fleet_operator.planning.status_problems import find_problems, topics_problem
+from fleet_operator.planning.status_problems import failures, find_problems, topics_problem, worker_problem
 from fleet_operator.planning.support import consumer_group_support
 
 
@@ -35,8 +35,8 @@ def project_conditions(
         _scaling_active(facts),
         _scaling_limited(facts),
         _paused(facts),
-        _stuck(stuck),
-        _degraded(facts, problems),
+        stands := _stuck(facts, stuck),
+        _degraded(facts, problems, stands),
         _topics_ready(facts),
         _group_shared(facts, roster),
         _spec_honored(facts),
@@ -188,19 +188,30 @@ def _paused(facts: ConsumerGroupFacts) -> Condition:
     return Condition(c.PAUSED, "False", c.NOT_PAUSED, "neither paused nor suspended")
 
 
-def _stuck(stuck: Sequence[Any] | None) -> Condition:
+def _stuck(facts: ConsumerGroupFacts, stuck: Sequence[Any] | None) -> Condition:
+    """False only where workers say so: one that fails or does not answer may stand at a record without naming it."""
+    if stuck:
+        named = [f"{entry['topic']}-{entry['partition']}:{entry['offset']}" for entry in stuck]
+        first = stuck[0]  # it has waited longest
+        message = f"a record is not getting done: {name_some(named)}; in pod {first['pod']} since {first['since']}"
+        # An entry that an older worker told has no reason.
+        why = [word for word in (first.get("reason"), first.get("message")) if word]
+        return Condition(c.STUCK, "True", c.PARTITION_STUCK, ": ".join([message, *why]))
+    failure = next(failures((*facts.pods, *facts.retry_pods)), None)
+    if failure is not None:
+        return Condition(c.STUCK, "Unknown", c.WORKERS_FAILING, f"it does not say at which record: {failure}")
+    problem = worker_problem(facts)
+    if problem is not None:
+        return Condition(c.STUCK, "Unknown", problem.reason, f"it does not say at which record: {problem.message}")
     if stuck is None:
         return Condition(c.STUCK, "Unknown", c.NOT_YET_OBSERVED, "no worker has been asked yet")
-    if stuck:
-        named = [f"{entry['topic']}-{entry['partition']} at {entry['offset']}" for entry in stuck]
-        message = f"a record is not getting done: {name_some(named)}"
-        # The one that has waited longest comes first. An entry that an older worker told has no reason.
-        why = [word for word in (stuck[0].get("reason"), stuck[0].get("message")) if word]
-        return Condition(c.STUCK, "True", c.PARTITION_STUCK, ": ".join([message, *why]))
+    if facts.wanted_replicas > 0 and not facts.workers:
+        running = f"none of {len(facts.pods)} workers answers" if facts.pods else "no worker runs"
+        return Condition(c.STUCK, "Unknown", c.WORKERS_SILENT, f"{running}: what they do is not known")
     return Condition(c.STUCK, "False", c.ALL_PARTITIONS_MOVE, "no worker reports a stuck partition")
 
 
-def _degraded(facts: ConsumerGroupFacts, problems: Sequence[Problem]) -> Condition:
+def _degraded(facts: ConsumerGroupFacts, problems: Sequence[Problem], stands: Condition) -> Condition:
     """True when a person should look, even if the fleet works; the message says what keeps running."""
     phase, cause = facts.rollout.phase, facts.rollout.cause
     stays = f"; revision {facts.rollout.target} keeps running" if facts.fleet and facts.rollout.target else ""
@@ -220,6 +231,8 @@ def _degraded(facts: ConsumerGroupFacts, problems: Sequence[Problem]) -> Conditi
             "record at a time as a trial, until that succeeds; see what the handler depends on"
         )
         return Condition(c.DEGRADED, "True", c.BREAKER_OPEN, message)
+    if stands.status == "True":
+        return Condition(c.DEGRADED, "True", stands.reason, stands.message)
     if facts.observation is None:
         return Condition(c.DEGRADED, "Unknown", c.NOT_YET_OBSERVED, "Kafka has not been asked yet")
     return Condition(c.DEGRADED, "False", c.AS_WANTED, "nothing is wrong")

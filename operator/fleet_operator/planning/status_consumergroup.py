@@ -7,7 +7,7 @@ say why.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,14 +24,16 @@ from fleet_operator.planning.lag import (
     lag_bucket,
     lag_text,
 )
-from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation, as_of
-from fleet_operator.planning.rollout import FleetFacts
+from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation, as_of, believed
+from fleet_operator.planning.redriven import find_redriven
+from fleet_operator.planning.rollout import FleetFacts, PodFacts
 from fleet_operator.planning.status_conditions import project_conditions
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
-from fleet_operator.planning.status_members import extend_transitions, member_entries
+from fleet_operator.planning.status_members import extend_transitions, member_entries, shorten_id
 from fleet_operator.planning.status_retry import retry_status
 
 STUCK_MAX: Final = 20
+STUCK_REASON_MAX: Final = 128
 STUCK_MESSAGE_MAX: Final = 512
 """Characters; the CRD refuses more."""
 NO_LIMIT: Final = "None"
@@ -106,7 +108,8 @@ def invalid_spec_status(
 
 def _with_fresh_observation(facts: ConsumerGroupFacts, now: float) -> ConsumerGroupFacts:
     interval_s = facts.cluster.spec.observe_interval_seconds if facts.cluster else 0
-    return replace(facts, observation=as_of(facts.observation, interval_s=interval_s, now=now))
+    fresh = as_of(facts.observation, interval_s=interval_s, now=now)
+    return replace(facts, observation=believed(fresh, facts.group.group_id))
 
 
 def _state(observed: GroupObservation | None, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -142,7 +145,7 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any], lag: Group
     entries = member_entries(facts.group, observed, facts.workers, facts.pods, previous.get("members") or ())
     generation = _generation(facts, observed, previous)
     seen: dict[str, Any] = {
-        "assignor": observed.assignor or kept["assignor"],
+        "assignor": shorten_id(observed.assignor) or kept["assignor"],
         "memberCount": len(observed.members),
         "members": entries,
         "transitions": extend_transitions(previous, observed, entries, generation),
@@ -162,7 +165,9 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any], lag: Group
             "lagText": lag_text(bucket),
             "behindText": behind_text(lag.behind, previous.get("behindText", "")),
         }
-    retry = retry_status(observed, facts.retry, previous.get("retry") or {})
+    before = previous.get("retry") or {}
+    redriven = find_redriven(facts.redrives, observed.observed_at, facts.failed_topic_id, before.get("redriven") or {})
+    retry = retry_status(observed, facts.retry, before, facts.workers, redriven)
     if retry:
         seen["retry"] = retry
     return kept | seen
@@ -191,7 +196,7 @@ def _coordinator(observation: ClusterObservation | None, observed: GroupObservat
     broker = next((broker for broker in observation.brokers if broker.id == observed.coordinator_id), None)
     coordinator: dict[str, Any] = {
         "id": observed.coordinator_id,
-        "host": f"{broker.host}:{broker.port}" if broker else "",
+        "host": shorten_id(f"{broker.host}:{broker.port}") if broker else "",
     }
     text = f"broker {observed.coordinator_id}"
     if observation.offsets_topic is not None:
@@ -202,13 +207,15 @@ def _coordinator(observation: ClusterObservation | None, observed: GroupObservat
 
 
 def _stuck_partitions(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """What workers report; those that could not be asked keep what they reported before. None when nobody ever
-    answered."""
+    """What workers report, and the records that killed their processes; workers that could not be asked keep what they
+    reported before. None when nobody ever answered."""
     asked = {worker.pod for worker in facts.workers}
+    every = (*facts.pods, *facts.retry_pods)
+    deadly = _deadly(every, previous)
     known = conditions.find_condition(previous.get("conditions") or (), conditions.STUCK)
-    if not asked and (known is None or known.get("status") == "Unknown"):
+    if not asked and not deadly and (known is None or known.get("status") == "Unknown"):
         return None
-    living = {pod.name for pod in facts.pods}
+    living = {pod.name for pod in every}
     kept = [dict(e) for e in previous.get("stuckPartitions") or () if e["pod"] in living - asked]
     told = [
         {
@@ -216,14 +223,33 @@ def _stuck_partitions(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) ->
             "partition": stuck.partition,
             "offset": stuck.offset,
             "pod": worker.pod,
-            "reason": stuck.reason,
+            "reason": stuck.reason[:STUCK_REASON_MAX],
             "message": stuck.message[:STUCK_MESSAGE_MAX],
             "since": times.to_text(stuck.since),
         }
         for worker in facts.workers
         for stuck in worker.stuck
     ]
-    return sorted([*kept, *told], key=lambda e: (e["since"], e["topic"], e["partition"]))[:STUCK_MAX]
+    # One entry for a record, from whoever knows most of it: its process died, a worker tells of it, or told before.
+    found = {(e["topic"], e["partition"], e["offset"], e["pod"]): e for e in (*kept, *told, *deadly)}
+    return sorted(found.values(), key=lambda e: (e["since"], e["topic"], e["partition"]))[:STUCK_MAX]
+
+
+def _deadly(pods: Iterable[PodFacts], previous: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The records whose handlers were called when a container died; `since` is the first death that is known."""
+    before = {
+        (e["topic"], e["partition"], e["offset"], e["pod"]): e["since"] for e in previous.get("stuckPartitions") or ()
+    }
+    found = []
+    for pod in pods:
+        end = pod.ended
+        if end is None or pod.deleting:
+            continue
+        for record in end.records:
+            since = before.get((*record, pod.name)) or times.to_text(end.at or 0.0)
+            why = {"reason": end.reason or conditions.WORKERS_FAILING, "message": str(end)[:STUCK_MESSAGE_MAX]}
+            found.append({**record._asdict(), "pod": pod.name, **why, "since": since})
+    return found
 
 
 def _limit(facts: ConsumerGroupFacts) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fleet_consumer import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
@@ -13,7 +15,6 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry_intent import RetryIntent
 from fleet_operator.planning.retry_topics import TopicsPlan, plan_topics
 from fleet_operator.planning.rollout import FleetFacts, PodFacts, RolloutDecision
-from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern, matched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,8 @@ class ConsumerGroupFacts:
     visit's decision, `wanted_replicas` that of `blocking.wanted_replicas`. `fleet`, `pods` and `workers` are as read in
     this visit; workers that could not be asked are left out. `refusal` is set when the API server refused one of our
     children, `topic_problem` when a managed topic cannot be used or be brought to what it should be. `retry` is the
-    wanted retry flow, None for a group without one; `retry_fleet` and `retry_pods` are its workers as found.
+    wanted retry flow, None for a group without one; `retry_fleet` and `retry_pods` are its workers as found. `redrives`
+    are the statuses of the group's Redrives.
     """
 
     group: ConsumerGroup
@@ -40,6 +42,7 @@ class ConsumerGroupFacts:
     retry: RetryIntent | None = None
     retry_fleet: FleetFacts | None = None
     retry_pods: tuple[PodFacts, ...] = ()
+    redrives: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def observed_group(self) -> GroupObservation | None:
@@ -67,6 +70,12 @@ class ConsumerGroupFacts:
         return naming.failed_topic(self.group.group_id)
 
     @property
+    def failed_topic_id(self) -> str | None:
+        """The failed topic's id; None while unknown."""
+        topic = self.observation.topics.get(self.failed_topic) if self.observation is not None else None
+        return topic.topic_id if topic is not None else None
+
+    @property
     def source_topics(self) -> tuple[str, ...] | None:
         """The topics that the group reads; see the function of the same name."""
         return source_topics(self.group, self.observation)
@@ -80,18 +89,13 @@ class ConsumerGroupFacts:
 def source_topics(group: ConsumerGroup, seen: ClusterObservation | None) -> tuple[str, ...] | None:
     """The topics that a group reads: the spec's, or those that match its pattern; None while nobody has looked.
 
-    A pattern's topics are known once the group itself was part of a look: before, only others' topics are.
+    A pattern's topics are known once a look was taken with this very pattern.
     """
     if group.spec.topic_pattern is None:
         return group.source_topics
-    if seen is None or not seen.reachable or group.group_id not in seen.groups:
+    if seen is None or not seen.reachable:
         return None
-    try:
-        pattern = group_pattern(group)
-    except PatternRefused:
-        return None
-    assert pattern is not None
-    return matched(pattern, seen.topics)
+    return seen.matches.get(group.spec.topic_pattern)
 
 
 def partition_counts(group: ConsumerGroup, seen: ClusterObservation | None) -> dict[str, int] | None:

@@ -11,11 +11,13 @@ from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import times
 from fleet_operator.planning.blocking import changed_id_message, cluster_id_changed
-from fleet_operator.planning.observation import ClusterObservation, as_of
+from fleet_operator.planning.observation import ClusterObservation, as_of, believed
 from fleet_operator.planning.offsets_topic import offsets_topic_problem
+from fleet_operator.planning.status_members import shorten_id
 from fleet_operator.planning.support import kafka_cluster_support
 
 COORDINATORS_MAX: Final = 100
+ANSWERED_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +31,12 @@ class KafkaClusterFacts:
 def project_kafkacluster_status(facts: KafkaClusterFacts, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
     """The whole status; facts that could not be asked keep their last values."""
     interval_s = facts.cluster.spec.observe_interval_seconds
-    facts = replace(facts, observation=as_of(facts.observation, interval_s=interval_s, now=now))
+    facts = replace(facts, observation=believed(as_of(facts.observation, interval_s=interval_s, now=now)))
     generation = facts.cluster.metadata.generation
     kept = {
         key: previous[key] for key in ("clusterId", "brokerCount", "metadataVersion", "groupCount") if key in previous
     }
-    if "offsetsTopic" in previous:
-        kept["offsetsTopic"] = previous["offsetsTopic"]
+    kept |= {key: previous[key] for key in ("offsetsTopic", "answered") if key in previous}
     return {
         "observedGeneration": generation,
         **kept,
@@ -51,6 +52,8 @@ def _observed(facts: KafkaClusterFacts) -> dict[str, Any]:
     if observation is None or not observation.reachable or cluster_id_changed(facts.cluster, observation):
         return {}
     seen: dict[str, Any] = {"brokerCount": len(observation.brokers), "groupCount": observation.group_count}
+    # Claims are judged by it (see `duplicates`), so it goes with the cluster id.
+    seen["answered"] = [shorten_id(address) for address in observation.answered[:ANSWERED_MAX]]
     if observation.cluster_id:
         seen["clusterId"] = observation.cluster_id
     if observation.metadata_version is not None:

@@ -24,6 +24,10 @@ from fleet_operator.planning.rollout import PodFacts
 MEMBERS_MAX: Final = 100
 TRANSITIONS_MAX: Final = 10
 TEXT_CHARACTERS_MAX: Final = 1024
+ID_CHARACTERS_MAX: Final = 512
+"""Of what members say of themselves; the CRD refuses more, and with it the whole status."""
+ID_TAIL_CHARACTERS: Final = 40
+"""How much of an id's end is shown in any case: a member id ends with what tells it apart from the others."""
 NAMED_MAX: Final = 3
 """How many members a sentence names before it only counts."""
 
@@ -78,17 +82,25 @@ def member_entries(
     mine.sort(key=lambda pair: (len(pair[0]), pair[0], pair[1].member_id))
     entries = []
     for pod, member in (*mine, *(("", member) for member in roster.foreign)):
-        assigned = ranges_text(member.partitions) if stable else last.get(member.instance_id or member.member_id, "")
+        member_id, instance_id = shorten_id(member.member_id), shorten_id(member.instance_id or "")
+        assigned = ranges_text(member.partitions) if stable else last.get(instance_id or member_id, "")
         entry = {
-            "id": member.member_id,
-            "instanceId": member.instance_id or "",
+            "id": member_id,
+            "instanceId": instance_id,
             "pod": pod,
-            "host": member.host,
+            "host": shorten_id(member.host),
             "partitions": assigned,
             "state": ("Active" if assigned else "Idle") if stable else "Rebalancing",
         }
         entries.append(entry)
     return entries[:MEMBERS_MAX]
+
+
+def shorten_id(text: str) -> str:
+    """An id as status can hold it: its start and its end. Kafka allows clients any length."""
+    if len(text) <= ID_CHARACTERS_MAX:
+        return text
+    return f"{text[: ID_CHARACTERS_MAX - ID_TAIL_CHARACTERS - 1]}…{text[-ID_TAIL_CHARACTERS:]}"
 
 
 def ranges_text(partitions: Mapping[str, Sequence[int]]) -> str:
@@ -130,7 +142,7 @@ def extend_transitions(
         "from": before,
         "to": observed.state,
         "at": times.to_text(observed.observed_at),
-        "cause": cause,
+        "cause": cause if len(cause) <= TEXT_CHARACTERS_MAX else cause[: TEXT_CHARACTERS_MAX - 1] + "…",
         "inferred": unseen or bool(cause),
     }
     return [*transitions, transition][-TRANSITIONS_MAX:]

@@ -6,12 +6,14 @@ the fleet does not work, `Degraded` shows it in any case.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.planning import times
+from fleet_operator.planning.lag import group_lag
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.rollout import Phase
+from fleet_operator.planning.rollout import Phase, PodFacts
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
 from fleet_operator.planning.status_members import name_some
 
@@ -66,16 +68,35 @@ def _topics(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def _revision(facts: ConsumerGroupFacts) -> Problem | None:
-    """The wanted revision failed its check, or did not become ready."""
-    return facts.rollout.cause if facts.rollout.phase is not Phase.HELD else None
+    """The wanted revision failed its check."""
+    return None if _is_late(facts) or facts.rollout.phase is Phase.HELD else facts.rollout.cause
+
+
+def _late(facts: ConsumerGroupFacts) -> Problem | None:
+    """The wanted revision did not become ready, and neither pods nor workers say why."""
+    return facts.rollout.cause if _is_late(facts) and facts.rollout.phase is not Phase.HELD else None
+
+
+def _is_late(facts: ConsumerGroupFacts) -> bool:
+    cause = facts.rollout.cause
+    return cause is not None and cause.reason == conditions.PROGRESS_DEADLINE_EXCEEDED
 
 
 def _pods(facts: ConsumerGroupFacts) -> Problem | None:
     """Pods that cannot run, in the kubelet's or the scheduler's words."""
-    for pod in facts.pods:
-        if pod.reason in FAILING_REASONS and not pod.deleting:
-            return Problem(conditions.WORKERS_FAILING, f"pod {pod.name}: {pod.reason}: {pod.message}")
-    return None
+    failure = next(failures(facts.pods), None)
+    return None if failure is None else Problem(conditions.WORKERS_FAILING, failure)
+
+
+def failures(pods: Iterable[PodFacts]) -> Iterator[str]:
+    """Pods that cannot run, or whose container died a short while ago, each in a sentence."""
+    for pod in pods:
+        if pod.deleting:
+            continue
+        if pod.reason in FAILING_REASONS:
+            yield f"pod {pod.name}: {pod.reason}: {pod.message}"
+        elif pod.ended is not None:
+            yield f"pod {pod.name}: {pod.ended}"
 
 
 def _policy(facts: ConsumerGroupFacts) -> Problem | None:
@@ -89,10 +110,8 @@ def _policy(facts: ConsumerGroupFacts) -> Problem | None:
 
 def _retry_pods(facts: ConsumerGroupFacts) -> Problem | None:
     """Retry workers that cannot run: nothing is lost, but what waits is not tried again."""
-    for pod in facts.retry_pods:
-        if pod.reason in FAILING_REASONS and not pod.deleting:
-            return Problem(conditions.RETRY_WORKERS_FAILING, f"pod {pod.name}: {pod.reason}: {pod.message}")
-    return None
+    failure = next(failures(facts.retry_pods), None)
+    return None if failure is None else Problem(conditions.RETRY_WORKERS_FAILING, failure)
 
 
 def _unread(facts: ConsumerGroupFacts) -> Problem | None:
@@ -108,13 +127,40 @@ def _unread(facts: ConsumerGroupFacts) -> Problem | None:
     )
 
 
-def _workers(facts: ConsumerGroupFacts) -> Problem | None:
+def needs_watching(facts: ConsumerGroupFacts) -> bool:
+    """Whether the workers are to be asked soon again although nothing else may happen: records wait for them, which
+    would stand still without any other sign, or what they say is no good news."""
+    if facts.wanted_replicas == 0 and not facts.retry_pods:
+        return False
+    if worker_problem(facts) is not None or next(failures((*facts.pods, *facts.retry_pods)), None) is not None:
+        return True
+    if any(worker.stuck or worker.breaker_open for worker in facts.workers):
+        return True
+    observed, counts = facts.observed_group, facts.partition_counts
+    if observed is None or counts is None:
+        return False  # the observer brings the group back when that changes
+    retry = observed.retry
+    if facts.retry_pods and retry is not None and (retry.due_lag != 0 or not retry.counted):
+        return True
+    partitions = [(topic, number) for topic, count in counts.items() for number in range(count)]
+    lag = group_lag(observed, partitions, facts.group.spec.consumer.auto_offset_reset)
+    return not lag.complete or lag.total != 0
+
+
+def worker_problem(facts: ConsumerGroupFacts) -> Problem | None:
     """Workers that run and say that they cannot work."""
     for worker in sorted(facts.workers, key=lambda worker: worker.pod):
         if worker.error_reason:
             return Problem(
                 conditions.WORKER_REPORTS_ERROR,
                 f"worker {worker.pod} reports {worker.error_reason}: {worker.error_message}",
+            )
+        if worker.ended_reason:
+            since = "" if worker.ended_since is None else f" since {times.to_text(worker.ended_since)}"
+            return Problem(
+                conditions.WORKER_REPORTS_ERROR,
+                f"worker {worker.pod} ends its sessions{since} and begins them again: "
+                f"{worker.ended_reason}: {worker.ended_message}",
             )
     return None
 
@@ -126,7 +172,8 @@ CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
     _topics,
     _revision,
     _pods,
-    _workers,
+    worker_problem,
+    _late,
     _policy,
     _retry_pods,
     _unread,

@@ -6,12 +6,14 @@ which something becomes due every second would otherwise rewrite its status ever
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from fleet_operator.planning import times
+from fleet_operator.planning.failed_reasons import failed_reasons
 from fleet_operator.planning.lag import HYSTERESIS, count_bucket, lag_bucket
-from fleet_operator.planning.observation import GroupObservation, RetryObservation
+from fleet_operator.planning.observation import GroupObservation, RetryObservation, WorkerObservation
+from fleet_operator.planning.redriven import Redriven, count_failures
 from fleet_operator.planning.retry_intent import RetryIntent
 
 OVERDUE_SECONDS_MIN: Final = 5.0
@@ -23,18 +25,31 @@ REVISION_CHARACTERS_MAX: Final = 63
 
 
 def retry_status(
-    observed: GroupObservation | None, intent: RetryIntent | None, previous: Mapping[str, Any]
+    observed: GroupObservation | None,
+    intent: RetryIntent | None,
+    previous: Mapping[str, Any],
+    workers: Iterable[WorkerObservation] = (),
+    redriven: Redriven | None = None,
 ) -> dict[str, Any]:
     """`status.retry`; empty for a group of which nothing is known. What could not be asked keeps its previous value.
 
-    `observed` is None when the group could not be asked, `intent` for a group without retries.
+    `observed` is None when the group could not be asked, `intent` for a group without retries. `redriven` is what is
+    known of records that were put back. Its last value is kept while nothing is: it says of what topic it is.
     """
     if observed is None:
         return dict(previous)
     status = dict(previous) if intent is not None else {}
-    failed = previous.get("failed") if observed.failed_records is None else count_bucket(observed.failed_records)
+    left = count_failures(observed, redriven)
+    failed = previous.get("failed") if left is None else count_bucket(left)
     if failed is not None:
         status["failed"] = failed
+    memory = {"topicId": redriven.topic_id, "to": redriven.to} if redriven is not None else previous.get("redriven")
+    if memory:
+        status["redriven"] = memory
+    reasons = failed_reasons(workers, observed.failed_records, previous.get("failedReasons") or ())
+    status.pop("failedReasons", None)
+    if reasons:
+        status["failedReasons"] = reasons
     if intent is not None:
         status |= {"policyRevision": revision_text(intent)} if intent.current else {}
         if observed.retry is not None and observed.retry.counted:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
+
+LATEST: Final = 253_402_300_799.0
+"""The last second of the year 9999: later times, which only others can have written, are shown as this one."""
 
 
 def to_text(epoch_s: float) -> str:
     """`2026-01-31T12:00:00Z` for epoch seconds; fractions are cut, as the API server cuts them."""
-    return datetime.fromtimestamp(int(epoch_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(int(min(max(epoch_s, 0.0), LATEST)), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def to_micro_text(epoch_s: float) -> str:
@@ -21,6 +25,6 @@ def from_text(text: str | None) -> float | None:
         return None
     try:
         parsed = datetime.fromisoformat(text)
-    except ValueError:
+        return parsed.timestamp() if parsed.tzinfo else parsed.replace(tzinfo=UTC).timestamp()
+    except (ValueError, OverflowError):
         return None
-    return parsed.timestamp() if parsed.tzinfo else parsed.replace(tzinfo=UTC).timestamp()

@@ -1,27 +1,41 @@
-"""Patterns of topic names: which ones the operator is willing to match, and what they match.
-
-The workers match their pattern themselves; the operator does it once more for status and lag, on a thread that serves
-everybody's groups. So only patterns whose work is bounded by the length of a topic's name are taken.
-"""
+"""The topics that a group's pattern takes in."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fleet_consumer.naming import pattern_matches
-from fleet_consumer.patterns import PatternRefused, compile_pattern
+from fleet_consumer.patterns import Pattern, PatternRefused, compile_pattern
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 
-__all__ = ["PatternRefused", "compile_pattern", "group_pattern", "matched"]
+__all__ = ["PatternRefused", "TopicMatches", "compile_pattern", "group_pattern"]
 
 
-def group_pattern(group: ConsumerGroup) -> re.Pattern[str] | None:
+def group_pattern(group: ConsumerGroup) -> Pattern | None:
     """The pattern of a group that has one. Raises PatternRefused."""
     text = group.spec.topic_pattern
     return None if text is None else compile_pattern(text)
 
 
-def matched(pattern: re.Pattern[str], topics: Iterable[str]) -> tuple[str, ...]:
-    """The topics that a subscription by this pattern takes in, sorted."""
-    return tuple(sorted(topic for topic in topics if pattern_matches(pattern, topic)))
+class TopicMatches:
+    """The topics of one cluster that patterns match, remembered from look to look.
+
+    A tenant chooses the pattern and another the names, so what matching costs must not come back with every look: only
+    names that are new to a pattern are matched. One thread uses it.
+    """
+
+    def __init__(self) -> None:
+        self._names: frozenset[str] = frozenset()
+        self._matching: dict[Pattern, frozenset[str]] = {}
+
+    def update(self, patterns: Iterable[Pattern], topics: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
+        """For each pattern, by its text, the names among `topics` that a subscription by it takes in, sorted."""
+        names = frozenset(topics)
+        added = names - self._names
+        matching: dict[Pattern, frozenset[str]] = {}
+        for pattern in patterns:
+            known = self._matching.get(pattern)
+            fresh = frozenset(name for name in (names if known is None else added) if pattern_matches(pattern, name))
+            matching[pattern] = fresh if known is None else (known & names) | fresh
+        self._names, self._matching = names, matching
+        return {pattern.text: tuple(sorted(each)) for pattern, each in matching.items()}

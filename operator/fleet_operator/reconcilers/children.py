@@ -16,6 +16,7 @@ from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.clients.kinds import CONFIG_MAP, POD, JsonObject
 from fleet_operator.clients.kube import KubeForbiddenError, KubeInvalidError
 from fleet_operator.planning import manifests
+from fleet_operator.planning.known_revisions import with_known
 from fleet_operator.planning.problem import Problem
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.deciding import Plan
@@ -94,7 +95,7 @@ class Children:
         wanted = manifests.stateful_set(group, revision=target, pod_template=template, replicas=self.plan.replicas)
         await self._apply(manifests.headless_service(group))
         await self._apply(manifests.disruption_budget(group))
-        await self._apply(wanted)
+        await self._apply(with_known(wanted, self.plan.templates))
         self._tell_of_fleet(target)
 
     def _tell_of_fleet(self, target: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from fleet_consumer import naming
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
-from fleet_operator.planning.duplicates import Claim, older_owner
+from fleet_operator.planning.duplicates import Claim, are_rivals, older_owner
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.routing import cluster_of, group_id_of, main_group_of, policy_of
 from fleet_operator.runtime.cache import key_of
@@ -29,8 +29,8 @@ def heir_of(context: Context, body: JsonObject) -> Claim | None:
 
     When this object goes, that one takes over what is kept in Kafka.
     """
-    found = (other for mine, other in _rivals(context, body) if other.cluster == mine.cluster)
-    return min(found, key=lambda claim: (claim.created_at, claim.namespace, claim.name), default=None)
+    found = (other for mine, other in _rivals(context, body) if are_rivals(mine, other))
+    return min(found, key=lambda claim: claim.age, default=None)
 
 
 def _rivals(context: Context, body: JsonObject) -> Iterator[tuple[Claim, Claim]]:
@@ -55,17 +55,21 @@ def _groups_of(body: JsonObject) -> Iterator[str]:
 def _claim(context: Context, body: JsonObject, group_id: str) -> Claim:
     """A claim; two KafkaCluster objects for one Kafka cluster are the same once their cluster id is known.
 
-    A cluster that does not answer us is still the one that it was when it did: its object says which.
+    A cluster that does not answer us is still the one that it was when it did: its object says which, and also where
+    another one answers by now.
     """
     cluster = cluster_of(body)
     seen = context.observatory.latest(cluster)
     kafka = context.store.get(KAFKA_CLUSTER, cluster) or {}
-    known = (kafka.get("status") or {}).get("clusterId")
+    status = kafka.get("status") or {}
+    known = status.get("clusterId")
+    noted = not known or "answered" in status
     namespace, name = key_of(body)
     return Claim(
-        cluster=(seen.cluster_id if seen else None) or known or "/".join(cluster),
+        cluster=known or (seen.cluster_id if seen else None) or "/".join(cluster),
         group_id=group_id,
         created_at=body["metadata"].get("creationTimestamp", ""),
         namespace=namespace,
         name=name,
+        answered=frozenset({*(seen.answered if seen else ()), *status.get("answered", ())}) if noted else None,
     )

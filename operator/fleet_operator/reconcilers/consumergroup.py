@@ -7,8 +7,10 @@ from functools import partial
 from pydantic import ValidationError
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
+from fleet_operator.planning.retry_scaling import RetryMemory
 from fleet_operator.planning.status_consumergroup import invalid_spec_status, project_consumergroup_status
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
+from fleet_operator.planning.status_problems import needs_watching
 from fleet_operator.reconcilers.children import Children
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.deciding import Plan, make_plan
@@ -31,8 +33,7 @@ class ConsumerGroupReconciler:
         self._gauges = GroupMetrics(context.metrics)
         self._deletion = DeletionWork(context, kafka)
         self._known: dict[Key, JsonObject] = {}  # as last reconciled: what an Event about a deleted one is made from
-        # Since when no retry is due. In memory only: after a restart workers stay a minute longer.
-        self._calm: dict[Key, float | None] = {}
+        self._memories: dict[Key, RetryMemory] = {}
 
     async def reconcile(self, key: Key) -> Result:
         """Bring one ConsumerGroup one step closer to what it should be; raises KubeError to be tried again."""
@@ -51,16 +52,18 @@ class ConsumerGroupReconciler:
         except ValidationError as error:
             status = invalid_spec_status(body["metadata"], str(error), previous, now)
             return Result(await publish(context, body, status))
-        plan = make_plan(gathered, now, image=context.settings.consumer_image, calm_since=self._calm.get(key))
-        self._calm[key] = plan.retry.calm_since if plan.retry else None
+        plan = make_plan(gathered, now, image=context.settings.consumer_image, memory=self._memories.get(key))
+        if plan.retry is not None:
+            self._memories[key] = plan.retry.memory
         if not previous.get("conditions"):
             return await self._introduce(body, project_consumergroup_status(plan.facts(gathered), previous, now))
         facts = await self._act(gathered, plan)
         status = project_consumergroup_status(facts, previous, now)
         self._gauges.set(key, facts, status)
         again = await publish(context, body, status)
-        # While a breaker is open nothing moves, so nothing else would bring the group back to have its workers asked.
-        watched = FRESH_SECONDS if gathered.retry is not None and gathered.retry.may_pause else None
+        # A group that stands still gives no other sign that would bring it back to have its workers asked.
+        may_pause = gathered.retry is not None and gathered.retry.may_pause
+        watched = FRESH_SECONDS if may_pause or needs_watching(facts) else None
         wishes = (plan.requeue_after, watched)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
 
@@ -98,4 +101,4 @@ class ConsumerGroupReconciler:
         context.statuses.forget(CONSUMER_GROUP.kind, key)
         self._kafka.forget(key)
         self._gauges.remove(key)
-        self._calm.pop(key, None)
+        self._memories.pop(key, None)

@@ -15,12 +15,13 @@ from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.api.v1alpha1.kafkacluster import Sasl
 from fleet_operator.api.v1alpha1.model import CREDENTIALS_LABEL
 from fleet_operator.clients.kinds import SECRET, JsonObject
-from fleet_operator.clients.kube import KubeClient
+from fleet_operator.clients.kube import KubeClient, KubeForbiddenError
 from fleet_operator.observe.settings import ObserverSettings, TlsMaterial
 from fleet_operator.planning.problem import Problem
 
 CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"
+FORBIDDEN: Final = 403
 
 
 class UnusableSecretError(Exception):
@@ -71,7 +72,16 @@ class SecretReader:
         return SaslSettings(mechanism=sasl.mechanism, oauth=oauth)
 
     async def _read(self, name: str) -> JsonObject:
-        secret = await self.kube.get(SECRET, self.namespace, name)
+        try:
+            secret = await self.kube.get(SECRET, self.namespace, name)
+        except KubeForbiddenError as error:
+            if error.status != FORBIDDEN:
+                raise  # the API server does not know who asks: nothing of this KafkaCluster is the cause
+            message = (
+                f"the operator may not read secret `{name}` in namespace `{self.namespace}`: grant it there, for "
+                f"example by naming the namespace in the chart's value secrets.namespaces ({error})"
+            )
+            raise UnusableSecretError(Problem(conditions.SECRET_FORBIDDEN, message)) from error
         if secret is None:
             message = f"secret `{name}` does not exist in namespace `{self.namespace}`; create it"
             raise UnusableSecretError(Problem(conditions.SECRET_NOT_FOUND, message))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from fleet_consumer import naming
 from fleet_operator.planning import readings
 from fleet_operator.planning.blocking import cluster_id_changed, find_blocking_problem, wanted_replicas
+from fleet_operator.planning.known_revisions import is_known
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry_fleet import changed_at_of, has_retries
 from fleet_operator.planning.retry_plan import RetryFacts, RetryPlan, plan_retry
+from fleet_operator.planning.retry_scaling import RetryMemory
 from fleet_operator.planning.revision import Revision, plan_revision
 from fleet_operator.planning.rollout import FleetFacts, PodFacts, RevisionRecord, RolloutDecision, RolloutFacts, decide
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
@@ -64,14 +67,15 @@ class Plan:
             retry=gathered.retry,
             retry_fleet=self.retry.fleet if self.retry else None,
             retry_pods=self.retry.pods if self.retry else (),
+            redrives=gathered.redrive_statuses,
         )
 
 
-def make_plan(gathered: Gathered, now: float, *, image: str, calm_since: float | None = None) -> Plan:
-    """The plan for what was gathered; `image` is the worker image where the spec names none, `calm_since` what the
+def make_plan(gathered: Gathered, now: float, *, image: str, memory: RetryMemory | None = None) -> Plan:
+    """The plan for what was gathered; `image` is the worker image where the spec names none, `memory` what the
     plan before this one said of its retries."""
     group, cluster = gathered.group, gathered.cluster
-    retry = _plan_retry(gathered, now, calm_since)
+    retry = _plan_retry(gathered, now, memory or RetryMemory())
     problem = find_blocking_problem(
         group,
         cluster,
@@ -83,12 +87,10 @@ def make_plan(gathered: Gathered, now: float, *, image: str, calm_since: float |
     revision = None
     if problem is None and cluster is not None:
         revision = plan_revision(group, cluster, handler_files=gathered.handler_files, image=image)
-    replicas = wanted_replicas(group, cluster, gathered.observation)
-    names = [body["metadata"]["name"] for body in gathered.config_maps]
-    read = [readings.read_revision(body, config_map_names=names) for body in gathered.config_maps]
-    records = {record.hash: record for record in read if record is not None}
+    replicas = wanted_replicas(group, cluster, gathered.observation, gathered.older)
+    records, strangers = _records(gathered, revision)
     fleet = readings.read_fleet(gathered.stateful_set)
-    pods = tuple(readings.read_pod(pod) for pod in gathered.workers)
+    pods = tuple(readings.read_pod(pod, now) for pod in gathered.workers)
     observation = gathered.observation
     facts = RolloutFacts(
         wanted=revision.hash if revision else None,
@@ -103,10 +105,13 @@ def make_plan(gathered: Gathered, now: float, *, image: str, calm_since: float |
         patience_s=_patience(gathered),
         used=_used_by_retries(retry),
     )
+    decision = decide(facts, now)
+    # Of revisions that were never applied nothing is remembered: they are nothing to go back to, and are not kept.
+    used = {*facts.used, *(pod.revision for pod in pods), *({fleet.revision} if fleet else ())}
     return Plan(
         revision=revision,
         records=records,
-        decision=decide(facts, now),
+        decision=replace(decision, prune=(*decision.prune, *sorted(strangers - used))),
         replicas=replicas,
         fleet=fleet,
         pods=pods,
@@ -114,7 +119,25 @@ def make_plan(gathered: Gathered, now: float, *, image: str, calm_since: float |
     )
 
 
-def _plan_retry(gathered: Gathered, now: float, calm_since: float | None) -> RetryPlan | None:
+def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, RevisionRecord], set[str]]:
+    """What is on record of revisions; and the revisions whose records cannot be trusted: see `known_revisions`.
+
+    Of the wanted one, which is rendered anew, only its standing is read.
+    """
+    names = [body["metadata"]["name"] for body in gathered.config_maps]
+    records, strangers = dict[str, RevisionRecord](), set[str]()
+    for body in gathered.config_maps:
+        record = readings.read_revision(body, config_map_names=names)
+        if record is None or body["metadata"]["name"] != naming.revision_config(gathered.key[1], record.hash):
+            continue
+        if (wanted is not None and record.hash == wanted.hash) or is_known(gathered.stateful_set, record):
+            records[record.hash] = record
+        else:
+            strangers.add(record.hash)
+    return records, strangers
+
+
+def _plan_retry(gathered: Gathered, now: float, memory: RetryMemory) -> RetryPlan | None:
     if gathered.retry is None:
         return None
     changed = gathered.cluster is not None and cluster_id_changed(gathered.cluster, gathered.observation)
@@ -124,15 +147,25 @@ def _plan_retry(gathered: Gathered, now: float, calm_since: float | None) -> Ret
         published=gathered.published,
         observation=None if changed else gathered.observation,
         fleet=readings.read_fleet(gathered.retry_stateful_set),
-        pods=tuple(readings.read_pod(pod) for pod in gathered.retry_workers),
+        pods=tuple(readings.read_pod(pod, now) for pod in gathered.retry_workers),
         changed_at=changed_at_of(gathered.retry_stateful_set),
-        calm_since=calm_since,
-        stopped=changed or gathered.group.spec.suspend,
-        breaker_open=any(account.breaker_open for account in gathered.accounts),
+        memory=memory,
+        stopped=changed or gathered.older is not None or gathered.group.spec.suspend,
+        breaker_open=breaker_open(gathered),
         fed=gathered.feeds_retries,
         reached=all(readings.read_pod(pod).ready for pod in gathered.workers if has_retries({"spec": pod["spec"]})),
     )
     return plan_retry(facts, now)
+
+
+def breaker_open(gathered: Gathered) -> bool | None:
+    """Whether any worker has an open breaker; None while none says so and not all that have one could be asked."""
+    if any(account.breaker_open for account in gathered.accounts):
+        return True
+    answered = {account.pod for account in gathered.accounts}
+    running = (*(pod for pod in gathered.workers if has_retries({"spec": pod["spec"]})), *gathered.retry_workers)
+    names = {pod["metadata"]["name"] for pod in running if readings.read_pod(pod).ready}
+    return False if names <= answered else None
 
 
 def _used_by_retries(retry: RetryPlan | None) -> frozenset[str]:

@@ -29,15 +29,18 @@ from fleet_operator.planning.deletion import (
     doomed_topics,
     wants_finalizer,
 )
+from fleet_operator.planning.known_revisions import with_known
 from fleet_operator.planning.retry_fleet import changed_at_of, retry_stateful_set
 from fleet_operator.planning.retry_plan import seen_flow
 from fleet_operator.planning.status_members import name_some
+from fleet_operator.reconcilers.claims import heir_of, older_claim
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.deciding import Plan, make_plan
 from fleet_operator.reconcilers.gathering import Gathered, gather
 from fleet_operator.reconcilers.kafka_side import KafkaSide
 from fleet_operator.reconcilers.routing import cluster_of, group_id_of
 from fleet_operator.reconcilers.transitions import ACTION
+from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.events import News
 from fleet_operator.runtime.workers import Result
 
@@ -123,28 +126,26 @@ class DeletionWork:
         Only StatefulSets that are there are changed: in a namespace that is being emptied others remove them.
         """
         group, store = gathered.group, self._context.store
-        wanted: list[JsonObject] = []
+        wanted: list[tuple[JsonObject, JsonObject | None]] = []
         if plan.fleet is not None and plan.fleet.revision in plan.templates:
             template = plan.templates[plan.fleet.revision]
-            wanted.append(
-                manifests.stateful_set(group, revision=plan.fleet.revision, pod_template=template, replicas=0)
-            )
+            fleet = manifests.stateful_set(group, revision=plan.fleet.revision, pod_template=template, replicas=0)
+            wanted.append((with_known(fleet, plan.templates), gathered.stateful_set))
         retry = plan.retry
         if retry is not None and retry.fleet is not None and retry.fleet.revision in plan.templates:
             replicas = retry.scale.replicas if draining else 0
             changed = replicas != retry.fleet.replicas
-            wanted.append(
-                retry_stateful_set(
-                    group,
-                    revision=retry.fleet.revision,
-                    pod_template=plan.templates[retry.fleet.revision],
-                    replicas=replicas,
-                    changed_at=self._context.clock.wall() if changed else changed_at_of(gathered.retry_stateful_set),
-                )
+            fleet = retry_stateful_set(
+                group,
+                revision=retry.fleet.revision,
+                pod_template=plan.templates[retry.fleet.revision],
+                replicas=replicas,
+                changed_at=self._context.clock.wall() if changed else changed_at_of(gathered.retry_stateful_set),
             )
-        for fleet in wanted:
+            wanted.append((fleet, gathered.retry_stateful_set))
+        for fleet, seen in wanted:
             try:
-                await store.apply(fleet)
+                await store.apply(fleet, over=seen)
             except (KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError) as error:
                 log.info("a StatefulSet is going already", extra={"key": "/".join(gathered.key), "error": str(error)})
 
@@ -154,7 +155,11 @@ class DeletionWork:
         Raises NetError and KafkaError; the next attempt begins anew.
         """
         group = gathered.group
-        found = await self._context.observatory.act(gathered.cluster_key, lambda client: _delete(client, group))
+        if not await self._is_still_ours(gathered):
+            return  # the next step is decided from what is there now
+        found = await self._context.observatory.change(
+            gathered.cluster_key, gathered.cluster_id, lambda client: _delete(client, group)
+        )
         if found.refusals:
             first = found.refusals[0]
             note = f"{first.subject} could not be deleted: {first.reason}: {first.message}"
@@ -173,6 +178,14 @@ class DeletionWork:
             self._tell(gathered.body, "RecordsKept", f"{found.failed} records stay in topic {topic}")
         await self._set_finalizer(gathered.body, wanted=False)
 
+    async def _is_still_ours(self, gathered: Gathered) -> bool:
+        """Whether the object still asks for the same and nobody else has a claim: read again right before the act."""
+        context, body = self._context, gathered.body
+        found = await context.store.refresh(CONSUMER_GROUP, gathered.key)
+        if found is None or found["metadata"]["uid"] != body["metadata"]["uid"] or found["spec"] != body["spec"]:
+            return False
+        return older_claim(context, found) is None and heir_of(context, found) is None
+
     async def _leave(self, body: JsonObject, given_up: str) -> None:
         """Let the object go; what could not be done is told."""
         if given_up:
@@ -181,16 +194,25 @@ class DeletionWork:
         await self._set_finalizer(body, wanted=False)
 
     async def _set_finalizer(self, body: JsonObject, *, wanted: bool) -> None:
-        metadata = {key: body["metadata"][key] for key in ("name", "namespace", "uid")}
-        finalizers = {"finalizers": [FINALIZER]} if wanted else {}
-        intent = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": {**metadata, **finalizers}}
-        try:
-            stored = await self._context.store.kube.apply(intent)
-        except (KubeConflictError, KubeNotFoundError) as error:
-            # Gone meanwhile, or a namesake is there: nothing of ours is left to be changed.
-            log.info("the object has gone", extra={"key": metadata["name"], "error": str(error)})
+        """Have our finalizer, or have it no more: then also where others own it as well.
+
+        An apply without it only gives up our own share. Whoever made the object from an exported manifest owns it too,
+        and it would stay for ever.
+        """
+        store, key, uid = self._context.store, key_of(body), body["metadata"]["uid"]
+        found = await store.refresh(CONSUMER_GROUP, key)
+        if found is None or found["metadata"]["uid"] != uid or has_finalizer(found) == wanted:
             return
-        self._context.store.learn(CONSUMER_GROUP, stored)
+        head = {"apiVersion": body["apiVersion"], "kind": body["kind"]}
+        metadata = {name: found["metadata"][name] for name in ("name", "namespace", "uid")}
+        if wanted:
+            stored = await store.kube.apply({**head, "metadata": {**metadata, "finalizers": [FINALIZER]}})
+        else:
+            # All or nothing: between the read and this write others may have come or gone.
+            metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
+            left = [finalizer for finalizer in found["metadata"]["finalizers"] if finalizer != FINALIZER]
+            stored = await store.kube.merge({**head, "metadata": {**metadata, "finalizers": left}})
+        store.learn(CONSUMER_GROUP, stored)
 
     def _tell(self, body: JsonObject, reason: str, note: str, *, warning: bool = False) -> None:
         self._context.events.record(News(body, "Warning" if warning else "Normal", reason, ACTION, note))

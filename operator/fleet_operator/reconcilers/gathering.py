@@ -1,24 +1,25 @@
 """Everything a ConsumerGroup's reconcile looks at, read once.
 
-What changes often comes from the caches; what must be certain (a handler's source that no watch covers) is read live.
+What changes often comes from the caches; what they do not hold (a handler's source, the records) is read live.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
 from fleet_consumer import naming
+from fleet_consumer.patterns import Pattern
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, conditions
 from fleet_operator.clients.kinds import (
     CONFIG_MAP,
     JOB,
     KAFKA_CLUSTER,
     POD,
+    REDRIVE,
     RETRY_POLICY,
     STATEFUL_SET,
     JsonObject,
@@ -36,7 +37,8 @@ from fleet_operator.planning.retry_records import Published, policy_record_name,
 from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern
 from fleet_operator.reconcilers.claims import heir_of, older_claim
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.owned import is_owned_by
+from fleet_operator.reconcilers.owned import find_child, is_owned_by, read_child
+from fleet_operator.reconcilers.records import read_records
 from fleet_operator.reconcilers.retrypolicy import content_of
 from fleet_operator.reconcilers.routing import cluster_of, policy_of
 from fleet_operator.runtime.cache import Key, key_of
@@ -52,7 +54,8 @@ class Gathered:
     ConfigMap that does not exist, and when it refers to none; `retry` and `published` (what workers were told last)
     are None for a group that has no retries and never had. The lists hold only objects of this very ConsumerGroup;
     `workers` are those of its main group, `retry_workers` those of its retry group. `redrives` names the Redrives that
-    may be writing to its redrive topic. `older` is an older claim on its Kafka groups, `heir` the oldest other one.
+    may be writing to its redrive topic, `redrive_statuses` are those of all its Redrives. `older` is an older claim on
+    its Kafka groups, `heir` the oldest other one.
     """
 
     body: JsonObject
@@ -71,6 +74,7 @@ class Gathered:
     retry_stateful_set: JsonObject | None = None
     retry_workers: tuple[JsonObject, ...] = ()
     redrives: tuple[str, ...] = ()
+    redrive_statuses: tuple[JsonObject, ...] = ()
     heir: Claim | None = None
 
     @property
@@ -82,6 +86,11 @@ class Gathered:
     def cluster_key(self) -> Key:
         """The KafkaCluster that the group refers to, existing or not."""
         return cluster_of(self.body)
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The Kafka cluster that all of this is about; what is decided from it is done there and nowhere else."""
+        return self.observation.cluster_id if self.observation is not None else None
 
     @property
     def on_its_cluster(self) -> bool:
@@ -111,15 +120,20 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
     name, store = key[1], context.store
     cluster = _cluster(store.get(KAFKA_CLUSTER, cluster_of(body)))
     config_maps = tuple(found for found in store.cache(CONFIG_MAP).having(key) if is_owned_by(found, body))
-    published = _published(config_maps, name)
+    published = await _published(context, body)
     observation = _observation(context, cluster, cluster_of(body))
-    retry = plan_intent(group, _policy(context, body, published), published, _left(group, observation))
+    policy = await _policy(context, body, published)
+    retry = plan_intent(group, policy, published, _left(group, observation))
     older = older_claim(context, body)
     interest = _interest(group, retry, waits=older is not None, discover=older is None and published is None)
     context.observatory.watch(key, cluster_of(body), interest)
     pods = store.cache(POD).having(key)
-    fleet, workers = _fleet(context, body, naming.stateful_set(name), pods)
-    retry_fleet, retry_workers = _fleet(context, body, naming.retry_stateful_set(name), pods)
+    fleet, workers = await _fleet(context, body, naming.stateful_set(name), pods)
+    retry_fleet: JsonObject | None = None
+    retry_workers: tuple[JsonObject, ...] = ()
+    retry_name = naming.retry_stateful_set(name)
+    if retry is not None or store.get(STATEFUL_SET, (key[0], retry_name)) is not None:
+        retry_fleet, retry_workers = await _fleet(context, body, retry_name, pods)
     gathered = Gathered(
         body=body,
         group=group,
@@ -131,32 +145,42 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
         stateful_set=fleet,
         workers=workers,
         checks=tuple(pod for pod in pods if is_owned_by(pod, body)),
-        config_maps=config_maps,
-        accounts=context.workers.answers(key, workers),
+        config_maps=await read_records(store, body, config_maps, fleet),
+        accounts=context.workers.answers(key, (*workers, *retry_workers)),
         retry=retry,
         published=published,
         retry_stateful_set=retry_fleet,
         retry_workers=retry_workers,
         redrives=at_work(store.cache(JOB).having(key), pods),
+        redrive_statuses=tuple(found.get("status") or {} for found in store.cache(REDRIVE).having(key)),
     )
     if retry is None or not retry.ending or retry_fleet is not None or gathered.feeds_retries:
         return gathered
     return replace(gathered, retry=replace(retry, ended=True))
 
 
-def _fleet(
+async def _fleet(
     context: Context, body: JsonObject, name: str, pods: Sequence[JsonObject]
 ) -> tuple[JsonObject | None, tuple[JsonObject, ...]]:
     """A StatefulSet of this ConsumerGroup, and its pods."""
-    found = context.store.get(STATEFUL_SET, (body["metadata"]["namespace"], name))
-    if found is None or not is_owned_by(found, body):
+    found = await find_child(context.store, body, STATEFUL_SET, name)
+    if found is None:
         return None, ()
     return found, tuple(pod for pod in pods if is_owned_by(pod, found))
 
 
-def _published(config_maps: Sequence[JsonObject], name: str) -> Published | None:
-    found = next((body for body in config_maps if body["metadata"]["name"] == naming.retry_config(name)), None)
-    return read_published(found)
+async def _published(context: Context, body: JsonObject) -> Published | None:
+    """What workers were told last. For a group that never had retries there is nothing to be asked live."""
+    namespace, name = key_of(body)
+    retry_config = naming.retry_config(name)
+    if context.store.get(CONFIG_MAP, (namespace, retry_config)) is None and not knows_retries(body):
+        return None
+    return read_published(await read_child(context.store, body, CONFIG_MAP, retry_config))
+
+
+def knows_retries(body: JsonObject) -> bool:
+    """Whether the object has retries, or its status tells of policies that its workers were given."""
+    return policy_of(body) is not None or "policyRevision" in ((body.get("status") or {}).get("retry") or {})
 
 
 def _left(group: ConsumerGroup, observation: ClusterObservation | None) -> tuple[str, ...] | None:
@@ -165,7 +189,7 @@ def _left(group: ConsumerGroup, observation: ClusterObservation | None) -> tuple
     return seen.retry.found_delays if seen is not None and seen.retry is not None else None
 
 
-def _policy(context: Context, body: JsonObject, published: Published | None) -> PolicyRevision | Problem | None:
+async def _policy(context: Context, body: JsonObject, published: Published | None) -> PolicyRevision | Problem | None:
     """What the group's RetryPolicy says; while that cannot be used, a new group follows what it said before."""
     address = policy_of(body)
     if address is None:
@@ -178,7 +202,9 @@ def _policy(context: Context, body: JsonObject, published: Published | None) -> 
     if isinstance(said, PolicyRevision) or published is not None:
         return said
     good = (policy.get("status") or {}).get("revision", "")
-    record = context.store.get(CONFIG_MAP, (address[0], policy_record_name(address[1], good)))
+    address_of_record = (address[0], policy_record_name(address[1], good))
+    seen = context.store.get(CONFIG_MAP, address_of_record)
+    record = await context.store.content(CONFIG_MAP, address_of_record) if seen is not None else None
     return read_policy_record(record) or said
 
 
@@ -221,7 +247,7 @@ def _retry_interest(group: ConsumerGroup, retry: RetryIntent | None, *, discover
     return retry_interest(group.group_id, (*retry.delays, *retry.retired), discover=discover)
 
 
-def _pattern(group: ConsumerGroup) -> re.Pattern[str] | None:
+def _pattern(group: ConsumerGroup) -> Pattern | None:
     """The pattern to be matched; one that is refused matches nothing, and a condition says why."""
     try:
         return group_pattern(group)
@@ -230,13 +256,14 @@ def _pattern(group: ConsumerGroup) -> re.Pattern[str] | None:
 
 
 async def _handler_files(context: Context, group: ConsumerGroup) -> Mapping[str, str] | None:
-    """The handler's source: from the cache where a watch covers it, else live. Binary data is no source."""
+    """The handler's source: read again when its version is another one, and each time where no watch covers it.
+
+    Binary data is no source.
+    """
     python = group.spec.handler.python
     reference = python.config_map_ref if python else None
     if reference is None:
         return None
     namespace = group.metadata.namespace
-    found = context.store.get(CONFIG_MAP, (namespace, reference.name))
-    if found is None:
-        found = await context.store.kube.get(CONFIG_MAP, namespace, reference.name)
+    found = await context.store.content(CONFIG_MAP, (namespace, reference.name))
     return None if found is None else dict(found.get("data") or {})

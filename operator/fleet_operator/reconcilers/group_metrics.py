@@ -5,6 +5,7 @@ from __future__ import annotations
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.lag import group_lag
 from fleet_operator.planning.observation import UNKNOWN_STATE
+from fleet_operator.planning.redriven import count_failures, read_redriven
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.metrics import Metrics
@@ -28,7 +29,7 @@ class GroupMetrics:
         self._states[key] = state
         metrics.group_state.labels(*key, state).set(1)
         observed = facts.observed_group
-        self._set_retries(key, facts)
+        self._set_retries(key, facts, status)
         if observed is None:
             metrics.group_lag.remove(*key)
             metrics.group_members.remove(*key)
@@ -42,15 +43,16 @@ class GroupMetrics:
         else:
             metrics.group_lag.remove(*key)
 
-    def _set_retries(self, key: Key, facts: ConsumerGroupFacts) -> None:
+    def _set_retries(self, key: Key, facts: ConsumerGroupFacts, status: JsonObject) -> None:
         metrics, observed = self._metrics, facts.observed_group
         metrics.group_breakers_open.labels(*key).set(len(facts.open_breakers))
         retry = observed.retry if observed is not None else None
+        redriven = read_redriven((status.get("retry") or {}).get("redriven") or {}, facts.failed_topic_id)
         values = {
             metrics.group_retry_waiting: retry.waiting if retry is not None else None,
             metrics.group_retry_due: retry.due_lag if retry is not None else None,
             metrics.group_retry_oldest_due: retry.oldest_due_at if retry is not None else None,
-            metrics.group_failed: observed.failed_records if observed is not None else None,
+            metrics.group_failed: count_failures(observed, redriven) if observed is not None else None,
         }
         for gauge, value in values.items():
             if value is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet_consumer import naming
@@ -24,7 +24,7 @@ from fleet_operator.observe.observatory import Observatory
 from fleet_operator.observe.observer import ObserverStoppedError
 from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.manifests import MAIN, RETRY, Part
-from fleet_operator.planning.observation import MemberObservation
+from fleet_operator.planning.observation import MemberObservation, believed
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.readings import read_pod
 from fleet_operator.planning.retry_topics import TopicsPlan
@@ -33,6 +33,7 @@ from fleet_operator.planning.status_facts import ConsumerGroupFacts
 from fleet_operator.planning.status_members import name_some
 from fleet_operator.reconcilers.gathering import Gathered
 from fleet_operator.reconcilers.transitions import ACTION
+from fleet_operator.reconcilers.views import VIEWS
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.events import EventRecorder, News
 from fleet_operator.runtime.store import Store
@@ -54,6 +55,10 @@ ADVICE: Final = {
     conditions.NOT_ENOUGH_BROKERS: "lower spec.retry.topics.replicationFactor, or add brokers",
 }
 """What to do about the refusals that have a reason of their own."""
+
+
+FAILURES: Final = (NetError, KafkaError, KubeError, ObserverStoppedError, actions.AnotherClusterError, TimeoutError)
+"""What an attempt may run into; the next one begins anew."""
 
 
 class KafkaSide:
@@ -97,7 +102,8 @@ class KafkaSide:
 
     def topic_problem(self, gathered: Gathered, facts: ConsumerGroupFacts) -> Problem | None:
         """Why managed topics cannot be used, or are not as they should be, if that is not going to pass by itself."""
-        return facts.topics_plan.problem or self._refusals.get(gathered.key)
+        shown = replace(facts, observation=believed(facts.observation, gathered.group.group_id))
+        return shown.topics_plan.problem or self._refusals.get(gathered.key)
 
     def remove_departed(self, gathered: Gathered, facts: ConsumerGroupFacts, again: Callable[[], None]) -> None:
         """Have the static members of removed ordinals taken out, once their pods are gone.
@@ -136,7 +142,7 @@ class KafkaSide:
             try:
                 async with asyncio.timeout(ATTEMPT_SECONDS):
                     await make()
-            except (NetError, KafkaError, KubeError, ObserverStoppedError, TimeoutError) as error:
+            except FAILURES as error:
                 # Whether it was done is unknown; the next look tells.
                 fields = {"key": "/".join(group), "action": sort, "error": str(error) or type(error).__name__}
                 log.warning("action on Kafka failed", extra=fields)
@@ -149,8 +155,10 @@ class KafkaSide:
 
     async def _change_topics(self, gathered: Gathered, plan: TopicsPlan) -> None:
         retry_group = naming.retry_group(gathered.group.group_id)
-        done = await self._observatory.act(
-            gathered.cluster_key, lambda client: topic_actions.carry_out(client, plan, retry_group=retry_group)
+        done = await self._observatory.change(
+            gathered.cluster_key,
+            gathered.cluster_id,
+            lambda client: topic_actions.carry_out(client, plan, retry_group=retry_group),
         )
         if done.refusals:
             self._refusals[gathered.key] = _refused(plan, done.refusals)
@@ -169,15 +177,17 @@ class KafkaSide:
         namespace, name = gathered.key
         for part in departed:
             selector = selector_text(part.part.selector(name))
-            live = await self._store.kube.list(POD, namespace, label_selector=selector)
+            live = await self._store.kube.list(POD, namespace, label_selector=selector, view=VIEWS[POD])
             running = {read_pod(pod).ordinal for pod in live.items}
             wanted = frozenset(instance for instance, ordinal in part.ordinals.items() if ordinal not in running)
             if wanted:
                 await self._remove(gathered, part.group_id, wanted)
 
     async def _remove(self, gathered: Gathered, group_id: str, wanted: frozenset[str]) -> None:
-        removed = await self._observatory.act(
-            gathered.cluster_key, lambda client: actions.remove_members(client, group_id, wanted)
+        removed = await self._observatory.change(
+            gathered.cluster_key,
+            gathered.cluster_id,
+            lambda client: actions.remove_members(client, group_id, wanted),
         )
         if removed:
             note = f"static members of removed workers left group {group_id}: {', '.join(removed)}"

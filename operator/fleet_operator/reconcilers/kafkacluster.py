@@ -23,6 +23,7 @@ MENDED_BY_SECRETS: Final = frozenset(
     {
         conditions.SECRET_NOT_FOUND,
         conditions.SECRET_NOT_LABELLED,
+        conditions.SECRET_FORBIDDEN,
         conditions.SECRET_INCOMPLETE,
         conditions.AUTHENTICATION_FAILED,
         "TlsFailed",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fleet_operator.clients.kinds import JsonObject
-from fleet_operator.clients.kube import KubeNotFoundError
+from fleet_operator.clients.kinds import JsonObject, kind_of
+from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.transitions import ACTION, turns
+from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.events import News
 
 
@@ -17,7 +18,8 @@ async def publish(context: Context, body: JsonObject, status: JsonObject) -> flo
     before = body.get("status") or {}
     try:
         deferred = await context.statuses.write(body, status)
-    except KubeNotFoundError:
+    except (KubeNotFoundError, KubeConflictError):  # gone, or a namesake has taken its place
+        await context.store.refresh(kind_of(body), key_of(body))
         return None
     if deferred is None:
         for turn in turns(before, status):

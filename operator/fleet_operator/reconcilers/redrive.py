@@ -32,6 +32,7 @@ from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.owned import ForeignObjectError, is_owned_by
 from fleet_operator.reconcilers.publishing import publish
 from fleet_operator.reconcilers.redrive_watch import RedriveWatch
+from fleet_operator.reconcilers.views import VIEWS
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.workers import Result
 
@@ -122,7 +123,7 @@ class RedriveReconciler:
         kube = self._context.store.kube
         selector = f"{GROUP_LABEL}={redrive.spec.group_ref.name},{COMPONENT_LABEL}={COMPONENT}"
         jobs = await kube.list(JOB, namespace, label_selector=selector)
-        pods = await kube.list(POD, namespace, label_selector=selector)
+        pods = await kube.list(POD, namespace, label_selector=selector, view=VIEWS[POD])
         return self._gathered(body, redrive, jobs.items, pods.items)
 
     def _gathered(self, body: JsonObject, redrive: Redrive, jobs: list[JsonObject], pods: list[JsonObject]) -> Gathered:
@@ -142,6 +143,7 @@ class RedriveReconciler:
             redrive=redrive,
             obstacle=find_obstacle(redrive, group, cluster, observation, older=older),
             refusal=find_refusal(redrive),
+            failed_topic_id=_failed_topic_id(group, observation),
             group_gone=gone,
             job=read_job(job),
             pods=read_run_pods(mine, job_uid=job["metadata"]["uid"] if job else ""),
@@ -192,6 +194,8 @@ class RedriveReconciler:
         assert cluster is not None, "a Redrive without its cluster has an obstacle"
         assert gathered.observation is not None, "a Redrive whose cluster was never seen has an obstacle"
         kube = self._context.store.kube
+        if not await self._context.store.is_living(gathered.body):
+            raise KubeConflictError(f"Redrive `{redrive.metadata.name}` is gone: nothing is made for it")
         target = target_of(group, gathered.observation)
         settings = redrive_manifests.config_map(
             redrive, redrive_manifests.redrive_config(redrive, group, cluster, target)
@@ -214,6 +218,11 @@ class RedriveReconciler:
                 f"{kind} `{key_of(body)[1]}` exists and is not of this Redrive: remove it, or make a Redrive of "
                 "another name"
             )
+
+
+def _failed_topic_id(group: ConsumerGroup | None, seen: ClusterObservation | None) -> str | None:
+    topic = seen.topics.get(naming.failed_topic(group.group_id)) if group is not None and seen is not None else None
+    return topic.topic_id if topic is not None else None
 
 
 def _cluster_key(group: ConsumerGroup) -> Key:

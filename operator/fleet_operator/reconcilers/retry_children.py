@@ -68,7 +68,7 @@ class RetryChildren:
         intent, fleet = self.gathered.retry, self.retry.fleet
         assert intent is not None, "a plan for retries has an intent"
         target = retry_target(fleet, self.plan.decision.target, self.plan.templates, ending=intent.ending)
-        if target is None or self.retry.publication is None or self.gathered.older is not None:
+        if target is None or self.retry.publication is None or (fleet is None and self.gathered.older is not None):
             return
         group, replicas = self.gathered.group, self.retry.scale.replicas
         changed = fleet is None or fleet.replicas != replicas

@@ -68,16 +68,27 @@ class RetryPolicyReconciler:
         return revision
 
     async def _prune(self, body: JsonObject, referring: list[JsonObject], kept: set[str | None]) -> None:
-        """Remove what is neither the policy's content nor followed by any group."""
+        """Remove what is neither the policy's content nor followed by any group.
+
+        What the groups follow stands in a ConfigMap of each, which is only read while there is something to remove.
+        """
         store = self._context.store
+        records = (RETRY_POLICY.kind, body["metadata"]["namespace"], body["metadata"]["name"])
+        surplus = [
+            record
+            for record in store.cache(CONFIG_MAP).having(records)
+            if is_owned_by(record, body) and policy_hash_of(record) not in kept
+        ]
+        if not surplus:
+            return
         for group in referring:
             metadata = group["metadata"]
             address = (metadata["namespace"], naming.retry_config(metadata["name"]))
-            published = read_published(store.get(CONFIG_MAP, address))
+            seen = store.get(CONFIG_MAP, address)
+            published = read_published(await store.content(CONFIG_MAP, address)) if seen is not None else None
             kept |= {revision.hash for revision in published.known} if published is not None else set()
-        records = (RETRY_POLICY.kind, body["metadata"]["namespace"], body["metadata"]["name"])
-        for record in store.cache(CONFIG_MAP).having(records):
-            if is_owned_by(record, body) and policy_hash_of(record) not in kept:
+        for record in surplus:
+            if policy_hash_of(record) not in kept:
                 await store.delete(CONFIG_MAP, record)
 
 

@@ -28,7 +28,7 @@ from fleet_operator.planning.labels import GROUP_LABEL, POLICY_LABEL
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.redrive_manifests import REDRIVE_LABEL
 from fleet_operator.planning.retry_records import RECORD
-from fleet_operator.runtime.cache import Change, Index, Key, group_index, key_of
+from fleet_operator.runtime.cache import Change, Index, Key, group_index, key_of, version_of
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
 
@@ -96,8 +96,8 @@ class Router:
         """A watch delivered an object."""
         self._metrics.watch_events.labels(kind.kind).inc()
         cache = self._store.cache(kind)
-        change = cache.remove(key_of(body), body["metadata"]["uid"]) if gone else cache.observe(body)
-        self.changed(kind, body, change)
+        key, uid = key_of(body), body["metadata"]["uid"]
+        self.changed(kind, body, cache.remove(key, uid, version_of(body)) if gone else cache.observe(body))
 
     def changed(self, kind: Kind, body: JsonObject, change: Change) -> None:
         """An object of a cache changed; queue whoever depends on it."""

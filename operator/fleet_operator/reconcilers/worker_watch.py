@@ -1,4 +1,4 @@
-"""What the workers of each fleet say of themselves, asked in the background.
+"""The workers' own accounts, asked in the background: main and retry workers of each group, by turns where many.
 
 A reconcile never waits for a worker: it reads what was last said and, when that is old, has it asked again; an answer
 that says something new brings the group back into the queue. Where no worker can be reached the questions become rare.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from fleet_consumer.clock import Clock
 from fleet_operator.clients.kinds import JsonObject
@@ -24,19 +24,44 @@ log = logging.getLogger(__name__)
 
 FRESH_SECONDS: Final = 10.0
 SILENT_SECONDS: Final = 60.0
-"""How long to leave a fleet alone of which no worker answered: the operator is probably outside the pod network."""
-WORKERS_MAX: Final = 20
-"""How many workers of one fleet are asked; generation and leader are the same whoever tells."""
+"""How long to leave a fleet alone after SILENT_ROUNDS in which no worker answered: the operator is probably outside the
+pod network."""
+SILENT_ROUNDS: Final = 3
+KEPT_SECONDS: Final = 60.0
+"""How long an answer stands when the worker's turn has not come again, or it does not answer any more."""
+ASKED_MAX: Final = 50
+ROUNDS_MAX: Final = 3
+"""A round asks at least so many workers of one group, and all of them have their turn within so many rounds."""
+
+
+class _Address(NamedTuple):
+    """Where a worker answers. One that was started again is another, and what it said before is void."""
+
+    pod: str
+    ip: str
+    port: int
+    restarts: int
 
 
 @dataclass(slots=True)
 class _Fleet:
-    """One fleet's last answers, and when they were asked for (monotonic seconds)."""
+    """One group's last answers, when each worker was asked and when the next round is due (monotonic seconds)."""
 
-    answers: tuple[WorkerObservation, ...] = ()
+    answers: dict[_Address, tuple[WorkerObservation, float]] = field(default_factory=dict)
+    asked_at: dict[_Address, float] = field(default_factory=dict)
     due_at: float = 0.0
-    pods: frozenset[tuple[str, str, int]] = frozenset()
+    silent_rounds: int = 0
     asking: asyncio.Task[None] | None = None
+
+    def forget_all_but(self, living: Collection[_Address]) -> None:
+        """Drop workers that are gone."""
+        self.answers = {each: answer for each, answer in self.answers.items() if each in living}
+        self.asked_at = {each: at for each, at in self.asked_at.items() if each in living}
+
+    def turn(self, living: Collection[_Address]) -> list[_Address]:
+        """The workers of the next round: those that have waited longest."""
+        most = max(ASKED_MAX, -(-len(living) // ROUNDS_MAX))
+        return sorted(living, key=lambda each: (self.asked_at.get(each, float("-inf")), each))[:most]
 
 
 class WorkerWatch:
@@ -49,15 +74,20 @@ class WorkerWatch:
         self._fleets: dict[Key, _Fleet] = {}
 
     def answers(self, group: Key, pods: Sequence[JsonObject]) -> tuple[WorkerObservation, ...]:
-        """What the workers in these pods last said; has them asked again if that is old or the pods are others."""
+        """The last answers of the workers in these pods, main and retry; has them asked again if those are old or there
+        are other workers."""
         fleet = self._fleets.setdefault(group, _Fleet())
-        addresses = frozenset(_addresses(pods))
+        living = frozenset(_addresses(pods))
+        fleet.forget_all_but(living)
         now = self._clock.monotonic()
-        if addresses and fleet.asking is None and (now >= fleet.due_at or addresses != fleet.pods):
-            fleet.pods = addresses
-            fleet.asking = asyncio.create_task(self._ask(group, fleet), name=f"workers-of-{'/'.join(group)}")
-        living = {pod for pod, _, _ in addresses}
-        return tuple(answer for answer in fleet.answers if answer.pod in living)
+        if any(each not in fleet.asked_at for each in living):
+            fleet.due_at, fleet.silent_rounds = now, 0
+        if living and fleet.asking is None and now >= fleet.due_at:
+            turn = fleet.turn(living)
+            fleet.asked_at |= dict.fromkeys(turn, now)
+            fleet.asking = asyncio.create_task(self._ask(group, fleet, turn), name=f"workers-of-{'/'.join(group)}")
+        fresh = sorted(each for each, (_, at) in fleet.answers.items() if now - at <= KEPT_SECONDS)
+        return tuple(fleet.answers[each][0] for each in fresh)
 
     def forget(self, group: Key) -> None:
         """Drop a fleet that is gone."""
@@ -72,26 +102,34 @@ class WorkerWatch:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
 
-    async def _ask(self, group: Key, fleet: _Fleet) -> None:
+    async def _ask(self, group: Key, fleet: _Fleet, turn: Sequence[_Address]) -> None:
+        began = self._clock.monotonic()
         try:
-            asked = sorted(fleet.pods)[:WORKERS_MAX]
-            heard = await asyncio.gather(*(self._client.member(pod, ip, port) for pod, ip, port in asked))
+            heard = await asyncio.gather(*(self._client.member(each.pod, each.ip, each.port) for each in turn))
         finally:
             fleet.asking = None
-        answers = tuple(answer for answer in heard if answer is not None)
-        fleet.due_at = self._clock.monotonic() + (FRESH_SECONDS if answers else SILENT_SECONDS)
-        changed, fleet.answers = answers != fleet.answers, answers
-        if changed:
+        answers = {each: answer for each, answer in zip(turn, heard, strict=True) if answer is not None}
+        fleet.silent_rounds = 0 if answers else fleet.silent_rounds + 1
+        fleet.due_at = began + (SILENT_SECONDS if fleet.silent_rounds >= SILENT_ROUNDS else FRESH_SECONDS)
+        known = {each: answer for each, (answer, _) in fleet.answers.items()}
+        fleet.answers |= {each: (answer, began) for each, answer in answers.items()}
+        if any(known.get(each) != answer for each, answer in answers.items()):
             self._news(group)
 
 
-def _addresses(pods: Sequence[JsonObject]) -> list[tuple[str, str, int]]:
-    """Name, address and port of each running pod."""
+def _addresses(pods: Sequence[JsonObject]) -> list[_Address]:
+    """The workers in running pods."""
     return [
-        (pod["metadata"]["name"], pod["status"]["podIP"], _port(pod))
+        _Address(pod["metadata"]["name"], pod["status"]["podIP"], _port(pod), _restarts(pod))
         for pod in pods
         if pod.get("status", {}).get("podIP") and pod["status"].get("phase") == "Running"
     ]
+
+
+def _restarts(pod: JsonObject) -> int:
+    """How often the worker's container was started again."""
+    statuses = pod["status"].get("containerStatuses") or ()
+    return next((int(each.get("restartCount", 0)) for each in statuses if each.get("name") == CONTAINER), 0)
 
 
 def _port(pod: JsonObject) -> int:

@@ -4,6 +4,10 @@ Three writers feed a cache: the watch, the operator's own writes (so that a reco
 wrote, even when the watch is late), and the periodic sweep. They race, so the newer resourceVersion wins; Kubernetes
 1.35 promises that these compare as integers within a kind (KEP-5504).
 
+"Deleted" is what a watch also says of an object that lost the label by which the watch selects, and that object may
+come back. So a deletion is remembered with its resourceVersion: what is older is late news of the time before, what is
+not older is an object that lives. (An object that was truly deleted is never seen at that version or a later one.)
+
 A deletion can be missed for ever: after a 410 the watch lists again and reports only the living. `sweep` compares the
 cache with a list and drops what a list did not show although it had been there all the while.
 
@@ -18,6 +22,7 @@ from enum import Enum
 from typing import Final
 
 from fleet_operator.clients.kinds import JsonObject, Kind
+from fleet_operator.clients.view import WHOLE, View
 from fleet_operator.planning.labels import GROUP_LABEL
 
 Key = tuple[str, str]
@@ -72,13 +77,14 @@ def group_index(body: JsonObject) -> Hashable:
 
 @dataclass(slots=True)
 class ObjectCache:
-    """All objects of one kind that the watch selects, by namespace and name and by one index."""
+    """All objects of one kind that the watch selects, cut to a view, by namespace and name and by one index."""
 
     kind: Kind
     index: Index = group_index
+    view: View = WHOLE
     _objects: dict[Key, JsonObject] = field(default_factory=dict)
     _indexed: dict[Hashable, set[Key]] = field(default_factory=dict)
-    _gone: dict[str, None] = field(default_factory=dict)
+    _gone: dict[str, int] = field(default_factory=dict)  # uid -> the version as of which it was gone
 
     def get(self, namespace: str, name: str) -> JsonObject | None:
         """The object as last seen."""
@@ -97,13 +103,14 @@ class ObjectCache:
     def observe(self, body: JsonObject) -> Change:
         """Take in an object seen living; older news than the cache holds changes nothing."""
         uid = body["metadata"]["uid"]
-        if uid in self._gone:
+        if version_of(body) < self._gone.get(uid, 0):
             return Change.NOTHING
         key = key_of(body)
         known = self._objects.get(key)
         if known is not None and known["metadata"]["uid"] == uid and version_of(known) >= version_of(body):
             return Change.NOTHING
-        body["metadata"].pop("managedFields", None)  # half of an object's size, and nobody here reads it
+        body = self.view.trim(body)
+        self._gone.pop(uid, None)
         self._unlink(key)
         self._objects[key] = body
         value = self.index(body)
@@ -113,13 +120,16 @@ class ObjectCache:
             return Change.NEW
         return Change.SPEC if _essence(known) != _essence(body) else Change.STATUS
 
-    def remove(self, key: Key, uid: str) -> Change:
-        """Take in that the object with this uid is gone; its namesake with another uid stays."""
-        self._gone[uid] = None
+    def remove(self, key: Key, uid: str, version: int) -> Change:
+        """Take in that the object with this uid was gone as of `version`.
+
+        Its namesake with another uid stays, and so does the object itself where it was seen at a newer version.
+        """
+        self._gone[uid] = max(version, self._gone.pop(uid, 0))
         while len(self._gone) > TOMBSTONES_MAX:
             del self._gone[next(iter(self._gone))]
         known = self._objects.get(key)
-        if known is None or known["metadata"]["uid"] != uid:
+        if known is None or known["metadata"]["uid"] != uid or version_of(known) > version:
             return Change.NOTHING
         self._unlink(key)
         del self._objects[key]
@@ -142,7 +152,9 @@ class ObjectCache:
             and version_of(body) <= listed_version
         ]
         for key in mended:
-            self.remove(key, self._objects[key]["metadata"]["uid"])
+            # Not as of the list: without its label the object may live on at a version between the two.
+            known = self._objects[key]
+            self.remove(key, known["metadata"]["uid"], version_of(known) + 1)
         mended += [key_of(body) for body in listed if self.observe(body) is not Change.NOTHING]
         return mended
 

@@ -141,7 +141,7 @@ class Metrics:
         )
         self.group_failed = Gauge(
             "consumer_fleet_group_failed_records",
-            "Records that the failed topic holds; absent while unknown.",
+            "Records in the failed topic that are not known to be put back; absent while unknown.",
             labels,
             registry=registry,
         )

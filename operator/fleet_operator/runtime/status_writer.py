@@ -4,6 +4,10 @@ News is graded. A condition that flipped, a new generation, a changed state or c
 waits for it, or a machine acts on it. Members, lag buckets and the like are routine: they wait for the token bucket,
 and for some seconds since the object's last write. Where nothing but the wording of messages or a time of observation
 changed, a minute must have passed: an error whose text differs with each attempt must not become a write each time.
+
+Urgent news passes routine news, but has bounds of its own: for each object, so that one that flaps does not write for
+ever, and for all of them together, so that a cluster that flaps under five thousand groups does not become as many
+writes at once. Whoever has to wait keeps its turn: it comes back once, and then it may write.
 """
 
 from __future__ import annotations
@@ -23,6 +27,12 @@ ROUTINE_SECONDS: Final = 5.0
 WORDING_SECONDS: Final = 60.0
 BURST: Final = 100.0
 DEBT_MAX: Final = 1000.0
+URGENT_FACTOR: Final = 20.0
+"""How many times as many urgent writes as routine ones may be made."""
+URGENT_BURST: Final = 500.0
+OBJECT_URGENT_RATE: Final = 0.5
+"""Urgent writes of one object in a second, in the long run."""
+OBJECT_URGENT_BURST: Final = 10.0
 _IGNORED: Final = frozenset({"observedAt"})
 """Fields that alone are no reason to write; they go along with the next write."""
 _URGENT_FIELDS: Final = ("observedGeneration", "state", "replicas", "readyReplicas", "targetReplicas", "memberCount")
@@ -67,6 +77,15 @@ class _Written:
     at: float
 
 
+@dataclass(slots=True)
+class _Turns:
+    """One object's place in the queues: when it may write routine news, and urgent news; None for no place yet."""
+
+    own: TokenBucket
+    routine: float | None = None
+    urgent: float | None = None
+
+
 class StatusWriter:
     """Writes the status of all objects of one operator, out of one budget. Used on the event loop only."""
 
@@ -75,7 +94,9 @@ class StatusWriter:
         self._clock = clock
         self._metrics = metrics
         self._bucket = TokenBucket(rate=writes_per_second, burst=BURST, debt_max=DEBT_MAX)
+        self._urgent = TokenBucket(rate=URGENT_FACTOR * writes_per_second, burst=URGENT_BURST)
         self._written: dict[tuple[str, Key], _Written] = {}
+        self._turns: dict[tuple[str, Key], _Turns] = {}
 
     async def write(self, body: JsonObject, status: JsonObject) -> float | None:
         """Make an object's status be `status`. Raises KubeError.
@@ -91,24 +112,44 @@ class StatusWriter:
         weight = weigh(before, status)
         if weight is Weight.NOTHING:
             return None
-        if weight is Weight.URGENT:
-            self._bucket.take_now(now)
-        else:
-            pause = WORDING_SECONDS if weight is Weight.WORDING else ROUTINE_SECONDS
-            wait = max(written.at + pause - now, 0.0) if written else 0.0
-            wait = wait or self._bucket.wait(now)
-            if wait > 0.0:
-                self._metrics.status_deferred.labels(kind.kind).inc()
-                return wait
+        wait = self._due((kind.kind, key), weight, now, first=not before) - now
+        if wait > 0.0:
+            self._metrics.status_deferred.labels(kind.kind).inc()
+            return wait
         stored = await self._store.kube.apply_status(_intent(body, status))
         self._metrics.status_writes.labels(kind.kind).inc()
         self._written[kind.kind, key] = _Written(_digest(status), _digest(stored.get("status") or {}), now)
+        self._settle((kind.kind, key), now)
         self._store.learn(kind, stored)
         return None
+
+    def _due(self, address: tuple[str, Key], weight: Weight, now: float, *, first: bool) -> float:
+        """When news of this weight may be written; whoever must wait is given a place in the queue, once."""
+        if first:
+            return now
+        turns = self._turns.setdefault(address, _Turns(TokenBucket(OBJECT_URGENT_RATE, OBJECT_URGENT_BURST)))
+        if weight is Weight.URGENT:
+            if turns.urgent is None:
+                turns.urgent = now + max(self._urgent.reserve(now), turns.own.reserve(now))
+            return turns.urgent
+        if turns.routine is None:
+            turns.routine = now + self._bucket.reserve(now)
+        written = self._written.get(address)
+        pause = WORDING_SECONDS if weight is Weight.WORDING else ROUTINE_SECONDS
+        return max(turns.routine, written.at + pause if written else now)
+
+    def _settle(self, address: tuple[str, Key], now: float) -> None:
+        """After a write: its place in the queue is used up, or it passed those who wait there."""
+        turns = self._turns.get(address)
+        if turns is None or turns.routine is None:
+            self._bucket.take_now(now)
+        if turns is not None:
+            turns.routine = turns.urgent = None
 
     def forget(self, kind: str, key: Key) -> None:
         """Drop what is remembered of an object that is gone."""
         self._written.pop((kind, key), None)
+        self._turns.pop((kind, key), None)
 
 
 def _digest(status: JsonObject) -> str:

@@ -4,23 +4,37 @@ An apply whose intent is already in place is not sent again. "In place" is judge
 the last apply of the same intent: as long as the object still has that generation (or, where a kind has none, that
 resourceVersion), nobody has changed what we set. After a restart nothing is remembered, so everything is applied once
 more; a server-side apply that changes nothing costs a request, but writes nothing.
+
+Caches can be wrong for a while: a watch misses a deletion, or loses sight of an object whose label somebody took away.
+Whoever meets a contradiction has the object read again (`refresh`), and its dependents are queued as if the watch had
+delivered it.
+
+Of some kinds a cache keeps less than the whole (`View`), for what their objects hold is anybody's and may be large.
+Such an object is read live when a reconcile needs its content, and again when its version is another one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
-from fleet_operator.clients.kube import KubeClient
-from fleet_operator.runtime.cache import Change, Index, Key, ObjectCache, key_of
+from fleet_operator.clients.kube import KubeClient, KubeConflictError
+from fleet_operator.clients.view import WHOLE, View
+from fleet_operator.runtime.cache import Change, Index, Key, ObjectCache, key_of, version_of
+from fleet_operator.runtime.contents import Contents
+
+log = logging.getLogger(__name__)
 
 UNWATCHED_APPLY_SECONDS: Final = 600.0
-"""Kinds that are not watched are applied again this often, in case somebody changed them."""
+"""Kinds that are not watched are looked at again this often, in case somebody changed them."""
+LIVING_SECONDS: Final = 10.0
+"""How long an object that was read live counts as living; the children of one fleet are made within it."""
 
 
 def digest(value: object) -> str:
@@ -55,11 +69,18 @@ class _Applied:
 class Store:
     """Caches and writes of one operator. Used on the event loop only."""
 
-    def __init__(self, kube: KubeClient, clock: Clock, watched: Mapping[Kind, Index]) -> None:
+    def __init__(
+        self, kube: KubeClient, clock: Clock, watched: Mapping[Kind, Index], views: Mapping[Kind, View] | None = None
+    ) -> None:
         self.kube = kube
         self._clock = clock
-        self._caches = {kind: ObjectCache(kind, index) for kind, index in watched.items()}
+        parts = views or {}
+        self._caches = {kind: ObjectCache(kind, index, parts.get(kind, WHOLE)) for kind, index in watched.items()}
+        self._contents = Contents()
         self._applied: dict[tuple[Kind, Key], _Applied] = {}
+        self._living: dict[str, float] = {}  # when owners were last read live, by uid
+        self.corrected: Callable[[Kind, JsonObject, Change], None] = lambda kind, body, change: None
+        """Takes what `refresh` found to be otherwise; set once, by whoever queues the dependents of an object."""
 
     def cache(self, kind: Kind) -> ObjectCache:
         """The cache of a watched kind."""
@@ -69,26 +90,39 @@ class Store:
         """An object of a watched kind as last seen; not to be changed."""
         return self._caches[kind].get(*key)
 
-    def has_applied(self, body: JsonObject) -> bool:
-        """Whether this process has applied the object before for the same owner, so that it is known to be ours."""
-        applied = self._applied.get((kind_of(body), key_of(body)))
-        return applied is not None and applied.owner == owner_of(body)
+    def watches(self, kind: Kind) -> bool:
+        """Whether objects of this kind are cached."""
+        return kind in self._caches
 
-    async def apply(self, body: JsonObject) -> None:
-        """Make an object of ours be as `body` says, unless it is known to be. Raises KubeError."""
-        kind, key = kind_of(body), key_of(body)
-        meant = digest(body)
-        if self._in_place(kind, key, meant):
+    def in_place(self, body: JsonObject) -> bool:
+        """Whether the object is known to be as `body` says."""
+        return self._in_place(kind_of(body), key_of(body), digest(body))
+
+    async def apply(self, body: JsonObject, *, over: JsonObject | None = None) -> None:
+        """Make an object of ours be as `body` says, unless it is known to be. Raises KubeError.
+
+        `over` is the object as last seen: only that very object is changed then, with KubeConflictError when it is gone
+        or a namesake has taken its place. Without it the object is made, if it is not there.
+        """
+        kind, key, meant = kind_of(body), key_of(body), digest(body)
+        if self._in_place(kind, key, meant) or self._still_in_place(kind, key, meant, over):
             return
-        stored = await self.kube.apply(body)
+        try:
+            stored = await self.kube.apply(_exactly(body, over))
+        except KubeConflictError:
+            await self.refresh(kind, key)
+            raise
         uid, now = stored["metadata"]["uid"], self._clock.monotonic()
         self._applied[kind, key] = _Applied(meant, uid, marker(stored), now, owner_of(body))
+        if kind in self._caches and self._caches[kind].view.metadata_only:
+            self._contents.put(stored)
         self.learn(kind, stored)
 
     async def delete(self, kind: Kind, body: JsonObject) -> None:
         """Delete exactly this object, not a namesake; already gone is as good. Raises KubeError."""
         namespace, name = key_of(body)
         self._applied.pop((kind, (namespace, name)), None)
+        self._contents.drop(body)
         await self.kube.delete(kind, namespace, name, uid=body["metadata"]["uid"])
 
     def learn(self, kind: Kind, body: JsonObject) -> Change:
@@ -96,9 +130,67 @@ class Store:
         cache = self._caches.get(kind)
         return cache.observe(body) if cache is not None else Change.NOTHING
 
+    async def is_living(self, body: JsonObject) -> bool:
+        """Whether an object of a watched kind lives and is not being deleted; read live, but not every few seconds.
+
+        What the cache says to the contrary is corrected. Raises KubeError.
+        """
+        uid, now = body["metadata"]["uid"], self._clock.monotonic()
+        if now - self._living.get(uid, -LIVING_SECONDS) < LIVING_SECONDS:
+            return True
+        found = await self.refresh(kind_of(body), key_of(body))
+        if found is None or found["metadata"]["uid"] != uid or found["metadata"].get("deletionTimestamp"):
+            return False
+        self._living = {other: at for other, at in self._living.items() if now - at < LIVING_SECONDS} | {uid: now}
+        return True
+
+    async def content(self, kind: Kind, key: Key) -> JsonObject | None:
+        """An object whole: as cached where the cache has all of it, else as read at the cached version or a newer one.
+
+        What no watch covers is read live. Raises KubeError.
+        """
+        cache = self._caches[kind]
+        seen = cache.get(*key)
+        if not cache.view.metadata_only:
+            return seen if seen is not None else await self.refresh(kind, key)
+        kept = self._contents.get(seen) if seen is not None else None
+        if kept is not None:
+            return kept
+        found = await self.refresh(kind, key)
+        if found is not None and seen is not None:
+            self._contents.put(found)
+        return found
+
+    async def refresh(self, kind: Kind, key: Key) -> JsonObject | None:
+        """An object read live, and what the cache has of it corrected. Raises KubeError.
+
+        An object that the cache does not have is not taken in: it may be one that the watch does not select.
+        """
+        found = await self.kube.get(kind, *key)
+        seen = self._caches[kind].get(*key) if kind in self._caches else None
+        if seen is None:
+            return found
+        uid = seen["metadata"]["uid"]
+        if found is not None and found["metadata"]["uid"] == uid:
+            self.corrected(kind, found, self.learn(kind, found))
+            return found
+        log.warning("a deletion was missed by the watch", extra={"kind": kind.kind, "key": "/".join(key)})
+        self.corrected(kind, seen, self._caches[kind].remove(key, uid, version_of(seen) + 1))
+        return found
+
     def forget(self, owner_uid: str) -> None:
         """Drop what is remembered of applies for an owner that is gone."""
         self._applied = {address: applied for address, applied in self._applied.items() if applied.owner != owner_uid}
+
+    def _still_in_place(self, kind: Kind, key: Key, meant: str, over: JsonObject | None) -> bool:
+        """Whether an object of a kind that is not watched turns out to be as it was applied; then it counts as new."""
+        applied = self._applied.get((kind, key))
+        if kind in self._caches or applied is None or applied.digest != meant or over is None:
+            return False
+        if (over["metadata"]["uid"], marker(over)) != (applied.uid, applied.marker):
+            return False
+        self._applied[kind, key] = replace(applied, at=self._clock.monotonic())
+        return True
 
     def _in_place(self, kind: Kind, key: Key, meant: str) -> bool:
         applied = self._applied.get((kind, key))
@@ -109,3 +201,10 @@ class Store:
             return self._clock.monotonic() - applied.at < UNWATCHED_APPLY_SECONDS
         seen = cache.get(*key)
         return seen is not None and (seen["metadata"]["uid"], marker(seen)) == (applied.uid, applied.marker)
+
+
+def _exactly(body: JsonObject, over: JsonObject | None) -> JsonObject:
+    """An apply that changes this very object, or with None whatever has its name."""
+    if over is None:
+        return body
+    return {**body, "metadata": {**body["metadata"], "uid": over["metadata"]["uid"]}}

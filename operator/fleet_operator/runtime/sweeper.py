@@ -85,7 +85,9 @@ class Sweeper:
         cache = self._store.cache(kind)
         mended: list[Key] = []
         for namespace in self._namespaces:
-            listing = await self._store.kube.list(kind, namespace, label_selector=self._selectors[kind])
+            listing = await self._store.kube.list(
+                kind, namespace, label_selector=self._selectors[kind], view=cache.view
+            )
             mended += cache.sweep(listing.items, int(listing.resource_version), namespace=namespace)
         self._metrics.cached_objects.labels(kind.kind).set(len(cache))
         return mended

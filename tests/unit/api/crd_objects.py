@@ -97,6 +97,7 @@ def full_redrive() -> JsonObject:
                 "toTime": "2026-02-01T12:00:00.5+01:00",
             },
             "spec.rate": {"recordsPerSecond": 100},
+            "spec.records": [{"partition": 3, "offset": 17}, {"partition": 0, "offset": 17}],
             "spec.maxRecords": 5000,
             "spec.maxRedrives": 1,
             "spec.dryRun": True,

@@ -1,4 +1,4 @@
-"""Recorded results: there, of this code, and made of what was measured."""
+"""Recorded results: there, and made of what was measured; and the check of their age before a release."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
-from bench import java_side, report, throughput
+from bench import java_side, report, sides, throughput
 from bench.__main__ import USUAL
+from bench.release_check import stale_results
+from fleet_consumer.fetch import fetched
+from fleet_consumer.record import Record, TopicPartition
 
 
 def recorded(name: str) -> dict[str, Any]:
@@ -19,13 +23,27 @@ def recorded(name: str) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("name", [name.replace("-", "_") for name in USUAL])
-def test_recorded_results_are_of_this_version_and_this_hot_path(name: str) -> None:
-    """Record them again with `python -m bench`: the code that they measured has changed."""
-    result = recorded(name)
-    assert result["versions"]["consumer-fleet"] == version("consumer-fleet")
-    assert result["code"] == report.code_digest()
-    assert (report.RESULTS / f"{name}.md").exists()
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, []),
+        ({"versions": {"consumer-fleet": "0.0.1"}}, ["throughput: recorded with version 0.0.1, this is 1.0"]),
+        ({"code": "of-before"}, ["throughput: the code that it measured has changed since"]),
+        (None, ["throughput: no result is recorded"]),
+    ],
+)
+def test_release_check_names_results_that_are_not_of_this_version_and_code(
+    tmp_path: Path, change: dict[str, Any] | None, said: list[str]
+) -> None:
+    for name in (each.replace("-", "_") for each in USUAL):
+        result: dict[str, Any] = {"versions": {"consumer-fleet": "1.0"}, "code": "of-now"}
+        if name == "throughput":
+            if change is None:
+                continue
+            result |= change
+        (tmp_path / f"{name}.json").write_text(json.dumps(result))
+        (tmp_path / f"{name}.md").touch()
+    assert stale_results(tmp_path, "1.0", "of-now") == said
 
 
 def test_m17_share_of_time_that_waits_for_the_network_is_recorded() -> None:
@@ -83,6 +101,50 @@ def test_ratios_compare_runs_of_the_same_round() -> None:
         "highest": 90.0,
         "runs": 3,
     }
+
+
+def sides_at(speeds: dict[str, list[float]]) -> throughput.Runs:
+    """Runs of all sides, at these speeds or at 100; twice the speed takes half the CPU time."""
+    runs: throughput.Runs = {}
+    for side in throughput.NAMES:
+        runs[side] = [
+            {"per_second": speed, "cpu_per_million": 100 / speed, "peak_mib": 50.0, "told_per_second": speed}
+            for speed in speeds.get(side, [100.0] * 3)
+        ]
+    return runs
+
+
+def test_page_has_the_ratio_of_columns_to_records() -> None:
+    runs = sides_at({"batch-columns": [150.0, 16.0, 300.0], "batch-records": [100.0, 10.0, 100.0]})
+    size = throughput.summary(runs, 1_000)
+    assert size["ratio_columns"] == pytest.approx(1.6)
+    assert size["cpu_ratio_columns"] == pytest.approx(0.625)
+    text = "\n".join(throughput.page({"sizes": {"100": size}, "partitions": 6}))
+    assert "Batches by columns: **1.60** of the records per second" in text
+    assert "for 0.62 of its CPU time per record" in text
+    for side in throughput.NAMES:
+        assert f"| {throughput.NAMES[side]} |" in text
+
+
+def test_every_row_of_the_page_has_a_side_that_runs() -> None:
+    assert {*sides.SIDES, "java"} == set(throughput.NAMES)
+
+
+def test_columns_are_read_without_a_record_and_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    make = fetched.fetched_records
+
+    def note(part: TopicPartition, messages: list[Message]) -> list[Record]:
+        made.append(len(messages))
+        return make(part, messages)
+
+    monkeypatch.setattr(fetched, "fetched_records", note)
+    messages = [Message(topic="t", partition=0, offset=offset, value=b"v%d" % offset) for offset in (3, 4, 6)]
+    run = fetched.FetchedRun(TopicPartition("t", 0), messages)
+    assert sides.columns(run) == ([b"v3", b"v4", b"v6"], [3, 4, 6])
+    assert made == []
+    assert sides.columns_of_records(run) == sides.columns(run)
+    assert made == [3]
 
 
 def test_java_figures_are_read_by_name() -> None:

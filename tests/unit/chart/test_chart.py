@@ -96,10 +96,10 @@ def test_every_value_is_explained() -> None:
 
 
 def rules() -> list[dict[str, Any]]:
+    """All that is granted where the operator serves ConsumerGroups."""
     text = (CHART / "templates" / "_helpers.tpl").read_text()
-    body = text.split('{{- define "consumer-fleet.rules" -}}')[1].split("{{- end }}")[0]
-    loaded: list[dict[str, Any]] = yaml.safe_load(body)
-    return loaded
+    bodies = [text.split(f'{{{{- define "consumer-fleet.{part}" -}}}}')[1] for part in ("rules", "secretRules")]
+    return [rule for body in bodies for rule in yaml.safe_load(body.split("{{- end }}")[0])]
 
 
 def test_rights_cover_exactly_the_kinds_that_the_operator_touches() -> None:
@@ -119,6 +119,13 @@ def test_secrets_can_only_be_read_by_name() -> None:
     assert verbs == [["get"]]
 
 
+def test_no_verb_is_granted_that_nobody_uses() -> None:
+    statuses = [rule["verbs"] for rule in rules() if any(name.endswith("/status") for name in rule["resources"])]
+    assert statuses == [["patch"]], "status is read with the object"
+    lease = (CHART / "templates" / "rbac.yaml").read_text().split("resources: [leases]")[1].splitlines()[1]
+    assert lease.strip() == "verbs: [get, create, update]"
+
+
 def test_no_rule_has_a_wildcard() -> None:
     assert [rule for rule in rules() if "*" in str(rule)] == []
 
@@ -130,3 +137,12 @@ def test_specs_of_users_are_never_written() -> None:
         whole = [resource for resource in rule["resources"] if "/" not in resource]
         reading = set(rule["verbs"]) <= {"get", "list", "watch"}
         assert not whole or reading or (whole, rule["verbs"]) == (["consumergroups"], ["patch"])
+
+
+def test_operator_that_starts_slowly_is_not_killed_meanwhile() -> None:
+    """On a machine without a processor to spare its start took 44 s; the probe of liveness ended it again and again."""
+    deployment = (CHART / "templates" / "deployment.yaml").read_text()
+    (probe,) = re.findall(r"startupProbe:\n((?: {10}.*\n)+)", deployment)
+    start = yaml.safe_load(probe)
+    assert start["httpGet"] == {"path": "/healthz", "port": "health"}
+    assert start["periodSeconds"] * start["failureThreshold"] == 600

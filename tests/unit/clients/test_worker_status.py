@@ -39,6 +39,24 @@ def test_share_of_failures_alone_is_no_news() -> None:
     assert replace(seen, breaker=replace(seen.breaker, failure_percent=80.0)) == seen
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"breaker": 7}', b'{"breaker": {"since": "x"}}', b"\xff"])
+def test_reasons_of_failures_are_read_in_steps() -> None:
+    worker = WorkerState("a1b2c3d4e5", 300.0, "shop.orders.0a1b2c3d-0")
+    worker.failed = lambda: {("exhausted", "shop.Refused"): 1000, ("breaker", ""): 1}
+    seen = parse_member("orders-0", json.dumps(member_document(worker)).encode())
+    assert seen is not None
+    assert seen.failed == {("exhausted", "shop.Refused"): 512, ("breaker", ""): 1}
+
+
+def test_worker_of_an_earlier_version_tells_no_reasons() -> None:
+    document = json.loads(told("Open"))
+    del document["failed"]
+    seen = parse_member("orders-0", json.dumps(document).encode())
+    assert seen is not None
+    assert seen.failed == {}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b'{"breaker": 7}', b'{"breaker": {"since": "x"}}', b'{"failed": [{"records": 1}]}', b"\xff"]
+)
 def test_page_that_is_none_of_ours_says_nothing(body: bytes) -> None:
     assert parse_member("orders-0", body) is None

@@ -7,9 +7,21 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.coordinator.flows import Ask, AskAll, DoubtCoordinator, Flow, FlowRunner, Pause, Ticket, Where
-from fleet_consumer.coordinator.offsets import Start, fetch_committed, find_starts, list_offsets
+from fleet_consumer.coordinator.flows import (
+    Ask,
+    AskAll,
+    BrokerUnknown,
+    DoubtCoordinator,
+    Flow,
+    FlowRunner,
+    Pause,
+    Ticket,
+    Where,
+)
+from fleet_consumer.coordinator.lookups import Start
+from fleet_consumer.coordinator.offsets import RETRY_MAX_S, fetch_committed, list_offsets
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
+from fleet_consumer.coordinator.starts import StartRules, find_starts
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.net import Disconnected
@@ -22,7 +34,12 @@ from fleet_consumer.wire.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from fleet_consumer.wire.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from fleet_consumer.wire.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -74,10 +91,12 @@ class Lab:
         self.runner.advance(self.now)
 
 
-def committed_answer(offsets: dict[int, int], code: int = 0, group_code: int = 0) -> OffsetFetchResponse:
+def committed_answer(
+    offsets: dict[int, int], code: int = 0, group_code: int = 0, *, epoch: int = 3
+) -> OffsetFetchResponse:
     parts = tuple(
         OffsetFetchResponsePartitions(
-            partition_index=number, committed_offset=offset, committed_leader_epoch=3, metadata="m", error_code=code
+            partition_index=number, committed_offset=offset, committed_leader_epoch=epoch, metadata="m", error_code=code
         )
         for number, offset in offsets.items()
     )
@@ -94,7 +113,10 @@ def metadata_answer(leaders: dict[int, int], code: int = 0) -> MetadataResponse:
         )
         for number, leader in leaders.items()
     )
-    return MetadataResponse(brokers=(), topics=(MetadataResponseTopic(error_code=code, name="t", partitions=parts),))
+    brokers = tuple(MetadataResponseBroker(node_id=node, host="b", port=9092) for node in (1, 2))
+    return MetadataResponse(
+        brokers=brokers, topics=(MetadataResponseTopic(error_code=code, name="t", partitions=parts),)
+    )
 
 
 def offsets_answer(found: dict[int, int], code: int = 0) -> ListOffsetsResponse:
@@ -145,10 +167,10 @@ def test_what_heals_is_waited_for(code: int) -> None:
     ticket = lab.start(fetch_committed("g", [ONE]))
     lab.answer(committed_answer({0: -1}, code=code))
     assert lab.doubts == 0
-    lab.advance(0.3)
+    lab.advance(0.5)
     lab.answer(Disconnected("gone"))
     assert lab.doubts == 1
-    lab.advance(0.3)
+    lab.advance(0.5)
     lab.answer(committed_answer({0: 1}))
     assert ticket.error is None
 
@@ -210,11 +232,10 @@ def test_partition_without_a_leader_is_waited_for() -> None:
 def test_start_is_the_commit_else_the_policy_and_the_beginning_for_what_appeared() -> None:
     lab = Lab()
     third = TopicPartition("t", 2)
-    flow = find_starts(
-        "g", (ONE, OTHER, third), appeared=frozenset({third}), policy=ResetPolicy.LATEST, read_committed=True
-    )
-    ticket = lab.start(flow)
-    lab.answer(committed_answer({0: 42, 1: -1, 2: -1}))
+    rules = StartRules(ResetPolicy.LATEST, read_committed=True, appeared=frozenset({third}))
+    ticket = lab.start(find_starts("g", (ONE, OTHER, third), rules))
+    lab.answer(metadata_answer({}))  # the topics' ids, before anything else
+    lab.answer(committed_answer({0: 42, 1: -1, 2: -1}, epoch=-1))
     lab.answer(metadata_answer({0: 1, 1: 1, 2: 1}))
     assert asked_times(lab) == {1: LATEST, 2: EARLIEST}
     assert requests(lab)[0].isolation_level == 1
@@ -225,11 +246,141 @@ def test_start_is_the_commit_else_the_policy_and_the_beginning_for_what_appeared
 
 def test_policy_none_names_what_has_no_commit() -> None:
     lab = Lab()
-    flow = find_starts("g", (ONE, OTHER), appeared=frozenset(), policy=ResetPolicy.NONE, read_committed=False)
-    ticket = lab.start(flow)
-    lab.answer(committed_answer({0: 42, 1: -1}))
+    ticket = lab.start(find_starts("g", (ONE, OTHER), StartRules(ResetPolicy.NONE, read_committed=False)))
+    lab.answer(metadata_answer({}))  # the topics' ids, before anything else
+    lab.answer(committed_answer({0: 42, 1: -1}, epoch=-1))
     assert ticket.result is not None
     assert (set(ticket.result.found), ticket.result.without) == ({ONE}, (OTHER,))
+
+
+def test_partition_without_a_leader_does_not_hold_up_the_start_of_others() -> None:
+    lab = Lab()
+    ticket = lab.start(find_starts("g", (ONE, OTHER), StartRules(ResetPolicy.EARLIEST, read_committed=False)))
+    lab.answer(metadata_answer({}))  # the topics' ids, before anything else
+    lab.answer(committed_answer({0: 42, 1: -1}, epoch=-1))
+    lab.answer(metadata_answer({1: -1}))
+    assert ticket.result is not None
+    assert {part: start.offset for part, start in ticket.result.found.items()} == {ONE: 42}
+    assert ticket.result.waiting == {OTHER: "it has no leader: LEADER_NOT_AVAILABLE (5)"}
+
+
+def test_committed_offset_that_is_unstable_or_refused_does_not_hold_up_the_start_of_others() -> None:
+    lab = Lab()
+    third = TopicPartition("t", 2)
+    ticket = lab.start(find_starts("g", (ONE, OTHER, third), StartRules(ResetPolicy.EARLIEST, read_committed=False)))
+    lab.answer(metadata_answer({}))  # the topics' ids, before anything else
+    answers = [
+        committed_answer({0: 42}, epoch=-1),
+        committed_answer({1: -1}, code=ErrorCode.UNSTABLE_OFFSET_COMMIT),
+        committed_answer({2: -1}, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+    ]
+    lab.answer(OffsetFetchResponse(groups=tuple(group for answer in answers for group in answer.groups)))
+    starts = ticket.result
+    assert starts is not None
+    assert {part: start.offset for part, start in starts.found.items()} == {ONE: 42}
+    assert starts.waiting == {OTHER: "OffsetFetch was answered UNSTABLE_OFFSET_COMMIT (88)"}
+    assert isinstance(starts.refused[third], errors.TopicAuthorizationFailed)
+
+
+def test_partition_that_an_answer_leaves_out_is_waited_for() -> None:
+    lab = Lab()
+    ticket = lab.start(find_starts("g", (ONE, OTHER), StartRules(ResetPolicy.EARLIEST, read_committed=False)))
+    lab.answer(metadata_answer({}))  # the topics' ids, before anything else
+    lab.answer(committed_answer({0: 42}, epoch=-1))
+    assert ticket.result is not None
+    assert ticket.result.waiting == {OTHER: "the answer left it out"}
+
+
+def test_questions_about_a_partition_without_a_leader_become_rarer() -> None:
+    lab = Lab()
+    lab.start(list_offsets({ONE: EARLIEST}, read_committed=False))
+    asked = 0
+    while lab.now < 600:
+        if lab.sent:
+            asked += 1
+            lab.answer(metadata_answer({0: -1}))
+        lab.advance(0.05)
+    assert asked <= 600 / RETRY_MAX_S + 10
+
+
+@pytest.mark.parametrize("code", [int(code) for code in ErrorCode if code] + [9_999])
+def test_error_of_a_leader_is_repeated_or_raised_by_the_table(code: int) -> None:
+    heals = {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+    lab = Lab()
+    ticket = lab.start(list_offsets({ONE: EARLIEST}, read_committed=False))
+    lab.answer(metadata_answer({0: 1}))
+    lab.answer(offsets_answer({0: -1}, code=code))
+    denied = code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    refusal = errors.TopicAuthorizationFailed if denied else errors.OffsetLookupFailed
+    assert type(ticket.error) is (type(None) if code in heals else refusal)
+
+
+@pytest.mark.parametrize("code", [int(code) for code in ErrorCode if code] + [9_999])
+def test_error_of_a_groups_offsets_is_repeated_or_raised_by_the_table(code: int) -> None:
+    doubted = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    heals = {
+        *doubted,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    }
+    raised = {
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: errors.GroupAuthorizationFailed,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: errors.TopicAuthorizationFailed,
+    }
+    lab = Lab()
+    ticket = lab.start(fetch_committed("g", [ONE]))
+    lab.answer(committed_answer({}, group_code=code))
+    assert lab.doubts == (code in doubted)
+    refusal = raised.get(ErrorCode(code), errors.OffsetLookupFailed) if code != 9_999 else errors.OffsetLookupFailed
+    assert type(ticket.error) is (type(None) if code in heals else refusal)
+
+
+def test_leader_whose_address_is_not_known_is_looked_up_again() -> None:
+    """Nothing else would ask for it: the flow stood still until somebody's Metadata answer happened to name it."""
+    lab = Lab()
+    ticket = lab.start(list_offsets({ONE: EARLIEST}, read_committed=False))
+    lab.known.remove(2)
+    lab.answer(metadata_answer({0: 2}))
+    lab.advance(0.0)
+    lab.advance(0.3)
+    lab.answer(metadata_answer({0: 1}))
+    lab.answer(offsets_answer({0: 7}))
+    assert ticket.result == {ONE: Start(7, 5)}
+
+
+def test_leader_that_an_answer_does_not_list_among_its_brokers_is_waited_for() -> None:
+    lab = Lab()
+    ticket = lab.start(find_starts("g", (ONE,), StartRules(ResetPolicy.EARLIEST, read_committed=False)))
+    lab.answer(metadata_answer({}))  # the topics' ids, before anything else
+    lab.answer(committed_answer({0: -1}))
+    lab.answer(metadata_answer({0: 3}))
+    assert ticket.result is not None
+    assert ticket.result.waiting == {ONE: "its leader, broker 3, is not among the cluster's brokers"}
+
+
+def test_request_for_an_unknown_broker_is_answered_at_once() -> None:
+    def flow() -> Flow[object]:
+        (answer,) = yield AskAll((Ask(7, fetch_request),))
+        return answer
+
+    fetch_request: Any = object()
+    lab = Lab()
+    ticket = lab.start(flow())
+    assert lab.runner.next_deadline(lab.now) == lab.now
+    lab.advance(0.0)
+    assert isinstance(ticket.result, BrokerUnknown)
 
 
 def test_cancelled_ticket_stops_its_flow() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from fleet_consumer.fetch.bounded import BoundedReader
-from fleet_consumer.group.errors import GroupAuthorizationFailed, TopicAuthorizationFailed
+from fleet_consumer.fetch.bounded import BoundedReader, Step
+from fleet_consumer.group.errors import DataPlaneFailed, GroupAuthorizationFailed, TopicAuthorizationFailed
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import TopicPartition
 
@@ -25,6 +26,12 @@ class Message:
 
     def offset(self) -> int:
         return self._offset
+
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return 0
 
 
 class Client:
@@ -49,7 +56,14 @@ class Client:
 def test_records_that_retention_removes_while_they_are_read_end_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confluent_kafka, "Consumer", Client)
     reader = BoundedReader({})
-    assert list(reader.read(TopicPartition("t", 0), 50, 100)) == [[]]
+    part = TopicPartition("t", 0)
+    assert list(reader.read({part: (50, 100)})) == [Step({}, frozenset({part}))]
+
+
+def test_partitions_that_are_read_already_are_done_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confluent_kafka, "Consumer", Client)
+    ranges = {PARTS[0]: (100, 100), PARTS[1]: (7, 7)}
+    assert list(BoundedReader({}).read(ranges)) == [Step({}, frozenset(PARTS))]
 
 
 class Refusing:
@@ -70,6 +84,9 @@ class Refusing:
     def commit(self, *, offsets: list[Any], asynchronous: bool) -> list[Any]:
         return self._answer()
 
+    def list_topics(self, topic: str, timeout_s: float) -> Any:
+        return topic_of(leaders={0: 1, 1: 1})
+
     def offsets_for_times(self, partitions: list[Any], *, timeout: float) -> list[Any]:
         return self._answer()
 
@@ -83,6 +100,12 @@ class Refusing:
 def reader_of(monkeypatch: pytest.MonkeyPatch, client: Refusing) -> BoundedReader:
     monkeypatch.setattr(confluent_kafka, "Consumer", lambda config: client)
     return BoundedReader({})
+
+
+def topic_of(leaders: dict[int, int]) -> Any:
+    """Metadata of topic `t`, as librdkafka gives it: the leader of each partition."""
+    parts = {number: SimpleNamespace(leader=leader) for number, leader in leaders.items()}
+    return SimpleNamespace(topics={"t": SimpleNamespace(error=None, partitions=parts)})
 
 
 PARTS = [TopicPartition("t", 0), TopicPartition("t", 1)]
@@ -113,3 +136,26 @@ def test_group_that_is_refused_is_told_although_its_answer_only_fails_to_come(
         reader.committed(PARTS)
     with pytest.raises(GroupAuthorizationFailed, match=words):
         reader.commit({PARTS[0]: OffsetAndMetadata(1)})
+
+
+class OneLeaderAway(Refusing):
+    """librdkafka's consumer where the leader of partition 1 does not answer, and partition 2 has none."""
+
+    def __init__(self) -> None:
+        super().__init__(KafkaError._TRANSPORT)
+
+    def list_topics(self, topic: str, timeout_s: float) -> Any:
+        return topic_of(leaders={0: 1, 1: 2, 2: -1})
+
+    def offsets_for_times(self, partitions: list[Any], *, timeout: float) -> list[Any]:
+        if any(each.partition for each in partitions):
+            raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+        return [SimpleNamespace(topic=each.topic, partition=0, offset=5, error=None) for each in partitions]
+
+
+def test_a_leader_that_is_away_hides_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = reader_of(monkeypatch, OneLeaderAway())
+    three = [TopicPartition("t", number) for number in range(3)]
+    assert reader.bounds(three) == {three[0]: (5, 5)}
+    with pytest.raises(DataPlaneFailed):
+        reader.bounds(three[1:])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes
-from fleet_consumer.fetch.records import Records
+from fleet_consumer.fetch.records import Gap, Records
 from fleet_consumer.record import TopicPartition
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -173,3 +173,42 @@ def test_m16_whatever_the_user_does_nothing_is_lost_doubled_or_reordered(limit: 
         taken()
     assert out == [list(range(count)) for count in written]
     assert ahead.waiting_bytes == 0
+
+
+def test_end_moves_the_position_once_what_is_older_was_handed_out() -> None:
+    ahead, one, other = ReadAhead(), PartitionBuffer(ONE, 0), PartitionBuffer(OTHER, 5)
+    put(ahead, one, run(0, range(3)))
+    ahead.put_end(one, 5)
+    ahead.put_end(other, 6)
+    first = take(ahead, 2)
+    assert (offsets(first), first.gaps, one.position) == ([(0, [0, 1])], {}, 2)
+    second = take(ahead, 2)
+    assert second.gaps == {ONE: Gap(3, 5), OTHER: Gap(5, 6)}
+    assert second.next_offsets == {ONE: 5, OTHER: 6}
+    assert (one.position, one.leader_epoch, other.position) == (5, 4, 6)
+    put(ahead, one, run(0, [5]))
+    assert take(ahead).next_offsets == {ONE: 6}
+
+
+def test_end_of_a_paused_partition_waits_and_that_of_a_void_one_moves_nothing() -> None:
+    ahead, one, other = ReadAhead(), PartitionBuffer(ONE, 0), PartitionBuffer(OTHER, 0)
+    put(ahead, one, run(0, [0]))
+    ahead.put_end(one, 2)
+    ahead.put_end(other, 9)
+    one.paused, other.current = True, False
+    assert not take(ahead).gaps
+    assert (one.position, other.position) == (0, 0)
+    one.paused = False
+    ahead.release(one)
+    assert take(ahead).next_offsets == {ONE: 2}
+
+
+def test_end_below_the_position_moves_nothing_and_one_is_taken_back_with_its_records() -> None:
+    ahead, one = ReadAhead(), PartitionBuffer(ONE, 7)
+    ahead.put_end(one, 5)
+    assert not take(ahead).gaps
+    put(ahead, one, run(0, [7]))
+    ahead.put_end(one, 9)
+    take(ahead)
+    ahead.take_back()
+    assert one.position == 7

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
-from fleet_consumer.fetch.fetched import HABIT_RECORDS, FetchedRecord, Habits, fetched_records, filled_records
-from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.fetch.fetched import HABIT_RECORDS, FetchedRecord, Habits, as_read, fetched_records, filled_records
+from fleet_consumer.record import Record, TimestampType, TopicPartition
 
 PLAIN = Record("t", 3, 7, 1_700, b"k", b"v", [("h", b"1"), ("h", None)], 4)
 
@@ -81,6 +81,48 @@ def test_absent_parts_read_as_in_a_plain_record(
     assert (bare.key, bare.value, bare.headers, bare.leader_epoch) == (None, None, (), -1)
 
 
+@pytest.mark.parametrize("make", [fetched_records, filled_records])
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        (TIMESTAMP_NOT_AVAILABLE, "NoTimestampType"),
+        (TIMESTAMP_CREATE_TIME, "CreateTime"),
+        (TIMESTAMP_LOG_APPEND_TIME, "LogAppendTime"),
+        (7, "NoTimestampType"),
+    ],
+)
+def test_timestamp_type_is_that_of_the_message(
+    make: Callable[[TopicPartition, list[Message]], list[Record]], kind: int, wanted: str
+) -> None:
+    record = make(ONE, [Message(topic="t", partition=3, offset=7, timestamp=(kind, 1_700))])[0]
+    assert record.timestamp_type is TimestampType(wanted)
+    record.value = "decoded"
+    assert record.timestamp_type == as_read(record).timestamp_type == wanted
+
+
+def test_timestamp_type_is_not_known_of_records_that_were_not_read(fetched: Callable[[], Record]) -> None:
+    copies = (copy.copy(fetched()), pickle.loads(pickle.dumps(fetched())), dataclasses.replace(fetched()), PLAIN)
+    assert {record.timestamp_type for record in copies} == {TimestampType.NO_TIMESTAMP_TYPE}
+
+
+def test_timestamp_type_is_no_field_and_reading_it_changes_nothing(
+    fetched: Callable[[], Record], fresh_habits: Habits
+) -> None:
+    record = fetched()
+    kind, readings = type(record), fresh_habits.readings
+    assert record.timestamp_type is TimestampType.CREATE_TIME
+    assert (type(record), fresh_habits.readings) == (kind, readings), "filled records would answer no sooner"
+    assert "timestamp_type" not in dataclasses.asdict(record)
+    assert "timestamp_type" not in repr(record)
+    other = fetched_records(
+        ONE, [Message(topic="t", partition=3, offset=7, timestamp=(2, 1_700), key=b"k", value=b"v")]
+    )[0]
+    other.headers, other.leader_epoch = [("h", b"1"), ("h", None)], 4
+    assert (other.timestamp_type, other) == (TimestampType.LOG_APPEND_TIME, record)
+    with pytest.raises(AttributeError):
+        record.timestamp_type = TimestampType.CREATE_TIME  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Record)])
 def test_assigned_field_changes_alone(fetched: Callable[[], Record], field: str) -> None:
     record = fetched()
@@ -89,6 +131,25 @@ def test_assigned_field_changes_alone(fetched: Callable[[], Record], field: str)
     setattr(wanted, field, "new")
     assert record == wanted
     assert type(record) is Record
+
+
+def test_record_as_it_was_read_is_there_whatever_became_of_it(fetched: Callable[[], Record]) -> None:
+    record = fetched()
+    record.headers.append(("mine", b"x"))  # type: ignore[attr-defined]
+    assert record.headers[-1] == ("mine", b"x"), "what a handler appends it finds again"
+    for field in dataclasses.fields(Record):
+        setattr(record, field.name, "new")
+    read = as_read(record)
+    assert read == PLAIN
+    read.headers.append(("mine", b"x"))  # type: ignore[attr-defined]
+    assert as_read(record) == PLAIN
+
+
+def test_record_that_was_made_and_not_read_is_copied() -> None:
+    copied = as_read(PLAIN)
+    copied.value = b"other"
+    copied.headers.append(("mine", b"x"))  # type: ignore[attr-defined]
+    assert over_message() == PLAIN
 
 
 def test_copies_are_plain_records(fetched: Callable[[], Record]) -> None:

@@ -12,8 +12,10 @@ from fleet_consumer.fetch.librdkafka import (
     check_properties,
     connection_config,
     consumer_config,
+    observation_config,
 )
 from fleet_consumer.net import ConnectionSettings, SaslSettings, TlsSettings
+from tests.support.waiting import eventually
 
 
 def connection(**changes: object) -> ConnectionSettings:
@@ -73,6 +75,29 @@ def test_what_is_not_allowed_is_refused_with_all_names() -> None:
         check_properties({"enable.auto.commit": "true", "bootstrap.servers": "x", "client.rack": "r"})
 
 
+def test_statistics_callback_that_raises_is_logged_and_reading_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+
+    def note(statistics: str) -> None:
+        told.append(statistics)
+        raise ValueError("mine")
+
+    config = observation_config(note, 20, "fetch", 7)
+    assert (config["debug"], config["log_level"]) == ("fetch", 7)
+    consumer = confluent_kafka.Consumer({"group.id": "g", **config, "log_level": 0})
+    try:
+        eventually(lambda: (consumer.poll(0.05), len(told) >= 2)[1], timeout_s=20, what="statistics twice")
+    finally:
+        consumer.close()
+    assert told[0].startswith("{")
+    assert "the statistics callback failed" in caplog.text
+
+
+def test_crcs_are_checked_unless_a_user_says_no() -> None:
+    assert consumer_config(connection(), "g", "read_committed", {})["check.crcs"] is True
+    assert consumer_config(connection(), "g", "read_committed", {"check.crcs": "false"})["check.crcs"] == "false"
+
+
 def test_nothing_that_we_rely_on_may_be_set() -> None:
-    relied = CONSUMER_DEFAULTS.keys() - {"queued.min.messages", "queued.max.messages.kbytes", "fetch.queue.backoff.ms"}
-    assert not relied & ALLOWED_PROPERTIES
+    changeable = {"check.crcs", "queued.min.messages", "queued.max.messages.kbytes", "fetch.queue.backoff.ms"}
+    assert not (CONSUMER_DEFAULTS.keys() - changeable) & ALLOWED_PROPERTIES

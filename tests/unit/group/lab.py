@@ -269,8 +269,9 @@ class Lab:
         assert self.count(ForHeartbeat) > before
         return self.answer(ForHeartbeat, HeartbeatResponse(error_code=code))
 
-    def commit(self, *, sync: bool = True) -> Commit:
-        commit = Commit({PART: OffsetAndMetadata(7)}, self.now + 10 if sync else None, ticket=object())
+    def commit(self, *, sync: bool = True, alone: bool = False) -> Commit:
+        deadline = self.now + 10 if sync else None
+        commit = Commit({PART: OffsetAndMetadata(7)}, deadline, ticket=object(), alone=alone)
         self.feed(CommitRequested(commit))
         return commit
 

@@ -155,6 +155,7 @@ def test_offset_commit_that_waits(code: int) -> None:
         E.REQUEST_TIMED_OUT: (lost, retried),
         E.COORDINATOR_LOAD_IN_PROGRESS: (Outcome(State.STABLE), retried),
         E.UNKNOWN_TOPIC_OR_PARTITION: (Outcome(State.STABLE), retried),
+        E.UNKNOWN_TOPIC_ID: (Outcome(State.STABLE), retried),
         E.REBALANCE_IN_PROGRESS: (Outcome(State.REVOKING), errors.RebalanceInProgress),
         E.UNKNOWN_MEMBER_ID: (Outcome(State.REVOKING, "", -1), errors.CommitFailed),
         E.ILLEGAL_GENERATION: (Outcome(State.REVOKING, ME, -1), errors.CommitFailed),
@@ -314,6 +315,7 @@ def test_offset_commit_of_a_cooperative_member_whose_join_waits(code: int) -> No
         E.REQUEST_TIMED_OUT: (lost, retried),
         E.COORDINATOR_LOAD_IN_PROGRESS: (joining, retried),
         E.UNKNOWN_TOPIC_OR_PARTITION: (joining, retried),
+        E.UNKNOWN_TOPIC_ID: (joining, retried),
         # The next generation has begun at the broker: the same offsets are committed in it.
         E.REBALANCE_IN_PROGRESS: (joining, retried),
         E.UNKNOWN_MEMBER_ID: (joining, retried),

@@ -11,6 +11,7 @@ from fleet_consumer.group.messages import (
     CallBack,
     CloseRequested,
     CoordinatorDoubted,
+    Disconnect,
     ForHeartbeat,
     ForJoin,
     ForLeave,
@@ -19,18 +20,28 @@ from fleet_consumer.group.messages import (
     ForSync,
     ForWatch,
     Lane,
+    LoginRefused,
     PlanFailed,
     Report,
     RunAssignor,
     Send,
     Subscribed,
 )
+from fleet_consumer.group.planning import read_subscriptions
 from fleet_consumer.group.states import MOVES, IllegalMove, State, check_move
 from fleet_consumer.group.timing import SLOW_RETRY_S
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.wire.consumer_protocol import decode_assignment
+from fleet_consumer.wire.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    ConsumerProtocolTopicPartitions,
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+)
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.heartbeat import HeartbeatResponse
+from fleet_consumer.wire.join_group import JoinGroupResponseMember
 from fleet_consumer.wire.leave_group import LeaveGroupResponse
 from fleet_consumer.wire.sync_group import SyncGroupResponse
 from tests.unit.group.lab import (
@@ -173,6 +184,25 @@ def test_assignment_of_other_topics_is_refused_by_joining_again() -> None:
     assert lab.request(ForJoin).reason == "received assignment does not match the current subscription"
 
 
+def named_twice(topic: str = "t") -> tuple[ConsumerProtocolTopicPartitions, ...]:
+    """Three partitions of one topic, as a library may list them that keeps no map."""
+    return tuple(ConsumerProtocolTopicPartitions(topic=topic, partitions=parts) for parts in ((0,), (2, 2), (1, 0)))
+
+
+def test_assignment_that_names_a_topic_several_times_is_taken_whole() -> None:
+    lab = Lab().syncing()
+    share = encode_assignment(ConsumerProtocolAssignment(assigned_partitions=named_twice()), 3)
+    lab.answer(ForSync, SyncGroupResponse(error_code=0, assignment=share))
+    assert lab.of(CallBack)[0].partitions == tuple(TopicPartition("t", number) for number in range(3))
+
+
+def test_subscription_that_names_an_owned_topic_several_times_is_read_whole() -> None:
+    """A sticky leader would else give away what the member still reads."""
+    claims = ConsumerProtocolSubscription(topics=("t",), owned_partitions=named_twice(), generation_id=1)
+    member = JoinGroupResponseMember(member_id=ME, metadata=encode_subscription(claims, 3))
+    assert read_subscriptions([member])[ME].owned == {"t": (0, 2, 1)}
+
+
 def test_assignment_too_short_to_be_one_is_fatal() -> None:
     lab = Lab().syncing()
     lab.answer(ForSync, SyncGroupResponse(error_code=0, assignment=b"\0"))
@@ -230,6 +260,25 @@ def test_session_without_an_answer_costs_the_coordinator_and_a_new_one_gets_a_wh
     assert lab.machine.coordinator == ("other", 1)
 
 
+def test_doubted_coordinator_loses_its_connections() -> None:
+    """It may be the same broker that is found again; on the old connection everything waits for what it owes."""
+    lab = Lab().stable()
+    lab.run_for(45.0)
+    assert [action.address for action in lab.of(Disconnect)] == [COORDINATOR]
+
+
+def test_heartbeat_without_an_answer_costs_the_connections_too() -> None:
+    lab = Lab().beating()
+    lab.fail(ForHeartbeat)
+    assert [action.address for action in lab.of(Disconnect)] == [COORDINATOR]
+
+
+@pytest.mark.parametrize(("session_s", "request_s", "patience"), [(10.0, 30.0, 10.0), (45.0, 30.0, 30.0)])
+def test_heartbeat_is_not_waited_for_longer_than_a_session(session_s: float, request_s: float, patience: float) -> None:
+    lab = Lab(session_timeout_s=session_s, request_timeout_s=request_s).beating()
+    assert lab.asked(ForHeartbeat).timeout_s == patience
+
+
 def test_time_out_of_a_heartbeat_to_the_old_coordinator_does_not_cost_the_new_one() -> None:
     lab = Lab().stable()
     lab.run_for(45.0)
@@ -247,6 +296,19 @@ def test_slow_sync_is_followed_by_a_heartbeat_at_once() -> None:
     lab.now += 40.0
     lab.answer(ForSync, sync_answer())
     assert lab.new[-1] == lab.asked(ForHeartbeat)
+
+
+def test_slow_sync_does_not_put_the_fence_back_behind_a_newer_heartbeat() -> None:
+    """What a rebalance then takes away must be revoked, not lost: the session never ended."""
+    lab = Lab(session_timeout_s=10.0).syncing()
+    lab.beat()
+    lab.beat()
+    lab.beat()
+    fence = lab.machine.fence_deadline
+    lab.run_for(2.0)
+    lab.answer(ForSync, sync_answer())
+    assert lab.machine.fence_deadline == fence
+    assert fence > lab.now
 
 
 def test_another_request_that_finds_no_coordinator_makes_it_unknown() -> None:
@@ -357,6 +419,15 @@ def test_wrong_password_is_not_tried_hotly() -> None:
     assert lab.count(ForLookup) == 2
 
 
+@pytest.mark.parametrize("state", ["subscribed", "joining", "planning", "syncing", "stable", "revoking"])
+def test_refused_login_ends_the_member_from_any_state(state: str) -> None:
+    lab: Lab = getattr(Lab(), state)()
+    lab.feed(LoginRefused(errors.AuthenticationFailed("no")))
+    assert lab.is_in(State.FAILED)
+    assert [type(report.error) for report in lab.of(Report)] == [errors.AuthenticationFailed]
+    assert lab.machine.fence_deadline < lab.now
+
+
 def test_rejoining_at_once_has_a_limit() -> None:
     """A broker that answers every join with "again" must not be hammered."""
     lab = Lab().joining()
@@ -384,60 +455,6 @@ def test_failed_member_does_nothing_any_more_but_close() -> None:
 
 
 # Commits.
-
-
-def test_commit_carries_generation_member_and_epoch() -> None:
-    lab = Lab(instance_id="a").committing()
-    request = lab.request(ForCommit)
-    assert (request.generation_id_or_member_epoch, request.member_id, request.group_instance_id) == (1, ME, "a")
-    part = request.topics[0].partitions[0]
-    assert (request.topics[0].name, part.partition_index, part.committed_offset) == ("t", 0, 7)
-
-
-def test_waiting_commit_is_sent_again_to_the_new_coordinator() -> None:
-    lab = Lab().committing()
-    lab.fail(ForCommit)
-    lab.run_for(0.2)
-    lab.answer(ForLookup, lookup_answer(address=("other", 1)))
-    lab.run_for(0.5)
-    assert lab.asked(ForCommit).address == ("other", 1)
-    lab.answer(ForCommit, commit_answer())
-    assert lab.committed() == [None]
-
-
-def test_waiting_commit_ends_unknown_when_its_time_is_up() -> None:
-    lab = Lab().committing()
-    lab.fail(ForCommit)
-    lab.run_for(11.0)
-    assert [type(error) for error in lab.committed()] == [errors.RetriableCommitFailed]
-
-
-def test_commit_for_a_topic_that_stays_unknown_is_refused_after_a_while() -> None:
-    """Java would retry until the caller's own timer ends."""
-    lab = Lab().committing()
-    for _ in range(100):
-        if lab.committed():
-            break
-        lab.answer(ForCommit, commit_answer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        lab.run_for(1.0)
-    assert [type(error) for error in lab.committed()] == [errors.CommitRefused]
-    assert lab.now < 110.0
-
-
-@pytest.mark.parametrize(
-    ("state", "error"),
-    [
-        ("subscribed", errors.CommitFailed),
-        ("joining", errors.RebalanceInProgress),
-        ("planning", errors.RebalanceInProgress),
-        ("syncing", errors.RebalanceInProgress),
-    ],
-)
-def test_commit_outside_a_generation_is_refused_here(state: str, error: type[Exception]) -> None:
-    lab: Lab = getattr(Lab(), state)()
-    lab.commit()
-    assert [type(told) for told in lab.committed()] == [error]
-    assert lab.count(ForCommit) == 0
 
 
 # Closing.

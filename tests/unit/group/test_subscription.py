@@ -85,9 +85,9 @@ def test_metadata_is_refreshed_before_a_pattern_is_matched_for_a_join() -> None:
     asked = lab.count(ForWatch)
     lab.beat(ErrorCode.REBALANCE_IN_PROGRESS)
     assert (lab.state, lab.count(ForWatch)) == (State.STABLE, asked + 1)
-    lab.answer(ForWatch, metadata_answer({"t": 2, "t9": 1}))
+    lab.answer(ForWatch, metadata_answer({"t": 2, "t1": 1, "t9": 1}))
     lab.called_back()
-    assert wanted(lab) == ("t", "t9")
+    assert wanted(lab) == ("t", "t1", "t9")
     assert lab.request(ForJoin).reason == "group is already rebalancing"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -156,11 +157,58 @@ async def test_cancelling_from_outside_ends_the_call_without_a_result() -> None:
     async def handle(_: Record) -> None:
         await asyncio.Event().wait()
 
+    hand = Hand([record(0)], 0)
+    IN_HAND.set(hand)
     task = asyncio.create_task(performer(handle).perform_async([record(0)]))
     await asyncio.sleep(0)
+    hand.ended = True
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def leaves_a_cancellation_behind() -> None:
+    """As libraries did that cancelled their caller for a time-out of their own, before tasks counted."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+
+
+async def test_call_times_out_also_when_a_cancellation_was_left_behind() -> None:
+    async def handle(_: Record) -> None:
+        await leaves_a_cancellation_behind()
+        await asyncio.Event().wait()
+
+    task = asyncio.current_task()
+    assert task is not None
+    assert kinds(await performer(handle, timeout_s=0.05).perform_async([record(0)])) == ["timeout"]
+    assert task.cancelling() == 0
+
+
+async def test_handler_that_cancels_itself_has_failed() -> None:
+    async def handle(_: Record) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    assert kinds(await performer(handle).perform_async([record(0)])) == ["exhausted"]
+
+
+async def test_cancellation_that_one_record_left_behind_does_not_meet_the_next() -> None:
+    async def handle_batch(records: list[Record]) -> None:
+        if len(records) > 1:
+            raise ConnectionError("down")
+        await asyncio.sleep(0)
+        if records[0].offset == 0:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()  # and ends before it comes into effect
+
+    results = await performer(handle_batch, batch=True).perform_async([record(n) for n in range(3)])
+    assert kinds(results) == ["0", "0", "0"]
 
 
 async def test_asynchronous_batch_falls_back_when_it_takes_too_long() -> None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from fleet_consumer.net import BrokerAddress
 from fleet_consumer.wire.api_versions import ApiVersionsRequest, ApiVersionsResponse, ApiVersionsResponseKey
@@ -111,7 +111,7 @@ class ScriptedBroker:
             with contextlib.suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
 
-    def __enter__(self) -> ScriptedBroker:
+    def __enter__(self) -> Self:
         self._spawn(self._accept)
         return self
 

@@ -10,6 +10,7 @@ import pytest
 from fleet_consumer.net import (
     BrokerAddress,
     ConnectFailed,
+    ConnectionSettings,
     Disconnected,
     NetworkClient,
     RequestTimedOut,
@@ -19,6 +20,7 @@ from fleet_consumer.wire.api_versions import ApiVersionsRequest
 from fleet_consumer.wire.find_coordinator import FindCoordinatorRequest
 from fleet_consumer.wire.heartbeat import HeartbeatRequest, HeartbeatResponse
 from fleet_consumer.wire.list_groups import ListGroupsRequest, ListGroupsResponse
+from tests.support.clock import StillClock
 from tests.support.waiting import eventually
 from tests.unit.net.clients import LIST_GROUPS, NO_GROUPS, PATIENCE_S, connected, finish
 from tests.unit.net.scripted_broker import HANG_UP, SILENT, Answer, Asked, ScriptedBroker
@@ -92,8 +94,9 @@ def test_lanes_to_one_broker_do_not_wait_for_each_other() -> None:
         broker.on(HeartbeatRequest, lambda _: HeartbeatResponse(error_code=0))
         slow = client.send(broker.address, LIST_GROUPS, lane="join")
         assert client.call(broker.address, HEARTBEAT, lane="heartbeat", timeout_s=PATIENCE_S).error_code == 0
+        eventually(lambda: len(broker.asked) == 2, timeout_s=PATIENCE_S, what="the broker to read both requests")
         assert not slow.done
-        assert len({asked.connection for asked in broker.asked}) == broker.connections
+        assert len({asked.connection for asked in broker.asked}) == 2
 
 
 def test_silent_broker_times_the_call_out_and_ends_what_waits_behind_it() -> None:
@@ -222,3 +225,24 @@ def _poll_until_asked(client: NetworkClient, broker: ScriptedBroker) -> None:
         return bool(broker.asked)
 
     eventually(asked, timeout_s=PATIENCE_S, what="the request to arrive")
+
+
+def test_connection_that_idles_is_closed_and_the_next_request_opens_another() -> None:
+    clock = StillClock()
+    with (
+        ScriptedBroker() as broker,
+        connected(broker.address, clock=clock, connections_max_idle_ms=30_000) as client,
+    ):
+        broker.on(ListGroupsRequest, lambda _: NO_GROUPS)
+        client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S)
+        clock.now += 29.0
+        client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S)
+        assert broker.connections == 1
+        clock.now += 30.0
+        client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S)
+        assert broker.connections == 2
+
+
+def test_idle_limit_that_cannot_work_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="connections_max_idle_ms is 0"):
+        ConnectionSettings(bootstrap_servers=("localhost:1",), client_id="c", connections_max_idle_ms=0)

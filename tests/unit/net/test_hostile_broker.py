@@ -9,11 +9,14 @@ import tracemalloc
 import pytest
 
 from fleet_consumer.net import AllBrokersUnreachable, MalformedResponse
-from fleet_consumer.net.framing import FRAME_BYTES_MAX, FrameDecoder, FrameTooLong
+from fleet_consumer.net.framing import FrameDecoder, FrameTooLong
 from fleet_consumer.wire.headers import encode_response
+from fleet_consumer.wire.heartbeat import HeartbeatRequest
 from fleet_consumer.wire.list_groups import ListGroupsRequest
 from tests.unit.net.clients import LIST_GROUPS, NO_GROUPS, PATIENCE_S, connected, finish
 from tests.unit.net.scripted_broker import Answer, Asked, Raw, ScriptedBroker, framed
+
+HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 
 
 def wrong_number(asked: Asked) -> Answer:
@@ -97,15 +100,25 @@ def test_broker_that_only_hangs_up_is_unreachable_with_its_last_words_and_is_not
 
 def test_announced_size_costs_no_memory() -> None:
     decoder = FrameDecoder()
-    decoder.frame_bytes_max = FRAME_BYTES_MAX
+    decoder.frame_bytes_max = 2**31 - 1
     tracemalloc.start()
     try:
-        decoder.feed(struct.pack(">i", FRAME_BYTES_MAX) + b"x" * 1000)
+        decoder.feed(struct.pack(">i", 2**31 - 1) + b"x" * 1000)
         assert decoder.next_frame() is None
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 100_000
+
+
+def test_answer_may_be_as_long_as_its_api_needs_and_no_longer() -> None:
+    """A hundred MiB in place of a heartbeat's few bytes are refused by their announcement."""
+    for request, longest in ((HEARTBEAT, 64 * 1024), (LIST_GROUPS, 32 * 1024 * 1024)):
+        with ScriptedBroker() as broker, connected(broker.address) as client:
+            size = longest + 1
+            broker.on(type(request), lambda _, size=size: Raw(struct.pack(">i", size)))  # type: ignore[misc]
+            with pytest.raises(MalformedResponse, match=f"{longest + 1} bytes, at most {longest} are allowed"):
+                client.call(broker.address, request, timeout_s=PATIENCE_S)
 
 
 def test_stream_is_cut_into_the_same_messages_however_it_arrives() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,8 @@ from fleet_consumer.wire.consumer_protocol import (
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribedGroupMember
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.observe import folding
-from fleet_operator.observe.folding import GroupFacts, fold_group
+from fleet_operator.observe.folding import GROUP_DOUBT_SECONDS, GroupFacts, fold_group, take_offsets
+from fleet_operator.observe.settings import GroupInterest
 from fleet_operator.planning.observation import (
     GroupObservation,
     ManagedTopic,
@@ -60,6 +62,28 @@ def test_group_that_answers_is_mirrored() -> None:
     assert seen.error is None
 
 
+@pytest.mark.parametrize(
+    ("ends", "starts", "counted"),
+    [
+        ({0: 9, 1: 5}, {0: 2, 1: 5}, (7, 14)),
+        ({0: 9}, {0: 2, 1: 5}, (None, None)),
+        ({0: 9, 1: 5}, {0: 2}, (None, None)),
+        ({0: 9, 1: 4}, {0: 2, 1: 5}, (None, None)),
+        ({}, {}, (None, None)),
+    ],
+)
+def test_failed_records_are_counted_when_every_partition_could_be_asked(
+    ends: dict[int, int], starts: dict[int, int], counted: tuple[int | None, int | None]
+) -> None:
+    """Without one partition, or with the start of a topic that was made anew, failures would be hidden."""
+    ends_of, starts_of = ({("f", number): at for number, at in told.items()} for told in (ends, starts))
+    facts = GroupFacts("g", 1, described(), {})
+    interest = GroupInterest(group_id="g", topics=("flights",), failed_topic="f")
+    take_offsets(facts, interest, {"f": starts_of}, {False: {"f": ends_of}, True: {}}, 2)
+    seen = fold_group(facts, None, 100.0)
+    assert (seen.failed_records, seen.failed_end) == counted
+
+
 def test_assignment_is_not_believed_outside_stable() -> None:
     facts = GroupFacts("g", 1, described("PreparingRebalance", assignment=owned(0)), {})
     assert fold_group(facts, None, 1.0).members[0].partitions == {}
@@ -80,7 +104,20 @@ def test_group_that_does_not_exist_yet_is_dead() -> None:
 def test_group_that_cannot_be_asked_keeps_its_last_values_and_says_why() -> None:
     last = GroupObservation(group_id="g", observed_at=50.0, state="Stable", committed={KEY: 7})
     seen = fold_group(GroupFacts("g", error="CoordinatorLoadInProgress"), last, 100.0)
-    assert seen == replace(last, error="CoordinatorLoadInProgress")
+    assert seen == replace(last, error="CoordinatorLoadInProgress", failing_since=100.0, doubtful=True)
+
+
+def test_group_that_cannot_be_asked_is_news_when_that_lasts_and_no_sooner() -> None:
+    good = GroupObservation(group_id="g", observed_at=95.0, state="Stable", committed={KEY: 7})
+    moving = GroupFacts("g", error="CoordinatorLoadInProgress")
+    first = fold_group(moving, good, 100.0)
+    later = fold_group(moving, first, 100.0 + GROUP_DOUBT_SECONDS - 1)
+    lasting = fold_group(moving, later, 100.0 + GROUP_DOUBT_SECONDS)
+    assert [seen.doubtful for seen in (first, later, lasting)] == [True, True, False]
+    assert not folding.differs(good, first)
+    assert not folding.differs(first, later)
+    assert folding.differs(later, lasting)
+    assert not fold_group(moving, None, 100.0).doubtful
 
 
 def test_group_that_was_never_seen_is_unknown_not_empty() -> None:

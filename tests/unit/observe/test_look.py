@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,20 +10,22 @@ from fleet_operator.observe.flow import FlowMemory
 from fleet_operator.observe.look import ConfigFacts, Look, _resolved
 from fleet_operator.observe.observatory import Observatory
 from fleet_operator.observe.settings import GroupInterest, retry_interest
-from fleet_operator.planning.observation import RetryObservation, TopicObservation
+from fleet_operator.planning.observation import RetryObservation
+from fleet_operator.planning.topic_pattern import TopicMatches, compile_pattern
 from tests.support.clock import StillClock
 from tests.unit.observe.scripted_cluster import ScriptedCluster
 from tests.unit.runtime.virtual_time import run_virtual
 
-TOPICS = {name: TopicObservation(partitions=1) for name in ("orders.eu", "orders.us", "payments", "_fleet.orders.x")}
+TOPICS = ("orders.eu", "orders.us", "payments", "_fleet.orders.x")
+PATTERN = compile_pattern("orders.*|_fleet.*")
 
 
 def test_pattern_becomes_the_topics_that_match_now() -> None:
     interests = {
-        "pattern": GroupInterest(group_id="pattern", pattern=re.compile("orders.*|_fleet.*")),
+        "pattern": GroupInterest(group_id="pattern", pattern=PATTERN),
         "named": GroupInterest(group_id="named", topics=("payments",)),
     }
-    resolved = _resolved(interests, TOPICS)
+    resolved = _resolved(interests, TopicMatches().update([PATTERN], TOPICS))
     assert resolved["pattern"].topics == ("orders.eu", "orders.us")
     assert resolved["named"] == interests["named"]
 
@@ -44,6 +45,7 @@ def test_what_a_predecessor_left_on_the_cluster_is_looked_for_once() -> None:
             last=None,
             configs=ConfigFacts(due_at=float("inf")),
             memory=memory,
+            matches=TopicMatches(),
             stopping=lambda: False,
         ).take()
         seen = taken.groups["orders"].retry

@@ -10,6 +10,7 @@ from fleet_operator.observe.flow import FlowMemory
 from fleet_operator.observe.look import ConfigFacts, Look
 from fleet_operator.observe.settings import GroupInterest, retry_interest
 from fleet_operator.planning.observation import ClusterObservation
+from fleet_operator.planning.topic_pattern import TopicMatches
 from tests.support.clock import StillClock
 from tests.unit.observe.scripted_cluster import ScriptedCluster
 
@@ -25,6 +26,7 @@ class Estate:
     groups: int
     clock: StillClock = field(default_factory=StillClock)
     memory: FlowMemory = field(default_factory=FlowMemory)
+    matches: TopicMatches = field(default_factory=TopicMatches)
     configs: ConfigFacts = field(default_factory=ConfigFacts)
     last: ClusterObservation | None = None
 
@@ -54,6 +56,7 @@ class Estate:
             last=self.last,
             configs=self.configs,
             memory=self.memory,
+            matches=self.matches,
             stopping=lambda: False,
         )
         self.last = look.take()

@@ -5,16 +5,26 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeVar, cast
 
 import pytest
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.net import AuthenticationFailed, NetError, NetworkClient, TlsFailed, TokenUnavailable
+from fleet_consumer.net import AuthenticationFailed, Disconnected, NetError, NetworkClient, TlsFailed, TokenUnavailable
+from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_operator.observe.actions import AnotherClusterError
 from fleet_operator.observe.look import failure
 from fleet_operator.observe.observatory import Observatory
-from fleet_operator.observe.observer import HURRY_MAX_SECONDS, ObserverStoppedError, Pace
+from fleet_operator.observe.observer import (
+    DOUBT_PAUSE_SECONDS,
+    DOUBT_SECONDS,
+    HURRY_MAX_SECONDS,
+    Doubt,
+    ObserverStoppedError,
+    Pace,
+)
 from fleet_operator.observe.settings import GroupInterest, ObserverSettings
 from fleet_operator.planning.observation import (
     ClusterObservation,
@@ -24,6 +34,8 @@ from fleet_operator.planning.observation import (
 )
 from fleet_operator.reconcilers.kafkacluster import MENDED_BY_SECRETS
 from tests.support.waiting import eventually_async
+
+T = TypeVar("T")
 
 CLUSTER, GROUP = ("ns", "main"), ("ns", "flights")
 
@@ -83,6 +95,58 @@ def test_refused_credentials_are_not_repeated_quickly() -> None:
 
     assert Pace(5.0).seconds(refused("AuthenticationFailed"), {}, 0.0) == 30.0
     assert Pace(5.0).seconds(refused("BrokerUnreachable"), {}, 0.0) == 5.0
+
+
+def test_one_look_that_failed_proves_nothing_and_the_next_one_comes_soon() -> None:
+    doubt = Doubt()
+    assert [doubt.failed(at, at + 1.0) for at in (0.0, 5.0, 10.0)] == [False, False, True]
+    doubt.succeeded()
+    assert not doubt.failed(60.0, 61.0)
+    assert doubt.failed(61.0, 60.0 + DOUBT_SECONDS), "looks that hang take long enough"
+    wondering = ClusterObservation(observed_at=0.0, reachable=False, doubtful=True)
+    assert Pace(60.0).seconds(wondering, {}, 0.0) == DOUBT_PAUSE_SECONDS
+
+
+def test_only_what_was_known_can_be_doubted() -> None:
+    """Before the first good look, and when a broker refuses us, the first failure is told."""
+    good = replace(seen("Stable"), last_good_at=1.0)
+    lost, refused = Disconnected("lost"), AuthenticationFailed("refused")
+    assert failure(lost, good, 2.0, proven=False).doubtful
+    assert failure(lost, good, 2.0, proven=False).groups == good.groups
+    assert not failure(lost, good, 2.0, proven=True).doubtful
+    assert not failure(lost, None, 2.0, proven=False).doubtful
+    assert not failure(refused, good, 2.0, proven=False).doubtful
+
+
+async def test_look_that_failed_wakes_nobody_until_enough_have_failed(nobody: ObserverSettings) -> None:
+    ear = Ear()
+    observatory = Observatory(SystemClock(), ear)
+    observatory.watch(GROUP, CLUSTER, interests()["g"])
+    observatory.ensure(CLUSTER, nobody)
+    site = observatory._sites[CLUSTER]
+    site.observer.stop()
+    site.told = None
+    ear.clusters.clear()
+    ear.groups.clear()
+
+    def take(observation: ClusterObservation) -> None:
+        observatory._take(CLUSTER, site.observer, observation, 0.1)
+
+    good = replace(seen("Stable"), last_good_at=1.0)
+    lost = Disconnected("lost")
+    take(good)
+    assert (len(ear.clusters), ear.groups) == (1, [(GROUP, True)])
+    for _ in range(2):
+        take(failure(lost, good, 2.0, proven=False))
+        latest = observatory.latest(CLUSTER)
+        assert latest
+        assert not latest.reachable, "whoever is about to act sees that Kafka does not answer"
+    take(good)
+    assert (len(ear.clusters), len(ear.groups)) == (1, 1)
+    take(failure(lost, good, 3.0, proven=False))
+    take(failure(lost, good, 4.0, proven=True))
+    assert (len(ear.clusters), len(ear.groups)) == (2, 2)
+    await observatory.close()
 
 
 class Ear:
@@ -197,6 +261,27 @@ async def test_action_runs_on_the_observers_thread_and_brings_its_error_back(nob
     await observatory.close()
     with pytest.raises(ObserverStoppedError):
         await observatory.act(CLUSTER, where)
+
+
+async def test_change_is_refused_on_another_cluster_than_it_was_decided_for() -> None:
+    """The addresses of the KafkaCluster were edited after the decision: the observer at hand is of another cluster."""
+    changed: list[str] = []
+
+    class Client:
+        def metadata(self, topics: tuple[str, ...], *, timeout_s: float) -> MetadataResponse:
+            return MetadataResponse(brokers=(), cluster_id="kafka-2", topics=())
+
+    class Site(Observatory):
+        async def act(self, cluster: tuple[str, str], run: Callable[[NetworkClient], T]) -> T:
+            return run(cast("NetworkClient", Client()))
+
+    site = Site(SystemClock(), Ear())
+    for decided_for in ("kafka-1", None):
+        with pytest.raises(AnotherClusterError):
+            await site.change(CLUSTER, decided_for, lambda client: changed.append("topic deleted"))
+    assert changed == []
+    await site.change(CLUSTER, "kafka-2", lambda client: changed.append("topic deleted"))
+    assert changed == ["topic deleted"]
 
 
 async def test_flood_of_actions_does_not_keep_looks_from_being_taken(nobody: ObserverSettings) -> None:

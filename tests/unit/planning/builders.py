@@ -83,6 +83,7 @@ def observation(group: GroupObservation | None = None, **changes: Any) -> Cluste
         reachable=True,
         cluster_id="cluster-a",
         brokers=(BrokerInfo(1, "broker-1", 9092), BrokerInfo(2, "broker-2", 9092)),
+        answered=("broker-1:9092", "broker-2:9092"),
         offsets_topic=OffsetsTopicInfo(partitions=50, replication_factor=3, cleanup_policy="compact"),
         groups={group.group_id: group},
         topics={"orders": TopicObservation(partitions=4), "_fleet.orders.failed": TopicObservation(partitions=4)},

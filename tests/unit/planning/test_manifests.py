@@ -181,6 +181,14 @@ def test_selectors_take_workers_and_leave_check_pods() -> None:
     assert worker_selector_text("orders") == "app.kubernetes.io/component=worker,consumerfleet.io/group=orders"
 
 
+def test_worker_that_imports_for_minutes_is_not_killed_meanwhile() -> None:
+    """The kubelet begins with the probe of liveness once that of the start has succeeded."""
+    container = worker(revision_of(consumer_group()))
+    start, live = container["startupProbe"], container["livenessProbe"]
+    assert start["httpGet"] == live["httpGet"]
+    assert start["periodSeconds"] * start["failureThreshold"] == 600
+
+
 def test_check_pod_is_the_workers_pod_with_another_command() -> None:
     extra = {"containers": [{"name": "side", "image": "i"}], "initContainers": [{"name": "first", "image": "i"}]}
     group = consumer_group(template=extra | {"env": [{"name": "A", "value": "1"}]})
@@ -189,7 +197,7 @@ def test_check_pod_is_the_workers_pod_with_another_command() -> None:
     (container,) = spec["containers"]
     assert container["args"] == ["check", "--config", "/etc/consumer-fleet/worker.json"]
     assert (container["env"], container["image"]) == (worker(revision)["env"], IMAGE)
-    assert not {"readinessProbe", "livenessProbe", "ports"} & container.keys()
+    assert not {"startupProbe", "readinessProbe", "livenessProbe", "ports"} & container.keys()
     assert (spec["restartPolicy"], spec["activeDeadlineSeconds"]) == ("Never", manifests.CHECK_DEADLINE_S)
     assert [c["name"] for c in spec["initContainers"]] == ["first"]
 

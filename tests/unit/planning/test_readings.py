@@ -228,13 +228,15 @@ def test_unready_pod_counts_from_its_last_change_else_from_its_creation() -> Non
     assert readings.read_pod(worker_pod(None)).unready_since == 1767225600.0
 
 
-def test_crashing_pod_tells_the_last_line_it_left() -> None:
+def test_crashing_pod_tells_its_exit_code_and_the_last_line_it_left() -> None:
     crash = {
         "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
-        "lastState": {"terminated": {"message": "Traceback\nValueError: no such table"}},
+        "name": "worker",
+        "lastState": {"terminated": {"exitCode": 1, "message": "Traceback\nValueError: no such table"}},
     }
     facts = readings.read_pod(worker_pod("False", containerStatuses=[crash]))
-    assert (facts.reason, facts.message) == ("CrashLoopBackOff", "ValueError: no such table")
+    told = "container worker ended (exit code 1): ValueError: no such table"
+    assert (facts.reason, facts.message) == ("CrashLoopBackOff", told)
 
 
 def test_pod_without_a_node_tells_the_schedulers_words() -> None:

@@ -14,11 +14,13 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry_plan import RetryFacts, RetryPlan, plan_retry, seen_flow
 from fleet_operator.planning.retry_publication import SUPERSEDED_S, plan_intent
 from fleet_operator.planning.retry_records import Published
+from fleet_operator.planning.retry_scaling import RetryMemory
 from fleet_operator.planning.retry_topics import WantedTopic, wanted_topics
 from tests.unit.planning.builders import NOW, consumer_group, observation, observed_group, ready_fleet, unreachable
-from tests.unit.planning.test_retry_publication import OLD
+from tests.unit.planning.test_retry_publication import OLD, revision
 
 GROUP = consumer_group(retry={"policyRef": {"name": "standard"}})
+CAREFUL = revision("5s", "30s", budget={"action": "Pause"})
 TOLD = Published(policy="standard", current=OLD.hash, known=(OLD,), partitions=4, max_message_bytes=1_114_124)
 
 
@@ -134,11 +136,32 @@ def test_sleeping_group_is_joined_after_half_the_time_that_brokers_keep_its_comm
 
 def test_calm_is_remembered_until_something_is_due() -> None:
     quiet: dict[str, Any] = {"published": TOLD, "fleet": ready_fleet(2)}
-    assert plan(**quiet).calm_since == NOW
-    assert plan({"calm_since": NOW - 30}, **quiet).calm_since == NOW - 30
-    assert plan({"calm_since": NOW - 30}, **quiet, observation=unreachable()).calm_since == NOW - 30
+    before = {"memory": RetryMemory(calm_since=NOW - 30)}
+    assert plan(**quiet).memory.calm_since == NOW
+    assert plan(before, **quiet).memory.calm_since == NOW - 30
+    assert plan(before, **quiet, observation=unreachable()).memory.calm_since == NOW - 30
     due = cluster(flow(waiting=1, due_lag=1, oldest_due_at=NOW - 1))
-    assert plan({"calm_since": NOW - 30}, **quiet, observation=due).calm_since is None
+    assert plan(before, **quiet, observation=due).memory.calm_since is None
+
+
+def test_retry_workers_are_not_doubled_while_nobody_knows_of_breakers() -> None:
+    """After a restart, or where pods cannot be reached, an outage looks like too few workers."""
+    late = cluster(flow(waiting=5000, due_lag=5000, oldest_due_at=NOW - 600))
+    told = replace(TOLD, current=CAREFUL.hash, known=(CAREFUL,))
+    running: dict[str, Any] = {"policy": CAREFUL, "published": told, "fleet": ready_fleet(2), "observation": late}
+    for known, replicas in ((None, 2), (True, 2), (False, 4)):
+        facts = {"breaker_open": known, "changed_at": NOW - 600}
+        assert plan(facts, **running).scale.replicas == replicas, known
+    assert plan({"breaker_open": None}, **{**running, "fleet": ready_fleet(0)}).scale.replicas == 1
+    free: dict[str, Any] = {**running, "policy": OLD, "published": TOLD}
+    assert plan({"breaker_open": None, "changed_at": NOW - 600}, **free).scale.replicas == 4, "there are no breakers"
+
+
+def test_worker_stays_where_the_shortest_delay_is_shorter_than_a_start() -> None:
+    """Records of a 5 s delay would be late by a pod's start each time; as long as somebody may fail one."""
+    asleep: dict[str, Any] = {"published": TOLD, "fleet": ready_fleet(0)}
+    assert plan({"fed": True}, **asleep).scale.replicas == 1
+    assert plan({"fed": False}, **asleep).scale.replicas == 0
 
 
 def test_flow_that_could_not_be_asked_is_not_seen() -> None:

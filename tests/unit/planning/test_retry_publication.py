@@ -18,9 +18,9 @@ from tests.unit.planning.builders import NOW, consumer_group
 DAY = 86_400
 
 
-def revision(*sequence: str) -> PolicyRevision:
+def revision(*sequence: str, **spec: Any) -> PolicyRevision:
     metadata = {"name": "standard", "namespace": "shop", "uid": "p1"}
-    return expand(RetryPolicy.model_validate({"metadata": metadata, "spec": {"sequence": list(sequence)}}))
+    return expand(RetryPolicy.model_validate({"metadata": metadata, "spec": {"sequence": list(sequence), **spec}}))
 
 
 OLD, NEW, NEWER = revision("5s", "30s"), revision("5s", "1m"), revision("2h")

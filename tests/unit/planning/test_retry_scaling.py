@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,11 +13,16 @@ from fleet_operator.planning.retry_scaling import (
     CALM_S,
     GROW_S,
     LATE_S,
+    SHORT_S,
+    SHRINK_S,
     WAKE_S,
     RetryLoad,
+    RetryMemory,
     RetryScale,
     busy,
     decide_retry_scale,
+    recall,
+    remember,
 )
 
 NOW = 1_800_000_000.0
@@ -43,7 +49,11 @@ def loads(draw: st.DrawFn) -> RetryLoad:
         next_due_at=draw(times),
         changed_at=draw(times),
         calm_since=draw(times),
+        keeping_up_since=draw(times),
+        short=draw(st.integers(0, 40)),
         held=draw(st.booleans()),
+        unsure=draw(st.booleans()),
+        shortest_delay_s=draw(st.none() | st.sampled_from((5.0, 60.0))),
         empty=draw(st.booleans()),
     )
 
@@ -79,11 +89,14 @@ def test_a_due_record_always_has_a_worker(load: RetryLoad) -> None:
 
 @given(loads())
 def test_asking_again_with_the_same_picture_comes_to_rest(load: RetryLoad) -> None:
-    """With nothing changing but the count and the clock, a count is reached that stays for ever."""
+    """With nothing changing but the count and the clock, a count is reached that stays for ever.
+
+    Times may lie two hours ahead, as on clocks that disagree: the steps go on beyond them.
+    """
     now = NOW
     calm_since = None
     history = []
-    for _ in range(20):
+    for _ in range(150):
         is_busy = busy(load, now)
         calm_since = None if is_busy else calm_since or now
         count = wanted(replace(load, calm_since=calm_since), now)
@@ -93,6 +106,13 @@ def test_asking_again_with_the_same_picture_comes_to_rest(load: RetryLoad) -> No
         now += CALM_S
         load = replace(load, next_due_at=None)
     assert len(set(history[-5:])) == 1, history
+
+
+def test_record_that_is_due_later_by_another_clock_brings_workers_once_it_is_late() -> None:
+    ahead = replace(UNKNOWN, partitions=33, current=1, changed_at=NOW, due_lag=5, oldest_due_at=NOW + 900)
+    assert wanted(ahead, NOW + 600) == 1
+    assert wanted(ahead, NOW + 900 + LATE_S) == 1
+    assert wanted(ahead, NOW + 900 + LATE_S + 1) == 2
 
 
 def test_nothing_waits_and_nothing_runs() -> None:
@@ -166,3 +186,78 @@ def test_open_breaker_keeps_the_count() -> None:
 def test_first_look_that_fails_starts_no_more_than_asked_for() -> None:
     assert wanted(replace(UNKNOWN, current=None)) == 0
     assert wanted(replace(UNKNOWN, current=None, least=2)) == 2
+
+
+class Fleet:
+    """A retry fleet over time: its count follows the decisions, its memory goes from visit to visit."""
+
+    def __init__(self, **load: Any) -> None:
+        self.load = replace(IDLE, partitions=16, **load)
+        self.memory = RetryMemory()
+        self.now = NOW
+        self.counts: list[tuple[float, int]] = []
+
+    def live(self, seconds: float, needs: int | None = None, **seen: Any) -> int:
+        """Visits every five seconds; with `needs`, records are late while fewer workers run."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now += 5
+            current = self.load.current or 0
+            late = needs is not None and current < needs
+            due = {"due_lag": 50, "oldest_due_at": self.now - 60} if late else {"due_lag": 0, "oldest_due_at": None}
+            load = replace(self.load, **{**due, "next_due_at": self.now + 1, **seen})
+            scale = decide_retry_scale(recall(self.memory, load), self.now)
+            self.memory = remember(self.memory, load, self.now)
+            if scale.replicas != current:
+                if scale.replicas < current and busy(load, self.now):
+                    self.memory = replace(self.memory, shrunk_at=self.now)
+                self.load = replace(self.load, current=scale.replicas, changed_at=self.now)
+                self.counts.append((self.now - NOW, scale.replicas))
+        return self.load.current or 0
+
+
+def test_workers_of_a_burst_go_although_a_record_is_due_every_second() -> None:
+    """Something is always due or about to be; what counts is that all of it is handled in time."""
+    fleet = Fleet(current=16, changed_at=NOW)
+    assert fleet.live(SHRINK_S - 5) == 16
+    assert fleet.live(10) == 8
+    assert fleet.live(4 * SHRINK_S) == 1
+
+
+def test_count_that_was_too_small_is_not_tried_again_soon() -> None:
+    fleet = Fleet(current=8, changed_at=NOW - 600)
+    fleet.live(SHORT_S, needs=5)
+    assert [count for _, count in fleet.counts] == [4, 8, 5]
+    fleet.live(3 * SHORT_S, needs=5)
+    assert len(fleet.counts) <= 6 * 4, "a few changes each half an hour"
+
+
+def test_burst_is_no_proof_that_its_workers_are_needed_afterwards() -> None:
+    fleet = Fleet(current=1)
+    assert fleet.live(5 * GROW_S, needs=16) == 16
+    assert fleet.live(6 * SHRINK_S) == 1
+
+
+@pytest.mark.parametrize(
+    "seen", [{"counted": False, "due_lag": None}, {"held": True}, {"unsure": True}], ids=["count", "open", "breaker"]
+)
+def test_no_worker_goes_while_something_is_unknown(seen: dict[str, Any]) -> None:
+    fleet = Fleet(current=16, changed_at=NOW - 600)
+    assert fleet.live(10 * SHRINK_S, **seen) == 16
+    fleet.live(SHRINK_S - 10)
+    assert fleet.live(0, **seen) == 16
+    assert fleet.live(SHRINK_S, **seen) == 16, "the window begins anew"
+
+
+def test_lateness_of_an_outage_that_nobody_can_tell_of_adds_no_worker() -> None:
+    late = replace(DUE, current=4, oldest_due_at=NOW - 600, changed_at=NOW - 600, unsure=True)
+    assert wanted(late) == 4
+    assert wanted(replace(late, current=0)) == 1, "one is started all the same"
+
+
+def test_one_worker_stays_where_a_start_takes_longer_than_the_shortest_delay() -> None:
+    short = replace(IDLE, shortest_delay_s=5.0)
+    assert wanted(short) == 1
+    assert wanted(replace(short, current=1, calm_since=NOW - 10 * CALM_S)) == 1
+    assert wanted(replace(short, shortest_delay_s=WAKE_S)) == 0
+    assert wanted(replace(short, partitions=0)) == 0

@@ -74,7 +74,7 @@ def test_settings_say_when_records_are_due_and_let_every_record_hop_on() -> None
     limits = {name: int(topic.configs["max.message.bytes"]) - SOURCE_BYTES for name, topic in topics.items()}
     assert limits == {FIVE: 65_536, HOUR: 65_536, REDRIVE: 65_536, FAILED: 131_072}
     days = {name: int(topic.configs["retention.ms"]) / 86_400_000 for name, topic in topics.items()}
-    assert days == {FIVE: 7, HOUR: 7, REDRIVE: 30, FAILED: 30}
+    assert days == {FIVE: 7, HOUR: 7, REDRIVE: 30 + 7 + 1, FAILED: 30}
 
 
 def test_retention_outlives_the_whole_sequence_of_every_living_revision() -> None:
@@ -84,11 +84,23 @@ def test_retention_outlives_the_whole_sequence_of_every_living_revision() -> Non
     assert int(first.configs["retention.ms"]) == 3 * 14 * 86_400_000
 
 
+def test_the_ledger_outlives_failed_records_that_a_long_segment_keeps() -> None:
+    """A record goes with its segment, which may go on for `segment.ms` after the record."""
+    owner, wish = group(), intent("5s")
+    topics, retry = as_wanted(owner, wish)
+    for days, kept in ((60, 30 + 60 + 1), (1, 30 + 7 + 1)):
+        configs = {**(retry.topics[FAILED].configs or {}), "segment.ms": str(days * 86_400_000)}
+        managed = {**retry.topics, FAILED: replace(retry.topics[FAILED], configs=configs)}
+        plan = plan_topics(owner, wish, COUNTS, seen(topics, replace(retry, topics=managed)))
+        ledger = plan.alter.get(REDRIVE) or retry.topics[REDRIVE].configs or {}
+        assert int(ledger["retention.ms"]) == kept * 86_400_000
+
+
 def test_retention_of_the_spec_counts_unless_records_would_go_before_they_are_due() -> None:
     shaped = group(retentionSeconds=60, failedRetentionSeconds=120, partitions=2, replicationFactor=3)
     topics = {topic.name: topic for topic in wanted_topics(shaped, intent("5s", "1h"), COUNTS, SOURCE_BYTES)}
     seconds = {name: int(topic.configs["retention.ms"]) // 1000 for name, topic in topics.items()}
-    assert seconds == {FIVE: 60, HOUR: 3 * 3600, REDRIVE: 7 * 86_400, FAILED: 120}
+    assert seconds == {FIVE: 60, HOUR: 3 * 3600, REDRIVE: 120 + 8 * 86_400, FAILED: 120}
     assert {(topic.partitions, topic.replication_factor) for topic in topics.values()} == {(2, 3)}
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fleet_operator.api.v1alpha1.conditions import CONSUMER_GROUP_CONDITIONS, find_condition
 from fleet_operator.planning.observation import (
+    BrokerInfo,
     MemberObservation,
     OffsetSample,
     StuckPartition,
@@ -180,6 +183,21 @@ def test_group_that_alone_could_not_be_asked_keeps_its_values_too() -> None:
     assert (status["lag"], status["state"]) == (0, "Unknown")
     assert condition(status, "LagKnown") == ("False", "CoordinatorNotAvailable")
     assert condition(status, "ClusterReachable") == ("True", "Reached")
+
+
+def test_look_that_failed_changes_no_status_until_enough_have_failed() -> None:
+    before = project(facts())
+    lost = replace(unreachable(), doubtful=True)
+    assert project(facts(observation=lost), before, NOW + 10) == before
+    assert project(facts(observation=unreachable()), before, NOW + 60)["state"] == "Unknown"
+    hanging = project(facts(observation=lost), before, NOW + 600)
+    assert condition(hanging, "ClusterReachable") == ("False", "ObservationStale")
+
+
+def test_group_whose_coordinator_moves_keeps_its_status() -> None:
+    before = project(facts())
+    moving = observation(observed_group(error="CoordinatorNotAvailable", failing_since=NOW, doubtful=True))
+    assert project(facts(observation=moving), before, NOW + 10) == before
 
 
 def test_partition_without_an_answer_leaves_the_last_known_lag() -> None:
@@ -353,6 +371,7 @@ def test_pattern_counts_the_topics_that_match_and_no_other() -> None:
     seen = observation(
         observed_group(end_offsets=ends, log_starts=dict.fromkeys(ends, 0)),
         topics=TWO_MATCH,
+        matches={"^orders.*": ("orders", "orders.eu")},
     )
     status = project(facts(group=group, observation=seen))
     assert (status["partitions"], status["lag"]) == (6, 8)
@@ -361,14 +380,15 @@ def test_pattern_counts_the_topics_that_match_and_no_other() -> None:
 
 def test_pattern_that_matches_nothing_yet_is_told() -> None:
     group = consumer_group(topics=None, topicPattern="^invoices")
-    status = project(facts(group=group, observation=observation(topics=TWO_MATCH)))
+    seen = observation(topics=TWO_MATCH, matches={"^invoices": ()})
+    status = project(facts(group=group, observation=seen))
     assert condition(status, "TopicsReady") == ("False", "TopicNotFound")
     assert "'^invoices'" in message(status, "TopicsReady")
 
 
-def test_topics_of_a_pattern_are_unknown_until_the_group_was_looked_at() -> None:
+def test_topics_of_a_pattern_are_unknown_until_a_look_was_taken_with_it() -> None:
     group = consumer_group(**PATTERN)
-    status = project(facts(group=group, observation=observation(groups={}, topics=TWO_MATCH)))
+    status = project(facts(group=group, observation=observation(topics=TWO_MATCH, matches={"^others": ()})))
     assert condition(status, "TopicsReady") == ("Unknown", "NotYetObserved")
     assert "partitions" not in status
 
@@ -398,6 +418,41 @@ def test_foreign_members_are_told_and_listed_last() -> None:
     assert "other-1" in message(status, "GroupShared")
     assert [entry["pod"] for entry in status["members"]] == ["orders-0", "orders-1", ""]
     assert status["memberCount"] == 3
+
+
+def too_long(value: object, schema: Mapping[str, Any], path: str = "") -> list[str]:
+    """Where a status has texts that the CRD refuses, and with them the whole status."""
+    if isinstance(value, Mapping):
+        fields = schema.get("properties", {})
+        return [found for key in value for found in too_long(value[key], fields[key], f"{path}.{key}")]
+    if isinstance(value, list):
+        return [found for entry in value for found in too_long(entry, schema["items"], f"{path}[]")]
+    limits = schema.get("minLength", 0), schema.get("maxLength", float("inf"))
+    return [path] if isinstance(value, str) and not limits[0] <= len(value) <= limits[1] else []
+
+
+def test_texts_of_others_never_make_a_status_that_the_api_server_refuses() -> None:
+    """Kafka allows a client.id of any length, workers and brokers may say anything; one refused field freezes all."""
+    long = "x" * 600
+    alien = [foreign(f"{long}-{number}") for number in range(5)]
+    alien.append(MemberObservation(member_id=long, instance_id=long, client_id=long, host=f"/{long}", partitions={}))
+    stuck = StuckPartition(topic="orders", partition=0, offset=1, since=NOW, reason=long, message=long)
+    workers = (WorkerObservation(pod="orders-0", stuck=(stuck,), error_reason=long, error_message=long),)
+    group = observed_group(members=(*alien, member(0)), assignor=long)
+    for reason in (long, ""):
+        given = facts(
+            observation=observation(group, brokers=(BrokerInfo(1, long, 9092),)),
+            workers=workers,
+            rollout=cause(Phase.CHECK_FAILED, reason),
+        )
+        first = project(given, project(facts()))
+        status = project(replace(given, observation=observation(replace(group, state="Empty", members=()))), first)
+        path = Path(__file__).parents[3] / "crds" / "consumerfleet.io_consumergroups.yaml"
+        schema = yaml.safe_load(path.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        for projected in (first, status):
+            assert too_long(projected, schema["properties"]["status"]) == []
+    shown = [entry["id"] for entry in first["members"] if entry["pod"] == ""]
+    assert len(set(shown)) == len(alien), "they are still told apart"
 
 
 def test_members_of_a_recreated_namesake_are_foreign() -> None:
@@ -496,8 +551,15 @@ def test_stuck_partitions_stay_while_their_worker_cannot_be_asked() -> None:
     stuck = StuckPartition(topic="orders", partition=2, offset=7, since=NOW - 90, **why)
     telling = WorkerObservation(pod="orders-1", stuck=(stuck,))
     before = project(facts(workers=(telling,)))
-    assert condition(before, "Stuck") == ("True", "PartitionStuck")
-    assert message(before, "Stuck").endswith("orders-2 at 7: WriteFailed: topic orders-done is not there")
+    assert condition(before, "Stuck") == condition(before, "Degraded") == ("True", "PartitionStuck")
+    assert (
+        message(before, "Stuck")
+        == message(before, "Degraded")
+        == (
+            "a record is not getting done: orders-2:7; in pod orders-1 since 2027-01-15T07:58:30Z: WriteFailed: "
+            "topic orders-done is not there"
+        )
+    )
     silent = project(facts(workers=()), before, NOW + 5)
     assert silent["stuckPartitions"] == before["stuckPartitions"]
     mended = project(facts(workers=(replace(telling, stuck=()),)), silent, NOW + 10)

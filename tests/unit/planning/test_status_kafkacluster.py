@@ -34,6 +34,7 @@ def test_reachable_cluster() -> None:
         "observedGeneration": 1,
         "clusterId": "cluster-a",
         "brokerCount": 2,
+        "answered": ["broker-1:9092", "broker-2:9092"],
         "metadataVersion": 29,
         "groupCount": 7,
         "offsetsTopic": {

@@ -1,17 +1,26 @@
-"""Which patterns the operator matches, and that no pattern it takes can keep it busy."""
+"""The topics that patterns take in, and what a look costs that finds nothing new."""
 
 from __future__ import annotations
 
-import re
-import time
+from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fleet_operator.planning.topic_pattern import PatternRefused, compile_pattern, matched
+from fleet_consumer.patterns import Pattern
+from fleet_operator.planning.topic_pattern import TopicMatches, compile_pattern
 
 TOPICS = ("orders", "orders.eu", "orders.us", "payments", "__consumer_offsets", "_fleet.orders.failed")
+
+
+class CountingExpression:
+    """Counts the names that it is asked to match; matches those that begin with o."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def fullmatch(self, text: bytes) -> object | None:
+        self.asked.append(text.decode())
+        return True if text.startswith(b"o") else None
 
 
 @pytest.mark.parametrize(
@@ -26,42 +35,30 @@ TOPICS = ("orders", "orders.eu", "orders.us", "payments", "__consumer_offsets", 
     ],
 )
 def test_whole_names_match_and_neither_internal_nor_managed_topics(pattern: str, topics: tuple[str, ...]) -> None:
-    assert matched(compile_pattern(pattern), TOPICS) == topics
+    assert TopicMatches().update([compile_pattern(pattern)], TOPICS) == {pattern: topics}
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "(a+)+",
-        "(a|a)*",
-        "(a?a?)+",
-        "((ab)*)*",
-        ".*.*.*.*",
-        "a{1,9}b{1,9}c{1,9}d{1,9}",
-        "(?:a*)*",
-        "(?=(a+)+)a",
-        "a?" * 30 + "a" * 30,
-        r"(.)\1",
-        "(",
-        "a" * 10 + "{1,99999999999}",
-    ],
-)
-def test_pattern_whose_work_is_not_bounded_is_refused(pattern: str) -> None:
-    with pytest.raises(PatternRefused):
-        compile_pattern(pattern)
+def test_only_new_names_are_matched_again() -> None:
+    expression = CountingExpression()
+    pattern = Pattern("o.*", cast(Any, expression))
+    matches = TopicMatches()
+    assert matches.update([pattern], ["orders", "payments"]) == {"o.*": ("orders",)}
+    assert matches.update([pattern], ["orders", "payments", "offers"]) == {"o.*": ("offers", "orders")}
+    assert matches.update([pattern], ["payments", "offers"]) == {"o.*": ("offers",)}
+    assert sorted(expression.asked) == ["offers", "orders", "payments"]
 
 
-WORST = ["a" * 249, "a" * 248 + "!", "ab" * 124, "." * 249]
+def test_name_that_went_and_came_back_is_matched_anew() -> None:
+    matches = TopicMatches()
+    pattern = compile_pattern("o.*")
+    matches.update([pattern], ["orders"])
+    assert matches.update([pattern], []) == {"o.*": ()}
+    assert matches.update([pattern], ["orders"]) == {"o.*": ("orders",)}
 
 
-@settings(deadline=None, max_examples=300)
-@given(st.text(alphabet="ab.*+?|(){}[]^$\\-,123!", max_size=24))
-def test_whatever_is_taken_is_matched_quickly(pattern: str) -> None:
-    try:
-        compiled = compile_pattern(pattern)
-    except PatternRefused:
-        return
-    assert isinstance(compiled, re.Pattern)
-    before = time.process_time()
-    matched(compiled, WORST)
-    assert time.process_time() - before < 5
+def test_pattern_that_comes_later_is_matched_against_all_names() -> None:
+    matches = TopicMatches()
+    first, second = compile_pattern("o.*"), compile_pattern("p.*")
+    matches.update([first], ["orders", "payments"])
+    assert matches.update([first, second], ["orders", "payments"]) == {"o.*": ("orders",), "p.*": ("payments",)}
+    assert matches.update([second], ["orders", "payments"]) == {"p.*": ("payments",)}

@@ -28,13 +28,22 @@ CONSUMER_GROUP_HEAD = {"apiVersion": CONSUMER_GROUP.api_version, "kind": CONSUME
 class Place:
     """A context with caches, in which every namespace has a KafkaCluster `main`."""
 
-    def __init__(self, *groups: JsonObject, seen: dict[str, str | None], stored: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *groups: JsonObject,
+        seen: dict[str, str | None],
+        stored: dict[str, str] | None = None,
+        answered: dict[str, list[str]] | None = None,
+    ) -> None:
         self._caches = {kind: ObjectCache(kind, INDEXES[kind]) for kind in (CONSUMER_GROUP, KAFKA_CLUSTER)}
         for body in groups:
             self._caches[CONSUMER_GROUP].observe(body)
         for namespace, cluster_id in (stored or {}).items():
             metadata = {"name": "main", "namespace": namespace, "uid": f"c-{namespace}", "resourceVersion": "1"}
-            self._caches[KAFKA_CLUSTER].observe({"metadata": metadata, "spec": {}, "status": {"clusterId": cluster_id}})
+            status: JsonObject = {"clusterId": cluster_id}
+            if answered is not None:
+                status["answered"] = answered[namespace]
+            self._caches[KAFKA_CLUSTER].observe({"metadata": metadata, "spec": {}, "status": status})
         self._seen = seen
         store = SimpleNamespace(
             cache=lambda kind: self._caches[kind], get=lambda kind, key: self._caches[kind].get(*key)
@@ -73,6 +82,25 @@ def test_owner_whose_cluster_does_not_answer_any_more_still_owns_the_group() -> 
     found = older_claim(place.context, young)
     assert found is not None
     assert found.namespace == "a"
+
+
+def test_stranger_whose_own_broker_reports_our_cluster_id_owns_nothing_and_inherits_nothing() -> None:
+    """He made his object long before ours, for every group id that he could think of."""
+    squatter, mine = group("a", 1), group("b", 2)
+    ids = {"a": "kafka-1", "b": "kafka-1"}
+    forged = Place(squatter, mine, seen={}, stored=ids, answered={"a": ["10.6.6.6:9092"], "b": ["kafka:9092"]})
+    assert older_claim(forged.context, mine) is None
+    assert heir_of(forged.context, mine) is None
+    backed = Place(squatter, mine, seen={}, stored=ids, answered={"a": ["kafka:9092"], "b": ["kafka:9092"]})
+    assert older_claim(backed.context, mine) is not None
+    assert heir_of(backed.context, mine) is not None
+
+
+def test_object_whose_addresses_were_edited_claims_nothing_on_the_cluster_that_answers_now() -> None:
+    """An old object could otherwise be pointed at any cluster, and stop the fleet that works there."""
+    old, young = group("a", 1), group("b", 2)
+    place = Place(old, young, seen={"a": "kafka-1", "b": "kafka-1"}, stored={"a": "kafka-0"})
+    assert older_claim(place.context, young) is None
 
 
 def test_group_that_is_called_like_the_retry_group_of_another_is_taken() -> None:

@@ -11,8 +11,10 @@ import pytest
 from fleet_consumer.net import OAuthSettings
 from fleet_operator.api.v1alpha1 import KafkaCluster
 from fleet_operator.clients.kinds import SECRET
+from fleet_operator.clients.kube import KubeForbiddenError
 from fleet_operator.observe.settings import ObserverSettings
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
+from fleet_operator.reconcilers.kafkacluster import MENDED_BY_SECRETS
 from tests.unit.runtime.memory_kube import MemoryKube
 
 PASSWORD = "correct horse"
@@ -51,6 +53,25 @@ def secret(data: dict[str, str], *, labelled: bool = True) -> dict[str, Any]:
 async def test_cluster_without_secrets_needs_none() -> None:
     settings = await read(of=cluster())
     assert (settings.bootstrap_servers, settings.tls, settings.sasl) == (("kafka:9092",), None, None)
+
+
+async def test_secret_that_the_operator_may_not_read_is_told_with_what_to_grant() -> None:
+    kube = MemoryKube()
+
+    def refuse(status: int) -> None:
+        def before(verb: str, kind: str, name: str) -> None:
+            raise KubeForbiddenError("secrets is forbidden", status=status)
+
+        kube.before = before
+
+    refuse(403)
+    with pytest.raises(UnusableSecretError, match=r"secrets\.namespaces") as caught:
+        await SecretReader(kube, "ns").observer_settings(with_sasl())
+    assert caught.value.problem.reason == "SecretForbidden"
+    assert caught.value.problem.reason in MENDED_BY_SECRETS, "a right that is granted later is taken up soon"
+    refuse(401)
+    with pytest.raises(KubeForbiddenError):
+        await SecretReader(kube, "ns").observer_settings(with_sasl())
 
 
 async def test_password_is_read_and_never_shown() -> None:

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from fleet_operator.clients.kinds import JsonObject
+from fleet_operator.planning import manifests
+from fleet_operator.planning.known_revisions import with_known
+from fleet_operator.planning.observation import BreakerObservation, WorkerObservation
 from fleet_operator.planning.pod_template import RETRY_VOLUME
 from fleet_operator.planning.retry_publication import plan_intent
-from fleet_operator.reconcilers.deciding import make_plan
-from fleet_operator.reconcilers.gathering import Gathered
-from tests.unit.planning.builders import IMAGE, NOW, kafka_cluster
+from fleet_operator.planning.rollout import RevisionMark, RevisionState
+from fleet_operator.reconcilers.deciding import breaker_open, make_plan
+from fleet_operator.reconcilers.gathering import Gathered, knows_retries
+from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster
 from tests.unit.planning.test_retry_plan import GROUP, cluster
 from tests.unit.planning.test_retry_publication import OLD
 
@@ -47,6 +51,73 @@ def test_another_cluster_is_not_believed_to_have_the_groups_topics() -> None:
     assert plan.retry is not None
     assert (plan.retry.publication, plan.retry.scale.replicas) == (None, 0)
     assert (gathered().on_its_cluster, other.on_its_cluster) == (True, False)
+
+
+def running(name: str, **spec: Any) -> JsonObject:
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z"}
+    return {"metadata": {"name": name}, "spec": spec, "status": {"conditions": [ready]}}
+
+
+@pytest.mark.parametrize(
+    ("accounts", "known"),
+    [
+        ((), None),
+        ((WorkerObservation(pod="orders-0"),), None),
+        ((WorkerObservation(pod="orders-0"), WorkerObservation(pod="orders-retry-0")), False),
+        ((WorkerObservation(pod="orders-0", breaker=BreakerObservation(state="Open")),), True),
+        ((WorkerObservation(pod="orders-retry-0", breaker=BreakerObservation(state="HalfOpen")),), True),
+    ],
+)
+def test_breaker_is_closed_only_when_every_worker_that_has_one_says_so(
+    accounts: tuple[WorkerObservation, ...], known: bool | None
+) -> None:
+    found = gathered(
+        workers=(running("orders-0", **WITH_RETRIES), running("orders-of-before")),
+        retry_workers=(running("orders-retry-0"),),
+        accounts=accounts,
+    )
+    assert breaker_open(found) is known
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "knows"),
+    [
+        ({}, {}, False),
+        ({}, {"retry": {"failed": 3}}, False),
+        ({"retry": {"policyRef": {"name": "standard"}}}, {}, True),
+        ({}, {"retry": {"policyRevision": "standard@aaaaaaaaaa"}}, True),
+    ],
+)
+def test_group_that_never_had_retries_is_not_asked_for_its_policies(
+    spec: JsonObject, status: JsonObject, knows: bool
+) -> None:
+    """Each question would be a request in every reconcile; every group has a count of failed records."""
+    body = {"metadata": {"namespace": "shop", "name": "orders"}, "spec": spec, "status": status}
+    assert knows_retries(body) is knows
+
+
+def test_forged_record_is_never_what_a_fleet_goes_back_to() -> None:
+    """Whoever may write ConfigMaps says of a template of his own that it was the last good one."""
+    group = consumer_group()
+    bare = {"cluster": kafka_cluster(), "group": group, "retry": None}
+    wanted = make_plan(gathered(**bare), NOW, image=IMAGE).revision
+    assert wanted is not None
+    good = RevisionMark(hash=wanted.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
+    ours = manifests.revision_config_map(group, wanted, good)
+    evil = replace(wanted, hash="f" * 10, pod_template={"spec": {"hostNetwork": True}})
+    forever = RevisionMark(hash=evil.hash, state=RevisionState.GOOD, since=4e9, checked=True)
+    forged = manifests.revision_config_map(group, evil, forever)
+    renamed = {**manifests.revision_config_map(group, wanted, replace(good, state=RevisionState.REJECTED))}
+    renamed["metadata"] = {**renamed["metadata"], "name": "orders-looks-like-it"}
+    fleet = manifests.stateful_set(group, revision=wanted.hash, pod_template=wanted.pod_template, replicas=2)
+    fleet = with_known(fleet, {wanted.hash: wanted.pod_template})
+    found = gathered(**bare, stateful_set=fleet, config_maps=(ours, forged, renamed))
+    settled = make_plan(found, NOW, image=IMAGE)
+    assert set(settled.records) == {wanted.hash}
+    assert settled.decision.prune == (evil.hash,)
+    blocked = make_plan(replace(found, cluster=None), NOW, image=IMAGE)
+    assert blocked.decision.target == wanted.hash
+    assert set(blocked.templates) == {wanted.hash}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from fleet_operator.clients.kinds import (
     JsonObject,
     Kind,
 )
-from fleet_operator.clients.kube import KubeClient
+from fleet_operator.clients.kube import KubeClient, KubeConflictError
 from fleet_operator.observe.observatory import Observatory
 from fleet_operator.planning.observation import ClusterObservation, TopicObservation
 from fleet_operator.planning.redrive_readings import Position
@@ -160,7 +160,7 @@ class World:
                 address = (kind.kind, body["metadata"]["namespace"], body["metadata"]["name"])
                 living = self.kube.objects.get(address)
                 if living is None or living["metadata"]["uid"] != body["metadata"]["uid"]:
-                    self.store.cache(kind).remove(address[1:], body["metadata"]["uid"])
+                    self.store.cache(kind).remove(address[1:], body["metadata"]["uid"], self.kube.version)
         for (kind_name, _, _), body in self.kube.objects.items():
             for kind in INDEXES:
                 if kind.kind == kind_name:
@@ -270,7 +270,7 @@ def test_last_word_that_the_watch_has_not_brought_yet_is_read_live() -> None:
         stale = copy.deepcopy(next(body for a, body in world.kube.objects.items() if a[0] == POD.kind))
         world.finish()
         world.deliver()
-        world.store.cache(POD).remove(("shop", stale["metadata"]["name"]), "another")
+        world.store.cache(POD).remove(("shop", stale["metadata"]["name"]), "another", world.kube.version)
         world.store.cache(POD)._objects["shop", stale["metadata"]["name"]] = stale
         await world.reconciler.reconcile(KEY)
         assert world.status()["moved"] == 4
@@ -372,9 +372,23 @@ def test_two_that_begin_at_the_same_moment_do_not_both_run() -> None:
         first = asyncio.create_task(world.reconciler.reconcile(("shop", "one")))
         world.redrive("two", at=1)
         world.deliver()
-        world.store.cache(REDRIVE).remove(("shop", "one"), "uid-of-one")  # as if its watch event were late
+        # As if its watch event were late.
+        world.store.cache(REDRIVE).remove(("shop", "one"), "uid-of-one", world.kube.version)
         await asyncio.gather(first, world.reconciler.reconcile(("shop", "two")))
         assert len(world.jobs()) == 1
+
+    run(life)
+
+
+def test_nothing_is_started_for_a_redrive_whose_deletion_the_watch_has_missed() -> None:
+    async def life(world: World) -> None:
+        world.redrive()
+        world.deliver()
+        del world.kube.objects[REDRIVE.kind, "shop", "mended"]
+        with pytest.raises(KubeConflictError):
+            await world.reconciler.reconcile(KEY)
+        assert world.kube.writes == []
+        assert world.store.get(REDRIVE, KEY) is None
 
     run(life)
 
@@ -416,6 +430,25 @@ def test_run_whose_records_nobody_would_read_is_halted_and_goes_on_later() -> No
         assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Running", False)
         assert world.jobs()[0]["metadata"]["uid"] == first
         assert world.most_pods == 1
+
+    run(life)
+
+
+def test_run_of_a_group_that_is_suspended_waits_for_its_workers() -> None:
+    async def life(world: World) -> None:
+        world.redrive()
+        await world.look()
+        world.controller()
+        spec = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]["spec"]
+        world.put(CONSUMER_GROUP, "orders", {**spec, "suspend": True})
+        await world.look()
+        ready = world.status()["conditions"][0]
+        assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Paused", True)
+        assert (ready["status"], ready["reason"]) == ("False", "GroupSuspended")
+        world.controller()
+        world.put(CONSUMER_GROUP, "orders", spec)
+        await world.look()
+        assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Running", False)
 
     run(life)
 

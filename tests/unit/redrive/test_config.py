@@ -21,6 +21,11 @@ def test_whole_document_is_read() -> None:
                 "keyRegex": "^UA",
                 "fromTime": 5,
                 "toTime": 9,
+                "records": [
+                    {"partition": 3, "offset": 17},
+                    {"partition": 0, "offset": 17},
+                    {"partition": 3, "offset": 0},
+                ],
             },
             recordsPerSecond=100,
             maxRecords=1000,
@@ -32,6 +37,7 @@ def test_whole_document_is_read() -> None:
     assert config.filter.error is not None
     assert config.filter.key is not None
     assert (config.filter.from_ms, config.filter.to_ms) == (5, 9)
+    assert config.filter.places == {3: frozenset({0, 17}), 0: frozenset({17})}
     assert (config.records_per_second, config.max_records, config.max_redrives) == (100, 1000, 3)
     assert config.brokers.bootstrap_servers == ("127.0.0.1:9092",)
 
@@ -44,9 +50,12 @@ def test_whole_document_is_read() -> None:
         ("groupId", "", "non-empty string"),
         ("connection__bootstrapServers", [], "at least 1 entry"),
         ("filter__errorRegex", "(", "no regular expression"),
-        ("filter__keyRegex", "(a+)+", "a repetition inside another"),
+        ("filter__keyRegex", "(?=a)a", "the syntax is RE2's"),
         ("filter__fromTime", -1, "must be 0 to"),
         ("filter__reasons", "exhausted", "must be a list"),
+        ("filter__records", [], "must be a list of records"),
+        ("filter__records", [{"partition": 1}], "records[0].offset: is missing"),
+        ("filter__records", [{"partition": -1, "offset": 1}], "must be at least 0"),
         ("recordsPerSecond", 0, "at least 1"),
         ("maxRecords", 0.5, "must be a whole number"),
         ("dryRun", "yes", "must be true or false"),

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from fleet_consumer.fetch.bounded import Step
 from fleet_consumer.fetch.producer import ProduceFailed, SendHandle
 from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.redrive.config import parse_config
 from fleet_consumer.redrive.job import STALL_S, Run, Stopped
-from fleet_consumer.redrive.progress import parse_metadata
+from fleet_consumer.redrive.progress import Progress, parse_metadata
 from tests.unit.redrive.documents import FAILED, REDRIVE, document, failed
 
 SOURCE = TopicPartition(FAILED, 0)
@@ -39,17 +42,22 @@ class Brokers:
 
     def __init__(self, records: list[Record], *, end: int | None = None) -> None:
         self.records = records
-        self.end = len(records) if end is None else end
+        self.parts = sorted({each.partition for each in records} | {0})
+        self.end = end
+        self.away: set[TopicPartition] = set()
+        self.leaderless: set[TopicPartition] = set()
+        self.batches: list[list[Any]] = [[]]
         self.stored: dict[TopicPartition, OffsetAndMetadata] = {}
         self.sent: list[Any] = []
         self.errors: dict[bytes | None, ProduceFailed | None] = {}
         self.silent = False
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        return [TopicPartition(topic, 0)]
+        return [TopicPartition(topic, number) for number in self.parts]
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        return {each: (0, self.end if each == SOURCE else 0) for each in partitions}
+        known = [each for each in partitions if each not in self.leaderless]
+        return {each: (0, (self.end or self.length(each)) if each.topic == FAILED else 0) for each in known}
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         return {each: self.stored[each] for each in partitions if each in self.stored}
@@ -57,20 +65,33 @@ class Brokers:
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         self.stored.update(offsets)
 
-    def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[list[Record]]:
+    def read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Step]:
+        (partition,) = {TopicPartition(each.topic, 0) for each in ranges}
         if partition.topic == REDRIVE:
             return
-        yield [record for record in self.records if start <= record.offset < end]
-        while end > len(self.records):
-            yield []
+        asked = {each: wanted for each, wanted in ranges.items() if each not in self.away}
+        yield Step({each: self._records(each, *wanted) for each, wanted in asked.items()}, self._done(asked))
+        while set(ranges) - self._done(asked):
+            yield Step({}, frozenset())
+
+    def _records(self, partition: TopicPartition, start: int, end: int) -> list[Record]:
+        return [each for each in self.records if each.partition == partition.partition and start <= each.offset < end]
+
+    def _done(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> frozenset[TopicPartition]:
+        return frozenset(each for each, (start, end) in ranges.items() if start >= end or end <= self.length(each))
+
+    def length(self, partition: TopicPartition) -> int:
+        return sum(each.partition == partition.partition for each in self.records)
 
     def send(self, topic: str, *, key: bytes | None, value: bytes | None, **rest: Any) -> SendHandle:
         handle = SendHandle(topic)
         handle.done, handle.error = not self.silent, self.errors.get(key)
         self.sent.append(key)
+        self.batches[-1].append(key)
         return handle
 
     def flush(self, timeout_s: float) -> int:
+        self.batches.append([])
         return 0
 
 
@@ -106,7 +127,7 @@ def test_record_that_nobody_acknowledges_is_not_taken_for_written() -> None:
 
 def test_partition_from_which_nothing_comes_ends_the_run_after_a_while() -> None:
     brokers = Brokers([failed(0)], end=5)
-    with pytest.raises(DataPlaneFailed, match=f"nothing came for {STALL_S:g} s"):
+    with pytest.raises(DataPlaneFailed, match=f"failed-0: nothing came for {STALL_S:g} s"):
         run(brokers).run()
     assert brokers.stored[SOURCE].offset == 1
 
@@ -144,3 +165,134 @@ def test_offset_that_retention_has_removed_is_no_obstacle() -> None:
     outcome = run(brokers).run()
     assert (outcome.selected, outcome.moved, outcome.guarded) == (2, 2, 1)
     assert brokers.sent == []
+
+
+def parted(counts: Mapping[int, int]) -> list[Record]:
+    """Failed records of several partitions, each with the number of its partition as its key."""
+    return [
+        dataclasses.replace(failed(offset, origin=1_000 * number + offset, key=b"%d" % number), partition=number)
+        for number, count in counts.items()
+        for offset in range(count)
+    ]
+
+
+def test_all_partitions_are_moved_in_turns() -> None:
+    brokers = Brokers(parted({0: 50, 1: 50, 2: 5}))
+    assert run(brokers, recordsPerSecond=10).run().moved == 105
+    assert Counter(brokers.batches[0]) == {b"0": 4, b"1": 3, b"2": 3}
+    assert [brokers.stored[TopicPartition(FAILED, number)].offset for number in range(3)] == [50, 50, 5]
+
+
+def test_a_partition_from_which_nothing_comes_holds_up_no_other() -> None:
+    brokers = Brokers(parted({0: 5, 1: 5, 2: 5}))
+    brokers.away = {TopicPartition(FAILED, 1)}
+    with pytest.raises(DataPlaneFailed, match="failed-1: nothing came"):
+        run(brokers).run()
+    assert Counter(brokers.sent) == {b"0": 5, b"2": 5}
+    brokers.away = set()
+    outcome = run(brokers).run()
+    assert (outcome.selected, outcome.moved) == (15, 15)
+    assert Counter(brokers.sent) == {b"0": 5, b"1": 5, b"2": 5}
+
+
+def test_a_partition_without_a_leader_holds_up_no_other() -> None:
+    brokers = Brokers(parted({0: 5, 1: 5}))
+    brokers.leaderless = {TopicPartition(FAILED, 0)}
+    with pytest.raises(DataPlaneFailed, match="failed-0: no leader answers"):
+        run(brokers).run()
+    assert Counter(brokers.sent) == {b"1": 5}
+    brokers.leaderless = set()
+    assert run(brokers).run().moved == 10
+
+
+def test_nothing_is_moved_while_a_part_of_the_ledger_is_away() -> None:
+    brokers = Brokers(parted({0: 5, 1: 5}))
+    brokers.leaderless = {TopicPartition(REDRIVE, 1)}
+    with pytest.raises(DataPlaneFailed, match="redrive-1: no leader answers"):
+        run(brokers).run()
+    assert brokers.sent == []
+
+
+def test_only_the_records_that_are_named_are_looked_at() -> None:
+    brokers = Brokers(parted({0: 9, 1: 9, 2: 9}))
+    named = [{"partition": 0, "offset": 3}, {"partition": 0, "offset": 6}, {"partition": 2, "offset": 8}]
+    outcome = run(
+        brokers, filter__records=[*named, {"partition": 7, "offset": 1}, {"partition": 2, "offset": 99}]
+    ).run()
+    assert (outcome.selected, outcome.moved) == (3, 3)
+    assert Counter(brokers.sent) == {b"0": 2, b"2": 1}
+    assert TopicPartition(FAILED, 1) not in brokers.stored
+
+
+def test_what_the_ledger_hides_and_what_failed_again_is_counted() -> None:
+    first = [failed(0), failed(1, origin=0), failed(2, origin=2)]
+    again = failed(3, origin=3, redrives=1, redrive_id="another")
+    outcome = run(Brokers([*first, again])).run()
+    assert outcome.counts == {
+        "selected": 3,
+        "moved": 3,
+        "guarded": 0,
+        "movedBefore": 1,
+        "failedAgain": 1,
+        "refused": 0,
+        "redrivenTo": 4,
+    }
+
+
+def redriven_to(brokers: Brokers, **changes: Any) -> int:
+    return run(brokers, **changes).run().redriven_to
+
+
+def test_what_a_filter_leaves_is_not_taken_for_put_back() -> None:
+    brokers = Brokers([failed(0, key=b"a"), failed(1, key=b"b"), failed(2, key=b"b")])
+    assert redriven_to(brokers, filter__keyRegex="a") == 1
+
+
+def test_a_dry_run_puts_nothing_back_and_neither_do_the_copies_that_it_sees() -> None:
+    assert redriven_to(Brokers([failed(0), failed(1, origin=0)]), dryRun=True) == 0
+
+
+def test_a_refused_record_is_not_put_back_and_neither_are_its_copies() -> None:
+    brokers = Brokers([failed(0, key=b"a"), failed(1, key=b"b"), failed(2, origin=1, key=b"b")])
+    brokers.errors[b"b"] = ProduceFailed(REDRIVE, "MSG_SIZE_TOO_LARGE", "too large")
+    assert redriven_to(brokers) == 1
+
+
+def test_a_start_goes_on_from_what_was_counted_when_the_log_began_elsewhere() -> None:
+    brokers = Brokers([failed(n) for n in range(8)])
+    brokers.stored[SOURCE] = OffsetAndMetadata(5, -1, Progress(8, 5, 5, 0, start=0, put_back=5).metadata())
+    assert redriven_to(brokers) == 8
+
+
+def test_what_was_counted_before_the_topic_lost_its_end_says_nothing() -> None:
+    brokers = Brokers([failed(n) for n in range(3)])
+    brokers.stored[SOURCE] = OffsetAndMetadata(5, -1, Progress(8, 5, 5, 0, start=0, put_back=5).metadata())
+    assert redriven_to(brokers) == 0
+
+
+def test_a_commit_of_an_earlier_version_counts_only_what_is_read_from_now_on() -> None:
+    brokers = Brokers([failed(n) for n in range(8)])
+    text = '{"v":1,"end":8,"selected":5,"moved":5,"guarded":0}'
+    brokers.stored[SOURCE] = OffsetAndMetadata(5, -1, text)
+    assert redriven_to(brokers) == 3
+
+
+def test_a_run_of_named_records_counts_them_alone() -> None:
+    assert redriven_to(Brokers(parted({0: 5, 1: 5})), filter__records=[{"partition": 1, "offset": 2}]) == 1
+
+
+class Halting(Brokers):
+    """Gives nothing for a moment between the records and the end."""
+
+    def read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Step]:
+        for step in super().read(ranges):
+            yield step._replace(done=frozenset())
+            yield Step({}, frozenset())
+            yield Step({}, frozenset())
+            yield Step({}, step.done)
+
+
+def test_the_time_that_a_rate_takes_is_not_taken_for_a_broker_that_is_away() -> None:
+    """The clock moves with every look at it: a record in a second takes longer than a stall."""
+    brokers = Halting([failed(n) for n in range(2 * int(STALL_S))])
+    assert run(brokers, recordsPerSecond=1).run().moved == 2 * int(STALL_S)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet_consumer.patterns import compile_pattern
 from fleet_consumer.record import Headers, Record
 from fleet_consumer.redrive.config import Filter
 from fleet_consumer.redrive.selection import Decision, Ledger, Selection, matches
@@ -102,13 +101,13 @@ def test_records_that_others_wrote_into_the_redrive_topic_hide_nothing() -> None
     [
         (Filter(), [0, 1, 2, 3]),
         (Filter(reasons=frozenset({"timeout", "fatal"})), [1, 3]),
-        (Filter(error=re.compile("ValueError: dup")), [2]),
-        (Filter(error=re.compile("^cancelled")), []),
-        (Filter(key=re.compile("^UA")), [0, 1]),
+        (Filter(error=compile_pattern("ValueError: dup")), [2]),
+        (Filter(error=compile_pattern("^cancelled")), []),
+        (Filter(key=compile_pattern("^UA")), [0, 1]),
         (Filter(from_ms=NOW + 10), [1, 2, 3]),
         (Filter(to_ms=NOW + 20), [0, 1]),
         (Filter(from_ms=NOW + 10, to_ms=NOW + 30), [1, 2]),
-        (Filter(reasons=frozenset({"timeout"}), key=re.compile("DL")), []),
+        (Filter(reasons=frozenset({"timeout"}), key=compile_pattern("DL")), []),
     ],
 )
 def test_filter_takes_what_matches_all_of_its_parts(wanted: Filter, offsets: list[int]) -> None:
@@ -122,7 +121,7 @@ def test_filter_takes_what_matches_all_of_its_parts(wanted: Filter, offsets: lis
 
 
 def test_record_without_details_is_matched_by_an_expression_for_nothing() -> None:
-    assert matches(Filter(error=re.compile("^: $")), Record(FAILED, 0, 0, NOW, b"k", b"v"))
+    assert matches(Filter(error=compile_pattern("^: $")), Record(FAILED, 0, 0, NOW, b"k", b"v"))
 
 
 VALUES = st.none() | st.binary(max_size=30) | st.integers(-5, 2**70).map(lambda number: str(number).encode())

@@ -6,7 +6,10 @@ import copy
 import dataclasses
 import pickle
 
-from fleet_consumer.record import Delivery, Record
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
+
+from fleet_consumer.fetch.fetched import fetched_records
+from fleet_consumer.record import Delivery, Record, TimestampType, TopicPartition
 from fleet_consumer.retry.delivered import RetriedRecord, retried, story_of
 from fleet_consumer.retry.headers import Origin, Story
 
@@ -22,6 +25,16 @@ def test_handler_sees_the_origin_and_finds_beside_it_where_the_record_was_read()
     assert (record.key, record.value, record.headers) == (b"k", b"v", [("a", b"1"), ("a", None)])
     assert (record.attempt, record.first_failed_at) == (2, 99)
     assert record.delivery == Delivery("_fleet.orders.retry.5s", 1, 7, 5_000, 2)
+
+
+def test_timestamp_type_of_the_retry_topic_is_not_taken_for_that_of_the_origin() -> None:
+    """Its timestamp is the origin's, whose type nobody noted."""
+    message = Message(
+        topic="_fleet.orders.retry.5s", partition=1, offset=7, timestamp=(TIMESTAMP_LOG_APPEND_TIME, 5_000)
+    )
+    (read,) = fetched_records(TopicPartition("_fleet.orders.retry.5s", 1), [message])
+    assert read.timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert retried(read, STORY).timestamp_type is TimestampType.NO_TIMESTAMP_TYPE
 
 
 def test_epoch_belongs_to_the_partition_whose_offset_is_committed() -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fleet_consumer import naming
-from fleet_consumer.patterns import REPETITIONS_MAX, SEARCHED_CHARACTERS_MAX
+from fleet_consumer.patterns import SEARCHED_CHARACTERS_MAX
 from fleet_consumer.record import Record
 from fleet_consumer.redrive.job import Outcome
 from fleet_consumer.retry import headers
@@ -22,13 +22,18 @@ from fleet_consumer.retry.routing import Dropped, route
 from fleet_consumer.retry.spring import PREFIX, spring_aliases
 from fleet_consumer.retry.suppression import REBUILD_RECORDS, WINDOW_RECORDS
 from fleet_consumer.worker import redrive_command
+from fleet_consumer.worker.member import WorkerState
+from fleet_consumer.worker.metrics import metrics_page
+from fleet_consumer.worker.stats import Stats
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.api.v1alpha1.retrypolicy import RetryPolicy
 from fleet_operator.planning import redrive_needs
 from fleet_operator.planning.retry_policy import expand
 
-PAGE = (Path(__file__).parents[3] / "docs" / "retries.md").read_text()
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "retries.md").read_text()
+OPERATOR = "consumer_fleet_operator_"
 SERVER = {"metadata": {"namespace": "shop", "uid": "0f6c2f3e-8f0e-4e0d-9a1b-000000000001", "generation": 1}}
 
 
@@ -102,11 +107,15 @@ def test_handler_sends_its_records_where_the_table_says(monkeypatch: pytest.Monk
         assert ("dropped" if isinstance(way, Dropped) else f"`{way.topic}`") == becomes, value
 
 
-FAILURE = Failure(FailureReason.EXHAUSTED, "ValueError", "no", "exception=ValueError")
+CALLS = 'File "shop.py", line 1, in handle'
+FAILURE = Failure(FailureReason.EXHAUSTED, "ValueError", "no", "exception=ValueError", CALLS)
 
 
 def test_table_of_headers_says_which_copies_have_which() -> None:
-    record, story = Record("t", 0, 0, 0, b"", b""), headers.Story(headers.Origin("t", 0, 0, 0), first_failed_at=1)
+    record, story = (
+        Record("t", 0, 0, 0, b"", b""),
+        headers.Story(headers.Origin("t", 0, 0, 0), first_failed_at=1, reading="0" * 16),
+    )
     newest = policies().newest
     failed = headers.failed_headers(record, FAILURE, group_id="g", now_ms=1, story=story, policy=newest)
     written = {
@@ -129,11 +138,51 @@ def test_page_names_every_reason_and_every_header_of_the_spring_profile() -> Non
     assert set(re.findall(rf"`({PREFIX}[a-z-]+)`", PAGE)) == spring
 
 
+def rules() -> dict[str, str]:
+    """The expressions of the page's alerts by their names."""
+    (found,) = [groups for text in blocks("yaml") if (groups := yaml.safe_load(text).get("groups"))]
+    return {rule["alert"]: rule["expr"] for group in found for rule in group["rules"]}
+
+
+def test_alerts_ask_for_metrics_that_are_there_as_their_kind_is_to_be_asked() -> None:
+    names = {
+        name
+        for expression in rules().values()
+        for name in re.findall(r"\b(?:consumer_fleet|fleet_consumer)_\w+", expression)
+    }
+    code = "".join(path.read_text() for part in ("operator", "consumer_image") for path in (ROOT / part).rglob("*.py"))
+    for name in names:
+        own = re.sub("_(total|bucket)$", "", name)
+        assert (
+            f'"{own}"' in code or own.removeprefix("fleet_consumer_") in code or own.removeprefix(OPERATOR) in code
+        ), name
+    for alert, expression in rules().items():
+        assert not re.search(r"\b(delta|deriv|idelta)\(", expression), (
+            f"{alert}: retention makes a topic's content fall"
+        )
+        for counter in re.findall(r"\w*\(?\w+_(?:total|bucket)\b", expression):
+            assert counter.startswith(("increase(", "rate(")), f"{alert}: {counter} starts anew with its worker"
+
+
+def test_alert_on_given_up_records_sees_the_first_failure_of_a_worker() -> None:
+    """`increase` needs a value to begin with: every reason is there from the first scrape on."""
+    assert "increase(fleet_consumer_failures_total[10m])" in rules()["RecordsWereGivenUp"]
+    state = WorkerState(revision="r", max_poll_interval_s=300, instance_id=None)
+    page = metrics_page(Stats(), state)().decode().splitlines()
+    for reason in FailureReason:
+        assert f'fleet_consumer_failures_total{{reason="{reason.value}"}} 0.0' in page
+
+
+def test_alert_on_the_observer_also_fires_when_nobody_exports_its_metric() -> None:
+    metric = "consumer_fleet_operator_observed_at_seconds"
+    old, absent = rules()["NobodyLooks"].split(" or ")
+    assert (old, absent) == (f"time() - {metric} > 120", f"absent({metric})")
+
+
 def test_numbers_and_topics_of_the_page_are_the_codes() -> None:
     assert f"{WINDOW_RECORDS:,} records" in PAGE
     assert f"last {REBUILD_RECORDS:,} before" in PAGE
     assert f"first {SEARCHED_CHARACTERS_MAX} characters" in PAGE
-    assert (REPETITIONS_MAX, "At most three repetitions" in PAGE) == (3, True)
     assert (PROBES, "three successes in a row" in PAGE) == (3, True)
     topics = {naming.retry_topic("orders", "5m"), naming.redrive_topic("orders"), naming.failed_topic("orders")}
     assert all(f"`{topic}`" in PAGE for topic in topics)
@@ -142,7 +191,7 @@ def test_numbers_and_topics_of_the_page_are_the_codes() -> None:
 
 def test_last_line_and_exit_codes_of_the_command_are_those_of_the_page() -> None:
     (line,) = [line for text in blocks("console") for line in text.splitlines() if line.startswith("{")]
-    assert list(json.loads(line)) == ["ok", *Outcome.__dataclass_fields__]
+    assert list(json.loads(line)) == ["ok", *Outcome().counts]
     codes = (redrive_command.EXIT_DONE, redrive_command.EXIT_SETTINGS, redrive_command.EXIT_SURROUNDINGS)
     assert "It ends with {} when it is done, {} when its settings are wrong, {} when".format(*codes) in PAGE
     assert redrive_command.DEFAULT_CONFIG in PAGE

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError, Listing
+from fleet_operator.clients.view import WHOLE, View
 
 Address = tuple[str, str, str]
 
@@ -28,11 +29,11 @@ class MemoryKube:
         self.before("get", kind.kind, name)
         return copy.deepcopy(self.objects.get((kind.kind, namespace, name)))
 
-    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "") -> Listing:
+    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE) -> Listing:
         self.before("list", kind.kind, "")
         wanted = dict(part.split("=", 1) for part in label_selector.split(",") if part)
         found = [
-            copy.deepcopy(body)
+            view.trim(copy.deepcopy(body))
             for (its_kind, its_namespace, _), body in self.objects.items()
             if its_kind == kind.kind
             and namespace in (None, its_namespace)
@@ -42,6 +43,7 @@ class MemoryKube:
 
     async def apply(self, body: JsonObject) -> JsonObject:
         self._begin("apply", body)
+        self._refuse_another(body)
         return self._store(body, keep_status=True)
 
     async def apply_status(self, body: JsonObject) -> JsonObject:
@@ -49,6 +51,7 @@ class MemoryKube:
         address = self._address(body)
         if address not in self.objects:
             raise KubeNotFoundError(f"{address} not found", status=404)
+        self._refuse_another(body)
         return self._store(self.objects[address] | {"status": copy.deepcopy(body["status"])}, keep_status=False)
 
     async def create(self, body: JsonObject) -> JsonObject:
@@ -64,6 +67,15 @@ class MemoryKube:
             raise KubeConflictError("changed", status=409)
         return self._store(body, keep_status=False)
 
+    async def merge(self, body: JsonObject) -> JsonObject:
+        self._begin("merge", body)
+        stored = self.objects.get(self._address(body))
+        if stored is None:
+            raise KubeNotFoundError("not found", status=404)
+        if stored["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
+            raise KubeConflictError("changed", status=409)
+        return self._store({**stored, "metadata": {**stored["metadata"], **body["metadata"]}}, keep_status=True)
+
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> bool:
         self.before("delete", kind.kind, name)
         stored = self.objects.get((kind.kind, namespace, name))
@@ -77,6 +89,12 @@ class MemoryKube:
         kind, name = kind_of(body).kind, body["metadata"]["name"]
         self.before(verb, kind, name)
         self.writes.append((verb, kind, name))
+
+    def _refuse_another(self, body: JsonObject) -> None:
+        """An apply that names a uid changes that object or none."""
+        wanted, stored = body["metadata"].get("uid"), self.objects.get(self._address(body))
+        if wanted is not None and (stored is None or stored["metadata"]["uid"] != wanted):
+            raise KubeConflictError("uid mismatch", status=409)
 
     def _address(self, body: JsonObject) -> Address:
         return kind_of(body).kind, body["metadata"]["namespace"], body["metadata"]["name"]

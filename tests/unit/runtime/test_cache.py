@@ -41,16 +41,51 @@ def test_status_change_is_told_from_a_change_of_intent() -> None:
 def test_late_event_does_not_revive_a_deleted_object() -> None:
     cache = ObjectCache(POD)
     cache.observe(pod("a", 1))
-    assert cache.remove(("ns", "a"), "uid-a") is Change.GONE
+    assert cache.remove(("ns", "a"), "uid-a", 6) is Change.GONE
     assert cache.observe(pod("a", 5)) is Change.NOTHING
     assert cache.get("ns", "a") is None
+
+
+def test_object_that_lost_its_label_is_seen_again_when_the_label_is_back() -> None:
+    """A watch with a selector says "deleted" when the label goes, at the version of that change."""
+    cache = ObjectCache(POD)
+    cache.observe(pod("a", 10, group="orders"))
+    assert cache.remove(("ns", "a"), "uid-a", 11) is Change.GONE
+    assert cache.observe(pod("a", 10, group="orders")) is Change.NOTHING
+    assert cache.observe(pod("a", 12, group="orders")) is Change.NEW
+    assert cache.having(("ns", "orders"))
+
+
+def test_own_write_that_restored_a_label_outlives_the_late_news_of_its_loss() -> None:
+    cache = ObjectCache(POD)
+    cache.observe(pod("a", 10))
+    cache.observe(pod("a", 12))
+    assert cache.remove(("ns", "a"), "uid-a", 11) is Change.NOTHING
+    assert cache.get("ns", "a")
+
+
+def test_object_read_live_at_the_version_of_its_loss_is_taken_in() -> None:
+    """Nobody has changed it since it lost its label, so it still has that version; a deleted object is never read."""
+    cache = ObjectCache(POD)
+    cache.observe(pod("a", 10))
+    cache.remove(("ns", "a"), "uid-a", 11)
+    assert cache.observe(pod("a", 11)) is Change.NEW
+
+
+def test_sweep_takes_in_what_a_sweep_before_it_dropped() -> None:
+    """The label was gone while one list was taken, and is back in the next one."""
+    cache = ObjectCache(POD)
+    cache.observe(pod("a", 5))
+    cache.sweep([], listed_version=10)
+    assert cache.sweep([pod("a", 12)], listed_version=13) == [("ns", "a")]
+    assert cache.get("ns", "a")
 
 
 def test_namesake_of_a_deleted_object_is_another_object() -> None:
     cache = ObjectCache(POD)
     cache.observe(pod("a", 1))
     cache.observe(pod("a", 3, uid="second"))
-    assert cache.remove(("ns", "a"), "uid-a") is Change.NOTHING
+    assert cache.remove(("ns", "a"), "uid-a", 2) is Change.NOTHING
     assert cache.get("ns", "a")
 
 
@@ -61,7 +96,7 @@ def test_children_are_found_by_group_and_leave_with_it() -> None:
     cache.observe(pod("c", 1, group="other"))
     assert [body["metadata"]["name"] for body in cache.having(("ns", "orders"))] == ["a", "b"]
     cache.observe(pod("a", 2, group="other"))
-    cache.remove(("ns", "b"), "uid-b")
+    cache.remove(("ns", "b"), "uid-b", 2)
     assert cache.having(("ns", "orders")) == []
 
 
@@ -83,7 +118,7 @@ def test_sweep_keeps_what_was_made_after_the_list_was_taken() -> None:
 def test_sweep_does_not_revive_what_was_deleted_while_it_listed() -> None:
     cache = ObjectCache(POD)
     cache.observe(pod("a", 5))
-    cache.remove(("ns", "a"), "uid-a")
+    cache.remove(("ns", "a"), "uid-a", 11)
     assert cache.sweep([pod("a", 5)], listed_version=10) == []
     assert len(cache) == 0
 

@@ -10,7 +10,16 @@ import pytest
 from fleet_operator.clients.kinds import CONSUMER_GROUP
 from fleet_operator.runtime.cache import group_index
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.status_writer import StatusWriter, Weight, weigh
+from fleet_operator.runtime.status_writer import (
+    OBJECT_URGENT_BURST,
+    OBJECT_URGENT_RATE,
+    ROUTINE_SECONDS,
+    URGENT_BURST,
+    URGENT_FACTOR,
+    StatusWriter,
+    Weight,
+    weigh,
+)
 from fleet_operator.runtime.store import Store
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
@@ -108,6 +117,82 @@ def test_a_thousand_objects_share_one_budget_and_urgent_news_passes_it() -> None
             await asyncio.sleep(1.0)
         assert bench.writes - before <= 60 * 5 + 100
         assert await bench.write(status(ready="False"), "g7") is None
+
+    run_virtual(main())
+
+
+def test_write_that_was_put_off_comes_back_once() -> None:
+    """A hundred objects have news and no token is left: each reconcile that comes back must be able to write."""
+
+    async def main() -> None:
+        bench = Bench(writes_per_second=5.0)
+        names = [f"g{number}" for number in range(200)]
+        for name in names:
+            await bench.make(name)
+            await bench.write(status(), name)
+        await asyncio.sleep(ROUTINE_SECONDS)
+        before, reconciles = bench.writes, 0
+
+        async def until_written(name: str) -> None:
+            nonlocal reconciles
+            while True:
+                reconciles += 1
+                wait = await bench.write(status(lag=8), name)
+                if wait is None:
+                    return
+                await asyncio.sleep(wait)
+
+        await asyncio.gather(*map(until_written, names))
+        assert bench.writes - before == 200
+        assert reconciles <= 2 * 200
+
+    run_virtual(main())
+
+
+def test_urgent_news_takes_over_the_turn_of_the_routine_news_that_it_brings_along() -> None:
+    async def main() -> None:
+        bench = Bench(writes_per_second=1.0)
+        await bench.make()
+        await bench.write(status())
+        assert await bench.write(status(lag=8)) is not None
+        assert await bench.write(status(lag=8, ready="False")) is None
+        assert bench.writes == 2
+        assert await bench.write(status(lag=8, ready="False")) is None
+        assert bench.writes == 2
+
+    run_virtual(main())
+
+
+def test_object_that_flaps_is_written_at_a_bounded_rate_and_ends_at_the_truth() -> None:
+    async def main() -> None:
+        bench = Bench()
+        await bench.make()
+        await bench.write(status())
+        for second in range(600):
+            await bench.write(status(ready="False" if second % 2 else "True"))
+            await asyncio.sleep(1.0)
+        assert bench.writes <= 1 + OBJECT_URGENT_BURST + 600 * OBJECT_URGENT_RATE
+        wait = await bench.write(status(ready="Unknown"))
+        await asyncio.sleep(wait or 0.0)
+        await bench.write(status(ready="Unknown"))
+        body = bench.store.get(CONSUMER_GROUP, ("ns", "flights"))
+        assert body
+        assert body["status"]["conditions"][0]["status"] == "Unknown"
+
+    run_virtual(main())
+
+
+def test_thousands_of_urgent_writes_at_once_are_spread() -> None:
+    async def main() -> None:
+        bench = Bench(writes_per_second=5.0)
+        names = [f"g{number}" for number in range(2000)]
+        for name in names:
+            await bench.make(name)
+            await bench.write(status(), name)
+        before = bench.writes
+        waits = [await bench.write(status(ready="Unknown"), name) or 0.0 for name in names]
+        assert bench.writes - before == URGENT_BURST
+        assert max(waits) == pytest.approx((2000 - URGENT_BURST) / (URGENT_FACTOR * 5.0))
 
     run_virtual(main())
 

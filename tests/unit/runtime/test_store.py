@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from fleet_operator.clients.kinds import CONFIG_MAP, SERVICE
-from fleet_operator.runtime.cache import group_index
-from fleet_operator.runtime.store import UNWATCHED_APPLY_SECONDS, Store
+from fleet_operator.clients.kube import KubeConflictError
+from fleet_operator.runtime.cache import Change, group_index
+from fleet_operator.runtime.store import LIVING_SECONDS, UNWATCHED_APPLY_SECONDS, Store
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
@@ -51,7 +54,7 @@ def test_object_that_somebody_changed_or_removed_is_applied_again() -> None:
         seen = store.get(CONFIG_MAP, ("ns", "child"))
         assert seen
         assert seen["data"] == {"a": "1"}
-        store.cache(CONFIG_MAP).remove(("ns", "child"), seen["metadata"]["uid"])
+        store.cache(CONFIG_MAP).remove(("ns", "child"), seen["metadata"]["uid"], kube.version)
         await store.apply(child("ConfigMap", a="1"))
         return sum(1 for verb, _, _ in kube.writes if verb == "apply")
 
@@ -71,13 +74,53 @@ def test_kind_that_is_not_watched_is_applied_again_now_and_then() -> None:
     assert run_virtual(main()) == [1, 1, 2]
 
 
-def test_child_of_a_deleted_namesake_is_not_known_to_be_ours() -> None:
+def test_child_of_a_deleted_namesake_is_not_in_place() -> None:
     async def main() -> None:
         _, store = make()
         await store.apply(child("ConfigMap", owner="u1"))
-        assert store.has_applied(child("ConfigMap", owner="u1"))
-        assert not store.has_applied(child("ConfigMap", owner="u2"))
+        assert store.in_place(child("ConfigMap", owner="u1"))
+        assert not store.in_place(child("ConfigMap", owner="u2"))
         store.forget("u1")
-        assert not store.has_applied(child("ConfigMap", owner="u1"))
+        assert not store.in_place(child("ConfigMap", owner="u1"))
+
+    run_virtual(main())
+
+
+def test_apply_over_an_object_never_makes_it_anew_and_never_changes_a_namesake() -> None:
+    """The cache still has an object whose deletion the watch has missed."""
+
+    async def main() -> None:
+        kube, store = make()
+        corrected: list[tuple[str, Change]] = []
+        store.corrected = lambda kind, body, change: corrected.append((body["metadata"]["name"], change))
+        await store.apply(child("ConfigMap", a="1"))
+        seen = store.get(CONFIG_MAP, ("ns", "child"))
+        del kube.objects["ConfigMap", "ns", "child"]
+        with pytest.raises(KubeConflictError):
+            await store.apply(child("ConfigMap", a="2"), over=seen)
+        assert kube.objects == {}
+        assert store.get(CONFIG_MAP, ("ns", "child")) is None
+        assert corrected == [("child", Change.GONE)]
+        await kube.apply(child("ConfigMap", a="theirs"))
+        with pytest.raises(KubeConflictError):
+            await store.apply(child("ConfigMap", a="2"), over=seen)
+        assert kube.objects["ConfigMap", "ns", "child"]["data"] == {"a": "theirs"}
+
+    run_virtual(main())
+
+
+def test_owner_is_read_live_once_for_all_children_that_are_made_together() -> None:
+    async def main() -> None:
+        kube, store = make()
+        owner = await kube.create(child("ConfigMap"))
+        store.learn(CONFIG_MAP, owner)
+        reads: list[str] = []
+        kube.before = lambda verb, kind, name: reads.append(verb)
+        assert [await store.is_living(owner) for _ in range(5)] == [True] * 5
+        assert reads == ["get"]
+        kube.objects.clear()
+        await asyncio.sleep(LIVING_SECONDS)
+        assert not await store.is_living(owner)
+        assert store.get(CONFIG_MAP, ("ns", "child")) is None
 
     run_virtual(main())

@@ -1,36 +1,40 @@
-"""One budget for status writes: routine news waits, urgent news does not, and routine makes room for it."""
+"""A budget of writes: those who wait come one after the other, and urgent news runs up a debt that they pay."""
 
 from __future__ import annotations
+
+import pytest
 
 from fleet_operator.runtime.token_bucket import TokenBucket
 
 
-def spend(bucket: TokenBucket, seconds: int) -> int:
-    return sum(1 for tick in range(seconds * 10) if bucket.wait(tick / 10) == 0.0)
+def test_those_who_wait_are_told_different_times_at_the_rate() -> None:
+    """Were all told the same time, a hundred would come back for each token."""
+    bucket = TokenBucket(rate=5.0, burst=10.0)
+    waits = [bucket.reserve(0.0) for _ in range(15)]
+    assert waits[:10] == [0.0] * 10
+    assert waits[10:] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
 
 
-def test_routine_writes_keep_to_the_rate_after_the_burst() -> None:
-    assert 10 + 5 * 59 <= spend(TokenBucket(rate=5.0, burst=10.0, debt_max=100.0), 60) <= 10 + 5 * 60
-
-
-def test_refusal_says_how_long_to_wait_and_takes_nothing() -> None:
-    bucket = TokenBucket(rate=2.0, burst=1.0, debt_max=10.0)
-    assert bucket.wait(0.0) == 0.0
-    assert bucket.wait(0.0) == 0.5
-    assert bucket.wait(0.0) == 0.5
-    assert bucket.wait(0.5) == 0.0
+def test_reserved_token_is_nobody_elses() -> None:
+    bucket = TokenBucket(rate=2.0, burst=1.0)
+    assert bucket.reserve(0.0) == 0.0
+    assert bucket.reserve(0.0) == 0.5
+    assert bucket.reserve(0.5) == 0.5
+    assert bucket.reserve(5.0) == 0.0
 
 
 def test_urgent_writes_go_at_once_and_routine_ones_pay_for_them() -> None:
     bucket = TokenBucket(rate=1.0, burst=1.0, debt_max=10.0)
     for _ in range(5):
         bucket.take_now(0.0)
-    assert bucket.wait(0.0) == 5.0
-    assert bucket.wait(5.0) == 0.0
+    assert bucket.reserve(0.0) == 5.0
+    assert bucket.reserve(6.0) == 0.0
 
 
-def test_debt_is_bounded() -> None:
+def test_debt_of_urgent_writes_is_bounded_and_takes_no_reservation_away() -> None:
     bucket = TokenBucket(rate=1.0, burst=1.0, debt_max=10.0)
     for _ in range(1000):
         bucket.take_now(0.0)
-    assert bucket.wait(0.0) == 11.0
+    assert bucket.reserve(0.0) == 11.0
+    bucket.take_now(0.0)
+    assert bucket.reserve(0.0) == 12.0

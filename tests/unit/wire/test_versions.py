@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from fleet_consumer.net import BrokerAddress
+from fleet_consumer.net.negotiation import VersionRange, pick_version
 from fleet_consumer.wire.api_versions import ApiVersionsRequest, ApiVersionsResponse, ApiVersionsResponseKey
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.failures import MalformedMessage, UnencodableMessage
@@ -13,7 +16,8 @@ from fleet_consumer.wire.find_coordinator import FindCoordinatorRequest
 from fleet_consumer.wire.headers import decode_request_header, decode_response_header, encode_request, encode_response
 from fleet_consumer.wire.heartbeat import HeartbeatRequest, HeartbeatResponse
 from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupResponse
-from fleet_consumer.wire.offset_commit import OffsetCommitRequest
+from fleet_consumer.wire.offset_commit import OffsetCommitRequest, OffsetCommitRequestTopic
+from fleet_consumer.wire.schema import ZERO_UUID
 
 
 def join_request(**changes: Any) -> JoinGroupRequest:
@@ -38,11 +42,11 @@ def test_batch_of_groups_cannot_be_looked_up_in_a_version_without_batches() -> N
         FindCoordinatorRequest(coordinator_keys=("a",)).encode(3)
 
 
-@pytest.mark.parametrize("version", [-1, 1, 10])
+@pytest.mark.parametrize("version", [-1, 1, 11])
 def test_version_that_we_do_not_speak_is_refused_both_ways(version: int) -> None:
-    with pytest.raises(UnencodableMessage, match="versions 2 to 9"):
+    with pytest.raises(UnencodableMessage, match="versions 2 to 10"):
         OffsetCommitRequest(group_id="g", member_id="", topics=()).encode(version)
-    with pytest.raises(MalformedMessage, match="versions 2 to 9"):
+    with pytest.raises(MalformedMessage, match="versions 2 to 10"):
         OffsetCommitRequest.decode(version, b"")
 
 
@@ -85,6 +89,37 @@ def test_headers_survive_the_way_through_both_encodings(version: int) -> None:
     response = HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
     answer = encode_response(response, version, 77)
     assert decode_response_header(answer, HeartbeatResponse, version) == (77, 5 if version == 4 else 4)
+
+
+def commit_of(*ids: UUID) -> OffsetCommitRequest:
+    topics = tuple(OffsetCommitRequestTopic(name="t", topic_id=each, partitions=()) for each in ids)
+    return OffsetCommitRequest(group_id="g", member_id="", topics=topics)
+
+
+@pytest.mark.parametrize(
+    ("ids", "highest", "version"),
+    [
+        ((UUID(int=1), UUID(int=2)), 10, 10),
+        ((UUID(int=1), UUID(int=2)), 11, 10),
+        ((UUID(int=1), UUID(int=2)), 9, 9),
+        ((UUID(int=1), ZERO_UUID), 10, 9),
+        ((ZERO_UUID,), 8, 8),
+    ],
+    ids=["by id", "a newer broker", "an older broker", "an unknown id", "an older broker, and an unknown id"],
+)
+def test_commit_goes_by_id_where_the_broker_takes_ids_and_all_are_known(
+    ids: tuple[UUID, ...], highest: int, version: int
+) -> None:
+    offered = {OffsetCommitRequest.API_KEY: VersionRange(2, highest)}
+    assert pick_version(commit_of(*ids), offered, BrokerAddress("b", 1)) == version
+
+
+def test_commit_reads_back_with_what_its_version_has_of_a_topic() -> None:
+    request = commit_of(UUID(int=7))
+    (by_id,) = OffsetCommitRequest.decode(10, request.encode(10)).topics
+    assert (by_id.name, by_id.topic_id) == ("", UUID(int=7))
+    (by_name,) = OffsetCommitRequest.decode(9, request.encode(9)).topics
+    assert (by_name.name, by_name.topic_id) == ("t", ZERO_UUID)
 
 
 def test_header_of_an_api_versions_answer_is_always_the_old_one() -> None:

@@ -10,15 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from confluent_kafka import Message
+
 from fleet_consumer.consumer import Consumer
+from fleet_consumer.fetch.fetched import fetched_records
 from fleet_consumer.fetch.producer import ProduceFailed
 from fleet_consumer.fetch.records import Records, Run
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.handlers import Outputs
-from fleet_consumer.positions import OutOfRangeReport
 from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.retry.policy import Policies
+from fleet_consumer.retry.reading import Reading
 from fleet_consumer.worker.breaker import BudgetBrake, FollowingBrake
+from fleet_consumer.worker.breaker_mark import Breakers
 from fleet_consumer.worker.concurrent import Concurrency, ConcurrentLoop
 from fleet_consumer.worker.crew import Crew
 from fleet_consumer.worker.intake import Everything
@@ -26,6 +31,7 @@ from fleet_consumer.worker.judge import Judge
 from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
 from fleet_consumer.worker.outbox import Outbox
 from fleet_consumer.worker.pauses import WRITES_HELD, Pauses
+from fleet_consumer.worker.readings import Readings
 from fleet_consumer.worker.retry_intake import RetryIntake
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Watch
@@ -50,6 +56,12 @@ class ScriptedConsumer:
         self.session = True
         self.closed = False
         self.commit_error: Exception | None = None
+        self.ask_error: Exception | None = None
+        # What is committed where nobody has committed yet; by default it is as if a worker had, for most tests are
+        # about what comes after the first commit.
+        self.untouched: Callable[[int], OffsetAndMetadata | None] = lambda at: OffsetAndMetadata(
+            at, -1, Reading().mark(at)
+        )
         self.held_commits: list[Callable[[], object]] | None = None
         self._clock = clock
         self._per_poll = per_poll
@@ -86,16 +98,31 @@ class ScriptedConsumer:
         for each, position in self._positions.items():
             values = self.logs[each][position : position + left] if each not in self._paused and self.session else []
             if values:
-                records = [
-                    self.record(Record(*each, position + i, 5, self.key(value), value, ()))
-                    for i, value in enumerate(values)
-                ]
+                records = fetched_records(
+                    each,
+                    [
+                        _message(self.record(Record(*each, position + i, 5, self.key(value), value, ())))
+                        for i, value in enumerate(values)
+                    ],
+                )
                 runs.append(Run(each, records))
                 self._positions[each] += len(values)
                 left -= len(values)
         if not runs:
             self._clock.now += timeout_s
         return Records(runs)
+
+    def committed(
+        self, partitions: Iterable[TopicPartition] | None, timeout_s: float = 60.0
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        if self.ask_error is not None:
+            raise self.ask_error
+        return {
+            each: OffsetAndMetadata(self.offsets[each], -1, self.marks[each])
+            if each in self.marks
+            else self.untouched(self.offsets.get(each, 0))
+            for each in (self.logs if partitions is None else partitions)
+        }
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
         if self.commit_error is not None:
@@ -138,6 +165,9 @@ class ScriptedConsumer:
     def out_of_range(self) -> OutOfRangeReport:
         return OutOfRangeReport(count=1, skipped=7)
 
+    def truncations(self) -> TruncationReport:
+        return TruncationReport(count=2, cut=9)
+
     def holds_session(self) -> bool:
         return self.session
 
@@ -148,6 +178,19 @@ class ScriptedConsumer:
         if self._positions:
             self.revoke(*list(self._positions))
         self.closed = True
+
+
+def _message(record: Record) -> Message:
+    return Message(
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        timestamp=(1, record.timestamp),
+        key=record.key,
+        value=record.value,
+        headers=list(record.headers),
+        leader_epoch=record.leader_epoch,
+    )
 
 
 class ScriptedHandle:
@@ -224,6 +267,7 @@ class Bench:
         concurrency: Concurrency | None = None,
         policies: Callable[[], Policies | None] = lambda: None,
         retry_group: str | None = None,
+        error_text: bool = True,
     ) -> None:
         self.clock = StillClock()
         self.consumer: Any = ScriptedConsumer(self.clock, logs, per_poll)
@@ -233,24 +277,26 @@ class Bench:
         self.watch = Watch()
         outbox = Outbox(self._make_producer)
         self.pauses = Pauses(self.consumer)
-        self.open_until = 0.0
+        self.breakers = Breakers()
         self.brake: Any = BudgetBrake(policies, self.clock)
         self.intake: Any = Everything()
         if retry_group is not None:
-            self.brake = FollowingBrake(policies, lambda: self.open_until, lambda wanted: None, self.clock)
+            self.brake = FollowingBrake(policies, lambda: self.breakers, lambda wanted: None, self.clock)
             self.intake = RetryIntake(
                 self.consumer, self.pauses, policies, group_id=retry_group, stats=self.stats, clock=self.clock
             )
+        readings = Readings(self.consumer, self.clock, bounded=retry_group is not None)
         self.judge = Judge(
             outbox=outbox,
             outputs=Outputs(outputs),
             failed_topic="_fleet.g.failed",
             group_id="g",
             policies=policies,
-            retell=self.intake.retell,
+            retell=readings.telling(self.intake.retell),
             brake=self.brake,
             stats=self.stats,
             clock=self.clock,
+            error_text=error_text,
         )
         self.writing = Writing(
             outbox=outbox,
@@ -265,6 +311,7 @@ class Bench:
             "judge": self.judge,
             "writing": self.writing,
             "intake": self.intake,
+            "readings": readings,
             "brake": self.brake,
             "pauses": self.pauses,
             "settings": LoopSettings(topics=("t",), commit_interval_s=5, drain_s=20),

@@ -47,8 +47,8 @@ def test_watch_outlives_what_nobody_has_thought_of(monkeypatch: pytest.MonkeyPat
     watch.start()
     try:
         watch.follow(True)
-        eventually(lambda: watch.open_until() > clock.wall(), timeout_s=30, what="the open breaker is seen")
+        eventually(lambda: watch.breakers().open_until > clock.wall(), timeout_s=30, what="the open breaker is seen")
     finally:
         watch.close()
     watch.follow(False)
-    assert watch.open_until() == 0.0
+    assert watch.breakers() == (0.0, 0.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import yaml
 
 from fleet_consumer.brokers import SaslSource, TlsFiles, TokenEndpoint
 from fleet_consumer.net import OAuthSettings
+from fleet_consumer.patterns import compile_pattern
 from fleet_consumer.section import SettingsInvalid
 from fleet_consumer.worker.config import HttpEndpoint, load_config, parse_config
 from fleet_consumer.worker.settings import CredentialsUnreadable, connection_settings, consumer_settings, identify
@@ -82,10 +82,10 @@ def test_bad_field_is_refused_by_its_path(path: str, value: Any, told: str) -> N
 
 def test_pattern_stands_in_place_of_topics() -> None:
     document = changed(worker_document(), "topicPattern", "^orders\\..*")
-    assert parse_config(changed(document, "topics", [])).topic_pattern == re.compile("^orders\\..*")
+    assert parse_config(changed(document, "topics", [])).topic_pattern == compile_pattern("^orders\\..*")
     with pytest.raises(SettingsInvalid, match="topicPattern: stands beside `topics`"):
         parse_config(document)
-    with pytest.raises(SettingsInvalid, match="topicPattern: '\\(' is no regular expression: missing"):
+    with pytest.raises(SettingsInvalid, match="topicPattern: '\\(' is no regular expression that can be used: missing"):
         parse_config(changed(worker_document(), "topicPattern", "("))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from fleet_consumer.handlers import Outputs, Performer
 from fleet_consumer.handlers.hand import IN_HAND
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Record
+from fleet_consumer.retry.failure import TimedOut
 from fleet_consumer.worker.crew import Crew, LoopCrew, ThreadCrew
 from tests.support.waiting import eventually
 
@@ -124,6 +126,47 @@ def test_cancelled_calls_end_without_a_result() -> None:
     crew.cancel()
     assert ended.is_set()
     assert (crew.hands(), piece.results) == ([], None)
+    crew.close()
+
+
+def test_job_ends_though_its_call_left_a_cancellation_behind_and_then_took_too_long() -> None:
+    async def handle(_: Record) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    crew = LoopCrew(performer(handle, timeout_s=0.05), 1, SystemClock())
+    crew.start()
+    piece = Piece(0)
+    crew.give(piece)
+    assert piece.ended.wait(30), "its lane would stand still for ever"
+    assert piece.results is not None
+    assert isinstance(piece.results[0].error, TimedOut)
+    crew.close()
+
+
+@pytest.mark.parametrize("make", [LoopCrew, ThreadCrew])
+def test_job_ends_though_performing_it_breaks(make: type[LoopCrew] | type[ThreadCrew]) -> None:
+    class Broken(Performer):
+        def perform(self, records: Sequence[Record]) -> list[Result]:
+            raise AssertionError("a bug of ours")
+
+        async def perform_async(self, records: Sequence[Record]) -> list[Result]:
+            raise AssertionError("a bug of ours")
+
+    broken = Broken(
+        lambda r: None, batch=False, decode_key=None, decode_value=None, outputs=Outputs(()), timeout_s=None
+    )
+    crew: Crew = make(broken, 1, SystemClock())
+    crew.start()
+    for piece in (Piece(0), Piece(1)):
+        crew.give(piece)
+        assert piece.ended.wait(30)
+        assert piece.results is not None
+        assert isinstance(piece.results[0].error, AssertionError)
     crew.close()
 
 

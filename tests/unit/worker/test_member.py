@@ -18,15 +18,17 @@ from fleet_consumer.worker.brake import BreakerPicture
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
 from fleet_consumer.worker.intake import WaitingHead
 from fleet_consumer.worker.member import (
+    FAILED_KINDS_MAX,
     RetryPicture,
     WorkerState,
     alive,
     member_document,
+    note_end,
     ready,
 )
 from fleet_consumer.worker.metrics import metrics_page
-from fleet_consumer.worker.session import Backoff, Session
-from fleet_consumer.worker.stats import RETRIED, Stats
+from fleet_consumer.worker.session import Backoff, Session, SessionBackoff
+from fleet_consumer.worker.stats import ERROR_CLASSES_MAX, OTHER_CLASSES, RETRIED, Stats
 from fleet_consumer.worker.watchdog import Hang
 from fleet_consumer.worker.writing import ACK_WAIT_S
 from tests.unit.worker.scripted import P0, P1, Bench
@@ -79,8 +81,10 @@ def test_member_tells_membership_and_offsets() -> None:
         "paused": [],
         "stuck": [],
         "error": None,
+        "ended": None,
         "breaker": None,
         "retry": None,
+        "failed": [],
     }
 
 
@@ -102,6 +106,17 @@ def test_member_and_metrics_tell_of_retries() -> None:
     for delay in ("5s", "5s", "30s"):
         stats.hopped(delay)
     stats.gave_up("exhausted")
+    for n in range(2 * ERROR_CLASSES_MAX):
+        stats.gave_up("fatal", f"shop.Made{n:03}")
+        stats.gave_up("fatal", "shop.Made000")
+    lived.state.failed = lambda: stats.error_classes
+    failed = member_document(lived.state)["failed"]
+    assert [(entry["reason"], entry["errorClass"], entry["records"]) for entry in failed[:3]] == [
+        ("fatal", "shop.Made000", 2 * ERROR_CLASSES_MAX + 1),
+        ("fatal", OTHER_CLASSES, ERROR_CLASSES_MAX + 1),
+        ("exhausted", "", 1),
+    ]
+    assert len(failed) == FAILED_KINDS_MAX
     for late in (0.005, 0.01, 0.2, 4000.0):
         stats.lateness.observe(late)
     page = metrics_page(stats, lived.state)().decode()
@@ -155,6 +170,46 @@ def test_worker_between_sessions_tells_why() -> None:
     assert ready(state) == (False, "FencedInstance: another member has joined")
 
 
+def test_member_tells_how_sessions_ended_while_the_next_one_is_tried() -> None:
+    """The next session clears the error at once, and would meet the same record: what ended the last stays told."""
+    lived = Lived()
+    record = Record("t", 1, 9, 0, None, None)
+    for now in (1_700_000_000.0, 1_700_000_002.0):
+        try:
+            [].pop()
+        except IndexError as error:
+            note_end(lived.state, error, record, now)
+    assert lived.state.error is not None
+    lived.state.error = None
+    document = member_document(lived.state)
+    assert document["error"] is None
+    ended, (stuck,) = document["ended"], document["stuck"]
+    message = ended.pop("message")
+    assert ended == {
+        "reason": "IndexError",
+        "since": "2023-11-14T22:13:20.000Z",
+        "at": "2023-11-14T22:13:22.000Z",
+        "sessions": 2,
+    }
+    assert message.startswith("pop from empty list (test_member.py:")
+    assert stuck == {
+        "topic": "t",
+        "partition": 1,
+        "offset": 9,
+        "reason": "SessionEnded",
+        "message": f"IndexError: {message}",
+        "since": "2023-11-14T22:13:20.000Z",
+    }
+
+
+def test_next_session_begins_within_seconds_and_a_fenced_member_waits_longer() -> None:
+    """Two members with one instance id fence each other each time they come back."""
+    backoff = SessionBackoff()
+    assert [backoff.after(KeyError("a bug"), 1) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    assert [backoff.after(FencedInstance("m"), 1) for _ in range(8)] == [5, 10, 20, 40, 80, 160, 300, 300]
+    assert backoff.after(KeyError("a bug"), 31) == 1
+
+
 @pytest.mark.parametrize(
     ("membership", "expected"),
     [
@@ -193,6 +248,8 @@ def test_metrics_count_records_by_result() -> None:
     assert 'fleet_consumer_committed_offset{partition="0",topic="t"} 2.0' in page
     assert "fleet_consumer_assigned_partitions 2.0" in page
     assert "fleet_consumer_skipped_offsets_total 7.0" in page
+    assert "fleet_consumer_truncations_total 2.0" in page
+    assert "fleet_consumer_cut_offsets_total 9.0" in page
 
 
 def test_backoff_doubles_to_its_limit_and_starts_afresh_after_a_long_life() -> None:

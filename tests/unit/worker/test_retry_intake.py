@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from fleet_consumer import naming
+from fleet_consumer.fetch.records import Gap, Records
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.headers import HeaderList
 from fleet_consumer.retry.policy import Policies
 from fleet_consumer.retry.suppression import REBUILD_RECORDS
+from fleet_consumer.worker import retry_intake
+from fleet_consumer.worker.breaker_mark import Breakers
 from fleet_consumer.worker.concurrent import Concurrency
 from fleet_consumer.worker.pauses import NOT_DUE
 from tests.unit.retry.policies import policies
@@ -37,6 +40,9 @@ def hop(origin_offset: int, attempt: int = 1) -> HeaderList:
     return [("trace", b"t"), *((name, str(value).encode()) for name, value in told.items())]
 
 
+PAUSE = {"maxFailurePercent": 50, "windowSeconds": 60, "minRecords": 100, "action": "Pause", "cooldownSeconds": 30}
+
+
 class Shop:
     """A retry worker's loop over one partition, whose records `lay(append time, headers)` puts there."""
 
@@ -49,6 +55,7 @@ class Shop:
         crew: ManualCrew | None = None,
         committed: int | None = None,
         found: Policies | None = None,
+        per_poll: int = 500,
     ) -> None:
         self.laid = list(laid)
         self.bench = Bench(
@@ -61,6 +68,7 @@ class Shop:
         )
         self.partition = partition
         self.consumer = self.bench.consumer
+        self.consumer._per_poll = per_poll
         self.consumer.wakeup = lambda: None
         self.consumer.record = self._told
         if committed is not None:
@@ -266,10 +274,10 @@ def test_worker_stands_still_while_a_main_workers_breaker_is_open() -> None:
 
     def handle(record: Record) -> None:
         if not healed:
-            shop.bench.open_until = 1_700_001_030.0
+            shop.bench.breakers = Breakers(open_until=1_700_001_030.0)
             raise ConnectionError("down")
 
-    shop = Shop(handle, [(0, hop(n)) for n in range(4)])
+    shop = Shop(handle, [(0, hop(n)) for n in range(4)], found=policies("5s", "5s", budget=PAUSE))
     shop.pass_time(10)
     assert shop.bench.producer.written == [], "no attempt is used up"
     assert shop.bench.stats.done == 0
@@ -288,11 +296,12 @@ def test_kept_rest_of_a_run_is_void_once_its_partition_is_sought_back() -> None:
         nonlocal opened
         if record.offset == 2 and not opened:
             opened = True
-            shop.bench.open_until = shop.bench.clock.wall() + 10
+            shop.bench.breakers = Breakers(open_until=shop.bench.clock.wall() + 10)
             raise ConnectionError("down")
         seen.append(record.offset)
 
-    shop = Shop(handle, [(START_MS + 100 * n, hop(n)) for n in range(12)])
+    found = policies("5s", "5s", budget=PAUSE)
+    shop = Shop(handle, [(START_MS + 100 * n, hop(n)) for n in range(12)], found=found)
     shop.pass_time(7)
     assert seen == [0, 1]
     assert shop.bench.intake.heads == ()
@@ -334,3 +343,58 @@ def test_partition_that_goes_and_comes_back_while_its_rest_is_kept_is_read_anew(
     assert seen == [0, 1, 2, 3]
     shop.bench.loop.close(1)
     assert (shop.consumer.offsets, shop.bench.stats.suppressed) == ({R0: 4}, 0)
+
+
+def test_record_that_is_kept_for_a_moment_survives_that_the_poll_passed_the_end_of_its_partition() -> None:
+    """The position is then behind the end, not behind the last record: that is no seek."""
+    seen: list[Record] = []
+    shop = Shop(seen.append, [(START_MS - 4_500, hop(0))])
+    poll, consumer = shop.consumer.poll, shop.consumer
+
+    def poll_past_the_end(timeout_s: float, *, max_records: int | None = None) -> Records:
+        records = poll(timeout_s, max_records=max_records)
+        if records:
+            consumer._positions[R0] += 1
+        return Records(records.runs, {R0: Gap(1, 2)} if records else {})
+
+    consumer.poll = poll_past_the_end
+    shop.bench.steps(2)
+    assert (seen, list(shop.bench.intake._kept)) == ([], [R0])
+    shop.pass_time(0.6)
+    assert [record.offset for record in seen] == [0]
+    shop.bench.loop.close(1)
+    assert consumer.offsets == {R0: 2}
+
+
+def test_history_of_large_records_is_read_from_so_near_that_its_bytes_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The records just before the commit are read; a copy of one of them is still found."""
+    monkeypatch.setattr(retry_intake, "REBUILD_BYTES", 40)
+    laid = [(START_MS - 9_000, hop(n)) for n in range(500)] + [(START_MS - 9_000, hop(n)) for n in (495, 500)]
+    seen: list[Record] = []
+    shop = Shop(seen.append, laid, committed=500, per_poll=20)
+    read: list[int] = []
+    told: Callable[[Record], Record] = shop.consumer.record
+
+    def note(record: Record) -> Record:
+        read.append(record.offset)
+        return told(record)
+
+    shop.consumer.record = note
+    shop.bench.steps(60)
+    assert [record.offset for record in seen] == [500]
+    assert len(read) <= 80
+    assert shop.bench.stats.suppressed == 1
+
+
+def test_only_so_many_bytes_are_kept_for_a_moment_and_the_rest_is_fetched_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retry_intake, "KEEP_BYTES_MAX", 3)
+    seen: list[Record] = []
+    shop = Shop(seen.append, [(START_MS - 4_500, hop(n)) for n in range(3)])
+    shop.bench.steps(2)
+    assert shop.bench.intake._kept == {}
+    shop.pass_time(0.6)
+    assert len(seen) == 3

@@ -22,6 +22,7 @@ from fleet_consumer.retry.policy import (
     ATTEMPTS_MAX,
     DELAYS_MAX,
     HTTP_STATUS,
+    RULES_MAX,
     VERSION,
     BudgetAction,
     HeaderProfile,
@@ -36,7 +37,6 @@ NAME_CHARACTERS_MAX: Final = 63
 SHORT_NAME: Final = "local"
 """The policy's name in records' headers where only delays were given."""
 
-RULES_MAX: Final = 50
 CLASS: Final = r"[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*"
 CLASS_CHARACTERS_MAX: Final = 253
 REGEX_CHARACTERS_MAX: Final = 512

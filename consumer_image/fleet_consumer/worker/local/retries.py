@@ -29,6 +29,7 @@ from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.process import run_worker
 from fleet_consumer.worker.role import Role
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S
+from fleet_consumer.worker.signals import end_before_work
 from fleet_consumer.worker.stats import Stats
 
 SETTINGS_FILE: Final = "worker.json"
@@ -197,8 +198,7 @@ class Lifeline:
 def main(arguments: list[str]) -> int:
     """The retry process; returns its exit code."""
     folder = Path(arguments[0])
-    # Until the worker listens to signals itself there is nothing to drain.
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGTERM, end_before_work)
     lifeline, report = Lifeline(sys.stdin.buffer), Report(folder)
     lifeline.hold()
     try:

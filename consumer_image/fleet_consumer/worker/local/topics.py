@@ -33,6 +33,8 @@ BROKER_DEFAULT: Final = -1
 
 RETENTION_SECONDS_MIN: Final = 7 * DAY_SECONDS
 RETENTION_FACTOR: Final = 3
+SEGMENT_MS_DEFAULT: Final = 7 * DAY_SECONDS * 1000
+"""Kafka's own `segment.ms`, with which a failed record may outlive its retention."""
 FAILED_RETENTION_SECONDS: Final = 30 * DAY_SECONDS
 HEADERS_BYTES_MAX: Final = 64 * 1024
 """What a hop may add to a record."""
@@ -45,6 +47,7 @@ RETENTION: Final = "retention.ms"
 BYTES: Final = "retention.bytes"
 UNLIMITED: Final = "-1"
 SIZE: Final = "max.message.bytes"
+SEGMENT: Final = "segment.ms"
 MANAGED_SETTINGS: Final = (CLEANUP, SIZE, TIMESTAMPS, RETENTION, BYTES)
 MADE: Final = frozenset({ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT})
 """Answers after which a topic is there, or will be: a broker that runs out of time goes on making it."""
@@ -84,6 +87,7 @@ def wanted_topics(
     *,
     partitions: int,
     source_max_message_bytes: int | None,
+    failed_segment_ms: int = SEGMENT_MS_DEFAULT,
 ) -> Iterator[WantedTopic]:
     """All topics that the group should have: one for each delay, redrive, failed; only the last without a policy.
 
@@ -102,7 +106,9 @@ def wanted_topics(
         least = max(RETENTION_SECONDS_MIN, RETENTION_FACTOR * policy.total_seconds)
         for delay in delays:
             yield topic(naming.retry_topic(group_id, delay), max(least, RETENTION_FACTOR * naming.parse_delay(delay)))
-        yield topic(naming.redrive_topic(group_id), FAILED_RETENTION_SECONDS)
+        # The ledger of what was put back outlives every failed record.
+        outlived = FAILED_RETENTION_SECONDS + failed_segment_ms // 1000 + DAY_SECONDS
+        yield topic(naming.redrive_topic(group_id), outlived)
     # Whatever got into a retry topic must be able to end here.
     yield topic(failed_topic, FAILED_RETENTION_SECONDS, hops=2)
 
@@ -146,6 +152,7 @@ class _Preparation:
                 delays,
                 partitions=max(sources.values(), default=1),
                 source_max_message_bytes=source_bytes,
+                failed_segment_ms=self._failed_segment_ms(),
             )
         )
         missing = self._missing(wanted)
@@ -180,6 +187,12 @@ class _Preparation:
         """The largest size limit of the sources, of those that may be read."""
         limits = [settings.get(SIZE, "") for settings in self._settings(sources, (SIZE,)).values()]
         return max((int(limit) for limit in limits if limit.isdigit()), default=None)
+
+    def _failed_segment_ms(self) -> int:
+        """The failed topic's `segment.ms`, and never less than the default: older segments may be of an older one."""
+        told = self._settings((self._config.failed_topic,), (SEGMENT,)).get(self._config.failed_topic, {})
+        segment_ms = told.get(SEGMENT, "")
+        return max(SEGMENT_MS_DEFAULT, int(segment_ms) if segment_ms.isdigit() else 0)
 
     def _settings(self, topics: Iterable[str], names: tuple[str, ...]) -> dict[str, dict[str, str]]:
         """The settings of these topics; those that may not be read are left out."""

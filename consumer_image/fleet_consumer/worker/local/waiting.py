@@ -25,7 +25,9 @@ class Waiting:
     """
 
     def __init__(self, connection: ConnectionSettings, group_id: str, flow: Mapping[str, int]) -> None:
-        self._settings = ConsumerSettings(connection=connection, group_id=retry_group(group_id))
+        self._settings = ConsumerSettings(
+            connection=connection, group_id=retry_group(group_id), retry_authentication=True
+        )
         self._partitions = [TopicPartition(topic, number) for topic, count in flow.items() for number in range(count)]
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="waiting-count", daemon=True)

@@ -13,6 +13,9 @@ from typing import Any, Final, Literal
 
 Status = Literal["True", "False", "Unknown"]
 
+REASON_CHARACTERS_MAX: Final = 128
+UNNAMED: Final = "Unnamed"
+"""Stands for a reason that somebody left empty."""
 MESSAGE_CHARACTERS_MAX: Final = 1024
 """Messages may carry foreign text; the API server allows 32 KiB, a screen does not."""
 
@@ -59,6 +62,7 @@ HANDLER_CONTAINER_NOT_FOUND: Final = "HandlerContainerNotFound"
 TOPIC_PATTERN_REFUSED: Final = "TopicPatternRefused"
 SECRET_NOT_FOUND: Final = "SecretNotFound"
 SECRET_NOT_LABELLED: Final = "SecretNotLabelled"
+SECRET_FORBIDDEN: Final = "SecretForbidden"
 SECRET_INCOMPLETE: Final = "SecretIncomplete"
 GROUP_ID_TAKEN: Final = "GroupIdTaken"
 REFUSED_BY_API_SERVER: Final = "RefusedByApiServer"
@@ -110,6 +114,7 @@ WAITING_FOR_GROUP: Final = "WaitingForGroup"
 WORKERS_FAILING: Final = "WorkersFailing"
 RETRY_WORKERS_FAILING: Final = "RetryWorkersFailing"
 WORKER_REPORTS_ERROR: Final = "WorkerReportsError"
+WORKERS_SILENT: Final = "WorkersSilent"
 FIXED_REPLICAS: Final = "FixedReplicas"
 WITHIN_BOUNDS: Final = "WithinBounds"
 MORE_WORKERS_THAN_PARTITIONS: Final = "MoreWorkersThanPartitions"
@@ -119,6 +124,7 @@ MORE_WORKERS_THAN_PARTITIONS: Final = "MoreWorkersThanPartitions"
 GROUP_NOT_FOUND: Final = "GroupNotFound"
 GROUP_DELETED: Final = "GroupDeleted"
 RETRY_NOT_CONFIGURED: Final = "RetryNotConfigured"
+GROUP_SUSPENDED: Final = "GroupSuspended"
 TOPICS_NOT_READY: Final = "TopicsNotReady"
 FILTER_REFUSED: Final = "FilterRefused"
 ANOTHER_REDRIVE_RUNS: Final = "AnotherRedriveRuns"
@@ -165,7 +171,7 @@ def merge_conditions(
             {
                 "type": condition.type,
                 "status": condition.status,
-                "reason": condition.reason,
+                "reason": condition.reason[:REASON_CHARACTERS_MAX] or UNNAMED,
                 "message": shorten(condition.message),
                 "observedGeneration": observed_generation,
                 "lastTransitionTime": old["lastTransitionTime"] if same else now_text,

@@ -22,6 +22,8 @@ CREDENTIALS_LABEL: Final = "consumerfleet.io/credentials"
 HANDLER_LABEL: Final = "consumerfleet.io/handler"
 
 INT32_MAX: Final = 2**31 - 1
+JSON_INTEGER_MAX: Final = 2**53 - 1
+"""The largest whole number that every reader of JSON keeps as it is."""
 
 ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
 TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[a-zA-Z0-9._-]+$")]

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from fleet_operator.api.v1alpha1.model import CustomResource, Model, ObjectReference
+from fleet_operator.api.v1alpha1.model import INT32_MAX, JSON_INTEGER_MAX, CustomResource, Model, ObjectReference
 
 NAME_CHARACTERS_MAX: Final = 40
 """What a Redrive's name may have, so that the names of its Job's pods stay within 63 characters."""
@@ -15,17 +15,24 @@ Phase = Literal["Pending", "Running", "Paused", "Succeeded", "Failed", "Cancelle
 FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
 """What a Redrive never leaves again."""
 
-FailureReason = Literal["exhausted", "fatal", "timeout", "undecodable", "breaker", "manual"]
+FailureReason = Literal["exhausted", "fatal", "timeout", "undecodable", "breaker", "poison", "manual"]
 
 
 class Filter(Model):
     """Which failed records to take; all that is said must hold. Times are RFC 3339, the end exclusive."""
 
-    reasons: Annotated[tuple[FailureReason, ...], Field(max_length=6)] = ()
+    reasons: Annotated[tuple[FailureReason, ...], Field(max_length=7)] = ()
     error_regex: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     key_regex: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     from_time: str | None = None
     to_time: str | None = None
+
+
+class Place(Model):
+    """Where one record lies in the failed topic."""
+
+    partition: Annotated[int, Field(ge=0, le=INT32_MAX)]
+    offset: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
 
 
 class Rate(Model):
@@ -39,6 +46,7 @@ class RedriveSpec(Model):
 
     group_ref: ObjectReference
     filter: Filter | None = None
+    records: Annotated[tuple[Place, ...], Field(min_length=1, max_length=1000)] | None = None
     rate: Rate | None = None
     max_records: Annotated[int, Field(ge=1, le=1_000_000_000_000)] | None = None
     max_redrives: Annotated[int, Field(ge=1, le=100)] = 3

@@ -1,0 +1,295 @@
+"""Single attempts at questions about partitions: committed offsets, offsets by time, ends of leader epochs.
+
+An attempt never waits for a partition that cannot be answered now: it says why, and has the answers of all others.
+Callers decide how often to try again, and what may begin meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from fleet_consumer.coordinator.flows import Ask, AskAll, DoubtCoordinator, Flow, Where
+from fleet_consumer.group import errors
+from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
+from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.group.metadata import topics_request
+from fleet_consumer.group.timing import SLOW_RETRY_S
+from fleet_consumer.net import AuthenticationFailed, NetError, TlsFailed, UnsupportedByBroker
+from fleet_consumer.record import TopicPartition
+from fleet_consumer.wire.errors import ErrorCode, describe
+from fleet_consumer.wire.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from fleet_consumer.wire.message import Request
+from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from fleet_consumer.wire.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+
+T = TypeVar("T")
+
+RETRY_S = 0.2
+"""The shortest wait before the same question is asked again; answers that help usually come after an election."""
+READ_COMMITTED = 1
+CONSUMER = -1
+
+
+class Start(NamedTuple):
+    """Where to begin reading: offset, the leader epoch it was committed with, and the record's time where that was
+    what was asked for (-1: unknown)."""
+
+    offset: int
+    leader_epoch: int = -1
+    timestamp: int = -1
+
+
+class EpochEnd(NamedTuple):
+    """The end of the largest epoch up to the one asked about; both -1 when the log knows no epoch so large.
+
+    `current` is the epoch of the leader that answered.
+    """
+
+    leader_epoch: int
+    offset: int
+    current: int
+
+
+@dataclass(slots=True)
+class Attempt(Generic[T]):
+    """The outcome of one attempt. Every partition asked about is in exactly one of the three.
+
+    `waiting` says why there is no answer yet; asking again after `patience_s` may help. What is in `refused` stays
+    refused until a person changes something, for example because the broker is too old for the question
+    (`unsupported`). `failure` is set where nobody answered at all.
+    """
+
+    found: dict[TopicPartition, T] = field(default_factory=dict)
+    waiting: dict[TopicPartition, str] = field(default_factory=dict)
+    refused: dict[TopicPartition, errors.ConsumerError] = field(default_factory=dict)
+    unsupported: set[TopicPartition] = field(default_factory=set)
+    failure: str = ""
+    patience_s: float = RETRY_S
+
+    def unanswered(self, partitions: Iterable[TopicPartition], cause: NetError) -> None:
+        """A request about these got no answer."""
+        parts = tuple(partitions)
+        if isinstance(cause, UnsupportedByBroker):
+            self.refused.update((part, errors.OffsetLookupFailed(f"{name(part)}: {cause}")) for part in parts)
+            self.unsupported.update(parts)
+            return
+        self.waiting.update(dict.fromkeys(parts, str(cause)))
+        if isinstance(cause, (AuthenticationFailed, TlsFailed)):
+            self.patience_s = SLOW_RETRY_S
+
+    def judge(self, api: Api, part: TopicPartition, code: int, result: T) -> None:
+        """Sort a partition's answer by its error code."""
+        rule = rule_for(api, code)
+        if rule.verdict is Verdict.OK:
+            self.found[part] = result
+        elif rule.verdict in (Verdict.REFUSED, Verdict.FATAL):
+            kind = rule.error or errors.OffsetLookupFailed
+            self.refused[part] = kind(f"{name(part)}: {api.value} was answered {describe(code)}; {rule.advice}")
+        else:
+            self.waiting[part] = f"{api.value} was answered {describe(code)}"
+
+    def settle(self, partitions: Iterable[TopicPartition]) -> None:
+        """Every one of these is accounted for: an answer may leave out what it was asked about."""
+        for part in partitions:
+            if not (part in self.found or part in self.waiting or part in self.refused):
+                self.waiting[part] = "the answer left it out"
+
+
+def name(partition: TopicPartition) -> str:
+    """A partition in messages."""
+    return f"partition {partition.topic}-{partition.partition}"
+
+
+def try_committed(
+    group_id: str, partitions: Iterable[TopicPartition] | None
+) -> Flow[Attempt[OffsetAndMetadata | None]]:
+    """The group's committed offsets, with None all of them; None where there is none.
+
+    Asks for stable ones: an open transaction may still change them (KIP-447). Raises GroupAuthorizationFailed.
+    """
+    wanted = None if partitions is None else tuple(partitions)
+    attempt: Attempt[OffsetAndMetadata | None] = Attempt()
+    (answer,) = yield AskAll((Ask(Where.COORDINATOR, _committed_request(group_id, wanted)),))
+    if isinstance(answer, NetError):
+        attempt.failure = str(answer)
+        attempt.unanswered(wanted or (), answer)
+        yield DoubtCoordinator()
+        return attempt
+    if _read_committed(group_id, answer, attempt):
+        yield DoubtCoordinator()
+    attempt.failure = attempt.failure or ("" if answer.groups else "the answer left the group out")
+    if attempt.failure:
+        attempt.waiting.update(dict.fromkeys(wanted or (), attempt.failure))
+    attempt.settle(wanted or ())
+    return attempt
+
+
+def _committed_request(group_id: str, partitions: tuple[TopicPartition, ...] | None) -> OffsetFetchRequest:
+    topics = None
+    if partitions is not None:
+        topics = tuple(
+            OffsetFetchRequestTopics(name=topic, partition_indexes=tuple(numbers))
+            for topic, numbers in by_topic(partitions).items()
+        )
+    return OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=group_id, topics=topics),), require_stable=True)
+
+
+def _read_committed(group_id: str, response: OffsetFetchResponse, attempt: Attempt[OffsetAndMetadata | None]) -> bool:
+    """Sort the offsets into `attempt`; whether the coordinator says that it is none."""
+    lost = False
+    for group in response.groups:
+        rule = rule_for(Api.OFFSET_FETCH, group.error_code)
+        lost |= rule.verdict is Verdict.COORDINATOR_LOST
+        if rule.verdict in (Verdict.FATAL, Verdict.REFUSED):
+            raise error_for(Api.OFFSET_FETCH, group.error_code, group_id, rule)
+        if rule.verdict is not Verdict.OK:
+            attempt.failure = f"OffsetFetch was answered {describe(group.error_code)}"
+            continue
+        for topic in group.topics:
+            for each in topic.partitions:
+                part = TopicPartition(topic.name, each.partition_index)
+                entry = OffsetAndMetadata(each.committed_offset, each.committed_leader_epoch, each.metadata or "")
+                attempt.judge(Api.OFFSET_FETCH, part, each.error_code, entry if entry.offset >= 0 else None)
+                lost |= rule_for(Api.OFFSET_FETCH, each.error_code).verdict is Verdict.COORDINATOR_LOST
+    return lost
+
+
+def try_offsets(times: Mapping[TopicPartition, int], *, read_committed: bool) -> Flow[Attempt[Start]]:
+    """The offset at each partition's time (`EARLIEST`, `LATEST` or milliseconds), from its leader.
+
+    For a time in milliseconds it is the first record that is not older, or -1 where there is none.
+    """
+
+    def request(epochs: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
+        return ListOffsetsRequest(
+            replica_id=CONSUMER,
+            isolation_level=READ_COMMITTED if read_committed else 0,
+            topics=tuple(
+                ListOffsetsTopic(
+                    name=topic,
+                    partitions=tuple(
+                        ListOffsetsPartition(
+                            partition_index=number,
+                            current_leader_epoch=epochs[TopicPartition(topic, number)],
+                            timestamp=times[TopicPartition(topic, number)],
+                        )
+                        for number in numbers
+                    ),
+                )
+                for topic, numbers in by_topic(epochs).items()
+            ),
+        )
+
+    def read(response: Any, attempt: Attempt[Start]) -> None:
+        for topic in response.topics:
+            for each in topic.partitions:
+                part = TopicPartition(topic.name, each.partition_index)
+                start = Start(each.offset, each.leader_epoch, each.timestamp)
+                attempt.judge(Api.LIST_OFFSETS, part, each.error_code, start)
+
+    return (yield from _ask_leaders(tuple(times), request, read))
+
+
+def try_epoch_ends(epochs: Mapping[TopicPartition, int]) -> Flow[Attempt[EpochEnd]]:
+    """Where each partition's leader epoch ends in its leader's log (KIP-320)."""
+    leaders: dict[TopicPartition, int] = {}
+
+    def request(current: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
+        leaders.update(current)
+        return OffsetForLeaderEpochRequest(
+            replica_id=CONSUMER,
+            topics=tuple(
+                OffsetForLeaderTopic(
+                    topic=topic,
+                    partitions=tuple(
+                        OffsetForLeaderPartition(
+                            partition=number,
+                            current_leader_epoch=current[TopicPartition(topic, number)],
+                            leader_epoch=epochs[TopicPartition(topic, number)],
+                        )
+                        for number in numbers
+                    ),
+                )
+                for topic, numbers in by_topic(current).items()
+            ),
+        )
+
+    def read(response: Any, attempt: Attempt[EpochEnd]) -> None:
+        for topic in response.topics:
+            for each in topic.partitions:
+                part = TopicPartition(topic.topic, each.partition)
+                end = EpochEnd(each.leader_epoch, each.end_offset, leaders.get(part, -1))
+                attempt.judge(Api.OFFSET_FOR_LEADER_EPOCH, part, each.error_code, end)
+
+    return (yield from _ask_leaders(tuple(epochs), request, read))
+
+
+def _ask_leaders(
+    partitions: tuple[TopicPartition, ...],
+    request: Callable[[Mapping[TopicPartition, int]], Request[Any]],
+    read: Callable[[Any, Attempt[T]], None],
+) -> Flow[Attempt[T]]:
+    """Find the partitions' leaders and ask each about its own. `request` gets the leader epochs that go along: a
+    broker that leads no longer, or does not know yet that it does, must not answer."""
+    attempt: Attempt[T] = Attempt()
+    (metadata,) = yield AskAll((Ask(Where.ANY, topics_request(part.topic for part in partitions)),))
+    if isinstance(metadata, NetError):
+        attempt.failure = str(metadata)
+        attempt.unanswered(partitions, metadata)
+        return attempt
+    asks: dict[int, dict[TopicPartition, int]] = {}
+    for part, (leader, epoch) in _leaders(metadata, partitions, attempt).items():
+        asks.setdefault(leader, {})[part] = epoch
+    if asks:
+        answers = yield AskAll(tuple(Ask(node, request(epochs)) for node, epochs in asks.items()))
+        for epochs, answer in zip(asks.values(), answers, strict=True):
+            if isinstance(answer, NetError):
+                attempt.unanswered(epochs, answer)
+            else:
+                read(answer, attempt)
+    attempt.settle(partitions)
+    return attempt
+
+
+def _leaders(
+    metadata: MetadataResponse, partitions: Iterable[TopicPartition], attempt: Attempt[T]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Leader and leader epoch of those partitions that have one; why the others have none goes into `attempt`."""
+    brokers = {broker.node_id for broker in metadata.brokers}
+    codes = {topic.name: topic.error_code for topic in metadata.topics}
+    known = {(topic.name, each.partition_index): each for topic in metadata.topics for each in topic.partitions}
+    leaders = {}
+    for part in partitions:
+        code, found = codes.get(part.topic, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), known.get(part)
+        if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            advice = "allow the principal Describe on it"
+            attempt.refused[part] = errors.TopicAuthorizationFailed(f"topic {part.topic}: {advice}")
+        elif found is None:
+            attempt.waiting[part] = f"Metadata was answered {describe(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}"
+        elif found.leader_id < 0:
+            attempt.waiting[part] = f"it has no leader: {describe(found.error_code or ErrorCode.LEADER_NOT_AVAILABLE)}"
+        elif found.leader_id not in brokers:
+            attempt.waiting[part] = f"its leader, broker {found.leader_id}, is not among the cluster's brokers"
+        else:
+            leaders[part] = (found.leader_id, found.leader_epoch)
+    return leaders
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers by topic."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
+    return topics

@@ -1,0 +1,52 @@
+"""Topics as users may see them: their partitions, and the brokers that lead or hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponseTopic
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker; without an address (`host` empty, `port` -1) while it is away."""
+
+    id: int
+    host: str = ""
+    port: int = -1
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition; `leader` is None while none is elected."""
+
+    topic: str
+    partition: int
+    leader: Node | None
+    replicas: tuple[Node, ...]
+    in_sync_replicas: tuple[Node, ...]
+    offline_replicas: tuple[Node, ...]
+
+
+def partition_infos(response: MetadataResponse) -> dict[str, tuple[PartitionInfo, ...]]:
+    """The partitions of every topic in an answer that has any, by number."""
+    nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
+    return {topic.name or "": _partitions(topic, nodes) for topic in response.topics if topic.partitions}
+
+
+def _partitions(topic: MetadataResponseTopic, nodes: dict[int, Node]) -> tuple[PartitionInfo, ...]:
+    def named(ids: tuple[int, ...]) -> tuple[Node, ...]:
+        return tuple(nodes.get(node) or Node(node) for node in ids)
+
+    return tuple(
+        PartitionInfo(
+            topic.name or "",
+            part.partition_index,
+            named((part.leader_id,))[0] if part.leader_id >= 0 else None,
+            named(part.replica_nodes),
+            named(part.isr_nodes),
+            named(part.offline_replicas),
+        )
+        for part in sorted(topic.partitions, key=lambda part: part.partition_index)
+    )

@@ -1,0 +1,38 @@
+"""The end of a child process that a handler forked and that comes back to the worker's code.
+
+Such a child has a copy of everything and none of the worker's threads. Going on it would be a second worker that
+handles the records in hand again, and holds the sockets of the first.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+STDERR = 2
+
+
+def end_forked_child(parent: int, error: BaseException | None = None) -> None:
+    """Return in the process `parent`. Any other is a child of it: end it with the exit code that `error` asks for.
+
+    Nothing is committed, written or closed on the way, and no buffer is flushed: all of that is the parent's.
+    """
+    if os.getpid() == parent:
+        return
+    code, words = _ending(error)
+    try:
+        # Not by sys.stderr: another thread of the parent may have held its lock when the child was made.
+        os.write(STDERR, words.encode(errors="replace"))
+    finally:
+        os._exit(code)
+
+
+def _ending(error: BaseException | None) -> tuple[int, str]:
+    """Exit code and last words, as Python has them for a program that ends so."""
+    if error is None:
+        return 0, ""
+    if not isinstance(error, SystemExit):
+        return 1, "".join(traceback.format_exception(error))
+    if error.code is None:
+        return 0, ""
+    return (error.code & 0xFF, "") if isinstance(error.code, int) else (1, f"{error.code}\n")

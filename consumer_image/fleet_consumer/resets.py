@@ -1,0 +1,83 @@
+"""Reports of positions that their log no longer had: what was skipped, and what the cluster lost."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from fleet_consumer.record import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """A position that its broker did not have, and where reading went on instead.
+
+    `skipped` is how many offsets lie between, never to be read: records that were deleted before anybody read them.
+    """
+
+    partition: TopicPartition
+    position: int
+    start: int
+
+    @property
+    def skipped(self) -> int:
+        """The number of offsets from `position` up to and without `start`."""
+        return max(0, self.start - self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRangeReport:
+    """All of a consumer's OFFSET_OUT_OF_RANGE: how many, how many offsets were skipped in all, and the last one."""
+
+    count: int = 0
+    skipped: int = 0
+    last: OffsetReset | None = None
+
+    def plus(self, reset: OffsetReset) -> OutOfRangeReport:
+        """With one more, which is logged."""
+        logger.warning(
+            "partition %s-%d: reading goes on at %d; %d offsets were skipped, %d up to and without %d",
+            *(*reset.partition, reset.start, reset.skipped, reset.position, max(reset.position, reset.start)),
+        )
+        return OutOfRangeReport(self.count + 1, self.skipped + reset.skipped, reset)
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """A position that was reached by reading records which the log no longer has, and where reading went on.
+
+    An unclean election cut the log at `start`. Where the topic was `remade`, deleted and created again, the log is
+    another one, and reading went on at its beginning.
+    """
+
+    partition: TopicPartition
+    position: int
+    start: int
+    remade: bool = False
+
+    @property
+    def cut(self) -> int:
+        """The number of offsets that were read and are no more, or are other records now; 0 for a remade topic."""
+        return 0 if self.remade else max(0, self.position - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class TruncationReport:
+    """All truncations that a consumer met: how many, how many of them were remade topics, how many offsets were cut in
+    all, and the last one."""
+
+    count: int = 0
+    remade: int = 0
+    cut: int = 0
+    last: Truncation | None = None
+
+    def plus(self, truncation: Truncation) -> TruncationReport:
+        """With one more, which is logged."""
+        what = "the topic was deleted and made again" if truncation.remade else f"{truncation.cut} offsets were cut"
+        logger.warning(
+            "partition %s-%d: %s while the position was %d; reading goes on at %d",
+            *(*truncation.partition, what, truncation.position, truncation.start),
+        )
+        return TruncationReport(self.count + 1, self.remade + truncation.remade, self.cut + truncation.cut, truncation)

@@ -1,0 +1,67 @@
+"""The reading that a record belongs to: one pass over its partition, which only an offset reset ends.
+
+A worker that takes up a partition repeats what its predecessor did after its last commit. The hops of both are copies
+of each other. After an offset reset the same records fail again, and those hops are new: nobody else retries them. What
+tells the two apart is the commit at which the partition is taken up. Every commit of a worker carries a mark in its
+metadata; tools that reset offsets write none, and a group whose offsets were deleted has no commit at all. So a commit
+without our mark begins a reading with an id of its own, and the id travels in the mark from owner to owner.
+
+The mark names the offset that it stands beside, for a tool that moves an offset and keeps its metadata. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from fleet_consumer.group.membership import OffsetAndMetadata
+
+_MARK: Final = re.compile(r"fleet-reading=([0-9]{1,19})(?:;id=([0-9a-f]{16})(?:;until=([0-9]{1,19}))?)?")
+READING_ID: Final = re.compile(rb"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of a partition. Without an id nothing of it was ever read before.
+
+    `until` is the end that the partition had when the reading began: records from there on are read for the first time,
+    and belong to no reading. None: all records belong to it.
+    """
+
+    id: str | None = None
+    until: int | None = None
+
+    def at(self, offset: int) -> str | None:
+        """The id for the record at `offset`."""
+        return self.id if self.until is None or offset < self.until else None
+
+    def mark(self, offset: int) -> str:
+        """The mark in the metadata of a commit of `offset`."""
+        known = self.at(offset)
+        if known is None:
+            return f"fleet-reading={offset}"
+        return f"fleet-reading={offset};id={known}" + ("" if self.until is None else f";until={self.until}")
+
+
+def continued(committed: OffsetAndMetadata | None) -> Reading | None:
+    """The reading that a commit belongs to; None where a new one begins.
+
+    Metadata may be anybody's: what is not exactly a mark of ours for this offset is none.
+    """
+    if committed is None:
+        return None
+    for field in committed.metadata.split(" "):
+        found = _MARK.fullmatch(field)
+        if found is not None and int(found[1]) == committed.offset:
+            return Reading(found[2], None if found[3] is None else int(found[3]))
+    return None
+
+
+def carried_on(earlier: str | None, now: str | None) -> str | None:
+    """The reading of a record's next hop: `earlier` stands in the record's headers, `now` is that of the partition
+    in which it was read. A retry topic that is read again makes new hops of what it holds, too."""
+    if now is None or earlier is None:
+        return earlier if now is None else now
+    return hashlib.blake2b(f"{earlier} {now}".encode(), digest_size=8).hexdigest()

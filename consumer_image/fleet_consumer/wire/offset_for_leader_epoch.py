@@ -1,0 +1,69 @@
+"""OffsetForLeaderEpoch (key 23): where a leader epoch ends in a partition's log (KIP-320).
+
+A reader that was at an offset beyond the end of its epoch has read records that are no longer in the log.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import array, int16, int32, int64, string, structure
+
+
+@structure
+class EpochEndOffset:
+    """The largest epoch up to the one asked about, and its end; both -1 when the log knows no epoch so large."""
+
+    error_code: int = int16()
+    partition: int = int32()
+    leader_epoch: int = int32(default=-1)
+    end_offset: int = int64(default=-1)
+
+
+@structure
+class OffsetForLeaderTopicResult:
+    """One topic's results."""
+
+    topic: str = string()
+    partitions: tuple[EpochEndOffset, ...] = array(EpochEndOffset)
+
+
+@structure
+class OffsetForLeaderEpochResponse(Response):
+    """Every partition has its own result."""
+
+    API_KEY: ClassVar[int] = 23
+    MIN_VERSION: ClassVar[int] = 2
+    MAX_VERSION: ClassVar[int] = 4
+    FLEXIBLE_FROM: ClassVar[int | None] = 4
+
+    throttle_time_ms: int = int32(default=0, ignorable=True)
+    topics: tuple[OffsetForLeaderTopicResult, ...] = array(OffsetForLeaderTopicResult)
+
+
+@structure
+class OffsetForLeaderPartition:
+    """`leader_epoch` is asked about; `current_leader_epoch`, when not -1, must be the leader's own, or it refuses."""
+
+    partition: int = int32()
+    current_leader_epoch: int = int32(default=-1, ignorable=True)
+    leader_epoch: int = int32()
+
+
+@structure
+class OffsetForLeaderTopic:
+    """One topic asked for."""
+
+    topic: str = string()
+    partitions: tuple[OffsetForLeaderPartition, ...] = array(OffsetForLeaderPartition)
+
+
+@structure
+class OffsetForLeaderEpochRequest(Request[OffsetForLeaderEpochResponse]):
+    """`replica_id` -1 marks a consumer."""
+
+    RESPONSE: ClassVar[type[Response]] = OffsetForLeaderEpochResponse
+
+    replica_id: int = int32(since=3, default=-2, ignorable=True)
+    topics: tuple[OffsetForLeaderTopic, ...] = array(OffsetForLeaderTopic)

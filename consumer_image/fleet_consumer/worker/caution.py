@@ -1,0 +1,157 @@
+"""How carefully a partition is handled after its last owner died, and what its commits say about that. Pure.
+
+A record that kills its process leaves nothing behind but the last commit, so what could have killed is told there
+beforehand, in the metadata: `fleet-hand=open` while a partition is handled as always. Who gives it back in order
+takes that away. Whoever finds it knows that the one before died, but not at which record: any from the committed offset
+on may have been in hand. From there on it is careful: it commits before it hands out, and says how many records it has
+in hand, at first one (`fleet-hand=1`), with nothing else of the worker in hand beside them. So the next death names its
+suspects. A record that was alone in hand at a death, or the first of those that may have been, counts it
+(`deaths=1`); the third ends its life here. `fleet-hand=none` says that a careful owner had nothing in hand: its death
+says nothing about this partition.
+
+Any progress clears the count, for then another record is the first. Care ends when everything that the dead owner can
+have read is behind, or when more time was spent with care than an owner can work between two commits: should the record
+lie even further on, the next death finds a commit that lies further on, too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from fleet_consumer.retry.failure import Poison
+
+DEATHS_MAX: Final = 3
+"""So many deaths at one record, with no progress in between, and it goes its policy's way."""
+
+PART_S: Final = 0.5
+"""Records are taken twice as many each time, as long as all of them together take less: else commits would take longer
+than handlers."""
+COUNT_MAX: Final = 256
+
+CAREFUL_LEAST_S: Final = 5.0
+"""Longer than twice the commit interval, for commits that came late."""
+
+_NOTE: Final = re.compile(
+    r"fleet-hand=(open|none|[1-9][0-9]{0,6})(?:;deaths=([0-9]{1,3}))?(?:;named=([0-9]{1,7}))?(?:;by=([0-9a-f]{1,16}))?"
+)
+_NAMED: Final[dict[str, int | None]] = {"open": None, "none": 0}
+
+
+def poison(deaths: int) -> Poison:
+    """What becomes of a record in place of one more call."""
+    return Poison(f"{deaths} processes died with this record in hand; it is not handed out any more")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a commit says of hands. `count` records from its offset on were in them, None: any number may have been.
+
+    So many as `named` were in hand at an earlier death, and have not been alone in hand since. `by` is the process that
+    says so: one that finds its own note has lost the partition meanwhile, and not died.
+    """
+
+    count: int | None
+    deaths: int = 0
+    by: str = ""
+    named: int = 0
+
+    @property
+    def text(self) -> str:
+        count = "open" if self.count is None else "none" if not self.count else str(self.count)
+        deaths = f";deaths={self.deaths}" if self.deaths else ""
+        named = f";named={self.named}" if self.named > 1 else ""
+        return f"fleet-hand={count}{deaths}{named}" + (f";by={self.by}" if self.by else "")
+
+
+def read_note(metadata: str) -> Note | None:
+    """The note among a commit's metadata. Metadata is anybody's who may commit, so it is read strictly."""
+    for part in metadata.split(" "):
+        found = _NOTE.fullmatch(part)
+        if found is not None:
+            deaths = int(found[2] or 0)
+            return Note(
+                _NAMED[found[1]] if found[1] in _NAMED else int(found[1]), deaths, found[4] or "", int(found[3] or 0)
+            )
+    return None
+
+
+class Caution:
+    """One partition during one assignment. `found` is the note of the commit at which it begins, None: a clean one.
+
+    `by` is the process that takes the partition now. `at_once` is how many records may be in hand at once where there
+    is no need for care. `end` is the offset behind the last record that the one before can have read, None where
+    nobody tells.
+    """
+
+    def __init__(
+        self,
+        found: Note | None,
+        start: int,
+        *,
+        by: str = "",
+        end: int | None = None,
+        at_once: int = 1,
+        careful_s: float = 0.0,
+    ) -> None:
+        ours = found is not None and found.by == by
+        nobody = end is not None and start >= end  # has had a record from here on: there was none
+        self.careful = found is not None and not nobody and not (ours and found.count is None)
+        self._by = by
+        self._head = start
+        self._end = end
+        self._careful_s = max(CAREFUL_LEAST_S, careful_s)
+        self._at_once = at_once
+        self._spent_s = 0.0
+        self._handled = 0
+        self._count = 1
+        self.deaths = 0
+        # So many records go alone: a death has named them.
+        self._alone = 1
+        if found is not None and self.careful:
+            self.deaths = found.deaths + (found.count != 0 and not ours)
+            self._alone = max(1, found.named, found.count or 0)
+        self._settle()
+
+    @property
+    def condemned(self) -> bool:
+        """Whether the record that comes next is not to be handed out any more."""
+        return self.careful and self.deaths >= DEATHS_MAX
+
+    @property
+    def waiting(self) -> str:
+        """What commits say while nothing is in hand, or no care is taken."""
+        return Note(0, self.deaths, self._by, self._alone).text if self.careful else Note(None, by=self._by).text
+
+    @property
+    def released(self) -> str:
+        """What the last commit of this assignment says."""
+        return Note(0, self.deaths, self._by, self._alone).text if self.careful else ""
+
+    def take(self, available: int) -> tuple[int, str]:
+        """How many of the records that come next may be in hand now, and what the commit before says."""
+        count = 1 if self.deaths or self._alone > 0 else min(self._count, available)
+        return count, Note(count, self.deaths, self._by, self._alone).text
+
+    def came_back(self, position: int, count: int, seconds: float) -> bool:
+        """So many records have come out of their hands; `position` is the next offset. Whether care goes on."""
+        self._spent_s += seconds
+        self._handled += count
+        self._alone -= count
+        if position > self._head:
+            self._head, self.deaths = position, 0
+        lasting = int(PART_S * count / seconds) if seconds > 0 else COUNT_MAX
+        # Handlers that wait would take so many times as long one after the other as they took side by side.
+        least = max(1, self._at_once // 8)
+        self._count = max(least, min(self._count * 2, COUNT_MAX, lasting))
+        self._settle()
+        return self.careful
+
+    def _settle(self) -> None:
+        if not self.careful or self.deaths:
+            return
+        behind = self._end is not None and self._head >= self._end
+        enough = self._spent_s >= self._careful_s and self._handled >= 2 * self._at_once
+        if behind or (enough and self._alone <= 0):
+            self.careful = False

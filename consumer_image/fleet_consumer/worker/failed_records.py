@@ -1,0 +1,257 @@
+"""Failed records as people and programs look at them: their story, their error, filters, counts. No I/O, no clock.
+
+Whatever is shown was written by others, damaged or hostile: nothing of it is believed beyond `retry.headers`, nothing
+reaches a terminal unescaped, and counts keep a bounded number of names.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from fleet_consumer.record import Headers, Record
+from fleet_consumer.retry.headers import (
+    ERROR_CLASS,
+    ERROR_CODE,
+    ERROR_MESSAGE,
+    HEADER_PREFIX,
+    REASON,
+    Story,
+    last_values,
+    read,
+)
+
+NAMES_MAX: Final = 1_000
+"""Different groups that counts keep apart; whoever writes into the topic decides about the names."""
+OTHERS: Final = "(others)"
+NONE: Final = "-"
+LINE_CHARACTERS_MAX: Final = 160
+"""How much of a message is shown on a line."""
+HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRecord:
+    """One record of a failed topic, with its story as far as its headers can be believed."""
+
+    record: Record
+    story: Story
+
+    @classmethod
+    def of(cls, record: Record, now_ms: int) -> FailedRecord:
+        """Read a record's headers; never raises."""
+        return cls(record, read(record, now_ms=now_ms))
+
+    @property
+    def place(self) -> str:
+        """Where it lies in the failed topic, as `show` takes it."""
+        return f"{self.record.partition}:{self.record.offset}"
+
+    @property
+    def origin(self) -> str | None:
+        """Where it was before it failed; None where its headers do not tell."""
+        origin, record = self.story.origin, self.record
+        # What `retry.headers` falls back to when they cannot be believed.
+        if (origin.topic, origin.partition, origin.offset) == (record.topic, record.partition, record.offset):
+            return None
+        return f"{origin.topic}:{origin.partition}:{origin.offset}"
+
+    @property
+    def reason(self) -> str:
+        """Why it was given up."""
+        return self._told(REASON)
+
+    @property
+    def error_class(self) -> str:
+        """The error's class."""
+        return self._told(ERROR_CLASS)
+
+    @property
+    def message(self) -> str:
+        """The error's text."""
+        return self._told(ERROR_MESSAGE)
+
+    def _told(self, name: str) -> str:
+        value = last_values(self.record.headers).get(name)
+        return NONE if value is None else value.decode("utf-8", "replace")
+
+    def summary(self) -> dict[str, Any]:
+        """What `list --json` prints of it."""
+        told = last_values(self.record.headers)
+        return {
+            "partition": self.record.partition,
+            "offset": self.record.offset,
+            "timestamp": self.record.timestamp,
+            "origin": self.origin,
+            "reason": _text(told.get(REASON)),
+            "errorClass": _text(told.get(ERROR_CLASS)),
+            "errorCode": _text(told.get(ERROR_CODE)),
+            "errorMessage": _text(told.get(ERROR_MESSAGE)),
+            "attempt": self.story.attempt,
+            "firstFailedAt": self.story.first_failed_at,
+            "redriveCount": self.story.redrive_count,
+            "damagedHeaders": self.story.damaged,
+        }
+
+    def whole(self) -> dict[str, Any]:
+        """What `show --json` prints of it: all of the record."""
+        return {
+            **self.summary(),
+            "topic": self.record.topic,
+            "key": _readable(self.record.key),
+            "value": _readable(self.record.value),
+            "headers": [{"name": name, **(_readable(value) or {"text": None})} for name, value in self.record.headers],
+        }
+
+    def line(self) -> str:
+        """One line of `list`."""
+        fields = (self.place, instant(self.record.timestamp), self.origin or NONE, self.reason, self.error_class)
+        message = self.message
+        shown = message if len(message) <= LINE_CHARACTERS_MAX else message[:LINE_CHARACTERS_MAX] + "…"
+        damaged = "  (damaged headers)" if self.story.damaged else ""
+        return "  ".join(escaped(field) for field in (*fields, shown)) + damaged
+
+    def page(self) -> Iterator[str]:
+        """The lines of `show`: coordinates, our headers, the application's, key and value."""
+        yield f"record    {escaped(self.record.topic)} {self.place}"
+        yield f"time      {instant(self.record.timestamp)}"
+        yield f"origin    {escaped(self.origin or NONE)}"
+        if self.story.damaged:
+            yield "damaged   some kr- headers are missing or cannot be used as they stand"
+        ours = [(name, value) for name, value in self.record.headers if name.startswith(HEADER_PREFIX)]
+        others = [(name, value) for name, value in self.record.headers if not name.startswith(HEADER_PREFIX)]
+        for title, headers in (("failure", ours), ("headers", others)):
+            if headers:
+                yield title
+                yield from _header_lines(headers)
+        for title, value in (("key", self.record.key), ("value", self.record.value)):
+            yield f"{title:<9} {NONE if value is None else f'{len(value)} bytes'}"
+            if value:
+                yield from _indented(_printable(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which failed records are looked at; empty and None take all. `to_ms` is exclusive."""
+
+    reasons: frozenset[str] = frozenset()
+    error_classes: tuple[str, ...] = ()
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+    def takes(self, failed: FailedRecord) -> bool:
+        """Whether a record is wanted. A class is named in full, or by what follows the last dot."""
+        at = failed.record.timestamp
+        if (self.from_ms is not None and at < self.from_ms) or (self.to_ms is not None and at >= self.to_ms):
+            return False
+        if self.reasons and failed.reason not in self.reasons:
+            return False
+        told = failed.error_class
+        return not self.error_classes or any(told == name or told.endswith(f".{name}") for name in self.error_classes)
+
+
+GROUPINGS: Final[Mapping[str, Callable[[FailedRecord], str]]] = {
+    "reason": lambda failed: failed.reason,
+    "class": lambda failed: failed.error_class,
+    "hour": lambda failed: instant(failed.record.timestamp // HOUR_MS * HOUR_MS),
+}
+"""What `count --by` may name."""
+
+
+class Counts:
+    """How many records there are of each combination of `by`."""
+
+    def __init__(self, by: tuple[str, ...]) -> None:
+        self._by = by
+        self._counts: Counter[tuple[str, ...]] = Counter()
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self._counts.total()
+
+    def add(self, failed: FailedRecord) -> None:
+        """Count one record; one of a new combination is counted among the others when there are too many."""
+        names = tuple(GROUPINGS[name](failed)[:LINE_CHARACTERS_MAX] for name in self._by)
+        if names not in self._counts and len(self._counts) >= NAMES_MAX:
+            names = (OTHERS,) * len(self._by)
+        self._counts[names] += 1
+
+    def rows(self) -> Iterator[tuple[tuple[str, ...], int]]:
+        """The largest first; by hour in order of time."""
+        order = sorted(self._counts.items(), key=lambda row: (-row[1], row[0]))
+        if "hour" in self._by:
+            at = self._by.index("hour")
+            order.sort(key=lambda row: row[0][at])
+        yield from order
+
+    def line(self, names: tuple[str, ...], count: int) -> str:
+        """One line of `count`."""
+        return "  ".join((f"{count:>9}", *map(escaped, names)))
+
+    def row(self, names: tuple[str, ...], count: int) -> dict[str, Any]:
+        """The same for `--json`."""
+        return {**dict(zip(self._by, names, strict=True)), "count": count}
+
+
+def instant(at_ms: int) -> str:
+    """A time of a record for people, `-` where it has none; a time that no calendar has as its number."""
+    if at_ms == -1:
+        return NONE
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return str(at_ms)
+
+
+def escaped(text: str) -> str:
+    """Text that can do nothing to a terminal: what is not printable is written as Python would."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")
+
+
+def _readable(value: bytes | None) -> dict[str, str] | None:
+    """Bytes for JSON: as text where they are UTF-8, so that nothing is lost either way."""
+    if value is None:
+        return None
+    try:
+        return {"text": value.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode("ascii")}
+
+
+def _printable(value: bytes) -> str:
+    return next(iter((_readable(value) or {}).values()), "")
+
+
+def _header_lines(headers: Headers) -> Iterator[str]:
+    for name, value in headers:
+        if value is None:
+            yield f"  {escaped(name)}"
+            continue
+        first, *rest = _printable(value).split("\n")
+        if rest:  # such as a traceback
+            yield f"  {escaped(name)}:"
+            yield from _indented("\n".join((first, *rest)), "    ")
+        else:
+            yield f"  {escaped(name)}: {escaped(first)}{_as_time(name, first)}"
+
+
+def _as_time(name: str, text: str) -> str:
+    """The time of a header that holds one, in words."""
+    timed = name.startswith(HEADER_PREFIX) and name.endswith(("-at", "-timestamp", "-before"))
+    return f"  ({instant(int(text))})" if timed and text.isdecimal() and len(text) <= 19 else ""
+
+
+def _indented(text: str, margin: str = "  ") -> Iterator[str]:
+    for line in text.split("\n"):
+        yield margin + escaped(line.replace("\t", "    "))

@@ -1,0 +1,30 @@
+"""JSON that others wrote, read so that nothing but ValueError comes of it.
+
+Annotations, ConfigMaps, commit metadata and workers' answers may be anything. Python's reader lets more through than
+JSON has (NaN, Infinity, 1e999), which no status can hold, and fails with RecursionError where brackets nest deeply.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+
+def read_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises ValueError."""
+    try:
+        return json.loads(text, parse_float=_finite, parse_constant=_refuse)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text} is too large")
+    return number
+
+
+def _refuse(word: str) -> float:
+    raise ValueError(f"{word} is no JSON")

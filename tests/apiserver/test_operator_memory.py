@@ -1,0 +1,107 @@
+"""The operator's memory beside large objects that anybody may label as its watches select them."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.apiserver import objects
+from tests.apiserver.conftest import PATIENCE_S, Operator, Site
+from tests.support.waiting import eventually
+
+MIB = 1024 * 1024
+COUNTS = (40, 120)
+"""Objects of a MiB of each kind, at the first and the second start: more of them, and no more memory."""
+PEAK_MIB = 288.0
+"""At any time, of the 512 MiB that the chart grants. A list comes in pages of 25 objects, and there are two at a time:
+one that fills the caches, and kopf's own."""
+MORE_MIB = 48.0
+"""Largest difference between the peaks of two starts, for any numbers of objects."""
+
+
+def test_large_objects_of_others_do_not_fill_the_memory(quiet_site: Callable[..., Site]) -> None:
+    """Neither while they are made nor at a start beside them, which would end the operator again and again."""
+    here = quiet_site("memory")
+    peaks = []
+    with _large_objects(here) as make:
+        for count in COUNTS:
+            with _working(here):
+                make(count)
+            with _working(here) as restarted:
+                group = objects.group(here.name)
+                group["metadata"]["name"] = name = f"seen-beside-{count}"
+                here.apply(group)
+                here.wait_condition("consumergroups", name, "Ready", status="False", reason="ClusterNotFound")
+                eventually(partial(_has_watched, restarted, count), timeout_s=PATIENCE_S, what="kopf's own lists")
+                peaks.append(_peak_mib(restarted))
+    print(f"peaks of {peaks} MiB beside {COUNTS} objects of a MiB of each kind")
+    assert max(peaks) < PEAK_MIB
+    assert peaks[1] - peaks[0] < MORE_MIB
+
+
+@contextmanager
+def _large_objects(here: Site) -> Iterator[Callable[[int], None]]:
+    """A function that makes objects until there are so many of each kind; all are deleted in the end."""
+    made: list[dict[str, Any]] = []
+
+    def make(count: int) -> None:
+        fresh = [kind(here, number) for number in range(len(made) // 2, count) for kind in (_config_map, _pod)]
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda body: here.client.create(here.name, body), fresh))
+        made.extend(fresh)
+
+    try:
+        yield make
+    finally:
+        for body in made:
+            here.client.delete(here.name, body)
+
+
+@contextmanager
+def _working(here: Site) -> Iterator[Operator]:
+    with Operator(here.api) as operator:
+        eventually(lambda: "working" in operator.log.read_text(), timeout_s=PATIENCE_S, what="the operator to work")
+        yield operator
+        print(f"peak {_peak_mib(operator):.0f} MiB, at the end {_memory_mib(operator, 'VmRSS'):.0f} MiB")
+        assert operator.process.poll() is None, "it runs out of memory"
+        assert operator.stop() == 0
+
+
+def _has_watched(operator: Operator, count: int) -> bool:
+    """Ask the metrics for the objects that the watches have delivered: `count` of each kind at least."""
+    (port,) = re.findall(r"metrics_port=(\d+)", operator.log.read_text())
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    seen = {kind: float(number) for kind, number in re.findall(r'watch_events_total{kind="(\w+)"} ([0-9.e+]+)', text)}
+    assert all(seen.get(kind, 0) >= count for kind in ("ConfigMap", "Pod")), seen
+    return True
+
+
+def _config_map(here: Site, number: int) -> dict[str, Any]:
+    """One of two is a handler's source, the others are records of the operator's."""
+    label = "true" if number % 2 else "revision"
+    metadata = {"name": f"large-{number}", "namespace": here.name, "labels": {"consumerfleet.io/handler": label}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"handler.py": "#" * (MIB - 100)}}
+
+
+def _pod(here: Site, number: int) -> dict[str, Any]:
+    metadata = {"name": f"large-{number}", "namespace": here.name, "labels": {"consumerfleet.io/group": "flights"}}
+    container = {"name": "worker", "image": "none", "env": [{"name": "LARGE", "value": "x" * (MIB - 2000)}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+
+
+def _peak_mib(operator: Operator) -> float:
+    return _memory_mib(operator, "VmHWM")
+
+
+def _memory_mib(operator: Operator, field: str) -> float:
+    status = Path(f"/proc/{operator.process.pid}/status").read_text()
+    found = re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) / 1024

@@ -1,0 +1,72 @@
+"""Many paused partitions with large records hold no more than the consumer's budget, and lose and starve nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import confluent_kafka
+import pytest
+
+from fleet_consumer import Consumer, Record, TopicPartition
+from tests.broker.members import create_topic, settings, unique
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+PARTITIONS = 30
+EACH = 20
+VALUE_BYTES = 20_000
+BUDGET = 1_000_000
+"""A twelfth of what is there."""
+
+
+@pytest.mark.together
+def test_paused_partitions_hold_no_more_than_the_budget_and_all_comes_when_they_go_on(broker: KafkaBroker) -> None:
+    topic = create_topic(broker.bootstrap, PARTITIONS)
+    parts = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    for part in parts:
+        for _ in range(EACH):
+            producer.produce(topic, bytes(VALUE_BYTES), b"key", partition=part.partition)
+    # One that is as large as the whole budget comes as well.
+    producer.produce(topic, bytes(990_000), bytes(9_000), partition=0)
+    assert producer.flush(60) == 0
+    paused: list[TopicPartition] = []
+    highest = 0
+    with Consumer(settings(broker.bootstrap, unique("group"), paused_bytes_max=BUDGET)) as consumer:
+
+        def pause(given: Sequence[TopicPartition]) -> None:
+            consumer.pause(given)
+            paused.extend(given)
+
+        consumer.subscribe([topic], on_assigned=pause)
+        eventually(lambda: (consumer.poll(0.1), len(paused) == PARTITIONS)[1], timeout_s=240, what="the partitions")
+
+        handed_out: list[Record] = []
+
+        def held() -> int:
+            positions = consumer._positions
+            assert positions is not None
+            return sum(0 if buffer is None else buffer.held_bytes for buffer in positions._buffers.values())
+
+        def every_one_came() -> bool:
+            """Each was fetched, and then either holds its share or was dropped."""
+            nonlocal highest
+            handed_out.extend(consumer.poll(0.1))
+            highest = max(highest, held())
+            positions = consumer._positions
+            assert positions is not None
+            return all(buffer is not None and buffer.on_hold for buffer in positions._buffers.values())
+
+        eventually(every_one_came, timeout_s=240, what="every partition to have been fetched")
+        assert handed_out == []
+        assert 0 < highest <= BUDGET
+        offsets: dict[int, list[int]] = {part.partition: [] for part in parts}
+        consumer.resume(parts)
+
+        def all_read() -> bool:
+            for record in consumer.poll(0.2):
+                offsets[record.partition].append(record.offset)
+            return sum(map(len, offsets.values())) >= PARTITIONS * EACH + 1
+
+        eventually(all_read, timeout_s=240, poll_s=0, what="all records")
+    assert offsets == {number: list(range(EACH + (number == 0))) for number in range(PARTITIONS)}

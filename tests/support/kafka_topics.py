@@ -1,0 +1,56 @@
+"""Topics that tests make: there for every client once the call returns."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from tests.support.waiting import eventually
+
+TIMEOUT_S = 240.0
+
+
+BUSY = (
+    KafkaError._TIMED_OUT,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.INVALID_REPLICATION_FACTOR,  # the only broker has missed its heartbeats, and is fenced for a moment
+)
+"""Answers of a broker without a processor to itself; asked again, it makes the topic."""
+
+
+def make_topics(admin: AdminClient, wanted: Sequence[NewTopic]) -> None:
+    """Create topics of names that nobody else uses, and wait until each of their partitions has a leader.
+
+    The controller answers once it has written the topic down; a broker learns of it a moment later. A consumer that
+    asks in between is told that there is no such topic.
+    """
+    names = [each.topic for each in wanted]
+
+    def made() -> bool:
+        for future in admin.create_topics(list(wanted)).values():
+            _await(future)
+        return True
+
+    def led() -> bool:
+        topics = admin.list_topics(timeout=10).topics
+        missing = set(names) - topics.keys()
+        assert not missing, f"unknown yet: {missing}"
+        leaders = {name: [part.leader for part in topics[name].partitions.values()] for name in names}
+        assert all(found and min(found) >= 0 for found in leaders.values()), leaders
+        return True
+
+    eventually(made, timeout_s=TIMEOUT_S, what=f"topics {names}")
+    eventually(led, timeout_s=TIMEOUT_S, what=f"leaders of {names}")
+
+
+def _await(made: Future[None]) -> None:
+    """Wait until a topic is made; one that exists already was made by an earlier try, whose answer was late."""
+    try:
+        made.result(TIMEOUT_S)
+    except KafkaException as error:
+        code = error.args[0].code()
+        if code in BUSY:
+            raise AssertionError(str(error)) from error
+        if code != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise

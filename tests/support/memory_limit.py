@@ -1,0 +1,46 @@
+"""A process under a memory limit of the kernel, as a container's: past it the kernel kills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.local_cluster.cgroups import create_cgroup, existing_cgroups, remove_cgroup
+
+LIMITS = ("memory.max", "memory.limit_in_bytes")
+"""The file that holds the limit, in the unified layout of control groups and in the old one."""
+COUNTS = ("memory.events", "memory.oom_control")
+"""The file that counts whom the kernel killed for memory, in the same order."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """A control group with a limit. Swap would only delay the end, and no Kubernetes node gives pods any by default."""
+
+    group: Path
+
+    def command(self, program: str) -> tuple[str, ...]:
+        """The command that starts `program` inside of the limit; arguments follow it."""
+        return ("sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(self.group), program)
+
+    @property
+    def kills(self) -> int:
+        """How many processes the kernel killed here because memory ran out."""
+        counts = next(path for name in COUNTS if (path := self.group / name).exists())
+        lines = (line.split() for line in counts.read_text().splitlines())
+        return next(int(count) for name, count in lines if name == "oom_kill")
+
+
+@contextmanager
+def memory_limit(name: str, limit_bytes: int) -> Iterator[MemoryLimit]:
+    """A control group of this name until the end of the block, by when its processes have ended. Needs root."""
+    create_cgroup(name)
+    try:
+        limits = [path for group in existing_cgroups(name) for each in LIMITS if (path := group / each).exists()]
+        (limit,) = limits
+        limit.write_text(str(limit_bytes))
+        yield MemoryLimit(limit.parent)
+    finally:
+        remove_cgroup(name)

@@ -1,0 +1,193 @@
+"""The coordinator thread beside a broker that says what the test wants: silence, refusals, its own end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from fleet_consumer import ConsumerSettings
+from fleet_consumer.assignors import Assignor, load
+from fleet_consumer.assignors.range import RangeAssignor
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.consumer_settings import group_settings
+from fleet_consumer.coordinator.thread import CoordinatorThread
+from fleet_consumer.group import errors
+from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.group.messages import CallBack, FinishCommit
+from fleet_consumer.net import ConnectionSettings
+from fleet_consumer.record import TopicPartition
+from fleet_consumer.wire.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolTopicPartitions,
+    encode_assignment,
+)
+from fleet_consumer.wire.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    FindCoordinatorResponseCoordinator,
+)
+from fleet_consumer.wire.heartbeat import HeartbeatRequest, HeartbeatResponse
+from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupResponse
+from fleet_consumer.wire.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from fleet_consumer.wire.message import Request
+from fleet_consumer.wire.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from fleet_consumer.wire.offset_commit import OffsetCommitRequest
+from fleet_consumer.wire.sync_group import SyncGroupRequest, SyncGroupResponse
+from tests.support.waiting import eventually
+from tests.unit.net.scripted_broker import SILENT, Answer, Asked, ScriptedBroker
+
+PART = TopicPartition("t", 0)
+PATIENCE_S = 60.0
+
+
+def always(answer: Answer) -> Callable[[Asked], Answer]:
+    return lambda _: answer
+
+
+class GroupBroker(ScriptedBroker):
+    """A broker that coordinates a group of one member, which follows and is given t-0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        found = FindCoordinatorResponseCoordinator(
+            key="g", node_id=0, host=self.address.host, port=self.address.port, error_code=0, error_message=None
+        )
+        share = ConsumerProtocolTopicPartitions(topic="t", partitions=(0,))
+        assignment = encode_assignment(ConsumerProtocolAssignment(assigned_partitions=(share,)), 3)
+        answers: dict[type[Request[Any]], Answer] = {
+            FindCoordinatorRequest: FindCoordinatorResponse(coordinators=(found,)),
+            MetadataRequest: self._one_topic(),
+            JoinGroupRequest: JoinGroupResponse(
+                error_code=0,
+                generation_id=1,
+                protocol_type="consumer",
+                protocol_name="range",
+                leader="other",
+                member_id="m",
+                members=(),
+            ),
+            SyncGroupRequest: SyncGroupResponse(
+                error_code=0, protocol_type="consumer", protocol_name="range", assignment=assignment
+            ),
+            HeartbeatRequest: HeartbeatResponse(error_code=0),
+            LeaveGroupRequest: LeaveGroupResponse(error_code=0, members=()),
+        }
+        for request, answer in answers.items():
+            self.on(request, always(answer))
+
+    def _one_topic(self) -> MetadataResponse:
+        part = MetadataResponsePartition(error_code=0, partition_index=0, leader_id=0, replica_nodes=(), isr_nodes=())
+        return MetadataResponse(
+            brokers=(MetadataResponseBroker(node_id=0, host=self.address.host, port=self.address.port),),
+            topics=(MetadataResponseTopic(error_code=0, name="t", partitions=(part,)),),
+        )
+
+    def heard(self, request: type[Request[Any]]) -> list[Asked]:
+        return [asked for asked in list(self.asked) if isinstance(asked.request, request)]
+
+
+@contextlib.contextmanager
+def member(broker: ScriptedBroker, assignor: Assignor | None = None, **changes: Any) -> Iterator[CoordinatorThread]:
+    """A subscribed member, closed without a word at the end."""
+    connection = ConnectionSettings(bootstrap_servers=(broker.bootstrap,), client_id="test")
+    settings = ConsumerSettings(connection=connection, group_id="g", heartbeat_interval_ms=200, **changes)
+    clock = SystemClock()
+    thread = CoordinatorThread(
+        connection, group_settings(settings), (assignor or load("range"),), clock=clock, on_news=lambda: None
+    )
+    thread.start()
+    thread.subscribe(["t"])
+    try:
+        yield thread
+    finally:
+        thread.close(leave=False, timeout_s=5.0)
+
+
+def await_stable(thread: CoordinatorThread) -> None:
+    eventually(lambda: thread.picture.state == "Stable", timeout_s=PATIENCE_S, what="the member to be Stable")
+
+
+def test_silent_connection_to_the_coordinator_is_given_up_with_the_session() -> None:
+    with GroupBroker() as broker, member(broker, session_timeout_ms=1_000) as thread:
+        await_stable(thread)
+        mute: set[int] = set()
+
+        def beat(asked: Asked) -> Answer:
+            if not mute:
+                mute.add(asked.connection)
+            return SILENT if asked.connection in mute else HeartbeatResponse(error_code=0)
+
+        broker.on(HeartbeatRequest, beat)
+
+        def fresh() -> list[Asked]:
+            return [asked for asked in broker.heard(HeartbeatRequest) if mute and asked.connection > max(mute)]
+
+        eventually(fresh, timeout_s=PATIENCE_S, what="a heartbeat on a fresh connection")
+        muted_at = next(asked.at for asked in broker.heard(HeartbeatRequest) if asked.connection in mute)
+        # Far below the request time-out of 30 s, which that heartbeat would have waited for.
+        assert fresh()[0].at - muted_at < 15.0
+
+
+def test_close_without_any_time_leaves_the_group() -> None:
+    """Others would wait for a whole session."""
+    with GroupBroker() as broker, member(broker) as thread:
+        await_stable(thread)
+        thread.close(leave=True, timeout_s=0.0)
+        eventually(lambda: broker.heard(LeaveGroupRequest), timeout_s=PATIENCE_S, what="LeaveGroup")
+
+
+def test_close_whose_commits_take_all_its_time_leaves_the_group() -> None:
+    with GroupBroker() as broker, member(broker) as thread:
+        broker.on(OffsetCommitRequest, lambda _: SILENT)
+        await_stable(thread)
+        ticket = thread.commit({PART: OffsetAndMetadata(7)}, SystemClock().monotonic() + 60.0)
+        eventually(lambda: broker.heard(OffsetCommitRequest), timeout_s=PATIENCE_S, what="the commit to be sent")
+        assert thread.close(leave=True, timeout_s=0.5)
+        assert isinstance(ticket.error, errors.ConsumerClosed)
+        eventually(lambda: broker.heard(LeaveGroupRequest), timeout_s=PATIENCE_S, what="LeaveGroup")
+
+
+class Exiting(RangeAssignor):
+    """An assignor of a user's that means to end the process, when it is asked for its data a second time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:
+        self.asked += 1
+        if self.asked > 1:
+            raise SystemExit(1)
+        return None
+
+
+def test_commits_end_with_the_thread_that_was_to_make_them() -> None:
+    """Their callers would wait for a minute for what nobody does any more."""
+    with GroupBroker() as broker, member(broker, assignor=Exiting()) as thread:
+        broker.on(OffsetCommitRequest, lambda _: SILENT)
+        await_stable(thread)
+        under_way = thread.commit({PART: OffsetAndMetadata(7)}, SystemClock().monotonic() + 60.0)
+        eventually(lambda: broker.heard(OffsetCommitRequest), timeout_s=PATIENCE_S, what="the commit to be sent")
+        thread.enforce_rebalance("so that the assignor is asked again")
+        thread.called_back(next(news for news in thread.news if isinstance(news, CallBack)))
+        eventually(lambda: _given_back(thread) or under_way.done, timeout_s=PATIENCE_S, what="the thread to end")
+        assert under_way.wait(PATIENCE_S)
+        assert isinstance(under_way.error, errors.InternalFailure)
+        late = thread.commit({PART: OffsetAndMetadata(8)}, SystemClock().monotonic() + 60.0)
+        assert late.wait(PATIENCE_S)
+        assert isinstance(late.error, errors.InternalFailure)
+        assert [news.commit.ticket for news in thread.news if isinstance(news, FinishCommit)] == [under_way, late]
+
+
+def _given_back(thread: CoordinatorThread) -> bool:
+    """Run callbacks until the thread has ended."""
+    for news in list(thread.news):
+        if isinstance(news, CallBack):
+            thread.called_back(news)
+    return not thread.alive

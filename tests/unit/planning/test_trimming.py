@@ -1,0 +1,187 @@
+"""Objects that are anybody's, cut to what the operator reads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fleet_operator.planning.known_revisions import known_to
+from fleet_operator.planning.pod_template import CONTAINER, RETRY_VOLUME
+from fleet_operator.planning.readings import read_check, read_fleet, read_pod
+from fleet_operator.planning.redrive_readings import at_work, read_job, read_run_pods
+from fleet_operator.planning.retry_fleet import changed_at_of, has_retries
+from fleet_operator.planning.trimming import trim_config_map, trim_job, trim_pod, trim_stateful_set
+
+LARGE = "x" * 200_000
+BOUND = 20_000
+
+
+def a_pod(*, hostile: str = "") -> dict[str, Any]:
+    died = {"exitCode": 1, "reason": "Error", "finishedAt": "2026-01-01T00:00:50Z", "message": '{"reason": "Boom"}'}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "orders-0",
+            "namespace": "ns",
+            "uid": "u",
+            "resourceVersion": "7",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"consumerfleet.io/group": "orders", "other": hostile},
+            "annotations": {
+                "consumerfleet.io/revision": "abc",
+                "consumerfleet.io/retry-policies": "def",
+                "other": hostile,
+            },
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "orders", "uid": "s"}],
+            "managedFields": [{"manager": hostile}],
+        },
+        "spec": {
+            "containers": [
+                {"name": "sidecar", "image": hostile},
+                {
+                    "name": CONTAINER,
+                    "env": [{"name": "A", "value": hostile}],
+                    "ports": [{"name": "http", "containerPort": 8081, "protocol": "TCP"}],
+                },
+            ],
+            "volumes": [{"name": "other", "configMap": {"name": hostile}}, {"name": RETRY_VOLUME, "configMap": {}}],
+        },
+        "status": {
+            "phase": "Running",
+            "podIP": "10.0.0.1",
+            "conditions": [
+                {"type": "Custom", "status": "True", "message": hostile},
+                {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:01:00Z"},
+                {"type": "PodScheduled", "status": "True"},
+            ],
+            "containerStatuses": [
+                {
+                    "name": CONTAINER,
+                    "restartCount": 3,
+                    "imageID": hostile,
+                    "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
+                    "lastState": {"terminated": died},
+                }
+            ],
+        },
+    }
+
+
+def test_what_a_pod_is_read_for_survives_the_cut() -> None:
+    whole, cut = a_pod(), trim_pod(a_pod())
+    assert read_pod(cut, 1767225670.0) == read_pod(whole, 1767225670.0)
+    assert read_check(cut) == read_check(whole)
+    assert read_run_pods([cut], job_uid="s") == read_run_pods([whole], job_uid="s")
+    assert has_retries({"spec": cut["spec"]})
+    assert cut["spec"]["containers"][0]["ports"] == [{"name": "http", "containerPort": 8081}]
+    assert cut["status"]["podIP"] == "10.0.0.1"
+
+
+def test_ended_check_keeps_its_answer() -> None:
+    whole = a_pod()
+    report = json.dumps({"ok": False, "reason": "HandlerNotFound", "message": "no module"})
+    state = {"terminated": {"exitCode": 2, "finishedAt": "2026-01-01T00:00:50Z", "message": f"log\n{report}\n"}}
+    whole["status"] |= {"phase": "Failed", "containerStatuses": [{"name": CONTAINER, "state": state}]}
+    assert read_check(trim_pod(whole)) == read_check(whole)
+    assert read_check(whole).reason == "HandlerNotFound"
+
+
+def test_large_pod_is_cut_to_a_bounded_size() -> None:
+    hostile = a_pod(hostile=LARGE)
+    hostile["metadata"]["annotations"]["consumerfleet.io/revision"] = LARGE
+    hostile["metadata"]["ownerReferences"] *= 10_000
+    hostile["spec"]["containers"][1]["ports"] *= 10_000
+    hostile["status"]["conditions"] *= 10_000
+    hostile["status"]["containerStatuses"][0]["lastState"]["terminated"]["message"] = LARGE
+    assert len(json.dumps(trim_pod(hostile))) < BOUND
+
+
+def test_cut_of_a_cut_is_the_same() -> None:
+    assert trim_pod(trim_pod(a_pod())) == trim_pod(a_pod())
+    config_map = {**a_pod(), "kind": "ConfigMap"}
+    assert trim_config_map(trim_config_map(config_map)) == trim_config_map(config_map)
+    assert trim_stateful_set(trim_stateful_set(a_stateful_set())) == trim_stateful_set(a_stateful_set())
+    assert trim_job(trim_job(a_job())) == trim_job(a_job())
+
+
+def test_config_map_loses_its_data_and_what_others_annotate() -> None:
+    cut = trim_config_map({**a_pod(hostile=LARGE), "kind": "ConfigMap", "data": {"a": LARGE}})
+    assert len(json.dumps(cut)) < BOUND
+    assert "data" not in cut
+    assert cut["metadata"]["annotations"] == {"consumerfleet.io/revision": "abc"}
+    assert cut["metadata"]["ownerReferences"][0]["uid"] == "s"
+
+
+def a_stateful_set(*, hostile: str = "", known: str = '{"abc": "digest"}') -> dict[str, Any]:
+    pod = a_pod(hostile=hostile)
+    annotations = {
+        "consumerfleet.io/revision": "abc",
+        "consumerfleet.io/known-revisions": known,
+        "consumerfleet.io/scaled-at": "2026-01-01T00:00:50Z",
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {**pod["metadata"], "generation": 3, "annotations": annotations | {"other": hostile}},
+        "spec": {"replicas": 4, "serviceName": hostile, "template": {"metadata": {}, "spec": pod["spec"]}},
+        "status": {
+            "observedGeneration": 3,
+            "replicas": 4,
+            "readyReplicas": 3,
+            "availableReplicas": 2,
+            "updatedReplicas": 0,
+            "currentReplicas": 4,
+            "currentRevision": "orders-1",
+            "updateRevision": "orders-1",
+            "conditions": [{"type": "Custom", "status": "True", "message": hostile}],
+        },
+    }
+
+
+def a_job(*, hostile: str = "", failed: bool = False) -> dict[str, Any]:
+    pod = a_pod(hostile=hostile)
+    words = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": f"{hostile}too often"}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            **pod["metadata"],
+            "generation": 2,
+            "labels": {"consumerfleet.io/group": "orders", "consumerfleet.io/redrive": "mended", "other": hostile},
+            "annotations": {"consumerfleet.io/records-per-second": "50", "other": hostile},
+        },
+        "spec": {"suspend": not failed, "template": {"spec": pod["spec"]}},
+        "status": {"active": 1, "conditions": [words] if failed else None},
+    }
+
+
+def test_what_a_stateful_set_is_read_for_survives_the_cut() -> None:
+    whole, cut = a_stateful_set(), trim_stateful_set(a_stateful_set())
+    assert read_fleet(cut) == read_fleet(whole) is not None
+    assert known_to(cut) == known_to(whole) == {"abc"}
+    assert changed_at_of(cut) == changed_at_of(whole) is not None
+    assert has_retries(cut["spec"]["template"])
+    assert cut["metadata"]["generation"] == 3
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_what_a_job_is_read_for_survives_the_cut(failed: bool) -> None:
+    whole, cut = a_job(failed=failed), trim_job(a_job(failed=failed))
+    assert read_job(cut) == read_job(whole) is not None
+    assert at_work([cut], []) == at_work([whole], [])
+    assert cut["metadata"]["generation"] == 2
+
+
+def test_large_stateful_sets_and_jobs_are_cut_to_a_bounded_size() -> None:
+    assert len(json.dumps(trim_stateful_set(a_stateful_set(hostile=LARGE)))) < BOUND
+    assert len(json.dumps(trim_job(a_job(hostile=LARGE, failed=True)))) < BOUND
+
+
+def test_stateful_set_that_names_too_many_revisions_names_none() -> None:
+    cut = trim_stateful_set(a_stateful_set(known=json.dumps({LARGE: "digest"})))
+    assert len(json.dumps(cut)) < BOUND
+    assert known_to(cut) == frozenset()
+    assert cut["metadata"]["annotations"]["consumerfleet.io/known-revisions"] == "", "not as if there were none"

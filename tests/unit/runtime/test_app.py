@@ -1,0 +1,110 @@
+"""The operator's process around its Lease: nothing else holds up a renewal, and a lost one ends everything."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fleet_operator import app as app_module
+from fleet_operator.app import App
+from fleet_operator.clients.kinds import LEASE, Kind
+from fleet_operator.clients.kube import Listing
+from fleet_operator.clients.view import WHOLE, View
+from fleet_operator.runtime.lease import LeaseLostError, LeaseTiming
+from fleet_operator.runtime.settings import Settings
+from tests.unit.runtime.memory_kube import MemoryKube
+from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
+
+SETTINGS = Settings(leader_elect=True, identity="here", lease_namespace="ns", health_port=0, metrics_port=0)
+
+
+class Stuck(MemoryKube):
+    """A client all of whose slots are taken by calls that do not end."""
+
+    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE) -> Listing:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("it never ends")
+
+
+class Bare(MemoryKube):
+    """A cluster without any object of ours."""
+
+    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE) -> Listing:
+        return Listing([], str(self.version))
+
+
+class Unwatched:
+    """Stands in for kopf."""
+
+    def __init__(self, *_: Any) -> None:
+        self.ended = asyncio.get_running_loop().create_future()
+
+    def start(self) -> None:
+        """Nothing to watch."""
+
+    async def stop(self) -> None:
+        """A stop that takes its time."""
+        await asyncio.sleep(600.0)
+
+
+class Silent:
+    """Stands in for the health endpoints: sockets know nothing of a clock that jumps."""
+
+    ports = (0, 0)
+
+    def __init__(self, **_: Any) -> None:
+        """No ports."""
+
+    async def start(self) -> None:
+        """Serves nothing."""
+
+    stop = start
+
+
+@pytest.fixture(autouse=True)
+def no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_module, "Watcher", Unwatched)
+    monkeypatch.setattr(app_module, "HealthServer", Silent)
+
+
+def test_lease_is_renewed_while_every_other_call_hangs() -> None:
+    async def main() -> None:
+        leases, asked = MemoryKube(), list[str]()
+        stuck = Stuck()
+        stuck.before = lambda verb, kind, name: asked.append(kind)
+        clock = VirtualClock(asyncio.get_running_loop())
+        operator = App(SETTINGS, stuck, leases, clock)
+        running = asyncio.create_task(operator.run())
+        await asyncio.sleep(10 * LeaseTiming().lease_duration)
+        assert not running.done()
+        assert LEASE.kind not in asked
+        assert sum(verb == "replace" for verb, _, _ in leases.writes) > 10
+        operator.stop()
+        await running
+        assert leases.objects[LEASE.kind, "ns", "consumer-fleet-operator"]["spec"]["holderIdentity"] == ""
+
+    run_virtual(main())
+
+
+def test_lease_that_is_lost_during_an_orderly_stop_ends_the_process_at_once() -> None:
+    """What is still in flight would write beside the next leader."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        kube, clock = Bare(), VirtualClock(loop)
+        operator = App(SETTINGS, kube, kube, clock)
+        running = asyncio.create_task(operator.run())
+        await asyncio.sleep(5.0)
+        operator.stop()
+        await asyncio.sleep(5.0)
+        lease = kube.objects[LEASE.kind, "ns", "consumer-fleet-operator"]
+        await kube.replace({**lease, "spec": {**lease["spec"], "holderIdentity": "there"}})
+        began = loop.time()
+        with pytest.raises(LeaseLostError):
+            await running
+        assert loop.time() - began < LeaseTiming().lease_duration
+        await operator._worker_status.close()  # as the end of the process does
+
+    run_virtual(main())

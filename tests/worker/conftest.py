@@ -1,0 +1,19 @@
+"""One broker for all tests of the suite, as for those of the broker suite; most of them wait, and play together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.broker.conftest import broker
+from tests.support.together import play_together
+
+__all__ = ["broker"]
+
+AT_ONCE = 4
+"""Tests that play at a time: each has one to three workers."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    play_together(config, Path(__file__).parent, AT_ONCE)

@@ -1,0 +1,445 @@
+"""Retries and a redrive where brokers ask for TLS, a password and rights: the table of docs/retries.md is enough.
+
+The table is read from the page and granted row by row, so what is missing in it fails here. Every row is left out once,
+too: then somebody tells what may not be done to which topic or group, nothing is lost meanwhile, and everything goes on
+as soon as the right is there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from fleet_consumer import naming
+from fleet_consumer.brokers import parse_brokers
+from fleet_consumer.net import NetworkClient
+from fleet_consumer.section import Section
+from fleet_consumer.worker.redrive_command import EXIT_SURROUNDINGS
+from fleet_consumer.worker.settings import connection_settings
+from fleet_operator.observe import topic_actions
+from fleet_operator.observe.settings import GroupInterest, retry_interest
+from fleet_operator.observe.topic_actions import Refusal
+from fleet_operator.planning.retry_topics import TopicsPlan, WantedTopic
+from tests.broker.members import unique
+from tests.broker.operator_looks import Watcher, commit
+from tests.broker.retry_fleet import PAUSING_BUDGET, RetryFleet
+from tests.broker.workers import COMMAND, QUIET, Kafka, Worker
+from tests.retries.redrives import Ended, redrive_settings, start_redrive
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+PAGE = Path(__file__).parents[2] / "docs" / "retries.md"
+USER, PASSWORD = "fleet", "fleet-secret"
+PATIENCE_S = 240.0
+PARTITIONS = 2
+
+HANDLER = '''
+"""Refuses what asks for it until it is mended."""
+import json
+from pathlib import Path
+
+from fleet_consumer import Produce
+
+MENDED = Path(__file__).with_name("mended")
+
+def handle(record):
+    if record.value["do"] == "fail" and not MENDED.exists():
+        raise ValueError("asked to fail")
+    return Produce(OUTPUT, json.dumps(record.value), key=f"{record.partition}-{record.offset}")
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One row of the page's table, for its group `orders`."""
+
+    whose: str
+    operation: str
+    kind: str
+    name: str
+    prefixed: bool
+
+    def __str__(self) -> str:
+        return f"{self.operation}-{self.kind}-{self.name}{'*' if self.prefixed else ''}"
+
+    def name_for(self, group: str) -> str:
+        """The resource's name for another group."""
+        return self.name.replace("orders", group)
+
+
+def rights(whose: str) -> list[Right]:
+    """The rows of the page's table for workers or for the operator."""
+    table = re.search(r"^\| Who \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE.read_text(), re.MULTILINE)
+    assert table is not None
+    found = []
+    for line in table[1].splitlines():
+        who, operation, on, _ = (cell.strip() for cell in line.strip("|").split(" | "))
+        resource = re.fullmatch(r"(topic|group)(s that begin with)? `(\S+)`", on)
+        assert resource is not None, line
+        if who == whose:
+            found.append(Right(who, operation.strip("`"), resource[1], resource[3], resource[2] is not None))
+    return found
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[KafkaBroker]:
+    """A broker that lets nobody do anything without a right, but whoever comes in as the tests do."""
+    acls = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "group.min.session.timeout.ms": "1000",
+    }
+    with KafkaBroker(tls=True, sasl_users={USER: PASSWORD}, properties=acls) as running:
+        yield running
+
+
+class Secured:
+    """A fleet of its own whose processes come in by TLS and SCRAM."""
+
+    def __init__(self, broker: KafkaBroker, folder: Path) -> None:
+        self.kafka = Kafka(broker.bootstrap)
+        self.folder = folder
+        self.group = unique("rights")
+        # With a budget that pauses, retry workers ask for the main workers' commits as well.
+        self.fleet = RetryFleet(
+            self.kafka,
+            folder,
+            self.group,
+            sequence=("1s", "1s"),
+            partitions=PARTITIONS,
+            budget=dict(PAUSING_BUDGET),
+        )
+        (folder / "handler.py").write_text(HANDLER.replace("OUTPUT", repr(self.fleet.output)))
+        login = folder / "login"
+        login.mkdir()
+        (login / "username").write_text(USER)
+        (login / "password").write_text(PASSWORD)
+        self.connection: dict[str, Any] = {
+            "bootstrapServers": [broker.sasl_tls_bootstrap],
+            "tls": {"caFile": broker.pki.ca_file, "certFile": None, "keyFile": None},
+            "sasl": {"mechanism": "SCRAM-SHA-512", "directory": str(login), "oauth": None},
+        }
+        self.brokers = parse_brokers(Section(self.connection, "connection"))
+        self._admin = AdminClient({"bootstrap.servers": broker.bootstrap, **QUIET})
+
+    def grant(self, given: Sequence[Right]) -> None:
+        """Let the user do these things, and wait until the broker knows of it."""
+        bindings = [self._binding(right) for right in given]
+        for done in self._admin.create_acls(bindings).values():
+            done.result(PATIENCE_S)
+
+        def known() -> bool:
+            told = self._admin.describe_acls(all_of_user()).result(PATIENCE_S)
+            return all(binding in told for binding in bindings)
+
+        eventually(known, timeout_s=PATIENCE_S, what="the broker to know of the rights")
+
+    def revoke(self, taken: Sequence[Right]) -> None:
+        """Take rights away again, and wait until the broker knows of it."""
+        bindings = [self._binding(right) for right in taken]
+        self._remove(
+            [
+                AclBindingFilter(
+                    each.restype,
+                    each.name,
+                    each.resource_pattern_type,
+                    each.principal,
+                    each.host,
+                    each.operation,
+                    each.permission_type,
+                )
+                for each in bindings
+            ]
+        )
+
+    def revoke_all(self) -> None:
+        """Leave the user without any right: one for a topic of an earlier test is enough to be given a producer id."""
+        self._remove([all_of_user()])
+
+    def _remove(self, filters: list[AclBindingFilter]) -> None:
+        for done in self._admin.delete_acls(filters).values():
+            done.result(PATIENCE_S)
+
+        def gone() -> bool:
+            left = [self._admin.describe_acls(each).result(PATIENCE_S) for each in filters]
+            return not any(left)
+
+        eventually(gone, timeout_s=PATIENCE_S, what="the broker to know that the rights are gone")
+
+    def _binding(self, right: Right) -> AclBinding:
+        # The page writes operations as Kafka does: DescribeConfigs is DESCRIBE_CONFIGS here.
+        operation = AclOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", right.operation).upper()]
+        pattern = ResourcePatternType.PREFIXED if right.prefixed else ResourcePatternType.LITERAL
+        kind, name = ResourceType[right.kind.upper()], right.name_for(self.group)
+        return AclBinding(kind, name, pattern, f"User:{USER}", "*", operation, AclPermissionType.ALLOW)
+
+    def main(self) -> Worker:
+        return self.fleet.worker(connection=self.connection)
+
+    def retry(self) -> Worker:
+        return self.fleet.retry_worker(connection=self.connection)
+
+    def check(self) -> dict[str, Any]:
+        """What the check of a new revision says."""
+        config = self.folder / "check.json"
+        config.write_text(json.dumps(self.fleet.settings(connection=self.connection)))
+        done = subprocess.run(
+            [COMMAND, "check", "--config", str(config)], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+        )
+        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return told
+
+    def redrive(self) -> Ended:
+        """A run of a Redrive, to its end."""
+        settings = redrive_settings(self.group, self.kafka, partitions=PARTITIONS, connection=self.connection)
+        return start_redrive(settings, self.folder).end()
+
+    def begin(self) -> None:
+        """Write a record that is refused between two that are not."""
+        self.fleet.send({"do": "ok", "n": 0}, {"do": "fail", "n": 1}, {"do": "ok", "n": 2}, partition=0)
+
+    def assert_all_comes_through(self) -> None:
+        """The refused record fails for good, its handler is mended, a Redrive brings it back, and nothing is left."""
+        eventually(
+            lambda: set(self.fleet.origins_failed()) == {(0, 1)}, timeout_s=PATIENCE_S, what="the record to fail"
+        )
+        (self.folder / "mended").touch()
+        ended = self.redrive()
+        assert (ended.code, ended.counts) == (0, (1, 1, 0)), ended
+        done = {(0, 0), (0, 1), (0, 2)}
+        eventually(lambda: set(self.fleet.origins_done()) == done, timeout_s=PATIENCE_S, what="all to be handled")
+        self.fleet.wait_committed()
+
+    def committed(self, who: str, topic: str) -> int:
+        """How far the main or the retry workers are in the partition of a topic that the records are in."""
+        group = self.group if who == "main" else naming.retry_group(self.group)
+        return self.kafka.committed(group, topic).get(0, 0)
+
+
+@pytest.fixture
+def fleet(secured: KafkaBroker, tmp_path: Path) -> Iterator[Secured]:
+    made = Secured(secured, tmp_path)
+    yield made
+    made.revoke_all()
+
+
+def all_of_user() -> AclBindingFilter:
+    """Whatever the user may do."""
+    anything: Any = None
+    return AclBindingFilter(
+        ResourceType.ANY,
+        anything,
+        ResourcePatternType.ANY,
+        f"User:{USER}",
+        anything,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+
+
+def told(worker: Worker) -> str:
+    """What a worker says to those who look at it: its log, and its reason not to be ready."""
+    return worker.log.read_text() + worker.get("/readyz")[1]
+
+
+def wait_told(worker: Worker, words: str) -> None:
+    """Wait until a worker says this."""
+    eventually(lambda: re.search(words, told(worker)), timeout_s=PATIENCE_S, what=f"a worker to tell {words}")
+
+
+def test_rights_of_the_page_are_enough_for_workers_and_redrives(fleet: Secured) -> None:
+    fleet.grant(rights("workers"))
+    assert fleet.check()["reason"] == "CheckPassed"
+    fleet.begin()
+    with fleet.main() as main, fleet.retry() as retry:
+        fleet.assert_all_comes_through()
+        for worker in (main, retry):
+            assert not re.search("authoriz", told(worker), re.IGNORECASE), told(worker)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What becomes of one missing right: who tells what, and which record of which topic he stands before."""
+
+    who: str
+    words: str
+    topic: str
+    stands_at: int
+
+
+MISSING = {
+    "Read-topic-orders": Missing("main", "topics {group}: not authorized; allow the principal .*Read", "{group}", 0),
+    "Write-topic-orders-done": Missing("main", "could not write to topic '{group}-done': .*_AUTHORIZ", "{group}", 0),
+    "Read-topic-_fleet.orders.*": Missing(
+        "retry", r"{hop}-0: TOPIC_AUTHORIZATION_FAILED: Fetch from broker", "{hop}", 0
+    ),
+    "Write-topic-_fleet.orders.*": Missing("main", "could not write to topic '{hop}': .*_AUTHORIZ", "{group}", 1),
+    "Read-group-orders": Missing("main", "group '{group}': .* allow the principal Read on the group", "{group}", 0),
+    "Read-group-orders.*": Missing("retry", r"group '{group}\.retry': .*allow the principal Read", "{hop}", 0),
+}
+
+
+@pytest.mark.parametrize("missing", rights("workers"), ids=str)
+def test_missing_right_is_told_and_nothing_is_lost_until_it_is_there(fleet: Secured, missing: Right) -> None:
+    expected = MISSING[str(missing)]
+    names = {"group": fleet.group, "hop": fleet.fleet.retry_topic("1s")}
+    fleet.grant([right for right in rights("workers") if right != missing])
+    fleet.begin()
+    with fleet.main() as main, fleet.retry() as retry:
+        teller = main if expected.who == "main" else retry
+        words = expected.words.format(**names)
+        wait_told(teller, words)
+        assert fleet.committed(expected.who, expected.topic.format(**names)) <= expected.stands_at
+        fleet.grant([missing])
+        fleet.assert_all_comes_through()
+
+
+def test_user_who_may_write_nowhere_is_told_which_right_to_give_and_goes_on_with_it(fleet: Secured) -> None:
+    """Brokers then refuse the producer its very id, which librdkafka takes for its end."""
+    given = rights("workers")
+    writes = [right for right in given if right.operation == "Write"]
+    # The topic's own refusal may come before that of the id, and the reason of a producer's end may get lost.
+    words = (
+        "could not write to topic '{}': ((TOPIC|CLUSTER)_AUTHORIZATION_FAILED|_FATAL): "
+        ".*allow the principal Write on the topic"
+    )
+    fleet.grant([right for right in given if right not in writes])
+    fleet.begin()
+    with fleet.main() as main, fleet.retry() as retry:
+        wait_told(main, words.format(fleet.fleet.output))
+        wait_told(main, "the producer ended: CLUSTER_AUTHORIZATION_FAILED")
+        assert fleet.committed("main", fleet.group) == 0
+        fleet.grant(writes)
+        eventually(lambda: fleet.fleet.origins_failed(), timeout_s=PATIENCE_S, what="the record to fail")
+        fleet.revoke(writes)
+        ended = fleet.redrive()
+        assert ended.code == EXIT_SURROUNDINGS, ended
+        assert re.match(words.format(naming.redrive_topic(fleet.group)), ended.told["message"]), ended
+        fleet.grant(writes)
+        fleet.assert_all_comes_through()
+        for worker in (main, retry):
+            assert "session ended" not in worker.log.read_text()
+
+
+def test_topic_that_may_be_seen_and_not_read_is_told_for_as_long_as_it_lasts(fleet: Secured) -> None:
+    """librdkafka tells it once; whoever looks later sees it all the same."""
+    read = next(right for right in rights("workers") if str(right) == "Read-topic-orders")
+    fleet.grant([replace(read, operation="Describe"), *(right for right in rights("workers") if right != read)])
+    fleet.begin()
+    with fleet.main() as main, fleet.retry():
+        words = f"{fleet.group}-0: TOPIC_AUTHORIZATION_FAILED: .*allow the principal Read on the topic"
+        eventually(
+            lambda: len(re.findall(words, main.log.read_text())) >= 3, timeout_s=PATIENCE_S, what="it to be told again"
+        )
+        assert "TOPIC_AUTHORIZATION_FAILED" in main.get("/member")[1]
+        fleet.grant([read])
+        fleet.assert_all_comes_through()
+        eventually(
+            lambda: "AUTHORIZATION" not in main.get("/member")[1], timeout_s=PATIENCE_S, what="the error to be gone"
+        )
+
+
+@pytest.mark.parametrize(
+    ("missing", "reason", "words"),
+    [
+        ("Read-topic-_fleet.orders.*", "TopicAuthorizationFailed", "topic {failed}: not authorized; .* Read"),
+        ("Read-group-orders.*", "GroupAuthorizationFailed", "the run's group: not authorized; .* Read"),
+    ],
+)
+def test_run_of_a_redrive_tells_which_right_to_read_is_missing(
+    fleet: Secured, missing: str, reason: str, words: str
+) -> None:
+    taken = next(right for right in rights("workers") if str(right) == missing)
+    # Topics that may be written to may be seen.
+    fleet.grant([right for right in rights("workers") if right != taken])
+    ended = fleet.redrive()
+    assert (ended.code, ended.told["reason"]) == (EXIT_SURROUNDINGS, reason), ended
+    assert re.match(words.format(failed=naming.failed_topic(fleet.group)), ended.told["message"]), ended
+
+
+class Operator:
+    """The operator's own way to a group's topics and groups, coming in as the same user."""
+
+    def __init__(self, fleet: Secured, client: NetworkClient) -> None:
+        self.group, self.kafka, self.client = fleet.group, fleet.kafka, client
+        self.topic = naming.retry_topic(self.group, "7s")
+        interest = GroupInterest(
+            group_id=self.group,
+            topics=(self.group,),
+            failed_topic=naming.failed_topic(self.group),
+            retry=retry_interest(self.group, ("1s",)),
+        )
+        self.watcher = Watcher(client, interest)
+
+    def wait_seen(self, *, settings: bool) -> None:
+        """Wait until a look tells everything of the group, of the source's settings only what may be seen."""
+
+        def seen() -> bool:
+            flow = self.watcher.known()
+            told = self.watcher.look()
+            assert not any(topic.error for topic in told.topics.values()), told.topics
+            assert not any(topic.error for topic in flow.topics.values()), flow.topics
+            assert not told.groups[self.group].error, told.groups
+            return (flow.source_max_message_bytes is not None) == settings
+
+        eventually(seen, timeout_s=PATIENCE_S, what="everything to be seen")
+
+    def refused(self) -> set[tuple[str, str]]:
+        """Do everything that is done to a group's topics, from making one to deleting it; what was refused, and why."""
+        refusals: list[Refusal] = []
+
+        def act(plan: TopicsPlan) -> bool:
+            done = topic_actions.carry_out(self.client, plan, retry_group=naming.retry_group(self.group))
+            refusals.extend(done.refusals)
+            return bool(done.changed)
+
+        if not act(TopicsPlan(create=(WantedTopic(name=self.topic, partitions=1),))):
+            self.kafka.create(self.topic, partitions=1)
+        eventually(lambda: self.topic in self.kafka.topics(), timeout_s=PATIENCE_S, what="the topic to be there")
+        act(TopicsPlan(grow=(WantedTopic(name=self.topic, partitions=2),)))
+        act(TopicsPlan(alter={self.topic: {"retention.ms": "86400000"}}))
+        refusals += topic_actions.delete_topics(self.client, [self.topic])
+        groups = [self.group, naming.retry_group(self.group)]
+        for group in groups:
+            commit(self.kafka.bootstrap, group, {(self.group, 0): 0})
+        refusals += topic_actions.delete_groups(self.client, groups)
+        return {(refusal.subject, refusal.reason) for refusal in refusals}
+
+
+@pytest.fixture
+def operator(fleet: Secured) -> Iterator[Operator]:
+    client = NetworkClient(connection_settings(fleet.brokers, "operator"))
+    try:
+        yield Operator(fleet, client)
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("missing", [None, *rights("operator")], ids=str)
+def test_operator_needs_each_right_of_the_page_and_no_other(
+    fleet: Secured, operator: Operator, missing: Right | None
+) -> None:
+    fleet.grant([right for right in (*rights("workers"), *rights("operator")) if right != missing])
+    no_settings = missing is not None and missing.operation == "DescribeConfigs"
+    operator.wait_seen(settings=not no_settings)
+    if missing is None or no_settings:
+        assert operator.refused() == set()
+    else:
+        subject = {"orders": operator.group, "orders.": naming.retry_group(operator.group)}.get(missing.name)
+        assert operator.refused() == {(subject or operator.topic, "AuthorizationFailed")}

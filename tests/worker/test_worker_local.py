@@ -1,0 +1,111 @@
+"""`fleet-consumer run --local` on a real broker: the same semantics, without Kubernetes."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shlex
+import signal
+import subprocess
+import textwrap
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.broker.local_runs import running
+from tests.broker.workers import COMMAND, Kafka, free_port
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+
+HANDLER = """
+from fleet_consumer import Produce
+
+def handle(record):
+    if b"bad" in record.value:
+        raise ValueError("asked to fail")
+    return Produce("OUT", record.value.upper())
+"""
+
+
+@pytest.fixture
+def kafka(broker: KafkaBroker) -> Kafka:
+    return Kafka(broker.bootstrap)
+
+
+def test_handler_runs_on_a_laptop_and_goes_on_where_it_stopped(kafka: Kafka, tmp_path: Path) -> None:
+    kafka.create("laptop", "laptop-done", partitions=2)
+    kafka.produce("laptop", [b"one", b"bad two", b"three"])
+    (tmp_path / "shop.py").write_text(HANDLER.replace("OUT", "laptop-done"))
+    arguments = ["--local", "shop.py", "--topic", "laptop", "--bootstrap", kafka.bootstrap, "--output", "laptop-done"]
+    arguments += ["--group", "laptop-tries"]
+    with running(tmp_path, *arguments) as process:
+        eventually(lambda: len(kafka.read("laptop-done")) == 2, timeout_s=240, what="outputs", poll_s=0.5)
+        eventually(lambda: len(kafka.read("_fleet.laptop-tries.failed")) == 1, timeout_s=240, what="a failed record")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, (tmp_path / "err.txt").read_text()
+    assert "group laptop-tries, failed records to _fleet.laptop-tries.failed" in out
+    assert out.splitlines()[-1].startswith("done=2 failed=1 dropped=0")
+    kafka.produce("laptop", [b"four"])
+    with running(tmp_path, *arguments) as process:
+        eventually(lambda: len(kafka.read("laptop-done")) == 3, timeout_s=240, what="the new record", poll_s=0.5)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=120)
+    assert out.splitlines()[-1].startswith("done=1 failed=0 dropped=0")
+    assert {each.value for each in kafka.read("laptop-done")} == {b"ONE", b"THREE", b"FOUR"}
+    assert [each.value for each in kafka.read("_fleet.laptop-tries.failed")] == [b"bad two"]
+
+
+def test_what_is_wrong_is_told_in_one_line_before_anything_starts(kafka: Kafka, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("import nowhere_at_all\n")
+    kafka.create("laptop-wrong", partitions=1)
+
+    def refused(*arguments: str) -> tuple[int, str]:
+        command = [COMMAND, "run", "--local", "shop.py", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+        return done.returncode, done.stderr
+
+    code, told = refused("--topic", "laptop-wrong", "--bootstrap", kafka.bootstrap)
+    assert code == 20
+    assert "fleet-consumer: HandlerImportFailed:" in told
+    assert "nowhere_at_all" in told
+    (tmp_path / "shop.py").write_text("def handle(record): pass\n")
+    code, told = refused("--topic", "laptop-gone", "--bootstrap", kafka.bootstrap)
+    assert (code, "TopicNotFound" in told, "laptop-gone" in told) == (21, True, True)
+    code, told = refused("--topic", "laptop-wrong", "--bootstrap", f"127.0.0.1:{free_port()}")
+    assert (code, "BrokerUnreachable" in told) == (21, True)
+    code, told = refused("--topic", "laptop-wrong", "--bootstrap", kafka.bootstrap, "--failed-topic", "no/name")
+    assert (code, "TopicNotCreated" in told, "--failed-topic" in told or "cannot be used" in told) == (21, True, True)
+    assert "laptop-gone" not in kafka.topics()
+
+
+def test_local_runs_of_the_readme(kafka: Kafka, tmp_path: Path) -> None:
+    """Word for word, apart from the broker's address: without retries, with delays, with the policy of the example."""
+    text = (ROOT / "README.md").read_text()
+    example = re.search(r"## A fleet in thirty lines\n\n```yaml\n(.*?)```", text, re.DOTALL)
+    assert example, "the README has lost its example"
+    source = re.search(r"  handler\.py: \|\n((?:    .*\n|\n)+)", example[1])
+    assert source, "the README has lost its handler"
+    (tmp_path / "fleet.yaml").write_text(example[1])
+    (tmp_path / "handler.py").write_text(textwrap.dedent(source[1]))
+    commands = re.findall(r"^fleet-consumer run --local .*$", text, re.MULTILINE)
+    group = f"local.{getpass.getuser()}.handler"
+    kafka.create("orders", "orders-done", partitions=1)
+    delays: list[set[str]] = [set(), {"5s", "30s"}, {"5m", "30m", "1h"}]
+    assert len(commands) == len(delays)
+    for count, (command, added) in enumerate(zip(commands, delays, strict=True), 1):
+        kafka.produce("orders", [b"one tea"])
+        words = shlex.split(command.replace("localhost:9092", kafka.bootstrap))
+        with running(tmp_path, *words[2:]) as process:
+            eventually(partial(outputs_are, kafka, count), timeout_s=240, what="the order to be done", poll_s=0.5)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=120)
+            assert process.returncode == 0, (tmp_path / "err.txt").read_text()
+        assert {f"_fleet.{group}.failed", *(f"_fleet.{group}.retry.{delay}" for delay in added)} <= kafka.topics()
+
+
+def outputs_are(kafka: Kafka, count: int) -> bool:
+    return [each.value for each in kafka.read("orders-done")] == [b"ONE TEA"] * count
