@@ -16,6 +16,7 @@ from urllib.parse import urlencode, urlsplit
 import yaml
 
 from fleet_operator.clients.kinds import KINDS, Kind
+from tests.support.waiting import eventually
 
 CLUSTER_KINDS = (
     Kind("", "v1", "Namespace", "namespaces"),
@@ -30,6 +31,9 @@ STRICT = {"fieldValidation": "Strict"}
 """As kubectl asks: a field that the server does not know is an error."""
 DRY = {"dryRun": "All", **STRICT}
 TIMEOUT_S = 60
+BUSY = (429, 500, 503, 504)
+"""Answers of a server that had no time for the request; it asks for another try."""
+BUSY_PATIENCE_S = 60.0
 
 
 class NotFoundError(AssertionError):
@@ -106,9 +110,16 @@ class Client:
         query: Mapping[str, str] | None = None,
         kind: str = "application/json",
     ) -> dict[str, Any]:
-        """The server's answer. Raises NotFoundError, RefusedError."""
+        """The server's answer; asks again while it is too busy to give one. Raises NotFoundError, RefusedError."""
         words = f"{path}?{urlencode(query)}" if query else path
-        status, text = self._request(method, words, json.dumps(body) if body is not None else None, kind)
+        data = json.dumps(body) if body is not None else None
+
+        def answered() -> tuple[int, bytes]:
+            status, text = self._request(method, words, data, kind)
+            assert status not in BUSY, text[:200]
+            return status, text
+
+        status, text = eventually(answered, timeout_s=BUSY_PATIENCE_S, what=f"an answer to {method} {path}", poll_s=0.5)
         if status == 404:
             raise NotFoundError(f"{path} does not exist")
         answer: dict[str, Any] = json.loads(text)
