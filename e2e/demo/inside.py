@@ -23,6 +23,8 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
 
 pause = threading.Event().wait
+EXACT = {"enable.idempotence": True, "max.in.flight.requests.per.connection": 1}
+"""For a producer that counts: each record is written once, and none is taken for written because a later one was."""
 PROGRESS_EVERY = 100_000
 IDLE_SECONDS_MAX = 30.0
 GROUP_EMPTY_SECONDS_MAX = 90.0
@@ -90,9 +92,7 @@ def produce(options: argparse.Namespace) -> dict[str, Any]:
         if error is not None:
             failures.append(str(error))
 
-    producer = Producer(
-        {"bootstrap.servers": options.bootstrap, "enable.idempotence": True, "linger.ms": 20, "compression.type": "lz4"}
-    )
+    producer = Producer({"bootstrap.servers": options.bootstrap, **EXACT, "linger.ms": 20, "compression.type": "lz4"})
     count = 0
     rest = options.pause_seconds_per_thousand
     with gzip.open(sys.stdin.buffer, "rb") as raw:
@@ -233,7 +233,7 @@ def waiting(options: argparse.Namespace) -> dict[str, Any]:
 
 def write(options: argparse.Namespace) -> dict[str, Any]:
     """Write each line of standard input as one record, without a key or with the line as its key."""
-    producer = Producer({"bootstrap.servers": options.bootstrap, "enable.idempotence": True})
+    producer = Producer({"bootstrap.servers": options.bootstrap, **EXACT})
     lines = sys.stdin.buffer.read().splitlines()
     for line in lines:
         producer.produce(options.topic, value=line, key=line if options.keyed else None)

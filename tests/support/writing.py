@@ -19,15 +19,16 @@ VALUE = b"x" * 64
 class Writer:
     """Writes `per_second` records to the partitions in turn, on a thread, until `stop`; a context manager.
 
-    Idempotent and patient: what it wrote lies in each partition without gaps from offset 0, if nobody else writes.
+    Idempotent and patient: what it wrote lies in each partition without gaps from offset 0, if nobody else writes. One
+    request at a time: with several, librdkafka takes a batch for written that its broker refused, when the broker knows
+    nothing of the producer yet and has accepted the batch behind it.
     """
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, *, per_second: int = 200) -> None:
         # Patience longer than any fault: a record that was given up would leave open whether it was written.
         patient = {"delivery.timeout.ms": 300_000, "request.timeout.ms": 5_000, "reconnect.backoff.max.ms": 500}
-        self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0, **patient}
-        )
+        sure = {"enable.idempotence": True, "max.in.flight.requests.per.connection": 1}
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 0, **sure, **patient})
         self._topic = topic
         self._partitions = partitions
         self._per_second = per_second

@@ -43,6 +43,9 @@ BATCH_BYTES_MAX: Final = 1_000_000
 RECORD_BYTES_MAX: Final = 1_000_000_000
 """The most that librdkafka allows `message.max.bytes` to be."""
 
+SENT_MAX: Final = 3
+"""How often a record is sent whose acknowledgement says nothing of where it was written."""
+
 OPEN_KEPT: Final = 1_000
 """How many handles of sends are kept before those that are done are sorted out."""
 
@@ -84,12 +87,6 @@ class SendHandle:
         self.topic = topic
         self.done = False
         self.error: ProduceFailed | None = None
-
-    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
-        if error is None:
-            self.done = True
-        else:
-            self._refused(error)
 
     def _refused(self, error: KafkaError) -> None:
         self._failed(error.name(), error.str() + ADVICE.get(error.code(), ""))
@@ -160,6 +157,7 @@ class RecordProducer:
         value: bytes | str | None,
         headers: list[tuple[str, str | bytes | None]],
         partition: int | None,
+        sent: int = 1,
     ) -> None:
         def again(error: KafkaError) -> bool:
             """Send it in another way, if there is one."""
@@ -172,15 +170,23 @@ class RecordProducer:
             return True
 
         def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is None or not again(error):
-                handle._delivered(error, message)
+            if error is not None:
+                if not again(error):
+                    handle._refused(error)
+            elif message.offset() is not None:
+                handle.done = True
+            elif sent < SENT_MAX:
+                # Nobody wrote this one, perhaps: librdkafka takes a batch for written when a later one was. A broker
+                # that knows nothing of the producer takes a batch with any sequence number (KIP-360), also behind one
+                # that it has just refused because it did not lead the partition yet. Written twice is the safe side.
+                self._produce(producer, handle, key, value, headers, partition, sent + 1)
+            else:
+                handle._failed("NoOffset", f"acknowledged {sent} times without an offset: nobody knows if it is there")
 
         extra: dict[str, Any] = {} if partition is None else {"partition": partition}
-        # The function above keeps the record for as long as it is on its way; not where there is no other way.
-        on_delivery = delivered if partition or self._limited else handle._delivered
         for attempt in range(2):
             try:
-                producer.produce(handle.topic, value, key, headers=headers, on_delivery=on_delivery, **extra)
+                producer.produce(handle.topic, value, key, headers=headers, on_delivery=delivered, **extra)
                 return
             except BufferError as full:
                 if attempt:

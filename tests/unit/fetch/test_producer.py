@@ -17,6 +17,19 @@ RIGHT = "allow the principal Write on the topic, or IdempotentWrite on the clust
 Delivered = Callable[[KafkaError | None, Any], None]
 
 
+class Acknowledged:
+    """A record that librdkafka takes for written; `offset` None where no broker said so of this one."""
+
+    def __init__(self, offset: int | None) -> None:
+        self._offset = offset
+
+    def offset(self) -> int | None:
+        return self._offset
+
+
+WRITTEN, PRESUMED = Acknowledged(7), Acknowledged(None)
+
+
 class Client:
     """librdkafka's producer: what is told to the next call of each kind, and what was written."""
 
@@ -25,6 +38,7 @@ class Client:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.waiting: list[Delivered] = []
+        self.sent: list[tuple[str, Any, Any, Any]] = []
         self._raise("make")
         self.made.append(self)
 
@@ -35,6 +49,7 @@ class Client:
     def produce(self, topic: str, value: Any, key: Any, *, on_delivery: Delivered, **rest: Any) -> None:
         self._raise("produce")
         self.waiting.append(on_delivery)
+        self.sent.append((topic, key, value, rest))
 
     def poll(self, timeout_s: float) -> int:
         self._raise("poll")
@@ -45,7 +60,7 @@ class Client:
             self.waiting.clear()  # callbacks that run while an exception is on its way are lost
             self._raise("flush")
         for delivered in self.waiting:
-            delivered(None, None)
+            delivered(None, WRITTEN)
         self.waiting.clear()
         return 0
 
@@ -178,5 +193,28 @@ def test_handles_that_are_done_are_not_kept() -> None:
     for _ in range(5 * module.OPEN_KEPT):
         send(producer)
         # As a loop does that never has nothing on its way.
-        producer._producer.waiting.pop()(None, None)  # type: ignore[attr-defined]
+        producer._producer.waiting.pop()(None, WRITTEN)  # type: ignore[attr-defined]
     assert len(producer._open) <= module.OPEN_KEPT
+
+
+def test_record_that_is_only_presumed_to_be_written_is_sent_again_as_it_was(clients: list[Client]) -> None:
+    """librdkafka takes a batch for written when a later one was, and the broker may have refused the earlier one."""
+    producer = RecordProducer({})
+    handle = producer.send("t", key=b"k", value=b"v", headers=[("h", b"1")], partition=3)
+    clients[0].waiting.pop()(None, PRESUMED)
+    assert not handle.done
+    first, second = clients[0].sent
+    assert first == second == ("t", b"k", b"v", {"headers": [("h", b"1")], "partition": 3})
+    assert producer.flush(1.0) == 0
+    assert (handle.done, handle.error) == (True, None)
+
+
+def test_record_that_is_never_more_than_presumed_to_be_written_fails(clients: list[Client]) -> None:
+    handle = send(RecordProducer({}))
+    for _ in range(module.SENT_MAX):
+        assert not handle.done
+        clients[0].waiting.pop()(None, PRESUMED)
+    assert clients[0].waiting == []
+    assert handle.error is not None
+    assert handle.error.reason == "NoOffset"
+    assert "topic 't'" in str(handle.error)

@@ -1,0 +1,50 @@
+"""Records that a broker refused are written in the end, also when librdkafka takes them for written."""
+
+from __future__ import annotations
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from fleet_consumer.fetch.producer import RecordProducer
+from tests.support.kafka import KafkaBroker
+from tests.support.kafka_topics import make_topics
+from tests.support.refusing_proxy import RefusingProxy
+
+TOPIC = "fresh"
+PATIENCE_S = 240.0
+
+
+def test_first_batch_that_is_refused_while_the_second_is_accepted_is_not_lost() -> None:
+    """A new topic: its leader has not heard of it when the first batch comes, and has when the second does.
+
+    The broker knows nothing of the producer, so it takes the second batch, whose sequence number begins anywhere
+    (KIP-360); and librdkafka takes the first one for written, because the second one was.
+    """
+    with RefusingProxy(TOPIC) as proxy, KafkaBroker(proxied_as=proxy.address) as broker:
+        proxy.target = broker.proxied_listener
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        make_topics(admin, [NewTopic(TOPIC, 1, 1)])
+        producer = RecordProducer({"bootstrap.servers": proxy.address, "linger.ms": 0})
+        first = producer.send(TOPIC, key=None, value="first", partition=0)
+        assert proxy.holds.wait(PATIENCE_S), "the first batch did not come"
+        second = producer.send(TOPIC, key=None, value="second", partition=0)
+        assert producer.flush(PATIENCE_S) == 0
+        assert [(each.done, each.error) for each in (first, second)] == [(True, None)] * 2
+        assert sorted(_values(broker)) == [b"first", b"second"]
+
+
+def _values(broker: KafkaBroker) -> list[bytes]:
+    """Everything that the topic holds."""
+    reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    try:
+        begin, end = reader.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=PATIENCE_S)
+        reader.assign([TopicPartition(TOPIC, 0, begin)])
+        values: list[bytes] = []
+        while len(values) < end - begin:
+            message = reader.poll(PATIENCE_S)
+            assert message is not None, f"{values} and no more"
+            assert message.error() is None, message.error()
+            values.append(message.value() or b"")
+        return values
+    finally:
+        reader.close()
