@@ -13,6 +13,10 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerPartitionAssignor;
 import org.apache.kafka.clients.consumer.ConsumerPartitionAssignor.Assignment;
@@ -32,25 +36,44 @@ import org.apache.kafka.common.TopicPartition;
  *
  * A question names the assignor, the partitions of each topic (with the racks of each, where known) and the members.
  * The answer is a list of plans: what the assignor gives, and what it gives next when every member owns just that.
- * An assignor that raises is answered for with {"raised": ...}. A question with "remember" is answered with the user data of a member that was given those partitions.
+ * An assignor that raises is answered for with {"raised": ...}, and one that does not end (the sticky pair moves a
+ * partition to and fro for ever in some groups) with {"endless": seconds}. A question with "remember" is answered with the user data of a member that was given those partitions.
  */
 public class JavaAssignors {
     private static final ObjectMapper JSON = new ObjectMapper();
+    /** For a plan that takes a millisecond. */
+    private static final int PATIENCE_S = 20;
 
     public static void main(String[] args) throws Exception {
         PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line; (line = in.readLine()) != null;) {
             JsonNode question = JSON.readTree(line);
-            Object answer;
-            try {
-                answer = question.has("remember") ? remembered(question) : plans(question);
-            } catch (IllegalStateException | IndexOutOfBoundsException | NullPointerException gaveUp) {
-                answer = Map.of("raised", gaveUp.toString());
-            }
-            out.println(JSON.writeValueAsString(answer));
+            out.println(JSON.writeValueAsString(answer(question)));
         }
         out.flush();
+    }
+
+    private static Object answer(JsonNode question) throws Exception {
+        FutureTask<Object> task =
+            new FutureTask<>(() -> question.has("remember") ? remembered(question) : plans(question));
+        // A daemon, so that one without an end does not keep the process from its own.
+        Thread thread = new Thread(task, "answer");
+        thread.setDaemon(true);
+        thread.start();
+        try {
+            return task.get(PATIENCE_S, TimeUnit.SECONDS);
+        } catch (TimeoutException endless) {
+            return Map.of("endless", PATIENCE_S);
+        } catch (ExecutionException failed) {
+            Throwable cause = failed.getCause();
+            if (cause instanceof IllegalStateException
+                || cause instanceof IndexOutOfBoundsException
+                || cause instanceof NullPointerException) {
+                return Map.of("raised", cause.toString());
+            }
+            throw failed;
+        }
     }
 
     private static ConsumerPartitionAssignor assignor(String name) {
