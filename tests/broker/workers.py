@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from e2e.local_cluster.daemons import free_ports
 from fleet_consumer import naming
 from tests.support.kafka_topics import make_topics
 from tests.support.waiting import eventually
@@ -180,13 +180,6 @@ class Kafka:
             consumer.close()
 
 
-def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Worker:
     """One `fleet-consumer run` process; `role` is `main` or `retry`. `command` starts another program in its place."""
 
@@ -199,7 +192,7 @@ class Worker:
         role: str = "main",
         command: Sequence[str] = (COMMAND,),
     ) -> None:
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self.log = folder / f"worker-{self.port}.log"
         config = folder / f"worker-{self.port}.json"
         config.write_text(json.dumps({**settings, "httpPort": self.port}))

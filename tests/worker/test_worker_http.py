@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.workers import COMMAND, Fleet, Kafka, Worker, counted, free_port
+from e2e.local_cluster.daemons import free_ports
+from tests.broker.workers import COMMAND, Fleet, Kafka, Worker, counted
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
@@ -91,7 +92,7 @@ def served(fleet: Fleet, port: int, *, batch: bool = False, **changes: Any) -> W
 
 @pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
 def test_statuses_decide_and_outputs_are_written(kafka: Kafka, tmp_path: Path, batch: bool) -> None:
-    fleet, port = Fleet(kafka, tmp_path, f"http-{batch}".lower()), free_port()
+    fleet, port = Fleet(kafka, tmp_path, f"http-{batch}".lower()), free_ports(1)[0]
     kinds = {3: "reject", 4: "fail", 5: "busy"}
     fleet.send(*({"do": kinds.get(n, "ok")} for n in range(40)), partition=1)
     kafka.produce(fleet.source, [b"no json"], partition=2)
@@ -113,7 +114,7 @@ def test_statuses_decide_and_outputs_are_written(kafka: Kafka, tmp_path: Path, b
 
 
 def test_worker_waits_for_a_handler_that_starts_late_and_for_one_that_comes_back(kafka: Kafka, tmp_path: Path) -> None:
-    fleet, port = Fleet(kafka, tmp_path, "http-late"), free_port()
+    fleet, port = Fleet(kafka, tmp_path, "http-late"), free_ports(1)[0]
     fleet.send(*({"do": "ok"} for _ in range(20)))
     with served(fleet, port, handler__timeoutSeconds=1) as worker:
         eventually(lambda: worker.get("/healthz")[0] == 200, timeout_s=240, what="the worker to live")
@@ -133,7 +134,7 @@ def test_worker_waits_for_a_handler_that_starts_late_and_for_one_that_comes_back
 
 
 def test_check_passes_when_the_handler_listens(kafka: Kafka, tmp_path: Path) -> None:
-    fleet, port = Fleet(kafka, tmp_path, "http-check"), free_port()
+    fleet, port = Fleet(kafka, tmp_path, "http-check"), free_ports(1)[0]
     changes = {"handler__python": None, "handler__http": {"port": port, "path": "/records", "batch": False}}
     (tmp_path / "worker.json").write_text(json.dumps(fleet.settings(**changes)))
     with sidecar(fleet, port):

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from e2e.local_cluster.daemons import free_ports
 from tests.broker.local_runs import running
-from tests.broker.workers import COMMAND, Kafka, free_port
+from tests.broker.workers import COMMAND, Kafka
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
@@ -75,7 +76,7 @@ def test_what_is_wrong_is_told_in_one_line_before_anything_starts(kafka: Kafka, 
     (tmp_path / "shop.py").write_text("def handle(record): pass\n")
     code, told = refused("--topic", "laptop-gone", "--bootstrap", kafka.bootstrap)
     assert (code, "TopicNotFound" in told, "laptop-gone" in told) == (21, True, True)
-    code, told = refused("--topic", "laptop-wrong", "--bootstrap", f"127.0.0.1:{free_port()}")
+    code, told = refused("--topic", "laptop-wrong", "--bootstrap", f"127.0.0.1:{free_ports(1)[0]}")
     assert (code, "BrokerUnreachable" in told) == (21, True)
     code, told = refused("--topic", "laptop-wrong", "--bootstrap", kafka.bootstrap, "--failed-topic", "no/name")
     assert (code, "TopicNotCreated" in told, "--failed-topic" in told or "cannot be used" in told) == (21, True, True)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.workers import COMMAND, Fleet, Kafka, free_port
+from e2e.local_cluster.daemons import free_ports
+from tests.broker.workers import COMMAND, Fleet, Kafka
 from tests.support.kafka import KafkaBroker
 from tests.support.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer, answer
 from tests.support.waiting import eventually
@@ -85,7 +86,7 @@ def test_missing_topics_are_told_and_exit_21(fleet: Fleet) -> None:
 
 
 def test_broker_that_is_away_is_told_and_exits_21(fleet: Fleet) -> None:
-    nobody = f"127.0.0.1:{free_port()}"
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
     code, result = check(fleet, connection__bootstrapServers=[nobody])
     assert (code, result["reason"]) == (21, "BrokerUnreachable")
     assert nobody in result["message"]
