@@ -332,7 +332,7 @@ def test_operator_killed_at_any_call_leaves_retries_and_deletions_whole(
     ending, _ = mortal.count_calls(alone, partial(gone, [alone]))
 
     # A fleet's own writes are the other test's; every second one leaves no step of the retries out.
-    deaths: dict[str, tuple[int, Moment]] = {f"retry-{k}": (k, "after") for k in range(1, making + 1, 2)}
+    deaths: dict[str, tuple[int, Moment]] = {f"mortal-{k}": (k, "after") for k in range(1, making + 1, 2)}
     assert len(deaths) > ending
     apply(client, [objects.namespace(name) for name in deaths])
     apply(client, [body for name in deaths for body in act_with_retries(name, broker)])
