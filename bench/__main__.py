@@ -14,7 +14,7 @@ USUAL: Final = {
     "poll-wait": "the share of time that waits for the network (M17)",
     "latency": "from producing a record to its handler, beside librdkafka's group consumer",
 }
-"""What runs when nothing is named: about seven minutes on two cores."""
+"""The benchmarks of a run that names none: about seven minutes on two cores."""
 LONG: Final = {
     "takeover": "from the last record of a member that is gone to the first of who has its partitions then",
     "rolling": "the pause of each partition while a group is restarted member by member",

@@ -41,7 +41,7 @@ VALUE_BYTES: Final = 50_000
 LONG_DELAY: Final = "1h"
 SHORT_DELAY: Final = "1s"
 LOOKS: Final = 60
-"""How many looks at its memory, one each half second, follow the first due record."""
+"""Looks at its memory after the first due record, one each half second."""
 BUDGETS_MIB: Final = (8, PAUSED_BYTES_MAX // 2**20, 128)
 """Bounds of what paused partitions hold; the one in the middle is the default."""
 
@@ -110,12 +110,12 @@ def fill(bootstrap: str, topic: str, group: str, partitions: int, each: int) -> 
 
 
 def handled(log: Path) -> list[float]:
-    """When records were handled."""
+    """The times at which records were handled."""
     return [float(line) for line in log.read_text().split("\n")[:-1]] if log.exists() else []
 
 
 def waits(worker: Worker, partitions: int) -> bool:
-    """Whether the worker knows what each partition waits for."""
+    """True once the worker tells what each partition waits for."""
     return len(worker.member()["retry"]["waiting"]) >= partitions
 
 

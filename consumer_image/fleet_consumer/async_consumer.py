@@ -36,7 +36,7 @@ AsyncRebalanceCallback = Callable[[Sequence[TopicPartition]], Awaitable[None] | 
 T = TypeVar("T")
 
 ITERATION_S: Final = 3600.0
-"""How long one poll of an iteration waits; the iteration goes on with the next."""
+"""The longest wait of one poll in an iteration, which goes on with the next."""
 
 _inside_callback_of: ContextVar[AsyncConsumer | None] = ContextVar("inside_callback_of", default=None)
 
@@ -174,7 +174,7 @@ class AsyncConsumer:
         return self._consumer.membership()
 
     def holds_session(self) -> bool:
-        """Whether the last good heartbeat is younger than the session timeout. Any thread."""
+        """True while the last good heartbeat is younger than the session timeout. Any thread."""
         return self._consumer.holds_session()
 
     async def group_metadata(self) -> bytes:
@@ -200,7 +200,7 @@ class AsyncConsumer:
         return await self._call(lambda: self._position(partition))
 
     async def lag(self, partition: TopicPartition) -> int | None:
-        """How far the partition's end is ahead of what was given out; None while that is unknown."""
+        """The distance from what was given out to the partition's end; None while that is unknown."""
         return await self._call(lambda: self._lag(partition))
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -236,7 +236,7 @@ class AsyncConsumer:
         return await self._call(lambda: self._consumer.end_offsets(partitions, timeout_s))
 
     def out_of_range(self) -> OutOfRangeReport:
-        """How often brokers did not have the offset that came next, and what was skipped for it."""
+        """The number of times that brokers did not have the offset that came next, and what was skipped for it."""
         return self._consumer.out_of_range()
 
     def truncations(self) -> TruncationReport:

@@ -208,7 +208,7 @@ class OffsetCalls(ConsumerBase):
             return self._await(self._group.topics(names), timeout_s, what, errors.MetadataLookupFailed)
 
     def out_of_range(self) -> OutOfRangeReport:
-        """How often brokers did not have the offset that came next, and what was skipped for it."""
+        """The number of times that brokers did not have the offset that came next, and what was skipped for it."""
         return OutOfRangeReport() if self._positions is None else self._positions.out_of_range
 
     def _list(self, times: Mapping[TopicPartition, int], timeout_s: float) -> dict[TopicPartition, Start]:

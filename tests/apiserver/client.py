@@ -110,7 +110,10 @@ class Client:
         query: Mapping[str, str] | None = None,
         kind: str = "application/json",
     ) -> dict[str, Any]:
-        """The server's answer; asks again while it is too busy to give one. Raises NotFoundError, RefusedError."""
+        """The server's answer; asks again while it is too busy to give one, or away.
+
+        Raises NotFoundError, RefusedError.
+        """
         words = f"{path}?{urlencode(query)}" if query else path
         data = json.dumps(body) if body is not None else None
 
@@ -119,7 +122,7 @@ class Client:
             assert status not in BUSY, text[:200]
             return status, text
 
-        status, text = eventually(answered, timeout_s=BUSY_PATIENCE_S, what=f"an answer to {method} {path}", poll_s=0.5)
+        status, text = eventually(answered, timeout_s=BUSY_PATIENCE_S, what=f"an answer to {method} {path}", poll_s=0.1)
         if status == 404:
             raise NotFoundError(f"{path} does not exist")
         answer: dict[str, Any] = json.loads(text)
@@ -140,19 +143,15 @@ class Client:
     def _request(self, method: str, path: str, body: str | None, kind: str) -> tuple[int, bytes]:
         connection = self._connection()
         headers = {"Content-Type": kind} if body is not None else {}
-        for last in (False, True):
-            try:
-                connection.request(method, path, body, headers)
-                answer = connection.getresponse()
-                return answer.status, answer.read()
-            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
-                connection.close()  # the server ends connections that were idle for long
-                if last:
-                    raise
-            except BaseException:
-                connection.close()  # the answer may still come, and would be taken for that to the next request
-                raise
-        raise AssertionError("unreachable")
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except BaseException:
+            # The server ends connections that were idle for long; and an answer that still comes would be taken for
+            # that to the next request. The next one opens it again.
+            connection.close()
+            raise
 
     def _connection(self) -> http.client.HTTPSConnection:
         """This thread's own; one that was closed opens again when it is used."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-
 from fleet_consumer.fetch.producer import RecordProducer
+from tests.broker.workers import Kafka
 from tests.support.kafka import KafkaBroker
-from tests.support.kafka_topics import make_topics
 from tests.support.refusing_proxy import RefusingProxy
 
 TOPIC = "fresh"
@@ -22,29 +19,12 @@ def test_first_batch_that_is_refused_while_the_second_is_accepted_is_not_lost() 
     """
     with RefusingProxy(TOPIC) as proxy, KafkaBroker(proxied_as=proxy.address) as broker:
         proxy.target = broker.proxied_listener
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        make_topics(admin, [NewTopic(TOPIC, 1, 1)])
+        kafka = Kafka(broker.bootstrap)
+        kafka.create(TOPIC, partitions=1)
         producer = RecordProducer({"bootstrap.servers": proxy.address, "linger.ms": 0})
         first = producer.send(TOPIC, key=None, value="first", partition=0)
         assert proxy.holds.wait(PATIENCE_S), "the first batch did not come"
         second = producer.send(TOPIC, key=None, value="second", partition=0)
         assert producer.flush(PATIENCE_S) == 0
         assert [(each.done, each.error) for each in (first, second)] == [(True, None)] * 2
-        assert sorted(_values(broker)) == [b"first", b"second"]
-
-
-def _values(broker: KafkaBroker) -> list[bytes]:
-    """Everything that the topic holds."""
-    reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.auto.commit": False})
-    try:
-        begin, end = reader.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=PATIENCE_S)
-        reader.assign([TopicPartition(TOPIC, 0, begin)])
-        values: list[bytes] = []
-        while len(values) < end - begin:
-            message = reader.poll(PATIENCE_S)
-            assert message is not None, f"{values} and no more"
-            assert message.error() is None, message.error()
-            values.append(message.value() or b"")
-        return values
-    finally:
-        reader.close()
+        assert sorted(each.value or b"" for each in kafka.read(TOPIC)) == [b"first", b"second"]
