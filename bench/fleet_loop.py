@@ -10,11 +10,11 @@ from fleet_consumer.consumer import Consumer, ConsumerSettings
 from fleet_consumer.fetch.producer import RecordProducer
 from fleet_consumer.handlers import Outputs
 from fleet_consumer.net import ConnectionSettings
-from fleet_consumer.worker.brake import NoBrake
 from fleet_consumer.worker.intake import Everything
-from fleet_consumer.worker.judge import Handle, Judge
 from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
 from fleet_consumer.worker.outbox import Outbox
+from fleet_consumer.worker.outcomes import Handle, Outcomes
+from fleet_consumer.worker.pacing import NoPacing
 from fleet_consumer.worker.pauses import Pauses
 from fleet_consumer.worker.process import tame_collector
 from fleet_consumer.worker.readings import Readings
@@ -32,16 +32,16 @@ class FleetLoop:
         connection = ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="bench")
         self.consumer = Consumer(ConsumerSettings(connection=connection, group_id=group))
         outbox = Outbox(_no_producer)
-        pauses, intake, brake = Pauses(self.consumer), Everything(), NoBrake()
+        pauses, intake, pacing = Pauses(self.consumer), Everything(), NoPacing()
         readings = Readings(self.consumer, clock, bounded=False)
-        judge = Judge(
+        outcomes = Outcomes(
             outbox=outbox,
             outputs=Outputs(()),
             failed_topic="none",
             group_id=group,
             policies=lambda: None,
             retell=readings.telling(intake.retell),
-            brake=brake,
+            pacing=pacing,
             stats=stats,
             clock=clock,
         )
@@ -49,11 +49,11 @@ class FleetLoop:
         self._loop = ConsumeLoop(
             consumer=self.consumer,
             handle=handle,
-            judge=judge,
-            writing=Writing(outbox=outbox, judge=judge, consumer=self.consumer, stats=stats, clock=clock),
+            outcomes=outcomes,
+            writing=Writing(outbox=outbox, outcomes=outcomes, consumer=self.consumer, stats=stats, clock=clock),
             intake=intake,
             readings=readings,
-            brake=brake,
+            pacing=pacing,
             pauses=pauses,
             settings=LoopSettings(topics=(topic,), commit_interval_s=5, drain_s=0),
             stats=stats,

@@ -19,7 +19,7 @@ from fleet_consumer.fetch.librdkafka import consumer_config
 from fleet_consumer.fetch.records import Run
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Record
-from fleet_consumer.worker.judge import Handle
+from fleet_consumer.worker.outcomes import Handle
 
 BATCH = 500
 

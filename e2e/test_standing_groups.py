@@ -35,9 +35,9 @@ def handle(record):
     if wish == "hang":
         time.sleep(3600)
     if wish == "bug":
-        from fleet_consumer.worker.judge import Judge
+        from fleet_consumer.worker.outcomes import Outcomes
 
-        Judge.raised = None
+        Outcomes.raised = None
         raise ValueError("brings a bug of the worker's own to light")
 """
 

@@ -207,8 +207,8 @@ class Consumer(OffsetCalls):
     def membership(self) -> Membership:
         """The membership as of now. Any thread."""
         picture, fetch, positions = self._group.picture, self._fetch, self._positions
-        unplaced = positions.trouble if positions is not None else None
-        trouble = unplaced or (fetch.trouble if fetch is not None else None)
+        unplaced = positions.last_error if positions is not None else None
+        trouble = unplaced or (fetch.last_error if fetch is not None else None)
         if picture.error is None and trouble is not None:
             return dataclasses.replace(picture, error=trouble)
         return picture
@@ -325,7 +325,7 @@ class Consumer(OffsetCalls):
     def _taken_away(self, kind: CallBackKind, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
         """Revoked or lost: nothing of these comes out any more, then the user hears of it, then they are gone."""
         positions = self._started()
-        positions.void(partitions)
+        positions.stop_delivery(partitions)
         try:
             if kind is CallBackKind.REVOKED:
                 self._auto_commit_before_giving_back(partitions, timeout_s)

@@ -81,7 +81,7 @@ class Positions:
         # Attempts in vain, one after the other, and why the last one was.
         self._waiting: dict[TopicPartition, tuple[int, str]] = {}
         # Replaced as a whole; any thread may read it.
-        self.trouble: errors.OffsetLookupFailed | None = None
+        self.last_error: errors.OffsetLookupFailed | None = None
         # True from when reading begins until what was read has reached the user. Whoever finds it true in the next call
         # knows that an exception came in between (`start_over`). A plain attribute: assigning it cannot be interrupted.
         self.unsettled = False
@@ -113,7 +113,7 @@ class Positions:
         if unknown:
             self._look_up(unknown)
 
-    def void(self, partitions: Iterable[TopicPartition]) -> None:
+    def stop_delivery(self, partitions: Iterable[TopicPartition]) -> None:
         """From now on nothing of these comes out; they stay owned, with their positions, until `forget`.
 
         What the fetch thread still delivers carries buffers that are void by then.
@@ -140,7 +140,7 @@ class Positions:
             self._unproven.discard(part)
             self._waiting.pop(part, None)
             self._sought.pop(part, None)
-        self._note_trouble()
+        self._note_error()
 
     def committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Every position that is known, with the leader epoch of the record before it."""
@@ -271,7 +271,7 @@ class Positions:
                 refusals += self._begin(unplaced, ticket.result)
         self._take_checks()
         self._look_at_logs()
-        self._note_trouble()
+        self._note_error()
         # One that ends the consumer goes before those that it survives.
         for error in sorted(refusals, key=lambda each: not isinstance(each, errors.FatalConsumerError)):
             raise error
@@ -432,7 +432,7 @@ class Positions:
         for delay_s, parts in again.items():
             self._look_up(tuple(parts), delay_s=delay_s)
 
-    def _note_trouble(self) -> None:
+    def _note_error(self) -> None:
         """Report what has no start for longer than an election takes."""
         stuck = {
             part: why
@@ -440,15 +440,15 @@ class Positions:
             if attempts >= PATIENT_ATTEMPTS and self._buffers.get(part, self) is None
         }
         if not stuck:
-            self.trouble = None
+            self.last_error = None
             return
         first, why = next(iter(stuck.items()))
         others = f", and {len(stuck) - 1} more partitions" if len(stuck) > 1 else ""
         text = f"group {self._group_id!r}: no start found yet for {_names((first,))}{others}: {why}; asked again"
-        if self.trouble is None:
+        if self.last_error is None:
             logger.warning("%s", text)
-        if self.trouble is None or str(self.trouble) != text:
-            self.trouble = errors.OffsetLookupFailed(text)
+        if self.last_error is None or str(self.last_error) != text:
+            self.last_error = errors.OffsetLookupFailed(text)
 
     def _reset(self, buffer: PartitionBuffer, what: OutOfRange) -> None:
         """The broker does not have the position: retention deleted it, or the log was cut. The lookup finds out which,

@@ -19,7 +19,7 @@ from fleet_consumer.clock import Clock, SystemClock
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, REDRIVE, RETRY_POLICY, Kind
 from fleet_operator.clients.kube import AioKubeClient, KubeClient
 from fleet_operator.clients.worker_status import WorkerStatusClient
-from fleet_operator.observe.observatory import Observatory
+from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.reconcilers.consumergroup import ConsumerGroupReconciler
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.kafka_side import KafkaSide
@@ -32,6 +32,7 @@ from fleet_operator.reconcilers.views import VIEWS
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime import logs
 from fleet_operator.runtime.cache import Key, key_of
+from fleet_operator.runtime.dispatcher import Dispatcher, Result
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.health import HealthServer
 from fleet_operator.runtime.lease import Elector, LeaseLostError
@@ -41,7 +42,6 @@ from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
 from fleet_operator.runtime.sweeper import Sweeper
 from fleet_operator.runtime.watchdog import LoopWatchdog
-from fleet_operator.runtime.workers import Result, Workers
 from fleet_operator.watch import Watcher
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class App:
         self._sweeper = Sweeper(
             self._store, WATCHED, settings.namespaces, self.metrics, interval=settings.sweep_seconds
         )
-        self._workers: dict[Kind, Workers[Key]] = {
+        self._workers: dict[Kind, Dispatcher[Key]] = {
             KAFKA_CLUSTER: self._make_workers(KAFKA_CLUSTER, lambda key: cluster_reconciler.reconcile(key)),
             CONSUMER_GROUP: self._make_workers(CONSUMER_GROUP, lambda key: group_reconciler.reconcile(key)),
             RETRY_POLICY: self._make_workers(RETRY_POLICY, lambda key: policy_reconciler.reconcile(key)),
@@ -96,10 +96,10 @@ class App:
         )
         self._router = Router(self._store, queues, self.metrics)
         self._store.corrected = self._router.changed
-        self._observatory = Observatory(clock, self._router)
+        self._observers = ObserverPool(clock, self._router)
         self._worker_watch = WorkerWatch(self._worker_status, clock, groups.add)
-        self._redrive_watch = RedriveWatch(clock, self._observatory, redrives.add)
-        self._kafka = KafkaSide(self._store, clock, self._events, self._observatory)
+        self._redrive_watch = RedriveWatch(clock, self._observers, redrives.add)
+        self._kafka = KafkaSide(self._store, clock, self._events, self._observers)
         context = Context(
             settings=settings,
             clock=clock,
@@ -109,7 +109,7 @@ class App:
             ),
             events=self._events,
             metrics=self.metrics,
-            observatory=self._observatory,
+            observers=self._observers,
             workers=self._worker_watch,
             queues=queues,
         )
@@ -118,8 +118,8 @@ class App:
         policy_reconciler = RetryPolicyReconciler(context)
         redrive_reconciler = RedriveReconciler(context, self._redrive_watch)
 
-    def _make_workers(self, kind: Kind, reconcile: Callable[[Key], Awaitable[Result]]) -> Workers[Key]:
-        return Workers(kind.kind, reconcile, count=self.settings.workers, metrics=self.metrics)
+    def _make_workers(self, kind: Kind, reconcile: Callable[[Key], Awaitable[Result]]) -> Dispatcher[Key]:
+        return Dispatcher(kind.kind, reconcile, count=self.settings.workers, metrics=self.metrics)
 
     def stop(self) -> None:
         """End `run` in order."""
@@ -185,7 +185,7 @@ class App:
         await asyncio.gather(*(workers.stop() for workers in self._workers.values()))
         await self._kafka.close()
         await self._redrive_watch.close()
-        await self._observatory.close()
+        await self._observers.close()
         await self._worker_watch.close()
         await self._worker_status.close()
         await self._events.stop()

@@ -13,7 +13,7 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import OffsetSample, RetryObservation, StuckPartition, WorkerObservation
 from fleet_operator.planning.redrive_phase import RedriveDecision, RedriveFacts
-from fleet_operator.planning.redrive_readings import Progress
+from fleet_operator.planning.redrive_readings import RedriveProgress
 from fleet_operator.planning.redrive_status import project_redrive_status
 from fleet_operator.planning.retry_intent import RetryIntent
 from fleet_operator.planning.status_consumergroup import project_consumergroup_status
@@ -61,7 +61,7 @@ def redrive_status() -> dict[str, Any]:
     """A Redrive in its middle, with every field that is written by then."""
     body = Redrive.model_validate({**redrive(), "status": {"startedAt": "2026-01-01T00:00:00Z"}})
     decision = RedriveDecision("Running", conditions.RUNNING, "moving failed records")
-    progress = Progress(selected=12, moved=11, guarded=2, remaining=40, moved_before=5, failed_again=3)
+    progress = RedriveProgress(selected=12, moved=11, guarded=2, remaining=40, moved_before=5, failed_again=3)
     return project_redrive_status(RedriveFacts(redrive=body), decision, progress, 6, builders.NOW)
 
 

@@ -14,8 +14,8 @@ from fleet_consumer import naming
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.net import ConnectionSettings, NetError, NetworkClient
 from fleet_operator.observe.flow import FlowMemory
+from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.look import ConfigFacts, Look, failure
-from fleet_operator.observe.settings import GroupInterest, retry_interest
 from fleet_operator.planning.observation import ClusterObservation, RetryObservation
 from fleet_operator.planning.topic_pattern import TopicMatches
 from tests.support.waiting import eventually

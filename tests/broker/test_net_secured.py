@@ -29,7 +29,7 @@ from fleet_consumer.net import (
 )
 from fleet_consumer.wire.list_groups import ListGroupsRequest
 from fleet_consumer.worker.cli import main
-from fleet_operator.observe.settings import ObserverSettings, TlsMaterial
+from fleet_operator.observe.interests import ObserverSettings, TlsMaterial
 from tests.broker.members import create_topic, unique
 from tests.broker.security import PASSWORD, USER, WAYS, connection, oauth, token_server
 from tests.support.kafka import KafkaBroker

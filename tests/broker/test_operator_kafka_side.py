@@ -20,8 +20,8 @@ from fleet_consumer import naming
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.net import SaslSettings
 from fleet_operator.api.v1alpha1 import ConsumerGroup
-from fleet_operator.observe.observatory import Observatory
-from fleet_operator.observe.settings import GroupInterest, ObserverSettings, retry_interest
+from fleet_operator.observe.interests import GroupInterest, ObserverSettings, retry_interest
+from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry_intent import PolicyRevision, RetryIntent
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
@@ -64,7 +64,7 @@ class Side:
 
     group: ConsumerGroup
     kafka: KafkaSide
-    observatory: Observatory
+    observers: ObserverPool
     clock: StillClock
     recorder: EventRecorder
     intent: RetryIntent | None = INTENT
@@ -73,7 +73,7 @@ class Side:
     def reconcile(self) -> ConsumerGroupFacts:
         """One visit: the facts as status gets them. The pause between two attempts is over at once."""
         self.clock.now += PAUSE_SECONDS + 1
-        observation = self.observatory.latest(CLUSTER)
+        observation = self.observers.latest(CLUSTER)
         body: dict[str, Any] = {
             "apiVersion": "consumerfleet.io/v1alpha1",
             "kind": "ConsumerGroup",
@@ -91,7 +91,7 @@ class Side:
             workers=(),
             checks=(),
             config_maps=(),
-            accounts=(),
+            worker_reports=(),
             retry=self.intent,
         )
         facts = ConsumerGroupFacts(
@@ -131,8 +131,8 @@ async def side(settings: ObserverSettings, source: str, group_id: str, **topics:
     )
     clock, kube = StillClock(), MemoryKube()
     recorder = EventRecorder(kube, SystemClock(), Metrics(), instance="operator")
-    observatory = Observatory(SystemClock(), Ear())
-    kafka = KafkaSide(Store(kube, clock, {}), clock, recorder, observatory)
+    observers = ObserverPool(SystemClock(), Ear())
+    kafka = KafkaSide(Store(kube, clock, {}), clock, recorder, observers)
     interest = GroupInterest(
         group_id=group_id,
         topics=(source,),
@@ -140,13 +140,13 @@ async def side(settings: ObserverSettings, source: str, group_id: str, **topics:
         retry=retry_interest(group_id, SEQUENCE),
         expects_members=False,
     )
-    observatory.watch(("shop", group.metadata.name), CLUSTER, interest)
-    observatory.ensure(CLUSTER, settings)
+    observers.watch(("shop", group.metadata.name), CLUSTER, interest)
+    observers.ensure(CLUSTER, settings)
     try:
-        yield Side(group, kafka, observatory, clock, recorder)
+        yield Side(group, kafka, observers, clock, recorder)
     finally:
         await kafka.close()
-        await observatory.close()
+        await observers.close()
 
 
 def plain(broker: KafkaBroker) -> ObserverSettings:
@@ -157,7 +157,7 @@ async def test_topics_are_made_while_reconciles_go_on(broker: KafkaBroker) -> No
     source, group_id = create_topic(broker.bootstrap, 2), unique("group")
     async with side(plain(broker), source, group_id) as here:
         await here.until_ready()
-        seen = here.observatory.latest(CLUSTER)
+        seen = here.observers.latest(CLUSTER)
         assert seen
         flow = seen.groups[group_id].retry
         assert flow

@@ -35,9 +35,9 @@ pytestmark = pytest.mark.together
 SOURCE_PARTITIONS = 2
 
 
-def intent(*delays: str, retired: tuple[str, ...] = ()) -> RetryIntent:
+def intent(*delays: str, drained_delays: tuple[str, ...] = ()) -> RetryIntent:
     revision = PolicyRevision(hash="a" * 10, content={"sequence": list(delays)})
-    return RetryIntent(policy="standard", wanted=revision, delays=delays, retired=retired)
+    return RetryIntent(policy="standard", wanted=revision, delays=delays, drained_delays=drained_delays)
 
 
 @dataclass
@@ -103,7 +103,7 @@ def keeper(
     deletion: str = "Drain",
     **topics: Any,
 ) -> Keeper:
-    """A group with a source topic of its own; `delays` are what is looked at, retired ones too."""
+    """A group with a source topic of its own; `delays` are what is looked at, drained_delays ones too."""
     source = create_topic(broker.bootstrap, SOURCE_PARTITIONS)
     group = consumer_group(
         groupId=group_id or unique("group"),
@@ -204,16 +204,16 @@ def test_retired_topic_is_deleted_when_it_is_drained_and_not_before(broker: Kafk
     here = keeper(stack, broker, "5s", "30s")
     here.converge(intent("5s", "30s"))
     group_id = here.group.group_id
-    retired = naming.retry_topic(group_id, "30s")
-    write(broker.bootstrap, retired, 0, 3)
-    wish = intent("5s", retired=("30s",))
-    assert here.watcher.known().topics[retired].waiting == 3
+    drained_delays = naming.retry_topic(group_id, "30s")
+    write(broker.bootstrap, drained_delays, 0, 3)
+    wish = intent("5s", drained_delays=("30s",))
+    assert here.watcher.known().topics[drained_delays].waiting == 3
     assert here.plan(wish).idle
-    commit(broker.bootstrap, naming.retry_group(group_id), {(retired, 0): 3})
+    commit(broker.bootstrap, naming.retry_group(group_id), {(drained_delays, 0): 3})
     plan = here.plan(wish)
-    assert plan.delete == (retired,)
-    assert here.act(plan).deleted == [retired]
-    await_partitions(broker, retired, None)
+    assert plan.delete == (drained_delays,)
+    assert here.act(plan).deleted == [drained_delays]
+    await_partitions(broker, drained_delays, None)
     here.converge(wish)
 
 
@@ -221,19 +221,19 @@ def test_record_written_after_the_look_saves_its_topic(broker: KafkaBroker, stac
     """The plan is from before; what is live counts."""
     here = keeper(stack, broker, "5s", "30s")
     here.converge(intent("5s", "30s"))
-    retired = naming.retry_topic(here.group.group_id, "30s")
-    assert here.watcher.known().topics[retired].waiting == 0
-    plan = here.plan(intent("5s", retired=("30s",)))
-    assert plan.delete == (retired,)
-    write(broker.bootstrap, retired, 1, 1)
+    drained_delays = naming.retry_topic(here.group.group_id, "30s")
+    assert here.watcher.known().topics[drained_delays].waiting == 0
+    plan = here.plan(intent("5s", drained_delays=("30s",)))
+    assert plan.delete == (drained_delays,)
+    write(broker.bootstrap, drained_delays, 1, 1)
     assert here.act(plan) == Outcome()
-    await_partitions(broker, retired, SOURCE_PARTITIONS)
+    await_partitions(broker, drained_delays, SOURCE_PARTITIONS)
 
 
 def test_retired_topic_stays_where_topics_are_kept(broker: KafkaBroker, stack: ExitStack) -> None:
     here = keeper(stack, broker, "5s", "30s", deletion="Keep")
     here.converge(intent("5s", "30s"))
-    assert here.converge(intent("5s", retired=("30s",))).delete == ()
+    assert here.converge(intent("5s", drained_delays=("30s",))).delete == ()
 
 
 def test_name_that_differs_only_in_dots_is_refused_with_what_to_do(broker: KafkaBroker, stack: ExitStack) -> None:

@@ -54,9 +54,9 @@ def handle(record):
     if wish == "elsewhere":
         return Produce("no-such-output", b"x")
     if wish == "bug":  # one of the worker's own, that a failing handler brings to light
-        from fleet_consumer.worker.judge import Judge
+        from fleet_consumer.worker.outcomes import Outcomes
 
-        Judge.raised = None
+        Outcomes.raised = None
         raise ValueError("asked to fail")
     if wish == "hang":
         pause(3600)

@@ -258,7 +258,7 @@ class MemberThread:
             for part, buffer in positions._buffers.items()
         }
         ahead = f"{fetch.read_ahead.waiting} records wait, {len(fetch._commands)} commands"
-        return f"alive {self.alive}, positions {reads}, {ahead}, trouble {fetch.trouble}, {self.membership}"
+        return f"alive {self.alive}, positions {reads}, {ahead}, trouble {fetch.last_error}, {self.membership}"
 
     def history(self) -> History:
         """What it wrote down so far; goes on growing."""

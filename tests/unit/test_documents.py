@@ -13,9 +13,9 @@ import yaml
 
 from fleet_consumer import Consumer, Record, Records, Run
 from fleet_consumer.worker import cli
-from fleet_consumer.worker.brake import BreakerPicture
-from fleet_consumer.worker.member import RetryPicture, WorkerState
+from fleet_consumer.worker.member import RetrySnapshot, WorkerState
 from fleet_consumer.worker.metrics import metrics_page
+from fleet_consumer.worker.pacing import BreakerSnapshot
 from fleet_consumer.worker.stats import Stats
 from fleet_operator.runtime.metrics import Metrics
 
@@ -76,8 +76,8 @@ def test_commands_of_workers_are_taken_as_they_stand() -> None:
 def metrics() -> set[str]:
     """Every metric of workers and of the operator, as Prometheus stores them."""
     state = WorkerState(revision="", max_poll_interval_s=1.0, instance_id=None)
-    state.breaker = lambda: BreakerPicture("Closed", 0.0, 0.0)
-    state.retry = lambda: RetryPicture("main", None, None)
+    state.breaker = lambda: BreakerSnapshot("Closed", 0.0, 0.0)
+    state.retry = lambda: RetrySnapshot("main", None, None)
     text = metrics_page(Stats(), state)().decode() + Metrics().text().decode()
     found: set[str] = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE):

@@ -33,7 +33,7 @@ from fleet_consumer.section import Section
 from fleet_consumer.worker.redrive_command import EXIT_SURROUNDINGS
 from fleet_consumer.worker.settings import connection_settings
 from fleet_operator.observe import topic_actions
-from fleet_operator.observe.settings import GroupInterest, retry_interest
+from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.topic_actions import Refusal
 from fleet_operator.planning.retry_topics import TopicsPlan, WantedTopic
 from tests.broker.members import unique

@@ -42,7 +42,7 @@ def handle(record):
 '''
 
 
-class Laptop:
+class LocalRun:
     """A group of its own, and the command that consumes it."""
 
     def __init__(self, kafka: Kafka, folder: Path, name: str) -> None:
@@ -104,18 +104,18 @@ def kafka(broker: KafkaBroker) -> Kafka:
 
 
 def test_record_is_tried_again_until_it_succeeds_or_has_no_attempt_left(kafka: Kafka, tmp_path: Path) -> None:
-    laptop = Laptop(kafka, tmp_path, "laptop-retries")
-    laptop.send("fail 2", "fail 0", "fail 9")
-    with running(tmp_path, *laptop.arguments("--retry", "1s,1s")) as process:
-        laptop.await_outputs("fail 0 at 0", "fail 2 at 2")
-        eventually(lambda: kafka.read(laptop.failed), timeout_s=240, what="the failed record", poll_s=0.5)
-        out = laptop.stop(process)
+    local_run = LocalRun(kafka, tmp_path, "laptop-retries")
+    local_run.send("fail 2", "fail 0", "fail 9")
+    with running(tmp_path, *local_run.arguments("--retry", "1s,1s")) as process:
+        local_run.await_outputs("fail 0 at 0", "fail 2 at 2")
+        eventually(lambda: kafka.read(local_run.failed), timeout_s=240, what="the failed record", poll_s=0.5)
+        out = local_run.stop(process)
     assert "group laptop-retries, retries after 1s, 1s, failed records to _fleet.laptop-retries.failed" in out
     told = counts(out)
     assert told["waiting"] == 0
     # A machine that stalls for a session makes deliveries twice: there may be more than there are records.
     assert (told["done"] >= 2, told["failed"] >= 1, told["dropped"], told["retried"] >= 4) == (True, True, 0, True)
-    failed, *copies = kafka.read(laptop.failed)
+    failed, *copies = kafka.read(local_run.failed)
     assert {each.value for each in (failed, *copies)} == {b"fail 9"}
     story = {name: (failed.headers[name] or b"").decode() for name in failed.headers}
     assert story["trace"] == "t-3"
@@ -125,111 +125,111 @@ def test_record_is_tried_again_until_it_succeeds_or_has_no_attempt_left(kafka: K
 
 
 def test_topics_are_as_the_operator_makes_them_also_those_that_were_there(kafka: Kafka, tmp_path: Path) -> None:
-    laptop = Laptop(kafka, tmp_path, "laptop-topics")
-    second, redrive = naming.retry_topic(laptop.name, "2s"), naming.redrive_topic(laptop.name)
+    local_run = LocalRun(kafka, tmp_path, "laptop-topics")
+    second, redrive = naming.retry_topic(local_run.name, "2s"), naming.redrive_topic(local_run.name)
     kafka.create(second, partitions=1, config={"message.timestamp.type": "CreateTime", "retention.ms": "1000"})
-    kafka.create(laptop.failed, partitions=1, config={"max.message.bytes": "4000000"})
-    laptop.send("fail 1")
-    with running(tmp_path, *laptop.arguments("--retry", "2s,1s")) as process:
-        laptop.await_outputs("fail 1 at 1")
-        laptop.stop(process)
-    first = naming.retry_topic(laptop.name, "1s")
-    configs = laptop.configs(first, second, redrive, laptop.failed)
+    kafka.create(local_run.failed, partitions=1, config={"max.message.bytes": "4000000"})
+    local_run.send("fail 1")
+    with running(tmp_path, *local_run.arguments("--retry", "2s,1s")) as process:
+        local_run.await_outputs("fail 1 at 1")
+        local_run.stop(process)
+    first = naming.retry_topic(local_run.name, "1s")
+    configs = local_run.configs(first, second, redrive, local_run.failed)
     assert {each["message.timestamp.type"] for each in configs.values()} == {"LogAppendTime"}
     assert {name: each["max.message.bytes"] for name, each in configs.items()} == {
         first: str(1_048_588 + 65_536),
         second: str(1_048_588 + 65_536),
         redrive: str(1_048_588 + 65_536),
-        laptop.failed: "4000000",
+        local_run.failed: "4000000",
     }
     assert configs[second]["retention.ms"] == str(7 * 86_400_000)
 
 
 def test_nothing_is_lost_by_an_end_in_the_middle_and_a_new_start(kafka: Kafka, tmp_path: Path) -> None:
-    laptop = Laptop(kafka, tmp_path, "laptop-middle")
-    laptop.send(*(f"fail {number % 3} {number}" for number in range(201)))
-    with running(tmp_path, *laptop.arguments("--retry", "1s,2s")) as process:
-        eventually(lambda: kafka.read(laptop.done), timeout_s=240, what="the first output", poll_s=0.1)
-        assert counts(laptop.stop(process))["done"] >= 1
+    local_run = LocalRun(kafka, tmp_path, "laptop-middle")
+    local_run.send(*(f"fail {number % 3} {number}" for number in range(201)))
+    with running(tmp_path, *local_run.arguments("--retry", "1s,2s")) as process:
+        eventually(lambda: kafka.read(local_run.done), timeout_s=240, what="the first output", poll_s=0.1)
+        assert counts(local_run.stop(process))["done"] >= 1
     wanted = {str(number) for number in range(201)}
 
     def seen() -> set[str]:
-        return {(each.value or b"").decode().split()[2] for each in kafka.read(laptop.done)}
+        return {(each.value or b"").decode().split()[2] for each in kafka.read(local_run.done)}
 
-    with running(tmp_path, *laptop.arguments("--retry", "1s,2s")) as process:
+    with running(tmp_path, *local_run.arguments("--retry", "1s,2s")) as process:
         eventually(lambda: seen() == wanted, timeout_s=240, what="all records to be done", poll_s=0.5)
-        laptop.stop(process)
-    assert kafka.read(laptop.failed) == []
+        local_run.stop(process)
+    assert kafka.read(local_run.failed) == []
 
 
 def test_what_waits_is_told_to_whoever_starts_without_retries(kafka: Kafka, tmp_path: Path) -> None:
-    laptop = Laptop(kafka, tmp_path, "laptop-waits")
-    laptop.send("fail 1", "fail 1", "fail 0")
-    with running(tmp_path, *laptop.arguments("--retry", "1h")) as process:
-        laptop.await_outputs("fail 0 at 0")
-        eventually(lambda: laptop.waiting_in("1h") == 2, timeout_s=240, what="two waiting records", poll_s=0.2)
-        assert counts(laptop.stop(process))["waiting"] == 2
-    with running(tmp_path, *laptop.arguments()) as process:
-        eventually(lambda: "worker started" in laptop.logged(), timeout_s=240, what="a start without retries")
-        out = laptop.stop(process)
+    local_run = LocalRun(kafka, tmp_path, "laptop-waits")
+    local_run.send("fail 1", "fail 1", "fail 0")
+    with running(tmp_path, *local_run.arguments("--retry", "1h")) as process:
+        local_run.await_outputs("fail 0 at 0")
+        eventually(lambda: local_run.waiting_in("1h") == 2, timeout_s=240, what="two waiting records", poll_s=0.2)
+        assert counts(local_run.stop(process))["waiting"] == 2
+    with running(tmp_path, *local_run.arguments()) as process:
+        eventually(lambda: "worker started" in local_run.logged(), timeout_s=240, what="a start without retries")
+        out = local_run.stop(process)
     assert "2 records of this group wait for a retry: --retry or --retry-policy handles them" in out
 
 
 def test_records_that_wait_for_a_delay_of_an_earlier_run_are_handled(kafka: Kafka, tmp_path: Path) -> None:
-    laptop = Laptop(kafka, tmp_path, "laptop-delays")
-    laptop.send("fail 1 a", "fail 1 b")
-    with running(tmp_path, *laptop.arguments("--retry", "10s")) as process:
-        eventually(lambda: laptop.waiting_in("10s") == 2, timeout_s=240, what="two waiting records", poll_s=0.2)
-        laptop.stop(process)
-    with running(tmp_path, *laptop.arguments("--retry", "1s")) as process:
-        laptop.await_outputs("fail 1 a at 1", "fail 1 b at 1")
-        assert counts(laptop.stop(process))["waiting"] == 0
+    local_run = LocalRun(kafka, tmp_path, "laptop-delays")
+    local_run.send("fail 1 a", "fail 1 b")
+    with running(tmp_path, *local_run.arguments("--retry", "10s")) as process:
+        eventually(lambda: local_run.waiting_in("10s") == 2, timeout_s=240, what="two waiting records", poll_s=0.2)
+        local_run.stop(process)
+    with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
+        local_run.await_outputs("fail 1 a at 1", "fail 1 b at 1")
+        assert counts(local_run.stop(process))["waiting"] == 0
 
 
 def test_crash_of_the_retry_worker_ends_the_command_with_its_exit_code(kafka: Kafka, tmp_path: Path) -> None:
-    laptop = Laptop(kafka, tmp_path, "laptop-crash")
-    laptop.send("fail 0", "exit 1")
-    with running(tmp_path, *laptop.arguments("--retry", "1s")) as process:
+    local_run = LocalRun(kafka, tmp_path, "laptop-crash")
+    local_run.send("fail 0", "exit 1")
+    with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
         out, _ = process.communicate(timeout=120)
-    assert process.returncode == 7, laptop.logged()
-    assert "RetryWorkerEnded: the retry worker has ended with exit code 7" in laptop.logged()
+    assert process.returncode == 7, local_run.logged()
+    assert "RetryWorkerEnded: the retry worker has ended with exit code 7" in local_run.logged()
     assert out.splitlines()[-1].startswith("done=")
     ups = {path.name.removeprefix("up-") for path in tmp_path.glob("up-*")}
     downs = {path.name.removeprefix("down-") for path in tmp_path.glob("down-*")}
     assert str(process.pid) in downs
     assert len(ups) == 2
-    assert kafka.read(laptop.failed) == []
+    assert kafka.read(local_run.failed) == []
 
 
 @pytest.mark.parametrize("crash", [True, False])
 def test_retry_worker_ends_in_order_when_the_main_one_is_gone(kafka: Kafka, tmp_path: Path, crash: bool) -> None:
     """By a crash of its own, or by a kill that gives it no time to say anything."""
-    laptop = Laptop(kafka, tmp_path, f"laptop-gone-{crash}".lower())
-    with running(tmp_path, *laptop.arguments("--retry", "1s")) as process:
-        eventually(lambda: len(list(tmp_path.glob("up-*"))) == 2, timeout_s=240, what="both workers to be up")
+    local_run = LocalRun(kafka, tmp_path, f"laptop-gone-{crash}".lower())
+    with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
+        eventually(lambda: len(list(tmp_path.glob("up-*"))) == 2, timeout_s=240, what="both workers up")
         if crash:
-            laptop.send("exit 0")
+            local_run.send("exit 0")
         else:
             process.kill()
         assert process.wait(120) == (7 if crash else -signal.SIGKILL)
         (retries,) = {path.name[3:] for path in tmp_path.glob("up-*")} - {str(process.pid)}
         eventually((tmp_path / f"down-{retries}").exists, timeout_s=240, what="the retry worker to end in order")
-        eventually(lambda: not laptop.leftovers(), timeout_s=240, what="its files to be removed")
+        eventually(lambda: not local_run.leftovers(), timeout_s=240, what="its files to be removed")
 
 
 def test_ctrl_c_at_once_ends_both_without_an_error(kafka: Kafka, tmp_path: Path) -> None:
     """The retry worker may only just be importing."""
-    laptop = Laptop(kafka, tmp_path, "laptop-at-once")
-    with running(tmp_path, *laptop.arguments("--retry", "1s")) as process:
-        eventually(lambda: "worker started" in laptop.logged(), timeout_s=240, what="the main worker", poll_s=0.01)
-        laptop.stop(process)
-    assert "Traceback" not in laptop.logged()
+    local_run = LocalRun(kafka, tmp_path, "laptop-at-once")
+    with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
+        eventually(lambda: "worker started" in local_run.logged(), timeout_s=240, what="the main worker", poll_s=0.01)
+        local_run.stop(process)
+    assert "Traceback" not in local_run.logged()
 
 
 def test_policy_that_cannot_be_used_is_told_before_anything_starts(kafka: Kafka, tmp_path: Path) -> None:
-    laptop = Laptop(kafka, tmp_path, "laptop-refused")
+    local_run = LocalRun(kafka, tmp_path, "laptop-refused")
     (tmp_path / "policy.yaml").write_text("sequence: [5s]\n")
-    with running(tmp_path, *laptop.arguments("--retry-policy", "policy.yaml")) as process:
+    with running(tmp_path, *local_run.arguments("--retry-policy", "policy.yaml")) as process:
         assert process.wait(120) == 20
-    assert "SettingsInvalid: --retry-policy policy.yaml: holds a document that is no Kubernetes" in laptop.logged()
-    assert not [topic for topic in kafka.topics() if topic.startswith(f"_fleet.{laptop.name}.")]
+    assert "SettingsInvalid: --retry-policy policy.yaml: holds a document that is no Kubernetes" in local_run.logged()
+    assert not [topic for topic in kafka.topics() if topic.startswith(f"_fleet.{local_run.name}.")]

@@ -34,6 +34,7 @@ from fleet_consumer.group.messages import (
     Answered,
     CallBack,
     CalledBack,
+    Channel,
     CloseRequested,
     Commit,
     CommitRequested,
@@ -42,12 +43,11 @@ from fleet_consumer.group.messages import (
     Disconnect,
     Event,
     FinishCommit,
-    Lane,
     LoginRefused,
+    MembershipReport,
     PlanFailed,
     Planned,
     RebalanceRequested,
-    Report,
     RunAssignor,
     Send,
     Subscribed,
@@ -89,7 +89,7 @@ LEAVE_TURNS = 3
 """Turns of I/O that a leave gets however late it is: one may only take up the wake-up, and a starved thread has no time
 for a second."""
 
-News = CallBack | Report | FinishCommit
+News = CallBack | MembershipReport | FinishCommit
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +318,7 @@ class CoordinatorThread:
     def _end(self, failure: Exception | None) -> None:
         self.fence_deadline = NEVER
         if failure is not None:
-            self._tell_user(Report(failure))
+            self._tell_user(MembershipReport(failure))
         self._end_reason = failure or errors.ConsumerClosed("the consumer was closed")
         self._flows.abandon(self._end_reason)
         self._client.close()
@@ -387,8 +387,8 @@ class CoordinatorThread:
         if isinstance(action, Send):
             self._send(action)
         elif isinstance(action, Disconnect):
-            for lane in Lane:
-                self._client.disconnect(BrokerAddress(*action.address), lane=lane.value)
+            for channel in Channel:
+                self._client.disconnect(BrokerAddress(*action.address), lane=channel.value)
         elif isinstance(action, RunAssignor):
             threading.Thread(
                 target=self._run_assignor, args=(action,), name=f"assignor-{self._settings.group_id}", daemon=True
@@ -436,7 +436,7 @@ class CoordinatorThread:
             self._ask_anyone(action.request, on_answer)
         else:
             address = BrokerAddress(*action.address)
-            call = self._client.send(address, action.request, lane=action.lane.value, timeout_s=action.timeout_s)
+            call = self._client.send(address, action.request, lane=action.channel.value, timeout_s=action.timeout_s)
             self._calls.append((call, on_answer))
 
     def _send_ask(self, ask: Ask, on_answer: Callable[[Any], None]) -> bool:

@@ -115,7 +115,7 @@ class RecordProducer:
         self._dense: Producer | None = None
         self._limited = message_max_bytes is not None
         # Whether librdkafka has met trouble since everything was last known to be written.
-        self._troubled = False
+        self._had_error = False
         # Whether librdkafka has met a fatal error, after which it takes nothing more.
         self._dead = False
         # All handles that are not done, and some that are: callbacks get lost when a fatal error comes out.
@@ -228,7 +228,7 @@ class RecordProducer:
             self._end(failure)
             return 0
         if not left:
-            self._troubled = False
+            self._had_error = False
             self._sort_out()
         return left
 
@@ -265,7 +265,7 @@ class RecordProducer:
         except KafkaException as refused:
             handle._refused(refused.args[0])
             return False
-        self._dense, self._dead, self._troubled = None, False, False
+        self._dense, self._dead, self._had_error = None, False, False
         return True
 
     def _reopen_if_useful(self) -> None:
@@ -274,7 +274,7 @@ class RecordProducer:
         What is still on its way is given up (`_PURGE_QUEUE`, `_PURGE_INFLIGHT`), so that the caller sends it again
         now and not after the delivery time-out.
         """
-        if not self._troubled or not self._tls_files.changed():
+        if not self._had_error or not self._tls_files.changed():
             return
         # Also when they turn out to be of no use: they are tried again when they have changed again.
         self._tls_files.used()
@@ -287,11 +287,11 @@ class RecordProducer:
         self._producer, self._dense = fresh, None
         for each in worn:
             _give_up(each)
-        self._troubled = False
+        self._had_error = False
         logger.info("TLS files have changed: the producer connects anew")
 
     def _on_error(self, error: KafkaError) -> None:
-        self._troubled = True
+        self._had_error = True
 
 
 def _give_up(producer: Producer) -> None:

@@ -43,7 +43,7 @@ record along, until this is reached; `queued.max.messages.kbytes` bounds what li
 SLICE_S = 0.02
 """The longest wait inside librdkafka: so late at most a `poll` that waits for records hears of anything else. Half of
 it would double what an idle consumer costs (a few thousandths of a core)."""
-TROUBLE_TOLD_S = 15.0
+ERROR_LASTS_S = 15.0
 """How long trouble counts after it was last told: librdkafka tries again, and tells again, every 10 s at the latest."""
 ASK_AGAIN_S = 8.0
 """How long after a partition was refused librdkafka is made to tell whether it still is: by itself it tells once."""
@@ -85,7 +85,7 @@ class FetchThread:
         self.read_ahead = ReadAhead()
         # Written by whoever reads, read by any: why reading ended, if it did by itself; and what was met last.
         self.failure: InternalFailure | None = None
-        self._trouble: tuple[DataPlaneFailed, float] | None = None
+        self._last_error: tuple[DataPlaneFailed, float] | None = None
         # Replaced as a whole, never changed: any thread looks through it.
         self._denied: Mapping[tuple[str, int], _Denial] = {}
         self._clock = clock
@@ -116,7 +116,7 @@ class FetchThread:
         self._thread.start()
 
     @property
-    def trouble(self) -> DataPlaneFailed | None:
+    def last_error(self) -> DataPlaneFailed | None:
         """What keeps records from coming, None when nothing does or nothing has been heard of it for a while.
 
         librdkafka tells of a connection that fails, never of one that works again; on a quiet topic no record tells
@@ -124,11 +124,11 @@ class FetchThread:
         may not be read is trouble whatever comes from others. Any thread.
         """
         now = self._clock.monotonic()
-        told = self._trouble
+        told = self._last_error
         if told is not None and now < told[1]:
             return told[0]
         denied = self._denied.values()
-        return next((each.error for each in denied if now < each.told_at + TROUBLE_TOLD_S), None)
+        return next((each.error for each in denied if now < each.told_at + ERROR_LASTS_S), None)
 
     @property
     def alive(self) -> bool:
@@ -286,7 +286,7 @@ class FetchThread:
                 with self._turn:
                     self._asked = False
                     self._obey()
-                    if self.trouble is not None and self._tls_files.changed():
+                    if self.last_error is not None and self._tls_files.changed():
                         self._reopen()
                     if self._denied:
                         self._ask_again()
@@ -329,7 +329,7 @@ class FetchThread:
         fresh.pause([_at(part) for part, buffer in self._buffers.items() if buffer.on_hold])
         worn, self._consumer = self._consumer, fresh
         worn.close()
-        self._trouble = None
+        self._last_error = None
 
     def _ask_again(self) -> None:
         """Make librdkafka tell again of partitions that may not be read; those of which it then does not are over.
@@ -338,7 +338,7 @@ class FetchThread:
         to where it stands already.
         """
         now = self._clock.monotonic()
-        self._denied = {part: each for part, each in self._denied.items() if now < each.told_at + TROUBLE_TOLD_S}
+        self._denied = {part: each for part, each in self._denied.items() if now < each.told_at + ERROR_LASTS_S}
         for part, denial in self._denied.items():
             if denial.asked or now < denial.told_at + ASK_AGAIN_S:
                 continue
@@ -407,7 +407,7 @@ class FetchThread:
         if buffer is not None:
             self.read_ahead.put(buffer, run, value_bytes(run) if counted else 0)
             self._next[key] = _offset(run[-1]) + 1
-            self._trouble = None
+            self._last_error = None
 
     def _sift(self, batch: list[Message], *, counted: bool) -> None:
         """Take the errors out of a batch. Rare, so it may be slow.
@@ -452,9 +452,9 @@ class FetchThread:
 
     def _on_error(self, error: KafkaError, about: str = "") -> None:
         """librdkafka goes on trying by itself; what it met is kept to be shown for a while, or until records flow."""
-        trouble = DataPlaneFailed(f"{about}{error.name()}: {error.str()}")
-        self._trouble = trouble, self._clock.monotonic() + TROUBLE_TOLD_S
-        logger.warning("data plane: %s", trouble)
+        failure = DataPlaneFailed(f"{about}{error.name()}: {error.str()}")
+        self._last_error = failure, self._clock.monotonic() + ERROR_LASTS_S
+        logger.warning("data plane: %s", failure)
 
 
 def _seek(consumer: confluent_kafka.Consumer, partition: tuple[str, int], offset: int, epoch: int = -1) -> None:

@@ -37,8 +37,8 @@ from fleet_consumer.group.messages import (
     ForPlan,
     ForSync,
     ForWatch,
-    Identity,
     LoginRefused,
+    MemberIdentity,
     PlanFailed,
     Planned,
     RebalanceRequested,
@@ -94,13 +94,13 @@ class ClassicMembership(JoiningMember):
         if self._settings.instance_id is None:
             self._leave(reasons.UNSUBSCRIBED, closing=False)
         self._named, self._topics, self._pattern, self._match_stale = (), (), None, False
-        self._identity, self._attempt, self._rejoin_reason = Identity(), None, None
+        self._identity, self._attempt, self._rejoin_reason = MemberIdentity(), None, None
         self._owned, self._giving_back, self._leader = {}, None, False
         self._heartbeat.stop()
         self._watch.subscribe(())
         self._watch.follow()
         self._old_plan.wanted = False
-        self._trouble = None
+        self._last_error = None
         self._move(State.IDLE)
 
     def _on_rebalance_requested(self, event: RebalanceRequested, _now: float) -> None:
@@ -145,23 +145,23 @@ class ClassicMembership(JoiningMember):
         context, wait = event.context, SLOW_RETRY_S if event.slow else 0.0
         match context:
             case ForLookup():
-                self._trouble = event.error
+                self._last_error = event.error
                 self._lookup.failed(now, wait)
             case ForWatch():
                 self._watch.unanswered(now, wait)
             case ForOldPlan():
                 self._old_plan.failed(now)
             case ForPlan(attempt) if attempt is self._attempt:
-                self._trouble = event.error
+                self._last_error = event.error
                 attempt.metadata_retry_at = now + max(self._join_backoff.next(), wait)
             case ForJoin(attempt) | ForSync(attempt) if attempt is self._attempt:
-                self._trouble = event.error
+                self._last_error = event.error
                 self._lookup.lost(now)
                 self._end_attempt(reasons.rebalance_failed(event.error), now + max(self._join_backoff.next(), wait))
             case ForHeartbeat(identity, sent_at) if (
                 identity is self._identity and sent_at == self._heartbeat.last_sent_at
             ):
-                self._trouble = event.error
+                self._last_error = event.error
                 self._give_up_coordinator(now)
                 self._heartbeat.failed(now)
             case ForCommit(commit) if self._commits.knows(commit):
@@ -183,7 +183,7 @@ class ClassicMembership(JoiningMember):
         if rule.verdict is Verdict.FATAL:
             self._fail(error_for(Api.FIND_COORDINATOR, code, self._settings.group_id, rule))
         else:
-            self._trouble = errors.CoordinatorUnavailable(
+            self._last_error = errors.CoordinatorUnavailable(
                 f"group {self._settings.group_id!r}: no coordinator yet: {describe(code)}"
             )
 
@@ -200,7 +200,7 @@ class ClassicMembership(JoiningMember):
             case Verdict.OK | Verdict.REJOIN:
                 self._heartbeat.succeeded(context.sent_at, now)
                 self._lookup.settled()
-                self._trouble = None
+                self._last_error = None
                 # Elsewhere than in STABLE the news is old: the rebalance that it announces is under way.
                 if rule.verdict is Verdict.REJOIN and self._state is State.STABLE:
                     self._request_rejoin(reasons.GROUP_REBALANCING)
@@ -305,7 +305,7 @@ class ClassicMembership(JoiningMember):
         if self._settings.instance_id is None:
             self._leave(reasons.POLL_TIMEOUT, closing=False)
         self._reset(keep_member_id=False, reason=reasons.POLL_TIMEOUT)
-        self._trouble = errors.PollTimedOut(
+        self._last_error = errors.PollTimedOut(
             f"group {self._settings.group_id!r}: poll was not called for {self._settings.max_poll_interval_s:g} s, "
             "so the membership was given up; handle fewer records per poll or raise max_poll_interval_ms"
         )

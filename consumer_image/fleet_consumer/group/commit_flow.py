@@ -12,7 +12,16 @@ from uuid import UUID
 from fleet_consumer.group import errors
 from fleet_consumer.group.classification import Api, Verdict, error_for
 from fleet_consumer.group.commits import UNKNOWN_TOPIC_PATIENCE_S, CommitJudgement, commit_request, judge
-from fleet_consumer.group.messages import Action, Address, Commit, FinishCommit, ForCommit, Identity, Lane, Send
+from fleet_consumer.group.messages import (
+    Action,
+    Address,
+    Channel,
+    Commit,
+    FinishCommit,
+    ForCommit,
+    MemberIdentity,
+    Send,
+)
 from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.group.states import IN_REBALANCE, State
 from fleet_consumer.group.timing import Backoff
@@ -35,7 +44,7 @@ class Standing:
     """
 
     state: State
-    identity: Identity
+    identity: MemberIdentity
     coordinator: Address | None
     holds: bool
 
@@ -92,10 +101,10 @@ class CommitFlow:
                 self._waiting.append((now, commit))
                 return []
             return self._later(commit, now, self._retriable("the group's coordinator is not known just now"))
-        commit.sent_as = Identity() if commit.alone else standing.identity
+        commit.sent_as = MemberIdentity() if commit.alone else standing.identity
         self._in_flight.append(commit)
         request = commit_request(self._settings, commit.sent_as, commit)
-        return [Send(standing.coordinator, Lane.MAIN, request, self._settings.request_timeout_s, ForCommit(commit))]
+        return [Send(standing.coordinator, Channel.MAIN, request, self._settings.request_timeout_s, ForCommit(commit))]
 
     def answered(
         self, commit: Commit, response: OffsetCommitResponse, standing: Standing, now: float

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from fleet_consumer.group.classification import Api, Rule, Verdict, rule_for
-from fleet_consumer.group.messages import Commit, Identity
+from fleet_consumer.group.messages import Commit, MemberIdentity
 from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode
@@ -46,7 +46,7 @@ class CommitJudgement:
     partitions: tuple[TopicPartition, ...]
 
 
-def commit_request(settings: GroupSettings, identity: Identity, commit: Commit) -> OffsetCommitRequest:
+def commit_request(settings: GroupSettings, identity: MemberIdentity, commit: Commit) -> OffsetCommitRequest:
     """The request that stores a commit as this member of this generation, or as nobody's while the group is empty.
 
     Topics go by id if the broker takes ids and all of them are known, else all by name, as in Java's client. A commit

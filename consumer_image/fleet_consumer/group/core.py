@@ -18,24 +18,24 @@ from fleet_consumer.group.membership import Membership
 from fleet_consumer.group.messages import (
     Action,
     CallBack,
+    Channel,
     Context,
     Disconnect,
     ForJoin,
     ForLeave,
     ForPlan,
     ForSync,
-    Identity,
-    Lane,
+    MemberIdentity,
+    MembershipReport,
     RebalanceAttempt,
-    Report,
     Send,
 )
 from fleet_consumer.group.metadata import topics_request
 from fleet_consumer.group.old_plan import OldPlan
+from fleet_consumer.group.partitions import PartitionsByTopic
 from fleet_consumer.group.planning import wanted_topics
 from fleet_consumer.group.requests import join_request, leave_request, sync_request
 from fleet_consumer.group.settings import GroupSettings
-from fleet_consumer.group.shares import Share
 from fleet_consumer.group.sighting import GONE_AFTER_S, Doubts
 from fleet_consumer.group.states import State, check_move
 from fleet_consumer.group.timing import NEVER, Backoff, HeartbeatTimer
@@ -65,7 +65,7 @@ class MemberCore:
         self._settings = settings
         self._assignors = assignors
         self._state = State.IDLE
-        self._identity = Identity()
+        self._identity = MemberIdentity()
         self._attempt: RebalanceAttempt | None = None
         self._leader = False
         # What the user named, and what that comes to.
@@ -76,7 +76,7 @@ class MemberCore:
         self._match_stale = False
         # How often the user has unsubscribed.
         self._subscription = 0
-        self._owned: Share = {}
+        self._owned: PartitionsByTopic = {}
         # The callback that takes partitions from the user's thread; nothing is joined before it has run.
         self._giving_back: CallBack | None = None
         self._rejoin_reason: str | None = None
@@ -87,7 +87,7 @@ class MemberCore:
         self._polled_at = NEVER
         self._leaving = False
         self._fatal: errors.ConsumerError | None = None
-        self._trouble: Exception | None = None
+        self._last_error: Exception | None = None
         self._coordinator_wanted = False
         # Topics that the user was told not to be allowed to see.
         self._denied: frozenset[str] = frozenset()
@@ -161,7 +161,7 @@ class MemberCore:
             last_heartbeat_at=self._heartbeat.last_good_sent_at,
             rebalances=self._rebalances,
             last_rebalance_reason=self._last_reason,
-            error=self._fatal or self._trouble or self._watch.error,
+            error=self._fatal or self._last_error or self._watch.error,
         )
 
     @property
@@ -176,14 +176,14 @@ class MemberCore:
         try:
             request = join_request(self._settings, self._identity, self._assignors, self._topics, self._owned, reason)
         except errors.AssignorFailed as failure:
-            self._trouble = failure
-            self._actions.append(Report(failure))
+            self._last_error = failure
+            self._actions.append(MembershipReport(failure))
             self._next_join_at = now + self._settings.retry_backoff_max_s
             return
         self._move(State.JOINING)
         self._attempt, self._rejoin_reason = attempt, None
         self._heartbeat.in_flight = False
-        self._send(request, ForJoin(attempt), lane=Lane.JOIN, timeout_s=self._settings.join_timeout_s)
+        self._send(request, ForJoin(attempt), channel=Channel.JOIN, timeout_s=self._settings.join_timeout_s)
 
     def _ask_for_counts(self, attempt: RebalanceAttempt) -> None:
         self._send(topics_request(wanted_topics(attempt.subscriptions)), ForPlan(attempt), anywhere=True)
@@ -191,7 +191,7 @@ class MemberCore:
     def _sync(self, attempt: RebalanceAttempt, assignments: tuple[SyncGroupRequestAssignment, ...], now: float) -> None:
         attempt.sync_sent_at = now
         request = sync_request(self._settings, attempt.identity, assignments)
-        self._send(request, ForSync(attempt), lane=Lane.JOIN, timeout_s=self._settings.join_timeout_s)
+        self._send(request, ForSync(attempt), channel=Channel.JOIN, timeout_s=self._settings.join_timeout_s)
 
     def _leave(self, reason: str, *, closing: bool) -> None:
         if self._lookup.address is not None and self._identity.member_id:
@@ -203,18 +203,18 @@ class MemberCore:
         request: Request[Any],
         context: Context,
         *,
-        lane: Lane = Lane.MAIN,
+        channel: Channel = Channel.MAIN,
         timeout_s: float | None = None,
         anywhere: bool = False,
     ) -> None:
         address = None if anywhere else self._lookup.address
         patience = self._settings.request_timeout_s if timeout_s is None else timeout_s
-        self._actions.append(Send(address, lane, request, patience, context))
+        self._actions.append(Send(address, channel, request, patience, context))
 
     def _report_denied(self, denied: frozenset[str]) -> None:
         """Raise TopicAuthorizationFailed from the user's next poll, once for each topic that is refused anew."""
         if denied - self._denied:
-            self._actions.append(Report(topics_denied(denied)))
+            self._actions.append(MembershipReport(topics_denied(denied)))
         self._denied |= denied
 
     def _give_up_coordinator(self, now: float) -> None:
@@ -232,7 +232,7 @@ class MemberCore:
 
     def _reset(self, *, keep_member_id: bool, reason: str) -> None:
         """The coordinator does not know this generation, or this member, any more: what it owned is lost."""
-        self._identity = Identity(member_id=self._identity.member_id if keep_member_id else "")
+        self._identity = MemberIdentity(member_id=self._identity.member_id if keep_member_id else "")
         self._heartbeat.stop()
         self._attempt = None
         self._leader = False
@@ -277,12 +277,12 @@ class MemberCore:
         if self._state in (State.FAILED, State.LEFT):
             return
         self._fatal = error
-        self._identity = Identity(member_id=self._identity.member_id)
+        self._identity = MemberIdentity(member_id=self._identity.member_id)
         self._attempt = None
         self._leader = False
         self._heartbeat.stop()
         self._actions += self._commits.abandon(error)
-        self._actions.append(Report(error))
+        self._actions.append(MembershipReport(error))
         self._move(State.FAILED)
 
     def _move(self, target: State) -> None:

@@ -20,16 +20,16 @@ from fleet_consumer.group.messages import (
     ForJoin,
     ForPlan,
     ForSync,
-    Identity,
+    MemberIdentity,
+    MembershipReport,
     PlanFailed,
     Planned,
     RebalanceAttempt,
-    Report,
     RunAssignor,
     flatten,
 )
+from fleet_consumer.group.partitions import PartitionsByTopic, by_topic, without
 from fleet_consumer.group.planning import owned_counts, read_subscriptions, wanted_topics
-from fleet_consumer.group.shares import Share, by_topic, without
 from fleet_consumer.group.sighting import sight
 from fleet_consumer.group.states import State
 from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, partitions_by_topic
@@ -68,7 +68,7 @@ class JoiningMember(MemberCore):
         elif self._lookup.address is not None:
             self._join(self._rejoin_reason, now)
 
-    def _to_give_back(self) -> tuple[CallBackKind, Share]:
+    def _to_give_back(self) -> tuple[CallBackKind, PartitionsByTopic]:
         """What the user must hear of before this member joins."""
         if not self._identity.valid:
             return CallBackKind.LOST, self._owned
@@ -76,7 +76,7 @@ class JoiningMember(MemberCore):
             return CallBackKind.REVOKED, self._owned
         return CallBackKind.REVOKED, {topic: parts for topic, parts in self._owned.items() if not self._wants(topic)}
 
-    def _give_back(self, kind: CallBackKind, share: Share) -> None:
+    def _give_back(self, kind: CallBackKind, share: PartitionsByTopic) -> None:
         generation, subscription = self._identity.generation, self._subscription
         self._giving_back = CallBack(kind, flatten(share), generation=generation, subscription=subscription)
         self._actions.append(self._giving_back)
@@ -100,7 +100,7 @@ class JoiningMember(MemberCore):
             case Verdict.OK:
                 self._joined(attempt, response, now)
             case Verdict.ADOPT_MEMBER_ID:
-                self._identity = Identity(member_id=response.member_id)
+                self._identity = MemberIdentity(member_id=response.member_id)
                 self._end_attempt(reasons.MEMBER_ID_REQUIRED, self._hastily(now))
             case Verdict.REJOIN:
                 self._end_attempt(attempt.reason, self._hastily(now))
@@ -110,7 +110,7 @@ class JoiningMember(MemberCore):
             case Verdict.RETRY | Verdict.COORDINATOR_LOST:
                 if rule.verdict is Verdict.COORDINATOR_LOST:
                     self._lookup.lost(now)
-                self._trouble = errors.CoordinatorUnavailable(f"JoinGroup was answered {describe(code)}")
+                self._last_error = errors.CoordinatorUnavailable(f"JoinGroup was answered {describe(code)}")
                 self._end_attempt(reasons.rebalance_failed(describe(code)), now + self._join_backoff.next())
             case _:
                 self._fail(error_for(Api.JOIN_GROUP, code, self._settings.group_id, rule))
@@ -120,9 +120,11 @@ class JoiningMember(MemberCore):
         if response.protocol_type not in (None, PROTOCOL_TYPE) or response.protocol_name not in offered:
             self._fail_inconsistent(response.protocol_type, response.protocol_name)
             return
-        self._identity = attempt.identity = Identity(response.generation_id, response.member_id, response.protocol_name)
+        self._identity = attempt.identity = MemberIdentity(
+            response.generation_id, response.member_id, response.protocol_name
+        )
         self._heartbeat.begin_rebalance(now)
-        self._trouble = None
+        self._last_error = None
         attempt.assignor = offered[response.protocol_name]
         attempt.leader = response.leader == response.member_id
         if attempt.leader:
@@ -160,8 +162,8 @@ class JoiningMember(MemberCore):
 
     def _on_plan_failed(self, event: PlanFailed, now: float) -> None:
         if event.attempt is self._attempt:
-            self._trouble = event.error
-            self._actions.append(Report(event.error))
+            self._last_error = event.error
+            self._actions.append(MembershipReport(event.error))
             self._end_attempt(reasons.rebalance_failed(event.error), now + self._settings.retry_backoff_max_s)
 
     def _sync_answered(self, context: ForSync, response: SyncGroupResponse, now: float) -> None:
@@ -206,15 +208,15 @@ class JoiningMember(MemberCore):
         self._leader = attempt.leader
         self._rebalances += 1
         self._last_reason = attempt.reason
-        self._trouble = None
+        self._last_error = None
         self._hasty_rejoins = 0
         self._join_backoff.reset()
         self._lookup.settled()
         self._heartbeat.start(attempt.sync_sent_at, now)
         self._take_lead(attempt, now)
-        self._take_share(attempt, share, received.user_data)
+        self._take_assignment(attempt, share, received.user_data)
 
-    def _take_share(self, attempt: RebalanceAttempt, share: Share, user_data: bytes | None) -> None:
+    def _take_assignment(self, attempt: RebalanceAttempt, share: PartitionsByTopic, user_data: bytes | None) -> None:
         """In Java's order: what goes is revoked, the assignor hears of its plan, what is new is assigned.
 
         An eager member owns nothing here, so that everything is new to it and nothing goes.
@@ -245,7 +247,7 @@ class JoiningMember(MemberCore):
             attempt.assignor.on_assignment(assignment, self._identity.generation)
         except Exception as cause:
             text = f"assignor {attempt.assignor.name!r}: on_assignment raised {type(cause).__name__}: {cause}"
-            self._actions.append(Report(errors.AssignorFailed(text)))
+            self._actions.append(MembershipReport(errors.AssignorFailed(text)))
 
     def _take_lead(self, attempt: RebalanceAttempt, now: float) -> None:
         self._old_plan.wanted = False

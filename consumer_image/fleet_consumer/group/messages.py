@@ -26,7 +26,7 @@ Address = tuple[str, int]
 """A broker as (host, port)."""
 
 
-class Lane(Enum):
+class Channel(Enum):
     """Connections to the coordinator: a JoinGroup may block its own for minutes, so heartbeats need another."""
 
     MAIN = "main"
@@ -34,7 +34,7 @@ class Lane(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class MemberIdentity:
     """Member id and generation change together, as one value; answers to older ones must not touch newer state.
 
     Compared by `is`: an identity that was reset and regained is a new one even if its numbers are the same.
@@ -55,7 +55,7 @@ class RebalanceAttempt:
     """One way through join and sync. A new JoinGroup is a new attempt; what belongs to an older one is ignored."""
 
     reason: str
-    identity: Identity
+    identity: MemberIdentity
     topics: tuple[str, ...]
     assignor: Assignor | None = None
     leader: bool = False
@@ -82,7 +82,7 @@ class Commit:
     alone: bool = False
     ids: Mapping[TopicPartition, UUID] = field(default_factory=dict)
     requested_at: float = 0.0
-    sent_as: Identity | None = None
+    sent_as: MemberIdentity | None = None
 
 
 # Contexts of requests.
@@ -118,7 +118,7 @@ class ForSync:
 class ForHeartbeat:
     """A Heartbeat sent at `sent_at` as `identity`."""
 
-    identity: Identity
+    identity: MemberIdentity
     sent_at: float
 
 
@@ -138,7 +138,7 @@ class ForWatch:
 class ForOldPlan:
     """A DescribeGroups of a leader that came back, sent as `identity`."""
 
-    identity: Identity
+    identity: MemberIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ class Send:
     """Send a request; `address` None: to any broker."""
 
     address: Address | None
-    lane: Lane
+    channel: Channel
     request: Request[Any]
     timeout_s: float
     context: Context
@@ -340,13 +340,13 @@ class FinishCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class MembershipReport:
     """Raise this from the user's next call."""
 
     error: Exception
 
 
-Action = Send | Disconnect | RunAssignor | CallBack | FinishCommit | Report
+Action = Send | Disconnect | RunAssignor | CallBack | FinishCommit | MembershipReport
 
 
 def flatten(partitions: Mapping[str, Sequence[int]]) -> tuple[TopicPartition, ...]:

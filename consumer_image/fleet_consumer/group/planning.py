@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from fleet_consumer.assignors import Assignment, Assignor, ClusterView, Subscription
 from fleet_consumer.group.errors import AssignorFailed
-from fleet_consumer.group.shares import Share
+from fleet_consumer.group.partitions import PartitionsByTopic
 from fleet_consumer.wire.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -32,7 +32,12 @@ VETTED = frozenset({"cooperative-sticky"})
 
 
 def offered_protocols(
-    assignors: Iterable[Assignor], topics: tuple[str, ...], *, owned: Share, generation: int, rack: str | None = None
+    assignors: Iterable[Assignor],
+    topics: tuple[str, ...],
+    *,
+    owned: PartitionsByTopic,
+    generation: int,
+    rack: str | None = None,
 ) -> tuple[JoinGroupRequestProtocol, ...]:
     """This member's subscription once for each assignor, the preferred first; each adds its own user data.
 

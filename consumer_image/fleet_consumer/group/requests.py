@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fleet_consumer.assignors import Assignor
-from fleet_consumer.group.messages import Identity
+from fleet_consumer.group.messages import MemberIdentity
+from fleet_consumer.group.partitions import PartitionsByTopic
 from fleet_consumer.group.planning import offered_protocols
 from fleet_consumer.group.reasons import shorten
 from fleet_consumer.group.settings import GroupSettings
-from fleet_consumer.group.shares import Share
 from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE
 from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
 from fleet_consumer.wire.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
@@ -24,10 +24,10 @@ def lookup_request(settings: GroupSettings) -> FindCoordinatorRequest:
 
 def join_request(
     settings: GroupSettings,
-    identity: Identity,
+    identity: MemberIdentity,
     assignors: tuple[Assignor, ...],
     topics: tuple[str, ...],
-    owned: Share,
+    owned: PartitionsByTopic,
     reason: str,
 ) -> JoinGroupRequest:
     """Enter the group, or take part in its next rebalance, telling what is `owned` and will be kept meanwhile.
@@ -47,7 +47,7 @@ def join_request(
 
 
 def sync_request(
-    settings: GroupSettings, identity: Identity, assignments: tuple[SyncGroupRequestAssignment, ...]
+    settings: GroupSettings, identity: MemberIdentity, assignments: tuple[SyncGroupRequestAssignment, ...]
 ) -> SyncGroupRequest:
     """Hand out (leader) and receive the assignment."""
     return SyncGroupRequest(
@@ -61,7 +61,7 @@ def sync_request(
     )
 
 
-def heartbeat_request(settings: GroupSettings, identity: Identity) -> HeartbeatRequest:
+def heartbeat_request(settings: GroupSettings, identity: MemberIdentity) -> HeartbeatRequest:
     """This member lives."""
     return HeartbeatRequest(
         group_id=settings.group_id,
@@ -76,7 +76,7 @@ def old_plan_request(settings: GroupSettings) -> DescribeGroupsRequest:
     return DescribeGroupsRequest(groups=(settings.group_id,))
 
 
-def leave_request(settings: GroupSettings, identity: Identity, reason: str) -> LeaveGroupRequest:
+def leave_request(settings: GroupSettings, identity: MemberIdentity, reason: str) -> LeaveGroupRequest:
     """This member goes; a static one by its instance id, or the broker would keep its place (KIP-1092)."""
     member = LeaveGroupRequestMember(
         member_id=identity.member_id, group_instance_id=settings.instance_id, reason=shorten(reason)

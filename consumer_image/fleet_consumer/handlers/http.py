@@ -25,7 +25,7 @@ from typing import Any, Final
 import aiohttp
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.handlers.hand import begin_anew
+from fleet_consumer.handlers.call import begin_anew
 from fleet_consumer.handlers.loading import Handler, HandlerContext
 from fleet_consumer.record import Headers, Produce, Record, RetryAfter
 from fleet_consumer.retry.failure import HttpStatus, OutputRefused, TimedOut
@@ -63,7 +63,7 @@ class HandlerBroken(Exception):
 
 
 class HttpHandler:
-    """Calls one endpoint. Everything but `trouble` runs in the event loop that `setup` ran in."""
+    """Calls one endpoint. Everything but `last_error` runs in the event loop that `setup` ran in."""
 
     def __init__(self, port: int, path: str, *, batch: bool, timeout_s: float, value_format: str, clock: Clock) -> None:
         self.url = f"http://{HOST}:{port}{path}"
@@ -73,7 +73,7 @@ class HttpHandler:
         self._content_type = CONTENT_TYPES[value_format]
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
-        self.trouble: HandlerUnreachable | None = None
+        self.last_error: HandlerUnreachable | None = None
 
     def handler(self) -> Handler:
         """In the form that workers run."""
@@ -86,7 +86,7 @@ class HttpHandler:
             asynchronous=True,
             times_itself=True,
             takes_bytes=True,
-            trouble=lambda: self.trouble,
+            last_error=lambda: self.last_error,
         )
 
     async def setup(self, context: HandlerContext) -> None:
@@ -144,10 +144,10 @@ class HttpHandler:
                     self._session.post(self.url, data=body, headers=headers, allow_redirects=False) as got,
                 ):
                     answer = await _body(got)
-                    self.trouble = None
+                    self.last_error = None
                     return got.status, got.headers, answer
             except aiohttp.ClientConnectorError:
-                self.trouble = self._unreachable()
+                self.last_error = self._unreachable()
                 await asyncio.sleep(UNREACHABLE_PAUSE_S)
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
                 # Also the ordinary race: it closes an idle connection just when we use it again.

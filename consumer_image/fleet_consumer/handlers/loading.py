@@ -49,7 +49,7 @@ def _nothing(context: HandlerContext) -> None:
     """Stands in for a `setup` or `teardown` that a module does not have."""
 
 
-def _no_trouble() -> None:
+def _no_error() -> None:
     """What is imported can be called."""
 
 
@@ -59,7 +59,7 @@ class Handler:
 
     `call` takes one record, or a list of them when `batch`; when `asynchronous` it gives a coroutine, and so may the
     hooks. `times_itself`: it ends its own calls in time, so nobody else has to. `takes_bytes`: decoding only checks.
-    `trouble` says what keeps it from being called at all just now.
+    `last_error` says what keeps it from being called at all just now.
     """
 
     spec: str
@@ -70,7 +70,7 @@ class Handler:
     asynchronous: bool = False
     times_itself: bool = False
     takes_bytes: bool = False
-    trouble: Callable[[], Exception | None] = _no_trouble
+    last_error: Callable[[], Exception | None] = _no_error
 
 
 def load_handler(spec: str, path: str | None) -> Handler:

@@ -14,9 +14,9 @@ from typing import Any
 
 from fleet_consumer.fetch.fetched import as_read
 from fleet_consumer.handlers.answers import Outputs
+from fleet_consumer.handlers.call import CURRENT_CALL, begin_anew
 from fleet_consumer.handlers.decoding import Decoder
 from fleet_consumer.handlers.forked import end_forked_child
-from fleet_consumer.handlers.hand import IN_HAND, begin_anew
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.retry.failure import OutputRefused, TimedOut
 
@@ -69,8 +69,8 @@ class Performer:
         return _filled(results, found)
 
     async def perform_async(self, records: Sequence[Record]) -> list[Result]:
-        """Call an asynchronous handler; one result for each record. Raises CancelledError where `Hand.ended` says so,
-        and only there."""
+        """Call an asynchronous handler; one result for each record. Raises CancelledError where `HandlerCall.ended`
+        says so, and only there."""
         if not self._batch:
             return [self._decode(record) or await self._alone_async(record) for record in records]
         kept, results, fit = self._prepare(records)
@@ -200,8 +200,8 @@ class HandlerCancelled(Exception):
 
 def _ended() -> bool:
     """Whether the worker itself has ended this call from outside."""
-    hand = IN_HAND.get()
-    return hand is not None and hand.ended
+    call = CURRENT_CALL.get()
+    return call is not None and call.ended
 
 
 async def _take_back(task: asyncio.Task[Any], count: int) -> None:

@@ -22,7 +22,7 @@ from fleet_consumer.net.errors import (
     RequestTimedOut,
     UnsupportedByBroker,
 )
-from fleet_consumer.net.lane import Lane, Pace
+from fleet_consumer.net.lane import BrokerLane, ReconnectPause
 from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.wire.errors import ErrorCode, KafkaError
 from fleet_consumer.wire.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
@@ -61,9 +61,9 @@ class NetworkClient:
         self._bootstrap = settings.bootstrap_addresses
         self._brokers: dict[int, BrokerAddress] = {}
         self._selector = selectors.DefaultSelector()
-        self._lanes: dict[tuple[BrokerAddress, str], Lane] = {}
-        self._paces: dict[BrokerAddress, Pace] = {}
-        self._deadlines: list[tuple[float, int, Call[Any], Lane]] = []
+        self._lanes: dict[tuple[BrokerAddress, str], BrokerLane] = {}
+        self._pauses: dict[BrokerAddress, ReconnectPause] = {}
+        self._deadlines: list[tuple[float, int, Call[Any], BrokerLane]] = []
         self._sequence = count()
         self._closed = False
         # One-slot latches: what has happened since the last poll returned. Only the owning thread touches them.
@@ -198,7 +198,7 @@ class NetworkClient:
         if ended:
             wait_s = 0.0
         for key, mask in self._selector.select(max(0.0, min(wait_s, due - now))):
-            lane: Lane | None = key.data
+            lane: BrokerLane | None = key.data
             if lane is None:
                 self._take_wakeup()
             else:
@@ -229,12 +229,12 @@ class NetworkClient:
             while self._wake_reader.recv(4096):
                 continue
 
-    def _new_lane(self, address: BrokerAddress) -> Lane:
-        return Lane(
+    def _new_lane(self, address: BrokerAddress) -> BrokerLane:
+        return BrokerLane(
             address,
             self._settings,
             selector=self._selector,
-            pace=self._paces.setdefault(address, Pace(self._settings, self._chance)),
+            pause=self._pauses.setdefault(address, ReconnectPause(self._settings, self._chance)),
             chance=self._chance,
             on_news=self.wakeup,
         )
@@ -281,13 +281,13 @@ class NetworkClient:
 
         def preference(address: BrokerAddress) -> tuple[bool, int]:
             lane = self._lanes.get((address, MAIN_LANE))
-            pace = self._paces.get(address)
-            return not (lane is not None and lane.open), pace.failures if pace is not None else 0
+            pause = self._pauses.get(address)
+            return not (lane is not None and lane.open), pause.failures if pause is not None else 0
 
         return sorted(addresses, key=preference)
 
     def _forget_strangers(self) -> None:
         known = {*self._brokers.values(), *self._bootstrap}
         in_use = {address for address, _ in self._lanes}
-        for address in set(self._paces) - known - in_use:
-            del self._paces[address]
+        for address in set(self._pauses) - known - in_use:
+            del self._pauses[address]

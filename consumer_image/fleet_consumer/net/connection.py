@@ -22,7 +22,7 @@ from fleet_consumer.net.call import Call
 from fleet_consumer.net.errors import ConnectFailed, Disconnected, NetError, TokenUnavailable
 from fleet_consumer.net.oauth import OAuthToken
 from fleet_consumer.net.resolver import Lookup, SocketAddress
-from fleet_consumer.net.session import Session
+from fleet_consumer.net.session import AuthenticatedSession
 from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.net.transport import Transport, make_transport
 
@@ -35,7 +35,7 @@ SEND_BYTES: Final = 256 * 1024
 _CONNECTING_ERRNOS: Final = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
-class Phase(Enum):
+class ConnectionPhase(Enum):
     """How far a connection has come; the value completes "while it was ..."."""
 
     AUTHORIZING = "waiting for a token"
@@ -65,8 +65,8 @@ class Connection:
     ) -> None:
         self.address = address
         self._tokens = settings.sasl.tokens if settings.sasl is not None else None
-        self.phase = Phase.RESOLVING if self._tokens is None else Phase.AUTHORIZING
-        self.session = Session(address, settings.client_id, settings.sasl, renewal_share)
+        self.phase = ConnectionPhase.RESOLVING if self._tokens is None else ConnectionPhase.AUTHORIZING
+        self.session = AuthenticatedSession(address, settings.client_id, settings.sasl, renewal_share)
         self.opened = False
         """Whether the negotiation has ever been completed."""
         self._settings = settings
@@ -94,7 +94,7 @@ class Connection:
     def due(self) -> float:
         """When `advance` must be called at the latest, though nothing happens on the socket."""
         if self._setup_deadline is not None:
-            return self._attempt_deadline if self.phase is Phase.CONNECTING else self._setup_deadline
+            return self._attempt_deadline if self.phase is ConnectionPhase.CONNECTING else self._setup_deadline
         if not self.session.idle:
             return float("inf")  # an idle end or a new login has to wait for the answers
         idle_end = self._last_used_at + self._idle_s
@@ -104,20 +104,20 @@ class Connection:
 
     def has_idled_out(self, now: float) -> bool:
         """Whether this connection has been unused for so long that it should end."""
-        return self.phase is Phase.OPEN and self.session.idle and now >= self._last_used_at + self._idle_s
+        return self.phase is ConnectionPhase.OPEN and self.session.idle and now >= self._last_used_at + self._idle_s
 
     def advance(self, now: float) -> None:
         """Do what time, the lookup or a token has made due."""
-        if self.phase is Phase.AUTHORIZING and self._take_token():
-            self.phase = Phase.RESOLVING
-        if self.phase is Phase.RESOLVING and self._lookup.done:
+        if self.phase is ConnectionPhase.AUTHORIZING and self._take_token():
+            self.phase = ConnectionPhase.RESOLVING
+        if self.phase is ConnectionPhase.RESOLVING and self._lookup.done:
             self._take_lookup()
             self._connect_next(now)
-        if self.phase is Phase.CONNECTING and now >= self._attempt_deadline:
+        if self.phase is ConnectionPhase.CONNECTING and now >= self._attempt_deadline:
             self._last_failure = "no answer"
             self._connect_next(now)
         if self._setup_deadline is not None and now >= self._setup_deadline:
-            if self.phase is Phase.AUTHORIZING:
+            if self.phase is ConnectionPhase.AUTHORIZING:
                 raise TokenUnavailable(
                     f"no token to log in at broker {self.address} after {self._patience_s:g} s; "
                     "is the token endpoint slow?"
@@ -131,17 +131,17 @@ class Connection:
             self._renew(now)
 
     def submit(self, call: Call[Any], now: float) -> None:
-        """Send a call's request; see `Session.submit`."""
+        """Send a call's request; see `AuthenticatedSession.submit`."""
         self.session.submit(call)
         self._last_used_at = now
 
     def on_events(self, mask: int, now: float) -> None:
         """Do what the selector has seen to be possible."""
-        if self.phase is Phase.CONNECTING:
+        if self.phase is ConnectionPhase.CONNECTING:
             self._finish_connect(now)
-        if self.phase is Phase.SECURING:
+        if self.phase is ConnectionPhase.SECURING:
             self._secure()
-        if self.phase not in (Phase.NEGOTIATING, Phase.OPEN) or self._transport is None:
+        if self.phase not in (ConnectionPhase.NEGOTIATING, ConnectionPhase.OPEN) or self._transport is None:
             return
         if mask & selectors.EVENT_READ or self._transport.wants_write:
             self._read(now)
@@ -151,7 +151,7 @@ class Connection:
         outbox = self.session.outbox
         transport = self._transport
         try:
-            while transport is not None and self.phase is not Phase.SECURING and outbox:
+            while transport is not None and self.phase is not ConnectionPhase.SECURING and outbox:
                 sent = transport.send(bytes(memoryview(outbox)[:SEND_BYTES]))
                 if sent == 0:
                     break
@@ -183,7 +183,7 @@ class Connection:
         self.session.renewing = True
         if self.session.idle:
             self._setup_deadline = now + self._patience_s
-            self.phase = Phase.NEGOTIATING
+            self.phase = ConnectionPhase.NEGOTIATING
             self.session.renew(self._token)
 
     def _renew_token(self, now: float) -> bool:
@@ -226,7 +226,7 @@ class Connection:
                 reason="NameNotResolved",
             )
         self._targets.extend(found)
-        self.phase = Phase.CONNECTING
+        self.phase = ConnectionPhase.CONNECTING
 
     def _connect_next(self, now: float) -> None:
         """Try the name's next address; each gets a share of the time, so that a silent one leaves some."""
@@ -269,7 +269,7 @@ class Connection:
             self._connect_next(now)
             return
         self._unwatch()
-        self.phase = Phase.SECURING
+        self.phase = ConnectionPhase.SECURING
         try:
             self._transport = make_transport(self._socket, self._settings.tls, self.address)
         except OSError as error:  # gone again already
@@ -284,7 +284,7 @@ class Connection:
         except OSError as error:
             raise self._broken(error) from error
         if finished:
-            self.phase = Phase.NEGOTIATING
+            self.phase = ConnectionPhase.NEGOTIATING
             self.session.begin(self._token)
 
     def _read(self, now: float) -> None:
@@ -298,8 +298,8 @@ class Connection:
         if not data:
             raise self._broken(None)
         self.session.receive(data, now)
-        if self.session.ready and self.phase is Phase.NEGOTIATING:
-            self.phase = Phase.OPEN
+        if self.session.ready and self.phase is ConnectionPhase.NEGOTIATING:
+            self.phase = ConnectionPhase.OPEN
             self.opened = True
             self._setup_deadline = None
         self._last_used_at = now
@@ -320,7 +320,7 @@ class Connection:
         seen = "closed by the broker" if error is None else (error.strerror or str(error))
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
             return tls_failures.refused(error, self.address, self._settings.tls)
-        if self.phase is Phase.SECURING:
+        if self.phase is ConnectionPhase.SECURING:
             return ConnectFailed(
                 f"broker {self.address} hung up at the start of TLS: {seen}; does this listener speak TLS?",
                 address=self.address,
@@ -336,9 +336,9 @@ class Connection:
         """Ask the selector for exactly the events that can move this connection."""
         if self._socket is None:
             return
-        wants_write = self.phase is Phase.CONNECTING or bool(self.session.outbox)
+        wants_write = self.phase is ConnectionPhase.CONNECTING or bool(self.session.outbox)
         if self._transport is not None:
-            wants_write = self._transport.wants_write or (wants_write and self.phase is not Phase.SECURING)
+            wants_write = self._transport.wants_write or (wants_write and self.phase is not ConnectionPhase.SECURING)
         interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if wants_write else 0)
         if self._registered is None:
             descriptor = self._socket.fileno() if self._transport is None else self._transport.fileno()

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.call import Call
-from fleet_consumer.net.connection import Connection, Phase
+from fleet_consumer.net.connection import Connection, ConnectionPhase
 from fleet_consumer.net.errors import AuthenticationFailed, Disconnected, NetError, RequestTimedOut, UnsupportedByBroker
 from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.wire.failures import UnencodableMessage
@@ -22,7 +22,7 @@ RENEWAL_SHARES: Final = (0.85, 0.95)
 """A login is renewed somewhere in this part of its lifetime, as in Kafka's clients."""
 
 
-class Pace:
+class ReconnectPause:
     """When an address may be tried again; shared by the lanes to it."""
 
     def __init__(self, settings: ConnectionSettings, chance: random.Random) -> None:
@@ -46,7 +46,7 @@ class Pace:
         self.last_error = None
 
 
-class Lane:
+class BrokerLane:
     """Calls wait in the queue until the connection takes them; those under way are the connection's.
 
     A call that was sent ends when its connection does, since it may have been carried out. One that was not yet sent
@@ -59,14 +59,14 @@ class Lane:
         settings: ConnectionSettings,
         *,
         selector: selectors.BaseSelector,
-        pace: Pace,
+        pause: ReconnectPause,
         chance: random.Random,
         on_news: Callable[[], None],
     ) -> None:
         self.address = address
         self._settings = settings
         self._selector = selector
-        self._pace = pace
+        self._pause = pause
         self._chance = chance
         self._on_news = on_news
         self._queue: deque[Call[Any]] = deque()
@@ -75,7 +75,7 @@ class Lane:
     @property
     def open(self) -> bool:
         """Whether a connection is ready for use."""
-        return self._connection is not None and self._connection.phase is Phase.OPEN
+        return self._connection is not None and self._connection.phase is ConnectionPhase.OPEN
 
     @property
     def unused(self) -> bool:
@@ -89,7 +89,7 @@ class Lane:
     def due(self, now: float) -> float:
         """When `advance` must be called at the latest."""
         if self._connection is None:
-            return self._pace.retry_at if self._queue else float("inf")
+            return self._pause.retry_at if self._queue else float("inf")
         session = self._connection.session
         muted_until = session.muted_until if self._queue and session.muted_until > now else float("inf")
         return min(self._connection.due, muted_until)
@@ -99,7 +99,7 @@ class Lane:
         if self._connection is not None and self._connection.has_idled_out(now):
             self._drop_connection()
         if self._connection is None:
-            if not self._queue or now < self._pace.retry_at:
+            if not self._queue or now < self._pause.retry_at:
                 return 0
             self._connection = Connection(
                 self.address,
@@ -129,7 +129,7 @@ class Lane:
         except NetError as error:
             return connection.session.calls_ended - ended_before + self._lose(error, now)
         if connection.opened and not was_open:
-            self._pace.succeeded()
+            self._pause.succeeded()
         return connection.session.calls_ended - ended_before
 
     def expire(self, call: Call[Any], now: float) -> int:
@@ -185,8 +185,8 @@ class Lane:
             victims += self._queue
             self._queue.clear()
         # A broker that closes an idle connection has done nothing wrong; anything else is a reason to go slow.
-        if connection.session.in_flight or connection.phase is not Phase.OPEN:
-            self._pace.failed(error, now)
+        if connection.session.in_flight or connection.phase is not ConnectionPhase.OPEN:
+            self._pause.failed(error, now)
         self._drop_connection()
         for call in victims:
             call.fail(error)
@@ -202,8 +202,8 @@ class Lane:
 
     def _not_sent(self, call: Call[Any], now: float) -> NetError:
         """Why a call never left: the last failure to connect, where there is one, says more than the time-out."""
-        if self._connection is None and self._pace.last_error is not None:
-            return self._pace.last_error
+        if self._connection is None and self._pause.last_error is not None:
+            return self._pause.last_error
         if self._connection is not None and self._connection.session.muted_until > now:
             holdup = "the broker's quota has muted this client"
         else:

@@ -40,7 +40,7 @@ class _Outstanding(NamedTuple):
     """None for the negotiation's own requests."""
 
 
-class Session:
+class AuthenticatedSession:
     """One conversation. `renewal_share` is the part of a SASL session's lifetime after which to log in again."""
 
     def __init__(self, address: BrokerAddress, client_id: str, sasl: SaslSettings | None, renewal_share: float) -> None:

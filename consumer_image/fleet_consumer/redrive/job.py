@@ -20,7 +20,7 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.naming import failed_topic, redrive_topic
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.redrive.config import RedriveConfig
-from fleet_consumer.redrive.progress import COUNTS, Pace, Progress, parse_metadata
+from fleet_consumer.redrive.progress import COUNTS, RateLimit, RedriveProgress, parse_metadata
 from fleet_consumer.redrive.selection import Choice, Decision, Ledger, Selection, place
 from fleet_consumer.redrive.turns import Turns
 from fleet_consumer.retry.headers import redriven_headers
@@ -49,8 +49,8 @@ class Stopped(Exception):
 class Outcome:
     """What a run has come to, earlier starts included. `refused` counts only what this start was refused.
 
-    `redriven_to` is the sum of `Progress.redriven_to` over all partitions of the failed topic: at any later time at
-    most the sum of their ends less this are records that nobody has put back.
+    `redriven_to` is the sum of `RedriveProgress.redriven_to` over all partitions of the failed topic: at any later time
+    at most the sum of their ends less this are records that nobody has put back.
     """
 
     selected: int = 0
@@ -91,9 +91,9 @@ class Run:
         self._target = redrive_topic(config.group_id)
         self._ledger = Ledger(config.id)
         self._selection = Selection(config.filter, self._ledger, redrive_id=config.id, max_redrives=config.max_redrives)
-        self._pace = Pace(config.records_per_second)
+        self._rate_limit = RateLimit(config.records_per_second)
         self._batch = min(BATCH_RECORDS, config.records_per_second or BATCH_RECORDS)
-        self._progress: dict[TopicPartition, Progress] = {}
+        self._progress: dict[TopicPartition, RedriveProgress] = {}
         # Where each partition of the failed topic begins, also of those that are not read.
         self._starts: dict[TopicPartition, int] = {}
         # Looked at since the last commit: the partition, and how the ledger may know the record.
@@ -141,7 +141,7 @@ class Run:
             known = committed.get(partition)
             progress = parse_metadata(known.metadata) if known is not None else None
             if progress is None or known is None:
-                progress = Progress(end, start=log_start)
+                progress = RedriveProgress(end, start=log_start)
                 known = fresh[partition] = OffsetAndMetadata(first, -1, progress.metadata())
             # A topic that was made anew, or that lost its end, has less; what is not there cannot be waited for.
             if progress.end > log_end:
@@ -150,7 +150,7 @@ class Run:
             progress.end = min(progress.end, end)
             if self._config.dry_run:
                 # Nothing of a dry run is in the ledger, so only from the beginning can it tell copies.
-                progress, known = Progress(progress.end, start=log_start), OffsetAndMetadata(first)
+                progress, known = RedriveProgress(progress.end, start=log_start), OffsetAndMetadata(first)
             self._progress[partition] = progress
             start = max(known.offset, first)
             ranges[partition] = (start, max(start, progress.end))
@@ -212,7 +212,7 @@ class Run:
         self._settle(moves)
         return True
 
-    def _select(self, progress: Progress, choice: Choice) -> None:
+    def _select(self, progress: RedriveProgress, choice: Choice) -> None:
         self._selection.take(choice)
         progress.selected += 1
         progress.moved += choice.decision is Decision.MOVED_BEFORE
@@ -225,7 +225,7 @@ class Run:
     def _settle(self, moves: list[tuple[TopicPartition, Choice]]) -> None:
         """Write a batch, wait for it, and store that everything that was looked at is done."""
         if moves:
-            self._wait(self._pace.wait_s(len(moves), self._clock.monotonic()))
+            self._wait(self._rate_limit.wait_s(len(moves), self._clock.monotonic()))
             self._write(moves)
         # Only now: a copy of a record is put back when the record itself is, and that may have been refused.
         for partition, mark in self._marks:
@@ -292,7 +292,9 @@ class Run:
 
     def _redriven_to(self) -> int:
         """A partition of which nothing was read counts with its log start, one that could not be asked with nothing."""
-        found = (self._progress.get(each, Progress(0)).redriven_to(first) for each, first in self._starts.items())
+        found = (
+            self._progress.get(each, RedriveProgress(0)).redriven_to(first) for each, first in self._starts.items()
+        )
         return sum(found)
 
     def _now_ms(self) -> int:

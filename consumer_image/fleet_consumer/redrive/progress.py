@@ -25,7 +25,7 @@ LOG_COUNTS: Final = {"start": "start", "putBack": "put_back"}
 
 
 @dataclass(slots=True)
-class Progress:
+class RedriveProgress:
     """One partition: the run ends before offset `end`, which was the partition's end at the run's first start.
 
     `start` is where the log began then. `put_back` counts the records that were looked at and are in the ledger,
@@ -55,7 +55,7 @@ class Progress:
         return json.dumps({"v": VERSION, "end": self.end, **counts}, separators=(",", ":"))
 
 
-def parse_metadata(text: str) -> Progress | None:
+def parse_metadata(text: str) -> RedriveProgress | None:
     """What an earlier start of the run has committed; None for text of anybody else."""
     try:
         found = json.loads(text)
@@ -67,14 +67,14 @@ def parse_metadata(text: str) -> Progress | None:
     counts = {field: found.get(name, 0 if name in later else None) for name, field in (COUNTS | LOG_COUNTS).items()}
     if not all(map(_is_count, (found.get("end"), *counts.values()))):
         return None
-    return Progress(found["end"], **counts)  # type: ignore[arg-type]  # checked just above
+    return RedriveProgress(found["end"], **counts)  # type: ignore[arg-type]  # checked just above
 
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-class Pace:
+class RateLimit:
     """Spreads records evenly over time: at most `per_second` of them, None: as fast as it goes.
 
     Time that was not used is not made up for, or a pause would end in a burst.

@@ -24,7 +24,7 @@ WINDOW_RECORDS: Final = 10_000
 has ended, and others go on writing meanwhile; about 4 MiB for each partition that is as busy as that."""
 
 
-class Identity(NamedTuple):
+class RecordIdentity(NamedTuple):
     """What makes two records copies of one hop.
 
     The digest of key and value stands in it because headers can be forged: a record that claims another's origin and
@@ -39,14 +39,14 @@ class Identity(NamedTuple):
     digest: bytes
 
 
-def identity(story: Story, key: bytes | None, value: bytes | None) -> Identity:
+def identity(story: Story, key: bytes | None, value: bytes | None) -> RecordIdentity:
     """The identity of a record with this story, and these bytes as they were read."""
     digest = hashlib.blake2b(digest_size=8)
     for part in (key, value):
         # Lengths, so that bytes cannot move from key to value; -1 for what is null and not empty.
         digest.update((-1 if part is None else len(part)).to_bytes(8, "big", signed=True))
         digest.update(part or b"")
-    return Identity(story.origin, story.attempt, story.redrive_count, story.reading, digest.digest())
+    return RecordIdentity(story.origin, story.attempt, story.redrive_count, story.reading, digest.digest())
 
 
 class Window:
@@ -54,13 +54,13 @@ class Window:
 
     def __init__(self, size: int = WINDOW_RECORDS) -> None:
         self._size = size
-        self._first_seen: dict[Identity, int] = {}
-        self._order: deque[Identity] = deque()
+        self._first_seen: dict[RecordIdentity, int] = {}
+        self._order: deque[RecordIdentity] = deque()
 
     def __len__(self) -> int:
         return len(self._order)
 
-    def duplicate(self, identity: Identity, offset: int) -> bool:
+    def duplicate(self, identity: RecordIdentity, offset: int) -> bool:
         """Take note of the record at `offset`; whether a copy of it was seen at a smaller one.
 
         The same record read again, because its partition waited or was held, is no copy.

@@ -3,7 +3,7 @@
 A main worker counts what succeeds and what fails (`retry.budget`) and marks its commits: open, or closed while records
 succeed. Retry workers read nothing but what failed before, so their own counts tell poison from an outage only badly:
 while main workers say anything they are believed, and only where these are silent a retry worker's own counts decide.
-Used by the consume loop's thread only, except `picture`.
+Used by the consume loop's thread only, except `snapshot`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final
 from fleet_consumer.clock import Clock
 from fleet_consumer.retry.budget import Breaker, BreakerState
 from fleet_consumer.retry.policy import Budget, BudgetAction, Policies
-from fleet_consumer.worker.brake import BreakerPicture, Course, Pace
 from fleet_consumer.worker.breaker_mark import Breakers, breaker_mark, closed_mark
 from fleet_consumer.worker.logs import fields
+from fleet_consumer.worker.pacing import BreakerSnapshot, Course, Pace
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
@@ -36,16 +36,16 @@ workers are silent, and each record more is an attempt more for nothing."""
 TRIAL_S: Final = 600.0
 """How long retry workers stand still because of the main workers before they try for themselves."""
 
-PICTURE_S: Final = 1.0
+SNAPSHOT_S: Final = 1.0
 """How old what others see of a closed breaker may be."""
 
 PACES: Final = {BreakerState.CLOSED: Pace.FULL, BreakerState.HALF_OPEN: Pace.PROBE, BreakerState.OPEN: Pace.STOP}
 
 
-class BudgetBrake:
+class BudgetPacing:
     """A main worker's breaker, by the budget of the newest policy revision; without one it never brakes.
 
-    `picture` is for any thread: replaced as a whole.
+    `snapshot` is for any thread: replaced as a whole.
     """
 
     def __init__(self, policies: Callable[[], Policies | None], clock: Clock) -> None:
@@ -59,9 +59,9 @@ class BudgetBrake:
         self._since = clock.wall()
         self._renew_at = float("-inf")
         self._marked_open = False
-        self._picture_at = float("-inf")
+        self._snapshot_at = float("-inf")
         self.mark = ""
-        self.picture: BreakerPicture | None = None
+        self.snapshot: BreakerSnapshot | None = None
 
     def pace(self, succeeded: int, *, idle: bool) -> Pace:
         """Full speed while closed, one record at a time while half open.
@@ -71,7 +71,7 @@ class BudgetBrake:
         """
         breaker, now = self._current(succeeded), self._clock.monotonic()
         if breaker is None:
-            self.mark, self.picture = "", None
+            self.mark, self.snapshot = "", None
             return Pace.FULL
         state = breaker.look(now)
         if not idle or state is not BreakerState.HALF_OPEN or state is not self._told:
@@ -117,16 +117,16 @@ class BudgetBrake:
         return now < self._well_until and breaker.failure_percent(now) <= breaker.budget.max_failure_percent
 
     def _tell(self, breaker: Breaker, state: BreakerState, now: float) -> None:
-        if state is self._told and now < self._picture_at:
+        if state is self._told and now < self._snapshot_at:
             return
-        self._picture_at = now + PICTURE_S
+        self._snapshot_at = now + SNAPSHOT_S
         percent = breaker.failure_percent(now)
         if state is not self._told:
             # Half open is a moment of an open breaker; only its beginning and its end are news for people.
             if BreakerState.CLOSED in (state, self._told):
                 LOG.warning("the breaker is %s", state.value.lower(), extra=fields(failurePercent=percent))
             self._told, self._since = state, self._clock.wall()
-        self.picture = BreakerPicture(state.value, self._since, percent)
+        self.snapshot = BreakerSnapshot(state.value, self._since, percent)
 
     def _renew_mark(self, breaker: Breaker, state: BreakerState, now: float, *, wanted: bool) -> None:
         is_open = state is not BreakerState.CLOSED
@@ -142,7 +142,7 @@ class BudgetBrake:
             self.mark = breaker_mark(until_ms) if is_open else closed_mark(until_ms)
 
 
-class FollowingBrake:
+class FollowingPacing:
     """A retry worker's: it stands still while the main workers' breakers are open, and goes on while they are closed.
 
     While nothing is heard of them its own breaker decides, by what it handles itself: beside a topic that has become
@@ -167,14 +167,14 @@ class FollowingBrake:
         self._credited = 0
         self._stopped_at: float | None = None
         self._busy_at = clock.monotonic()
-        self.picture: BreakerPicture | None = None
+        self.snapshot: BreakerSnapshot | None = None
 
     def pace(self, succeeded: int, *, idle: bool) -> Pace:
         """As the main workers say, or as fast as its own breaker allows."""
         breaker, now = self._current(succeeded), self._clock.monotonic()
         self._follow(breaker is not None)
         if breaker is None:
-            self._stopped_at, self.picture = None, None
+            self._stopped_at, self.snapshot = None, None
             return Pace.FULL
         state = BreakerState.OPEN if self._is_stopped(breaker, now) else breaker.look(now)
         if not idle or state is not BreakerState.HALF_OPEN:
@@ -227,10 +227,10 @@ class FollowingBrake:
         return self._breaker
 
     def _show(self, state: BreakerState, percent: int) -> None:
-        if self.picture is None or self.picture.state != state.value:
-            if self.picture is not None and BreakerState.CLOSED.value in (self.picture.state, state.value):
+        if self.snapshot is None or self.snapshot.state != state.value:
+            if self.snapshot is not None and BreakerState.CLOSED.value in (self.snapshot.state, state.value):
                 LOG.warning("the breaker is %s", state.value.lower(), extra=fields(failurePercent=percent))
-            self.picture = BreakerPicture(state.value, self._clock.wall(), percent)
+            self.snapshot = BreakerSnapshot(state.value, self._clock.wall(), percent)
 
 
 def _budget(policies: Policies | None) -> Budget | None:

@@ -23,7 +23,7 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 LOOK_INTERVAL_S: Final = 1.0
-TROUBLE_INTERVAL_S: Final = 5.0
+ERROR_INTERVAL_S: Final = 5.0
 """How long to wait after an answer or trouble that passes, and after trouble that somebody has to mend."""
 
 ANSWER_TIMEOUT_S: Final = 3.0
@@ -114,7 +114,7 @@ class BreakerWatch:
                     self._rest(None)
             except Exception:  # nobody would notice its end, and retries would go on through every outage
                 LOG.exception("watching the main workers' breakers begins anew")
-                self._rest(TROUBLE_INTERVAL_S)
+                self._rest(ERROR_INTERVAL_S)
 
     def _watch(self) -> None:
         """Ask until nobody wants to know any more."""
@@ -131,7 +131,7 @@ class BreakerWatch:
                 except (NetError, KafkaError) as error:
                     self._tell(error)
                     coordinator = None
-                    interval_s = LOOK_INTERVAL_S if error.retriable else TROUBLE_INTERVAL_S
+                    interval_s = LOOK_INTERVAL_S if error.retriable else ERROR_INTERVAL_S
                 self._rest(interval_s)
         finally:
             client.close()

@@ -121,8 +121,8 @@ def _read_policies(config: WorkerConfig, clock: Clock) -> None:
         return
     file = PolicyFile(config.retry.policy_file, clock)
     file.look()
-    if file.trouble is not None:
-        raise _Surroundings(file.trouble.reason, str(file.trouble))
+    if file.last_error is not None:
+        raise _Surroundings(file.last_error.reason, str(file.last_error))
 
 
 def _await_handler(config: WorkerConfig, clock: Clock) -> None:
@@ -170,14 +170,14 @@ def _ask_brokers(config: WorkerConfig, clock: Clock) -> None:
     client = NetworkClient(connection_settings(config.brokers, f"{config.name}-check"), clock)
     deadline = clock.monotonic() + BROKER_PATIENCE_S
     try:
-        _ask_until(lambda left: _topic_trouble(config, client, left), client, clock, deadline)
-        _ask_until(lambda left: _group_trouble(config, client, left), client, clock, deadline)
+        _ask_until(lambda left: _topic_shortcoming(config, client, left), client, clock, deadline)
+        _ask_until(lambda left: _group_shortcoming(config, client, left), client, clock, deadline)
     finally:
         client.close()
 
 
 @dataclass(frozen=True, slots=True)
-class _Trouble:
+class _Shortcoming:
     """What the brokers said that is in the way; `passing` when a moment later they may say something else."""
 
     reason: str
@@ -185,18 +185,20 @@ class _Trouble:
     passing: bool
 
 
-def _ask_until(ask: Callable[[float], _Trouble | None], client: NetworkClient, clock: Clock, deadline: float) -> None:
+def _ask_until(
+    ask: Callable[[float], _Shortcoming | None], client: NetworkClient, clock: Clock, deadline: float
+) -> None:
     """Ask again while the answer may still change; raises the last answer when it does not, or time is up."""
     while True:
-        trouble = ask(max(1.0, deadline - clock.monotonic()))
-        if trouble is None:
+        shortcoming = ask(max(1.0, deadline - clock.monotonic()))
+        if shortcoming is None:
             return
-        if not trouble.passing or clock.monotonic() >= deadline:
-            raise _Surroundings(trouble.reason, trouble.message)
+        if not shortcoming.passing or clock.monotonic() >= deadline:
+            raise _Surroundings(shortcoming.reason, shortcoming.message)
         client.poll(RETRY_INTERVAL_S)
 
 
-def _topic_trouble(config: WorkerConfig, client: NetworkClient, patience_s: float) -> _Trouble | None:
+def _topic_shortcoming(config: WorkerConfig, client: NetworkClient, patience_s: float) -> _Shortcoming | None:
     outputs = [topic for topic in config.handler.outputs if topic not in config.topics]
     if not config.topics and not outputs:
         # Whatever matches the pattern exists; asking for no topic by name would ask for all of them.
@@ -209,26 +211,26 @@ def _topic_trouble(config: WorkerConfig, client: NetworkClient, patience_s: floa
         field = "handler.outputs" if topic.name in outputs else "topics"
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             message = f"topic {topic.name!r} ({field}) does not exist; create it, or correct the name"
-            return _Trouble("TopicNotFound", message, passing=False)
+            return _Shortcoming("TopicNotFound", message, passing=False)
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             message = f"no right to describe topic {topic.name!r} ({field}); allow {_principal(config)} to"
-            return _Trouble("AuthorizationFailed", message, passing=False)
+            return _Shortcoming("AuthorizationFailed", message, passing=False)
         if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
             raise SettingsInvalid(field, f"{topic.name!r} is no name that a topic can have")
         message = f"topic {topic.name!r} ({field}): the brokers answer {describe(code)}"
-        return _Trouble("BrokerUnreachable", message, passing=is_retriable(code))
+        return _Shortcoming("BrokerUnreachable", message, passing=is_retriable(code))
     return None
 
 
-def _group_trouble(config: WorkerConfig, client: NetworkClient, patience_s: float) -> _Trouble | None:
+def _group_shortcoming(config: WorkerConfig, client: NetworkClient, patience_s: float) -> _Shortcoming | None:
     answer = client.find_coordinators([config.group_id], timeout_s=patience_s)[config.group_id]
     if not isinstance(answer, KafkaError):
         return None
     if answer.code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
         message = f"no right to use group {config.group_id!r}; allow {_principal(config)} Read on it"
-        return _Trouble("AuthorizationFailed", message, passing=False)
+        return _Shortcoming("AuthorizationFailed", message, passing=False)
     message = f"group {config.group_id!r} has no coordinator: the brokers answer {describe(answer.code)}"
-    return _Trouble("BrokerUnreachable", message, passing=is_retriable(answer.code))
+    return _Shortcoming("BrokerUnreachable", message, passing=is_retriable(answer.code))
 
 
 def _principal(config: WorkerConfig) -> str:

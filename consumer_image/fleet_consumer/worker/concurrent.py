@@ -1,9 +1,9 @@
 """The consume loop whose handlers run elsewhere: in several threads, in an event loop, or on whole batches.
 
 The loop's thread polls, and never waits for a handler. It takes records up, keeps the order that keys ask for
-(`lanes`), gives a crew as many jobs as it has hands, writes what comes back, and commits. A record stands in its
-partition's `unfinished` from the moment it is taken up, so the committable offset is that of the first record that is
-not finished, however many behind it are.
+(`order keys`), gives an executor as many jobs as it has hands, writes what comes back, and commits. A record stands in
+its partition's `unfinished` from the moment it is taken up, so the committable offset is that of the first record that
+is not finished, however many behind it are.
 
 Bounded: records that wait or are being handled (`pending_max`), and for each partition those behind its first
 unfinished one (`window`): past that the partition is paused, so one slow record neither fills memory nor stops others.
@@ -15,8 +15,9 @@ owner. What comes back for a partition that is gone meanwhile moves nothing: it 
 A partition that asks for care (`caution`) is handed out in parts, and while one of them is in hand, nothing else is:
 should the process die, it is known with which records. Its runs wait aside; other records take turns with them.
 
-Under a brake nothing new begins. A record that comes back failed and has to stay is parked: unfinished, its key's lane
-still taken, so that those behind it wait; it is the first to be handled again when the brake lets one through.
+While the breaker is open nothing new begins. A record that comes back failed and has to stay is parked: unfinished, its
+key's order key still taken, so that those behind it wait; it is the first to be handled again when the pacing lets one
+through.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from fleet_consumer.fetch.fetched import as_read
 from fleet_consumer.fetch.records import Records, Run
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.worker.brake import Pace
-from fleet_consumer.worker.crew import Crew
-from fleet_consumer.worker.lanes import Lanes
+from fleet_consumer.worker.executor import Executor
+from fleet_consumer.worker.key_order import KeyOrder
 from fleet_consumer.worker.loop import POLL_TIMEOUT_S, ConsumeLoop
 from fleet_consumer.worker.outbox import Outgoing
+from fleet_consumer.worker.pacing import Pace
 from fleet_consumer.worker.pauses import SUSPECT, WINDOW_FULL
 from fleet_consumer.worker.progress import PartitionProgress, Unfinished
 from fleet_consumer.worker.stats import DONE
@@ -43,7 +44,7 @@ from fleet_consumer.worker.stats import DONE
 SHORT_POLL_S: Final = 0.02
 """How long a poll waits while acknowledgements, or records for empty hands, are awaited: who asks is told."""
 
-Lane = tuple[Any, ...]
+OrderKey = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +67,12 @@ class Concurrency:
 @dataclass(slots=True, eq=False)
 class _Work:
     """Records that are handled together, with what their handling is to move. `rest` is what stood behind them in one
-    batch, and goes on in their lane when they have come back."""
+    batch, and goes on in the order of their key when they have come back."""
 
     topic_partition: TopicPartition
     partition: PartitionProgress[Outgoing]
     entries: list[Unfinished[Outgoing]]
-    lane: Lane | None
+    order_key: OrderKey | None
     report: Callable[[_Work, Sequence[Result], float], None]
     records: list[Record] = field(default_factory=list)
     rest: _Work | None = None
@@ -91,13 +92,13 @@ class _Alone:
 
 
 class ConcurrentLoop(ConsumeLoop):
-    """A consume loop with a crew. `crew` is started by its owner; everything else is as in `ConsumeLoop`."""
+    """A consume loop with an executor. `executor` is started by its owner; everything else is as in `ConsumeLoop`."""
 
-    def __init__(self, *, crew: Crew, concurrency: Concurrency, **parts: Any) -> None:
-        super().__init__(at_once=concurrency.poll_max if concurrency.batch else crew.size, **parts)
-        self._crew = crew
+    def __init__(self, *, executor: Executor, concurrency: Concurrency, **parts: Any) -> None:
+        super().__init__(at_once=concurrency.poll_max if concurrency.batch else executor.size, **parts)
+        self._executor = executor
         self._concurrency = concurrency
-        self._lanes: Lanes[Lane, _Work] = Lanes()
+        self._key_order: KeyOrder[OrderKey, _Work] = KeyOrder()
         self._begun: dict[PartitionProgress[Outgoing], int] = {}
         self._parked: deque[_Work] = deque()
         self._out = 0
@@ -116,7 +117,7 @@ class ConcurrentLoop(ConsumeLoop):
         return self._in_flight
 
     def step(self) -> None:
-        """Poll once and see to everything that came of it and of the crew. Raises FatalConsumerError."""
+        """Poll once and see to everything that came of it and of the executor. Raises FatalConsumerError."""
         room = self._concurrency.pending_max - self.in_flight
         self._turn(0 if self.stopping else max(0, room))
 
@@ -134,7 +135,7 @@ class ConcurrentLoop(ConsumeLoop):
             super().close(timeout_s)
 
     def _comes_to_an_end(self) -> bool:
-        """Whether anything in flight is with the crew, or may still get there."""
+        """Whether anything in flight is with the executor, or may still get there."""
         return bool(self._out or (self._in_flight and self._pace is Pace.FULL))
 
     def _turn(self, room: int) -> None:
@@ -167,16 +168,16 @@ class ConcurrentLoop(ConsumeLoop):
     def _receive(self, limit: int) -> Records:
         """Records that are there, or else a wait for whatever comes first.
 
-        A poll that waits for records may hear of the crew a little late; one that takes none hears at once, but not of
-        records. So with records in flight the first only looks, and the second waits: for long only while every hand
-        is full, because then no new record could begin anyway.
+        A poll that waits for records may hear from the executor a little late; one that takes none hears at once, but
+        not of records. So with records in flight the first only looks, and the second waits: for long only while every
+        hand is full, because then no new record could begin anyway.
         """
         wait_s = self._intake.before_poll(self.progress.partitions, POLL_TIMEOUT_S)
         if not self._in_flight:
             return self._poll(min(SHORT_POLL_S, wait_s) if self._open_writes else wait_s, max_records=limit)
         records = self._poll(0.0, max_records=limit) if limit else Records([])
         if not records and not records.gaps and not self._came_back:
-            idle = self._open_writes or self._out < self._hands()
+            idle = self._open_writes or self._out < self._calls()
             self._poll(min(SHORT_POLL_S, wait_s) if idle else wait_s, max_records=0)
         return records
 
@@ -185,15 +186,15 @@ class ConcurrentLoop(ConsumeLoop):
             return 0 if self._in_flight or self._parked else min(room, 1)
         return min(room, self._concurrency.poll_max)
 
-    def _hands(self) -> int:
+    def _calls(self) -> int:
         """How many calls may be under way at once."""
-        return {Pace.FULL: self._crew.size, Pace.PROBE: 1, Pace.STOP: 0}[self._pace]
+        return {Pace.FULL: self._executor.size, Pace.PROBE: 1, Pace.STOP: 0}[self._pace]
 
     def _take_up(self, run: Run) -> None:
         """From now on these records are ours to finish; each is kept as it was read, and its handler has its own."""
         partition = self.progress.partitions[run.topic_partition]
         for work in self._works(run.topic_partition, partition, run.records):
-            self._lanes.add(work.lane, work)
+            self._key_order.add(work.order_key, work)
 
     def _works(
         self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing], records: Sequence[Record]
@@ -212,8 +213,8 @@ class ConcurrentLoop(ConsumeLoop):
                 works[0].entries.append(entry)
                 works[0].records.append(shown)
             else:
-                lane = topic_partition if self._concurrency.batch else _lane(topic_partition, read.key)
-                works.append(_Work(topic_partition, partition, [entry], lane, self._report, [shown]))
+                order_key = topic_partition if self._concurrency.batch else _order_key(topic_partition, read.key)
+                works.append(_Work(topic_partition, partition, [entry], order_key, self._report, [shown]))
         last = as_read(records[-1])
         partition.handled(last.offset, last.leader_epoch)
         return works
@@ -248,11 +249,11 @@ class ConcurrentLoop(ConsumeLoop):
         return False
 
     def _issue_alone(self) -> None:
-        while self._alone_waiting and self._out < self._hands():
+        while self._alone_waiting and self._out < self._calls():
             work = self._alone_waiting.popleft()
             self._begun[work.partition] = work.entries[-1].record.offset
             self._out += 1
-            self._crew.give(work)
+            self._executor.give(work)
 
     def _hand_out_alone(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing]) -> bool:
         """Begin with the next part of what waits aside; whether any of it is in hand now."""
@@ -267,8 +268,8 @@ class ConcurrentLoop(ConsumeLoop):
         del records[:count]
         self._alone = _Alone(topic_partition, partition, count, self._clock.monotonic())
         for work in works:
-            # Without a lane: nothing of their partition is anywhere else, and no two of them have one key.
-            work.lane = None
+            # Without an order key: nothing of their partition is anywhere else, and no two of them have one key.
+            work.order_key = None
             if error is None:
                 self._alone_waiting.append(work)
             else:
@@ -309,29 +310,29 @@ class ConcurrentLoop(ConsumeLoop):
     def _issue(self) -> None:
         if (self._aside or self._alone is not None) and not self._others_may_go():
             return
-        hands = self._hands()
+        hands = self._calls()
         while self._parked and self._out < hands:
             self._out += 1
-            self._crew.give(self._from_parked())
-        while self._out < hands and (ready := self._lanes.next()) is not None:
-            lane, work = ready
-            if self._concurrency.batch and lane is not None and self._pace is Pace.FULL:
-                self._fill_up(lane, work)
+            self._executor.give(self._from_parked())
+        while self._out < hands and (ready := self._key_order.next()) is not None:
+            order_key, work = ready
+            if self._concurrency.batch and order_key is not None and self._pace is Pace.FULL:
+                self._fill_up(order_key, work)
             self._begun[work.partition] = max(self._begun.get(work.partition, -1), work.entries[-1].record.offset)
             self._out += 1
-            self._crew.give(work)
+            self._executor.give(work)
 
-    def _fill_up(self, lane: Lane, work: _Work) -> None:
-        """What came in while the lane was busy goes with it: the slower the handler, the larger its batches."""
-        while (more := self._lanes.following(lane)) is not None and more.partition is work.partition:
+    def _fill_up(self, order_key: OrderKey, work: _Work) -> None:
+        """What came in while the order key was busy goes with it: the slower the handler, the larger its batches."""
+        while (more := self._key_order.following(order_key)) is not None and more.partition is work.partition:
             if len(work.entries) + len(more.entries) > self._concurrency.poll_max:
                 break
-            self._lanes.follow(lane)
+            self._key_order.follow(order_key)
             work.entries.extend(more.entries)
             work.records.extend(more.records)
 
     def _report(self, work: _Work, results: Sequence[Result], seconds: float) -> None:
-        """On the crew's thread."""
+        """On the executor's thread."""
         self._came_back.append((work, results, seconds))
         # Rung once until the loop has looked: it clears the sign first and looks then, so nothing is overlooked.
         if not self._rung:
@@ -340,7 +341,7 @@ class ConcurrentLoop(ConsumeLoop):
             self._consumer.wakeup()
 
     def _take_back(self) -> bool:
-        """Take in what came back from the crew; whether any of it is being written now."""
+        """Take in what came back from the executor; whether any of it is being written now."""
         wrote = False
         self._rung = False
         self._news.clear()
@@ -350,12 +351,12 @@ class ConcurrentLoop(ConsumeLoop):
             self._in_flight -= len(work.entries)
             self._stats.handler_seconds += seconds
             if not self._owns(work.topic_partition, work.partition):
-                self._lanes.done(work.lane)
+                self._key_order.done(work.order_key)
                 self._stats.abandoned += len(work.entries)
                 continue
             staying = []
             for entry, result in zip(work.entries, results, strict=True):
-                if not self._judge.conclude(entry, result, self._handled):
+                if not self._outcomes.conclude(entry, result, self._handled):
                     staying.append(entry)
                     continue
                 self._handled += 1
@@ -365,7 +366,7 @@ class ConcurrentLoop(ConsumeLoop):
             elif work.rest is not None:
                 self._parked.appendleft(work.rest)
             else:
-                self._lanes.done(work.lane)
+                self._key_order.done(work.order_key)
             if staying or self._pace is Pace.PROBE:
                 self._match_pace()
         return wrote
@@ -375,7 +376,7 @@ class ConcurrentLoop(ConsumeLoop):
         records = [self._intake.retell(as_read(entry.record)) for entry in entries]
         if work.rest is not None:
             entries, records = entries + work.rest.entries, records + work.rest.records
-        again = _Work(work.topic_partition, work.partition, entries, work.lane, self._report, records)
+        again = _Work(work.topic_partition, work.partition, entries, work.order_key, self._report, records)
         if self._pace is Pace.PROBE:
             self._parked.appendleft(again)
         else:
@@ -383,11 +384,11 @@ class ConcurrentLoop(ConsumeLoop):
 
     def _from_parked(self) -> _Work:
         """What was parked first; where one record at a time is let through, only its first one. The others wait for
-        that one in its lane, whatever the pace is by then."""
+        that one in its order key, whatever the pace is by then."""
         work = self._parked.popleft()
         if self._pace is Pace.PROBE and len(work.entries) > 1:
             rest = _Work(
-                work.topic_partition, work.partition, work.entries[1:], work.lane, self._report, work.records[1:]
+                work.topic_partition, work.partition, work.entries[1:], work.order_key, self._report, work.records[1:]
             )
             work = replace(work, entries=work.entries[:1], records=work.records[:1], rest=rest)
         self._in_flight += len(work.entries)
@@ -432,7 +433,7 @@ class ConcurrentLoop(ConsumeLoop):
         def unwanted(work: _Work) -> bool:
             return work.partition in partitions and work.entries[0].record.offset > self._begun.get(work.partition, -1)
 
-        gone = self._lanes.discard(unwanted) + self._alone_parts(partitions)
+        gone = self._key_order.discard(unwanted) + self._alone_parts(partitions)
         self._in_flight -= sum(len(work.entries) for work in gone)
         dropped = {id(entry) for work in gone for entry in work.entries}
         for partition in partitions:
@@ -448,15 +449,15 @@ class ConcurrentLoop(ConsumeLoop):
         super()._forget(partitions)
         for work in [work for work in self._parked if work.partition in going]:
             self._parked.remove(work)
-            self._lanes.done(work.lane)
+            self._key_order.done(work.order_key)
         for topic_partition in partitions:
             self._aside.pop(topic_partition, None)
-        gone = self._lanes.discard(lambda work: work.partition in going) + self._alone_parts(going)
+        gone = self._key_order.discard(lambda work: work.partition in going) + self._alone_parts(going)
         self._in_flight -= sum(len(work.entries) for work in gone)
         for partition in going:
             self._begun.pop(partition, None)
 
 
-def _lane(topic_partition: TopicPartition, key: Any) -> Lane | None:
+def _order_key(topic_partition: TopicPartition, key: Any) -> OrderKey | None:
     """Records of one key stay in order. Those without one have none to keep: their sender spread them at random."""
     return None if key is None else (*topic_partition, key)

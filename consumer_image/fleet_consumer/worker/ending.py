@@ -25,7 +25,7 @@ TERMINATION_LOG: Final = Path("/dev/termination-log")
 
 
 def end_process(why: str, told: Mapping[str, object], reason: str = "HandlerTimeout") -> NoReturn:
-    """End the process although a thread of it hangs; what it has in hand is not committed, so nothing is lost."""
+    """End the process although a thread of it hangs; what it has in call is not committed, so nothing is lost."""
     LOG.critical(why, extra=fields(**told))
     named = {key: told.get(f"read{key.title()}", told.get(key)) for key in ("topic", "partition", "offset")}
     records = [named] if named["topic"] is not None else []

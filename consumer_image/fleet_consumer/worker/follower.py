@@ -38,8 +38,8 @@ class Follower:
         self._group_id = group_id
         policy_file.look()
         if policy_file.policies is None:
-            assert policy_file.trouble is not None, "a file without policies has trouble"
-            raise policy_file.trouble
+            assert policy_file.last_error is not None, "a file without policies has trouble"
+            raise policy_file.last_error
         self._opened_with = policy_file.policies
 
     @property

@@ -10,9 +10,9 @@ from typing import Protocol
 from fleet_consumer.fetch.records import Run
 from fleet_consumer.group.errors import ConsumerError
 from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.worker.judge import Handle
 from fleet_consumer.worker.logs import fields
 from fleet_consumer.worker.outbox import Outgoing
+from fleet_consumer.worker.outcomes import Handle
 from fleet_consumer.worker.progress import PartitionProgress
 from fleet_consumer.worker.watchdog import Watch
 

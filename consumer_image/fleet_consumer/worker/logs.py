@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fleet_consumer.handlers.hand import IN_HAND
+from fleet_consumer.handlers.call import CURRENT_CALL
 from fleet_consumer.record import Record
 
 MESSAGE_CHARACTERS_MAX: Final = 8192
@@ -70,9 +70,9 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage()[:MESSAGE_CHARACTERS_MAX],
         }
-        hand = IN_HAND.get()
-        if hand is not None:
-            held: Record | None = hand.records[0]
+        call = CURRENT_CALL.get()
+        if call is not None:
+            held: Record | None = call.records[0]
         else:
             held = self._record_in_hand() if record.thread == self._handler_thread else None
         if held is not None:

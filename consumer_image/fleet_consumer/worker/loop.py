@@ -10,7 +10,7 @@ second, the loop looks after what cannot wait for the end of a long batch: the p
 an ordered stop.
 
 A partition whose writes cannot be acknowledged stands still ("held"): it is paused, tried again with backoff, and
-shown. The other partitions go on. When too much fails (`brake`), all stand still: the record that failed last and all
+shown. The other partitions go on. When too much fails (`pacing`), all stand still: the record that failed last and all
 behind it in hand are sought back to, and come again.
 """
 
@@ -31,14 +31,14 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.handlers.forked import end_forked_child
 from fleet_consumer.naming import TopicPattern
 from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.worker.brake import Brake, Pace
 from fleet_consumer.worker.intake import Intake, note_start
-from fleet_consumer.worker.judge import Handle, Judge
 from fleet_consumer.worker.logs import fields
 from fleet_consumer.worker.notes import Notes
 from fleet_consumer.worker.outbox import Outgoing
+from fleet_consumer.worker.outcomes import Handle, Outcomes
+from fleet_consumer.worker.pacing import Pace, Pacing
 from fleet_consumer.worker.pauses import BREAKER_OPEN, SUSPECT, Pauses
-from fleet_consumer.worker.progress import PartitionProgress, Progress
+from fleet_consumer.worker.progress import ConsumeProgress, PartitionProgress
 from fleet_consumer.worker.readings import Readings
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Watch
@@ -80,11 +80,11 @@ class ConsumeLoop:
         *,
         consumer: Consumer,
         handle: Handle,
-        judge: Judge,
+        outcomes: Outcomes,
         writing: Writing,
         intake: Intake,
         readings: Readings,
-        brake: Brake,
+        pacing: Pacing,
         pauses: Pauses,
         settings: LoopSettings,
         stats: Stats,
@@ -95,11 +95,11 @@ class ConsumeLoop:
     ) -> None:
         self._consumer = consumer
         self._handle = handle
-        self._judge = judge
+        self._outcomes = outcomes
         self._writing = writing
         self._intake = intake
         self._readings = readings
-        self._brake = brake
+        self._pacing = pacing
         self._pauses = pauses
         self._settings = settings
         self._stats = stats
@@ -108,7 +108,7 @@ class ConsumeLoop:
         self._pause = pause
         self._pid = os.getpid()
         self.topics = settings.topics
-        self.progress: Progress[Outgoing] = Progress()
+        self.progress: ConsumeProgress[Outgoing] = ConsumeProgress()
         self._notes = Notes(
             consumer,
             told=self._note_commit,
@@ -125,7 +125,7 @@ class ConsumeLoop:
         self._pace = Pace.FULL
         self._mark = ""
         self._idle = False
-        # Records that were through their handlers, for the brake; and whether one of the batch in hand has to stay.
+        # Records that were through their handlers, for the pacing; and whether one of the batch in hand has to stay.
         self._handled = 0
         self._stayed = False
         self._stop_at: float | None = None
@@ -294,11 +294,12 @@ class ConsumeLoop:
             self._seek_back(topic_partition, partition)
 
     def _handle_run(self, run: Run, partition: PartitionProgress[Outgoing], instead: Handle | None = None) -> bool:
-        """Handle a run's records in order; False when the whole batch is to be given up: the worker or the brake stops.
+        """Handle a run's records in order; False when the whole batch is to be given up: the worker or the pacing
+        stops.
 
         This is the hot path: what it does for a record that writes nothing is one store, one call and one test.
         """
-        watch, handle, judge = self._watch, instead or self._handle, self._judge
+        watch, handle, outcomes = self._watch, instead or self._handle, self._outcomes
         records = run.records
         apart = 0  # records that count as something else than done, or only once what they wrote is acknowledged
         place = 0  # of the last record that failed
@@ -307,10 +308,10 @@ class ConsumeLoop:
             try:
                 answer = handle(record)
                 if answer is not None:
-                    apart += judge.answered(partition, record, answer)
+                    apart += outcomes.answered(partition, record, answer)
             except BaseException as error:  # SystemExit of an application must not end the worker either
                 place = _place(records, record, place)
-                if not judge.raised(partition, record, error, self._handled + place):
+                if not outcomes.raised(partition, record, error, self._handled + place):
                     self._stayed = True
                     self._count_handled(records, place, partition, apart)
                     return False
@@ -346,10 +347,10 @@ class ConsumeLoop:
             self._consumer.seek(topic_partition, partition.next_offset)
 
     def _match_pace(self) -> None:
-        """Do as the brake says. Others hear of it at once, by the mark that commits carry."""
-        pace = self._brake.pace(self._judge.succeeded(self._handled), idle=self._idle)
-        if self._brake.mark != self._mark:
-            self._mark = self._brake.mark
+        """Do as the pacing says. Others hear of it at once, by the mark that commits carry."""
+        pace = self._pacing.pace(self._outcomes.succeeded(self._handled), idle=self._idle)
+        if self._pacing.mark != self._mark:
+            self._mark = self._pacing.mark
             self._commit_at = self._clock.monotonic()
         if pace is self._pace:
             return

@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import Membership
 from fleet_consumer.record import Record
-from fleet_consumer.worker.brake import BreakerPicture
 from fleet_consumer.worker.intake import WaitingHead
 from fleet_consumer.worker.logs import now_text
 from fleet_consumer.worker.loop import ConsumeLoop
+from fleet_consumer.worker.pacing import BreakerSnapshot
 from fleet_consumer.worker.session import Session
 from fleet_consumer.worker.watchdog import Hang
 
@@ -47,7 +47,7 @@ class TopicPartitionOffset(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPicture:
+class RetrySnapshot:
     """What a worker knows of its group's retry flow; the policy's fields are None until its file was read once.
 
     `suppressed` and `unknown` are the counts of the same names in `Stats`: copies passed over, unknown revisions.
@@ -96,10 +96,10 @@ class WorkerState:
     """How sessions ended, until one has lived longer than the longest wait between two."""
     hangs: tuple[tuple[Hang, float], ...] = ()
     """Handlers that do not answer, and since when (wall clock, seconds)."""
-    handler_trouble: Callable[[], Exception | None] = lambda: None
+    handler_error: Callable[[], Exception | None] = lambda: None
     """What keeps the handler itself from being called, such as a sidecar that does not listen."""
-    breaker: Callable[[], BreakerPicture | None] = lambda: None
-    retry: Callable[[], RetryPicture | None] = lambda: None
+    breaker: Callable[[], BreakerSnapshot | None] = lambda: None
+    retry: Callable[[], RetrySnapshot | None] = lambda: None
     failed: Callable[[], Mapping[tuple[str, str], int]] = dict
     """Records that this process has given up, by reason and class of the error; a copy."""
 
@@ -120,7 +120,7 @@ def ready(state: WorkerState) -> tuple[bool, str]:
     begins but not when it is over.
     """
     session = state.session
-    error = current_error(state) or state.handler_trouble()
+    error = current_error(state) or state.handler_error()
     if error is not None and not isinstance(error, DataPlaneFailed):
         return False, f"{reason_of(error)}: {error}"
     if session is None:
@@ -178,7 +178,7 @@ def member_document(state: WorkerState) -> dict[str, Any]:
     """The JSON behind /member."""
     session = state.session
     membership = session.consumer.membership() if session else Membership(group_id="", instance_id=state.instance_id)
-    error = current_error(state) or state.handler_trouble()
+    error = current_error(state) or state.handler_error()
     return {
         "memberId": membership.member_id,
         "instanceId": state.instance_id,
@@ -218,7 +218,7 @@ def _ended(ended: SessionEnd | None) -> dict[str, object] | None:
     }
 
 
-def _breaker(breaker: BreakerPicture | None) -> dict[str, object] | None:
+def _breaker(breaker: BreakerSnapshot | None) -> dict[str, object] | None:
     if breaker is None:
         return None
     return {
@@ -228,7 +228,7 @@ def _breaker(breaker: BreakerPicture | None) -> dict[str, object] | None:
     }
 
 
-def _retry(retry: RetryPicture | None) -> dict[str, object] | None:
+def _retry(retry: RetrySnapshot | None) -> dict[str, object] | None:
     if retry is None:
         return None
     return {

@@ -26,7 +26,7 @@ class Pausable(Protocol):
     """The part of `Consumer` that pausing needs."""
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions."""
+        """HandlerCall out nothing of these partitions."""
         ...
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:

@@ -42,7 +42,7 @@ class _Stamp(NamedTuple):
 class PolicyFile:
     """The policies in one file, for one thread. Making one reads nothing.
 
-    `policies` are the last good ones, None before there were any. `trouble` is why the file as it is now cannot be
+    `policies` are the last good ones, None before there were any. `last_error` is why the file as it is now cannot be
     used, with a `reason` word; None while it can.
     """
 
@@ -52,7 +52,7 @@ class PolicyFile:
         self._look_at = float("-inf")
         self._stamp: _Stamp | None = None
         self.policies: Policies | None = None
-        self.trouble: PolicyFileUnreadable | PolicyInvalid | None = None
+        self.last_error: PolicyFileUnreadable | PolicyInvalid | None = None
 
     def look(self) -> bool:
         """Read the file if it has changed, at most once a second; whether `policies` are others than before."""
@@ -63,11 +63,11 @@ class PolicyFile:
         try:
             policies = self._read()
         except (PolicyFileUnreadable, PolicyInvalid) as error:
-            if str(error) != str(self.trouble):
+            if str(error) != str(self.last_error):
                 LOG.warning("the retry policies cannot be used", extra=fields(reason=error.reason, error=str(error)))
-            self.trouble, self._stamp = error, None
+            self.last_error, self._stamp = error, None
             return False
-        self.trouble = None
+        self.last_error = None
         if policies is None or policies == self.policies:
             return False
         self.policies = policies

@@ -16,19 +16,18 @@ from typing import Final, Protocol
 
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.handlers import Handler, HandlerContext, load_handler
+from fleet_consumer.handlers.call import HandlerCall
 from fleet_consumer.handlers.forked import end_forked_child
-from fleet_consumer.handlers.hand import Hand
 from fleet_consumer.net import AuthenticationFailed
 from fleet_consumer.section import SettingsInvalid
 from fleet_consumer.worker import logs
-from fleet_consumer.worker.brake import BreakerPicture
 from fleet_consumer.worker.config import WorkerConfig
 from fleet_consumer.worker.ending import NOT_DRAINED, OVER_THE_LIMIT, SETUP_OVER_THE_LIMIT, end_process
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
 from fleet_consumer.worker.last_word import LastWord
 from fleet_consumer.worker.logs import about, fields
 from fleet_consumer.worker.member import (
-    RetryPicture,
+    RetrySnapshot,
     WorkerState,
     alive,
     current_error,
@@ -38,6 +37,7 @@ from fleet_consumer.worker.member import (
     reason_of,
 )
 from fleet_consumer.worker.metrics import CONTENT_TYPE, metrics_page
+from fleet_consumer.worker.pacing import BreakerSnapshot
 from fleet_consumer.worker.policy_file import PolicyFile
 from fleet_consumer.worker.role import Role
 from fleet_consumer.worker.session import (
@@ -46,10 +46,10 @@ from fleet_consumer.worker.session import (
     Backoff,
     Session,
     SessionBackoff,
-    make_crew,
+    make_executor,
     open_session,
 )
-from fleet_consumer.worker.settings import Identity, connection_settings, identify, with_environment
+from fleet_consumer.worker.settings import PodIdentity, connection_settings, identify, with_environment
 from fleet_consumer.worker.setup_watch import SetupWatch
 from fleet_consumer.worker.signals import Signals
 from fleet_consumer.worker.stats import Stats
@@ -148,7 +148,7 @@ class WorkerProcess:
     def __init__(
         self,
         config: WorkerConfig,
-        identity: Identity,
+        identity: PodIdentity,
         handler: Handler,
         watch: Watch,
         clock: Clock,
@@ -167,10 +167,10 @@ class WorkerProcess:
         self._role = role
         # Beyond sessions: the last good policies hold, whatever becomes of their file.
         self._policy_file = None if config.retry is None else PolicyFile(config.retry.policy_file, clock)
-        self._crew = make_crew(config, handler, clock)
+        self._executor = make_executor(config, handler, clock)
         self._stats = Stats()
         self._state = WorkerState(config.revision, config.consumer.max_poll_interval_seconds, identity.instance_id)
-        self._state.handler_trouble = handler.trouble
+        self._state.handler_error = handler.last_error
         self._state.breaker = self._breaker
         self._state.retry = self._retry
         self._state.failed = lambda: dict(self._stats.error_classes)
@@ -195,7 +195,7 @@ class WorkerProcess:
                 timeout_s=config.handler.timeout_seconds + (CANCEL_GRACE_S if handler.asynchronous else 0.0),
                 limit_s=config.consumer.max_poll_interval_seconds + LEAVE_GRACE_S,
             ),
-            hands=self._hands,
+            calls=self._calls,
             clock=clock,
             on_look=self._looked,
             on_hang=self._hung,
@@ -223,16 +223,16 @@ class WorkerProcess:
             ),
         )
         try:
-            if self._crew is not None:
-                self._crew.start()
+            if self._executor is not None:
+                self._executor.start()
             self._work()
             if self._gave_up is not None:
                 end_process(OVER_THE_LIMIT, self._gave_up)
         finally:
             self._watchdog.close()
             self._http.close()
-            if self._crew is not None:
-                self._crew.close()
+            if self._executor is not None:
+                self._executor.close()
         self._last_word.close()
         LOG.info("worker ended", extra=fields(done=self._stats.done, failed=self._stats.failed))
         return EXIT_DRAINED
@@ -281,13 +281,13 @@ class WorkerProcess:
             LOG.exception("the handler's teardown failed")
 
     def _call(self, hook: Callable[[HandlerContext], object], context: HandlerContext) -> None:
-        if self._crew is not None:
-            self._crew.call(hook, context)
+        if self._executor is not None:
+            self._executor.call(hook, context)
         else:
             hook(context)
 
-    def _hands(self) -> list[Hand]:
-        return [] if self._crew is None else self._crew.hands()
+    def _calls(self) -> list[HandlerCall]:
+        return [] if self._executor is None else self._executor.calls()
 
     def _live_sessions(self) -> None:
         backoff = SessionBackoff()
@@ -341,7 +341,7 @@ class WorkerProcess:
             self._config,
             self._identity,
             self._handler,
-            self._crew,
+            self._executor,
             role=self._role,
             policy_file=self._policy_file,
             stats=self._stats,
@@ -352,10 +352,10 @@ class WorkerProcess:
 
     def _end_calls(self) -> None:
         """After the drain: whatever is still being handled is cancelled, or ends with the process."""
-        if self._crew is None or not self._crew.hands():
+        if self._executor is None or not self._executor.calls():
             return
-        self._crew.cancel()
-        left = self._crew.hands()
+        self._executor.cancel()
+        left = self._executor.calls()
         if left and self._gave_up is None:
             end_process(NOT_DRAINED, about(left[0].records[0]))
 
@@ -384,7 +384,7 @@ class WorkerProcess:
         if self._local is not None:
             self._local.look(now)
         self._look_at_setup(now)
-        held = [self._watch.record, *(hand.records[0] for hand in self._hands())]
+        held = [self._watch.record, *(call.records[0] for call in self._calls())]
         self._last_word.look(held)
         busy = next((record for record in held if record is not None), None)
         if now >= self._stop_deadline and busy is not None:
@@ -429,15 +429,15 @@ class WorkerProcess:
             session.loop.stop(within_s, gives_up=gives_up)
         self._stop.set()
 
-    def _breaker(self) -> BreakerPicture | None:
+    def _breaker(self) -> BreakerSnapshot | None:
         session = self._state.session
-        return None if session is None else session.brake.picture
+        return None if session is None else session.pacing.snapshot
 
-    def _retry(self) -> RetryPicture | None:
+    def _retry(self) -> RetrySnapshot | None:
         if self._policy_file is None:
             return None
         policies, session = self._policy_file.policies, self._state.session
-        return RetryPicture(
+        return RetrySnapshot(
             role=self._role.value,
             policy=None if policies is None else policies.name,
             current=None if policies is None else policies.current,

@@ -171,7 +171,7 @@ class PartitionProgress(Generic[W]):
         return without_mark(metadata) == without_mark(self.mark)
 
 
-class Progress(Generic[W]):
+class ConsumeProgress(Generic[W]):
     """All partitions that this worker owns now."""
 
     def __init__(self) -> None:

@@ -27,8 +27,8 @@ from fleet_consumer.retry.headers import Story, clamped, read
 from fleet_consumer.retry.policy import Policies
 from fleet_consumer.retry.suppression import REBUILD_RECORDS, Window, identity
 from fleet_consumer.worker.intake import Partitions, WaitingHead, note_start
-from fleet_consumer.worker.judge import Handle, PassedOver
 from fleet_consumer.worker.logs import LineBudget, about, fields
+from fleet_consumer.worker.outcomes import Handle, PassedOver
 from fleet_consumer.worker.pauses import NOT_DUE, Pauses
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Watch

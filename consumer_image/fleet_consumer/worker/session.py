@@ -19,23 +19,23 @@ from fleet_consumer.handlers import Handler, Outputs, Performer, checker, decode
 from fleet_consumer.naming import TopicPattern
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.retry.policy import Policies
-from fleet_consumer.worker.brake import Brake, NoBrake
-from fleet_consumer.worker.breaker import BudgetBrake, FollowingBrake
+from fleet_consumer.worker.breaker import BudgetPacing, FollowingPacing
 from fleet_consumer.worker.breaker_watch import BreakerWatch
 from fleet_consumer.worker.concurrent import Concurrency, ConcurrentLoop
 from fleet_consumer.worker.config import WorkerConfig
-from fleet_consumer.worker.crew import Crew, LoopCrew, ThreadCrew
+from fleet_consumer.worker.executor import Executor, LoopExecutor, ThreadExecutor
 from fleet_consumer.worker.follower import Follower
 from fleet_consumer.worker.intake import Everything, Intake
-from fleet_consumer.worker.judge import Handle, Judge
 from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
 from fleet_consumer.worker.outbox import Outbox
+from fleet_consumer.worker.outcomes import Handle, Outcomes
+from fleet_consumer.worker.pacing import NoPacing, Pacing
 from fleet_consumer.worker.pauses import WRITES_HELD, Pauses
 from fleet_consumer.worker.policy_file import PolicyFile
 from fleet_consumer.worker.readings import Readings
 from fleet_consumer.worker.retry_intake import RetryIntake
 from fleet_consumer.worker.role import Role
-from fleet_consumer.worker.settings import Identity, connection_settings, consumer_settings
+from fleet_consumer.worker.settings import PodIdentity, connection_settings, consumer_settings
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.watchdog import Watch
 from fleet_consumer.worker.writing import Writing
@@ -65,7 +65,7 @@ class Session:
         loop: ConsumeLoop,
         pauses: Pauses,
         connection: ConnectionSettings,
-        brake: Brake,
+        pacing: Pacing,
         intake: Intake,
         follower: Follower | None,
         watch: BreakerWatch | None,
@@ -74,7 +74,7 @@ class Session:
         self.loop = loop
         self.pauses = pauses
         self.connection = connection
-        self.brake = brake
+        self.pacing = pacing
         self.intake = intake
         self._follower = follower
         self._watch = watch
@@ -101,9 +101,9 @@ class Session:
 
 def open_session(
     config: WorkerConfig,
-    identity: Identity,
+    identity: PodIdentity,
     handler: Handler,
-    crew: Crew | None,
+    executor: Executor | None,
     *,
     role: Role,
     policy_file: PolicyFile | None,
@@ -112,7 +112,7 @@ def open_session(
     clock: Clock,
     pause: Callable[[float], object],
 ) -> Session:
-    """Make a consumer and its loop; nothing is started. `crew` is that of `make_crew`, and outlives the session.
+    """Make a consumer and its loop; starts nothing. `executor` comes from `make_executor` and outlives the session.
 
     Raises what settings, credentials, policies or librdkafka refuse.
     """
@@ -129,37 +129,37 @@ def open_session(
         return None if follower is None else follower.policies
 
     topics: tuple[str, ...] | TopicPattern = config.topic_pattern or config.topics
-    brake: Brake = NoBrake() if follower is None else BudgetBrake(policies, clock)
+    pacing: Pacing = NoPacing() if follower is None else BudgetPacing(policies, clock)
     intake: Intake = Everything()
     breaker_watch = None
     if role is Role.RETRY:
         assert follower is not None, "a retry worker has policies"
         topics = follower.topics()
         breaker_watch = BreakerWatch(connection, config.group_id, clock)
-        brake = FollowingBrake(policies, breaker_watch.breakers, breaker_watch.follow, clock)
+        pacing = FollowingPacing(policies, breaker_watch.breakers, breaker_watch.follow, clock)
         intake = RetryIntake(consumer, pauses, policies, group_id=config.group_id, stats=stats, clock=clock)
     readings = Readings(consumer, clock, bounded=role is Role.RETRY)
-    judge = Judge(
+    outcomes = Outcomes(
         outbox=outbox,
         outputs=Outputs(config.handler.outputs),
         failed_topic=config.failed_topic,
         group_id=config.group_id,
         policies=policies,
         retell=readings.telling(intake.retell),
-        brake=brake,
+        pacing=pacing,
         stats=stats,
         clock=clock,
         error_text=config.handler.error_text,
     )
-    writing = Writing(outbox=outbox, judge=judge, consumer=pauses.because(WRITES_HELD), stats=stats, clock=clock)
+    writing = Writing(outbox=outbox, outcomes=outcomes, consumer=pauses.because(WRITES_HELD), stats=stats, clock=clock)
     parts: dict[str, Any] = {
         "consumer": consumer,
-        "handle": intake.handling(_decoding(config, handler, judge), watch),
-        "judge": judge,
+        "handle": intake.handling(_decoding(config, handler, outcomes), watch),
+        "outcomes": outcomes,
         "writing": writing,
         "intake": intake,
         "readings": readings,
-        "brake": brake,
+        "pacing": pacing,
         "pauses": pauses,
         "settings": _loop_settings(config, topics),
         "stats": stats,
@@ -167,8 +167,8 @@ def open_session(
         "clock": clock,
         "pause": pause,
     }
-    loop = _loop(crew, handler, settings.max_poll_records, parts)
-    return Session(consumer, loop, pauses, connection, brake, intake, follower, breaker_watch)
+    loop = _loop(executor, handler, settings.max_poll_records, parts)
+    return Session(consumer, loop, pauses, connection, pacing, intake, follower, breaker_watch)
 
 
 def _loop_settings(config: WorkerConfig, topics: tuple[str, ...] | TopicPattern) -> LoopSettings:
@@ -176,19 +176,19 @@ def _loop_settings(config: WorkerConfig, topics: tuple[str, ...] | TopicPattern)
     return LoopSettings(topics=topics, commit_interval_s=commit_interval_s, drain_s=config.drain_seconds)
 
 
-def _decoding(config: WorkerConfig, handler: Handler, judge: Judge) -> Handle:
+def _decoding(config: WorkerConfig, handler: Handler, outcomes: Outcomes) -> Handle:
     decode = config.handler
-    return judge.decoding(handler.call, decoder("key", decode.decode_key), decoder("value", decode.decode_value))
+    return outcomes.decoding(handler.call, decoder("key", decode.decode_key), decoder("value", decode.decode_value))
 
 
-def _loop(crew: Crew | None, handler: Handler, max_poll_records: int, parts: dict[str, Any]) -> ConsumeLoop:
-    if crew is None:
+def _loop(executor: Executor | None, handler: Handler, max_poll_records: int, parts: dict[str, Any]) -> ConsumeLoop:
+    if executor is None:
         return ConsumeLoop(**parts)
-    concurrency = Concurrency.of(batch=handler.batch, size=crew.size, max_poll_records=max_poll_records)
-    return ConcurrentLoop(crew=crew, concurrency=concurrency, **parts)
+    concurrency = Concurrency.of(batch=handler.batch, size=executor.size, max_poll_records=max_poll_records)
+    return ConcurrentLoop(executor=executor, concurrency=concurrency, **parts)
 
 
-def make_crew(config: WorkerConfig, handler: Handler, clock: Clock) -> Crew | None:
+def make_executor(config: WorkerConfig, handler: Handler, clock: Clock) -> Executor | None:
     """Who runs the handler; None where the consume loop itself is the fastest: one synchronous call at a time."""
     size = config.handler.concurrency
     if size == 1 and not handler.batch and not handler.asynchronous:
@@ -202,7 +202,7 @@ def make_crew(config: WorkerConfig, handler: Handler, clock: Clock) -> Crew | No
         outputs=Outputs(config.handler.outputs),
         timeout_s=None if handler.times_itself else config.handler.timeout_seconds,
     )
-    return LoopCrew(performer, size, clock) if handler.asynchronous else ThreadCrew(performer, size, clock)
+    return LoopExecutor(performer, size, clock) if handler.asynchronous else ThreadExecutor(performer, size, clock)
 
 
 class SessionBackoff:

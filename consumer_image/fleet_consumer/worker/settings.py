@@ -36,7 +36,7 @@ class CredentialsUnreadable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class PodIdentity:
     """Which worker of the fleet this is: its name for people and brokers, and its instance id when it is static."""
 
     worker: str
@@ -58,7 +58,7 @@ def with_environment(config: WorkerConfig, environment: Mapping[str, str]) -> Wo
     return replace(config, handler=handler, consumer=replace(config.consumer, paused_bytes_max=int(budget)))
 
 
-def identify(config: WorkerConfig, environment: Mapping[str, str]) -> Identity:
+def identify(config: WorkerConfig, environment: Mapping[str, str]) -> PodIdentity:
     """Read the pod's name from the environment; a StatefulSet's pod ends in its ordinal.
 
     Raises SettingsInvalid when static membership is wanted and there is no ordinal to make it from: two workers with
@@ -66,14 +66,14 @@ def identify(config: WorkerConfig, environment: Mapping[str, str]) -> Identity:
     """
     pod = environment.get("POD_NAME", "")
     if not config.consumer.static_membership:
-        return Identity(pod or config.name, None)
+        return PodIdentity(pod or config.name, None)
     ordinal = re.fullmatch(r".+-([0-9]+)", pod)
     if ordinal is None:
         raise SettingsInvalid(
             "consumer.staticMembership",
             f"needs the environment variable POD_NAME to end in an ordinal, such as {config.name}-0; it is {pod!r}",
         )
-    return Identity(pod, instance_id(config.namespace, config.name, config.uid, int(ordinal[1])))
+    return PodIdentity(pod, instance_id(config.namespace, config.name, config.uid, int(ordinal[1])))
 
 
 def connection_settings(brokers: Brokers, client_id: str) -> ConnectionSettings:
@@ -112,7 +112,7 @@ def _login(source: SaslSource, ca_file: str | None) -> SaslSettings:
 
 
 def consumer_settings(
-    config: WorkerConfig, connection: ConnectionSettings, identity: Identity, role: Role = Role.MAIN
+    config: WorkerConfig, connection: ConnectionSettings, identity: PodIdentity, role: Role = Role.MAIN
 ) -> ConsumerSettings:
     """The member's settings; the words of the custom resource become Kafka's.
 

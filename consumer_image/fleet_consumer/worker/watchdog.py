@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.handlers.hand import Hand
+from fleet_consumer.handlers.call import HandlerCall
 from fleet_consumer.record import Record
 
 LOOK_INTERVAL_S: Final = 0.25
@@ -89,7 +89,7 @@ class HangDetector:
 class Watchdog:
     """The thread that looks. Making one starts nothing.
 
-    `hands()` tells what is handled elsewhere than in the consume loop. `on_look(now)` runs at every look;
+    `calls()` tells what is handled elsewhere than in the consume loop. `on_look(now)` runs at every look;
     `on_hang(hang, stack)` once for each record that hangs, and once more when the hang is over the limit: the owner
     ends the process then.
     """
@@ -99,14 +99,14 @@ class Watchdog:
         watch: Watch,
         detector: HangDetector,
         *,
-        hands: Callable[[], Sequence[Hand]],
+        calls: Callable[[], Sequence[HandlerCall]],
         clock: Clock,
         on_look: Callable[[float], None],
         on_hang: Callable[[Hang, str], None],
     ) -> None:
         self._watch = watch
         self._detector = detector
-        self._hands = hands
+        self._calls = calls
         self._clock = clock
         self._on_look = on_look
         self._on_hang = on_hang
@@ -146,9 +146,9 @@ class Watchdog:
         record = self._watch.record
         if record is not None:
             held.append(Held(record, record, watched))
-        for hand in self._hands():
-            records = hand.records
-            held.append(Held(records[0], records, hand.thread))
+        for call in self._calls():
+            records = call.records
+            held.append(Held(records[0], records, call.thread))
         return held
 
 

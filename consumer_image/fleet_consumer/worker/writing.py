@@ -16,9 +16,9 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.retry.failure import Failure, FailureReason, cut
 from fleet_consumer.retry.headers import without_details
-from fleet_consumer.worker.judge import Judge
 from fleet_consumer.worker.logs import fields
 from fleet_consumer.worker.outbox import Outbox, Outgoing, hold_reason
+from fleet_consumer.worker.outcomes import Outcomes
 from fleet_consumer.worker.pauses import Pausable
 from fleet_consumer.worker.progress import Hold, PartitionProgress, Unfinished
 from fleet_consumer.worker.stats import DONE, RETRIED, Stats
@@ -58,9 +58,9 @@ class _Held:
 class Writing:
     """All writes that are under way. Used by the consume loop's thread only."""
 
-    def __init__(self, *, outbox: Outbox, judge: Judge, consumer: Pausable, stats: Stats, clock: Clock) -> None:
+    def __init__(self, *, outbox: Outbox, outcomes: Outcomes, consumer: Pausable, stats: Stats, clock: Clock) -> None:
         self._outbox = outbox
-        self._judge = judge
+        self._outcomes = outcomes
         self._consumer = consumer
         self._stats = stats
         self._clock = clock
@@ -183,7 +183,7 @@ class Writing:
         if _first_unwritten(partition) is None:
             self._release(topic_partition, partition)
             return
-        partition.hold = _picture(partition, partition.hold, self._clock.wall())
+        partition.hold = _hold_of(partition, partition.hold, self._clock.wall())
         if now >= held.retry_at:
             held.delay_s = min(held.delay_s * 2, BACKOFF_MAX_S)
             held.retry_at = now + held.delay_s
@@ -215,10 +215,10 @@ class Writing:
             self._give_up(unfinished, "HopRefused", f"its retry topic does not take the record: {write.error}")
 
     def _give_up(self, unfinished: Unfinished[Outgoing], error_class: str, error: str) -> None:
-        self._judge.refused(unfinished, Failure(FailureReason.FATAL, error_class, cut(error)))
+        self._outcomes.refused(unfinished, Failure(FailureReason.FATAL, error_class, cut(error)))
 
     def _hold(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing], now: float) -> None:
-        partition.hold = hold = _picture(partition, None, self._clock.wall())
+        partition.hold = hold = _hold_of(partition, None, self._clock.wall())
         self._held[topic_partition] = _Held(partition, now + BACKOFF_FIRST_S, BACKOFF_FIRST_S)
         self._consumer.pause([topic_partition])
         LOG.error(
@@ -257,7 +257,7 @@ def _failed(unfinished: Unfinished[Outgoing]) -> bool:
     return any(write.error is not None for write in unfinished.writes)
 
 
-def _picture(partition: PartitionProgress[Outgoing], previous: Hold | None, wall: float) -> Hold:
+def _hold_of(partition: PartitionProgress[Outgoing], previous: Hold | None, wall: float) -> Hold:
     """Why a partition stands still, as far as is known; what was known stays known while a write is tried again."""
     first = _first_unwritten(partition)
     assert first is not None, "only a partition that misses acknowledgements is held"

@@ -17,8 +17,8 @@ from fleet_operator.observe import due, folding
 from fleet_operator.observe.batches import Partition
 from fleet_operator.observe.due import Found, Frontier, Head
 from fleet_operator.observe.folding import NOT_OBSERVED, GroupFacts, Offsets
-from fleet_operator.observe.settings import GroupInterest, RetryInterest
-from fleet_operator.observe.settings_facts import SettingsFacts
+from fleet_operator.observe.interests import GroupInterest, RetryInterest
+from fleet_operator.observe.topic_configs import TopicConfigs
 from fleet_operator.planning.observation import ManagedTopic, RetryObservation, TopicObservation
 from fleet_operator.planning.retry_topics import SIZE
 
@@ -55,7 +55,7 @@ Ask = Callable[[Mapping[Partition, int]], Mapping[Partition, Found | None]]
 class FlowMemory:
     """What looks leave to those that follow. Times are monotonic seconds, those of records epoch milliseconds."""
 
-    settings: SettingsFacts = field(default_factory=SettingsFacts)
+    settings: TopicConfigs = field(default_factory=TopicConfigs)
     starts: Offsets = field(default_factory=dict)
     found_delays: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What was found on the cluster for those groups that asked for it, by main group."""

@@ -22,7 +22,7 @@ from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
 from fleet_consumer.wire.schema import ZERO_UUID
 from fleet_operator.observe.batches import OFFSETS_PARTITIONS_SETTING, OFFSETS_RETENTION_SETTING, OFFSETS_TOPIC
 from fleet_operator.observe.due import Found
-from fleet_operator.observe.settings import GroupInterest
+from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.planning.observation import (
     BrokerInfo,
     GroupObservation,

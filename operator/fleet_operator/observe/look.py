@@ -34,7 +34,7 @@ from fleet_operator.observe import batches, folding
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.flow import FlowMemory, Spans
 from fleet_operator.observe.folding import GroupFacts, Offsets
-from fleet_operator.observe.settings import GroupInterest
+from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
 from fleet_operator.planning.topic_pattern import TopicMatches
 

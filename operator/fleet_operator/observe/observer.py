@@ -19,8 +19,8 @@ from typing import Any, Final, Generic, TypeVar
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import NetError, NetworkClient
 from fleet_operator.observe.flow import FlowMemory
+from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.look import REFUSALS, ConfigFacts, Look, LookAbandonedError, failure
-from fleet_operator.observe.settings import GroupInterest, ObserverSettings
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
 from fleet_operator.planning.topic_pattern import TopicMatches
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 HURRY_SECONDS: Final = 1.0
 """The interval while a group is between states, so that a rebalance is seen with its steps."""
 HURRY_MAX_SECONDS: Final = 120.0
-"""How long one group may keep the pace up: a group that cannot become Stable must not do so for ever."""
+"""How long one group may keep the schedule up: a group that cannot become Stable must not do so for ever."""
 REST_FACTOR: Final = 4.0
 """How many times longer than a look the pause after it is at least, up to the interval."""
 ACTIONS_SECONDS_MAX: Final = 1.0
@@ -65,7 +65,7 @@ class Action(Generic[T]):
                 self.outcome.set_exception(error)
 
 
-class Pace:
+class LookSchedule:
     """When to look again. Pure: `now` is monotonic seconds."""
 
     def __init__(self, interval_seconds: float) -> None:
@@ -211,7 +211,7 @@ class Observer:
                 self._refuse_actions()
 
     def _observe(self, client: NetworkClient) -> None:
-        pace = Pace(self.settings.interval_seconds)
+        schedule = LookSchedule(self.settings.interval_seconds)
         configs, memory, matches, doubt = ConfigFacts(), FlowMemory(), TopicMatches(), Doubt()
         last: ClusterObservation | None = None
         due = self._clock.monotonic()
@@ -229,7 +229,7 @@ class Observer:
                 return
             ended = self._clock.monotonic()
             self._publish(last, ended - now)
-            due = ended + pace.seconds(last, interests, ended, took=ended - now)
+            due = ended + schedule.seconds(last, interests, ended, took=ended - now)
 
     def _look(
         self,

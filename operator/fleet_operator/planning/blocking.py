@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
-from fleet_operator.planning.duplicates import Claim
+from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.sidecar import HANDLER_CONTAINER, handler_container

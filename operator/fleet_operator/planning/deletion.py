@@ -27,7 +27,7 @@ POLL_S: Final = 2.0
 """How often a deletion in motion is looked at, in case an event was missed."""
 
 
-class Phase(StrEnum):
+class DeletionPhase(StrEnum):
     """Where a deletion stands."""
 
     DRAIN = "Drain"  # the main workers stop, the retry workers go on until nothing waits
@@ -65,7 +65,7 @@ class DeletionFacts:
 class DeletionStep:
     """What to do now. `given_up` says why something was left undone, empty otherwise."""
 
-    phase: Phase
+    phase: DeletionPhase
     given_up: str = ""
 
 
@@ -77,21 +77,21 @@ def wants_finalizer(deletion: Deletion) -> bool:
 def decide_deletion(facts: DeletionFacts, now: float) -> DeletionStep:
     """The step for what was found."""
     if not facts.owner:
-        return DeletionStep(Phase.LEAVE)
+        return DeletionStep(DeletionPhase.LEAVE)
     if facts.heir:
-        return DeletionStep(Phase.LEAVE, f"they are those of ConsumerGroup {facts.heir} from now on")
+        return DeletionStep(DeletionPhase.LEAVE, f"they are those of ConsumerGroup {facts.heir} from now on")
     if not facts.cluster_known:
-        return DeletionStep(Phase.LEAVE, "its KafkaCluster does not exist (any more)")
+        return DeletionStep(DeletionPhase.LEAVE, "its KafkaCluster does not exist (any more)")
     drain_until = facts.deleted_at + facts.deletion.timeout_seconds
     if now >= drain_until + UNDO_S:
         why = "Kafka does not answer" if not facts.reachable else "the workers or their groups would not go in time"
-        return DeletionStep(Phase.LEAVE, why)
+        return DeletionStep(DeletionPhase.LEAVE, why)
     if _draining(facts) and now < drain_until:
-        return DeletionStep(Phase.DRAIN)
+        return DeletionStep(DeletionPhase.DRAIN)
     if facts.workers or facts.retry_workers or facts.redrives:
-        return DeletionStep(Phase.STOP)
+        return DeletionStep(DeletionPhase.STOP)
     # While Kafka does not answer, an attempt fails and is repeated until the deadline.
-    return DeletionStep(Phase.UNDO if facts.reachable else Phase.STOP)
+    return DeletionStep(DeletionPhase.UNDO if facts.reachable else DeletionPhase.STOP)
 
 
 def _draining(facts: DeletionFacts) -> bool:

@@ -1,6 +1,6 @@
 """Why records were given up, as the status tells it: the most frequent reasons and classes of errors. Pure.
 
-Workers count since their process began, and only those that answer are heard. So what is shown is a lower bound that
+Dispatcher count since their process began, and only those that answer are heard. So what is shown is a lower bound that
 does not fall when workers restart or are silent: they come to nothing known, not to zero. It ends when the failed topic
 is known to be empty. Kinds that running workers tell come first, so that yesterday's never hide today's.
 """

@@ -14,7 +14,7 @@ from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.planning import times
 from fleet_operator.planning.blocking import changed_id_message, cluster_id_changed
-from fleet_operator.planning.duplicates import Claim
+from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry_publication import SOURCE_BYTES_DEFAULT

@@ -54,7 +54,7 @@ class JobFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class JobReport:
     """What a run left as its last line; of one that failed only `reason` and `message` are set.
 
     `redriven_to` is None from a run of an earlier version.
@@ -77,7 +77,7 @@ class RunPod:
 
     name: str
     ended: bool = False
-    report: Report | None = None
+    report: JobReport | None = None
     waiting: Problem | None = None
 
 
@@ -110,7 +110,7 @@ class RedriveFacts:
         return self.obstacle is not None and self.obstacle.reason in HALTING
 
     @property
-    def report(self) -> Report | None:
+    def report(self) -> JobReport | None:
         """The last word of the newest run that left one; pods come in the order of their making."""
         return next((pod.report for pod in reversed(self.pods) if pod.report is not None), None)
 

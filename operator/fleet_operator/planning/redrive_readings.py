@@ -13,7 +13,7 @@ from typing import Any, Final
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive_manifests import NO_LIMIT, RATE_ANNOTATION, REDRIVE_LABEL
-from fleet_operator.planning.redrive_phase import JobFacts, Report, RunPod, RunState
+from fleet_operator.planning.redrive_phase import JobFacts, JobReport, RunPod, RunState
 
 COUNTS: Final = {
     "selected": "selected",
@@ -37,7 +37,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class RedriveProgress:
     """How far a Redrive is, by its own count; `remaining` are offsets of the failed topic not looked at yet."""
 
     selected: int
@@ -119,13 +119,13 @@ def _unscheduled(status: Mapping[str, Any]) -> Problem | None:
     return None
 
 
-def _report(text: str) -> Report | None:
+def _report(text: str) -> JobReport | None:
     """The last line of JSON in a termination message."""
     lines = [line for line in text.splitlines() if line.strip()]
     found = _json_object(lines[-1]) if lines else None
     if found is None or not isinstance(found.get("ok"), bool):
         return None
-    return Report(
+    return JobReport(
         ok=found["ok"],
         **{field: _count(found, name) for name, field in COUNTS.items()},
         redriven_to=_count(found, "redrivenTo") if "redrivenTo" in found else None,
@@ -134,7 +134,7 @@ def _report(text: str) -> Report | None:
     )
 
 
-def read_progress(positions: Iterable[Position]) -> Progress | None:
+def read_progress(positions: Iterable[Position]) -> RedriveProgress | None:
     """The counts of all partitions together; None before the first commit."""
     counts = dict.fromkeys(COUNTS.values(), 0)
     remaining, known = 0, False
@@ -147,7 +147,7 @@ def read_progress(positions: Iterable[Position]) -> Progress | None:
         for name, field in COUNTS.items():
             counts[field] += _count(found, name)
         remaining += max(_count(found, "end") - position.offset, 0)
-    return Progress(**counts, remaining=remaining) if known else None
+    return RedriveProgress(**counts, remaining=remaining) if known else None
 
 
 def _count(found: Mapping[str, Any], key: str) -> int:

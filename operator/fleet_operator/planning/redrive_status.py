@@ -9,14 +9,14 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
 from fleet_operator.api.v1alpha1.redrive import FINAL_PHASES
 from fleet_operator.planning import times
-from fleet_operator.planning.redrive_phase import Act, RedriveDecision, RedriveFacts, Report
-from fleet_operator.planning.redrive_readings import COUNTS, Progress
+from fleet_operator.planning.redrive_phase import Act, JobReport, RedriveDecision, RedriveFacts
+from fleet_operator.planning.redrive_readings import COUNTS, RedriveProgress
 
 
 def project_redrive_status(
     facts: RedriveFacts,
     decision: RedriveDecision,
-    progress: Progress | None,
+    progress: RedriveProgress | None,
     rate_per_second: int | None,
     now: float,
 ) -> dict[str, Any]:
@@ -57,11 +57,11 @@ def invalid_redrive_status(generation: int, message: str, previous: Mapping[str,
     return {**previous, "observedGeneration": generation, "conditions": merged}
 
 
-def _counts(facts: RedriveFacts, progress: Progress | None, previous: Mapping[str, Any]) -> dict[str, int]:
+def _counts(facts: RedriveFacts, progress: RedriveProgress | None, previous: Mapping[str, Any]) -> dict[str, int]:
     """A run's last word is exact; before it, what it has committed."""
     counts: dict[str, int] = {name: previous[name] for name in (*COUNTS, "remaining") if name in previous}
     report = facts.report
-    tellers: list[Progress | Report] = [] if progress is None else [progress]
+    tellers: list[RedriveProgress | JobReport] = [] if progress is None else [progress]
     if progress is not None:
         counts["remaining"] = progress.remaining
     if report is not None and report.ok:

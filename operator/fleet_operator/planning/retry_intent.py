@@ -47,8 +47,9 @@ class RetryIntent:
     - `current`: the hash that new failures follow, as published; None before the first publication.
     - `delays`: canonical texts of all delays that `known` and `wanted` use, and of those that the retry workers still
       read for the sake of what waits there: their topics must exist.
-    - `retired`: delays of topics that nobody reads any more; deleted, once they are seen to hold nothing.
-    - `left`: delays of topics that an earlier object of the same group left on the cluster, as long as nothing was
+    - `drained_delays`: delays of topics that nobody reads any more; deleted, once they are seen to hold nothing.
+    - `predecessors`: delays of topics that an earlier object of the same group left on the cluster, as long as nothing
+      was
       published; None while that has not been looked for. Records may wait there that have no other reader.
     - `problem`: why the policy's present content cannot be used; `wanted` may all the same be an older content of it.
     - `ending`: the spec wants no retries any more; what waits is still being worked off.
@@ -60,8 +61,8 @@ class RetryIntent:
     known: tuple[PolicyRevision, ...] = ()
     current: str | None = None
     delays: tuple[str, ...] = ()
-    retired: tuple[str, ...] = ()
-    left: tuple[str, ...] | None = ()
+    drained_delays: tuple[str, ...] = ()
+    predecessors: tuple[str, ...] | None = ()
     problem: Problem | None = None
     ending: bool = False
     ended: bool = False

@@ -185,6 +185,6 @@ def _problem(facts: RetryFacts, topics: TopicsPlan) -> Problem:
         return Problem(observation.reason or conditions.BROKER_UNREACHABLE, observation.message)
     if topics.problem is not None:
         return topics.problem
-    if facts.intent.left is None:
+    if facts.intent.predecessors is None:
         return Problem(conditions.NOT_YET_OBSERVED, "whether records wait from before has not been looked for yet")
     return Problem(conditions.TOPIC_NOT_CREATED, "the retry topics are being made; workers start when all are there")

@@ -44,12 +44,12 @@ def plan_intent(
     group: ConsumerGroup,
     wanted: PolicyRevision | Problem | None,
     published: Published | None,
-    left: tuple[str, ...] | None = (),
+    predecessors: tuple[str, ...] | None = (),
 ) -> RetryIntent | None:
     """What a group's retries should be; None for a group that has none and never had.
 
-    `wanted` is the policy's content, or why there is none; None when the spec asks for no retries. `left` are the
-    delays of the group's topics on the cluster, None while nobody knows; they matter only to a group that remembers
+    `wanted` is the policy's content, or why there is none; None when the spec asks for no retries. `predecessors` are
+    the delays of the group's topics on the cluster, None while nobody knows; they matter only to a group that remembers
     nothing.
     """
     retry = group.spec.retry
@@ -61,12 +61,12 @@ def plan_intent(
             known=published.known,
             current=published.current,
             delays=published.delays,
-            retired=published.leaving,
+            drained_delays=published.leaving,
             ending=True,
         )
     found = wanted if isinstance(wanted, PolicyRevision) else None
     known = published.known if published else ()
-    draining = published.draining if published else left or ()
+    draining = published.draining if published else predecessors or ()
     delays = sort_delays({*delays_of((*known, *((found,) if found else ()))), *draining})
     return RetryIntent(
         policy=retry.policy_ref.name,
@@ -74,8 +74,8 @@ def plan_intent(
         known=known,
         current=published.current if published else None,
         delays=delays,
-        retired=tuple(delay for delay in published.leaving if delay not in delays) if published else (),
-        left=() if published else left,
+        drained_delays=tuple(delay for delay in published.leaving if delay not in delays) if published else (),
+        predecessors=() if published else predecessors,
         problem=wanted if isinstance(wanted, Problem) else None,
     )
 
@@ -100,13 +100,13 @@ def next_publication(
     wanted = intent.wanted
     measured = _bytes(seen, published) if topics_ready or published is None else published.max_message_bytes
     if published is None:
-        if wanted is None or not topics_ready or partitions is None or intent.left is None:
+        if wanted is None or not topics_ready or partitions is None or intent.predecessors is None:
             return None
         return Published(
             policy=intent.policy,
             current=wanted.hash,
             known=(replace(wanted, superseded_at=None),),
-            draining=tuple(delay for delay in intent.left if delay not in wanted.sequence),
+            draining=tuple(delay for delay in intent.predecessors if delay not in wanted.sequence),
             partitions=partitions,
             max_message_bytes=measured,
             published_at=now,

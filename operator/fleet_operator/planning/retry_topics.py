@@ -59,9 +59,9 @@ class WantedTopic:
 class TopicsPlan:
     """What is to be done to a group's topics.
 
-    `create` and `grow` name topics as they should be, `alter` the settings to set, `delete` retired topics in which
-    nothing waits. `ready` is True once all wanted topics are there as wanted, False while something is to be done or in
-    the way, None while that cannot be told. `problem` is what the operator cannot mend.
+    `create` and `grow` name topics as they should be, `alter` the settings to set, `delete` topics of drained delays in
+    which nothing waits. `ready` is True once all wanted topics are there as wanted, False while something is to be done
+    or in the way, None while that cannot be told. `problem` is what the operator cannot mend.
     """
 
     create: tuple[WantedTopic, ...] = ()
@@ -197,7 +197,7 @@ def _deletable(
     """Topics of removed delays that are still there, are wanted gone, and are known to hold nothing that waits."""
     if intent is None or group.spec.deletion.retry_topics == "Keep":
         return
-    for delay in intent.retired:
+    for delay in intent.drained_delays:
         name = naming.retry_topic(group.group_id, delay)
         seen = observation.topics.get(name)
         there = delay not in intent.delays and seen is not None and seen.error is None

@@ -141,7 +141,7 @@ class RolloutFacts:
     used: frozenset[str] = frozenset()
 
 
-class Phase(StrEnum):
+class RolloutPhase(StrEnum):
     """Where a rollout stands."""
 
     HELD = "Held"  # no revision can be planned, or no workers are wanted
@@ -179,7 +179,7 @@ class RolloutDecision:
     an event".
     """
 
-    phase: Phase
+    phase: RolloutPhase
     target: str | None
     cause: Problem | None = None
     write_revision: bool = False
@@ -224,19 +224,19 @@ def _standing(facts: RolloutFacts) -> RevisionMark:
 def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
     """The branch for the wanted revision; `decide` adds the cleaning up that is the same in all of them."""
     if facts.wanted is None:
-        return RolloutDecision(phase=Phase.HELD, target=_fallback(facts), cause=facts.blocked)
+        return RolloutDecision(phase=RolloutPhase.HELD, target=_fallback(facts), cause=facts.blocked)
     record = facts.records.get(facts.wanted)
     write = record is None or not record.complete
     if facts.wanted_replicas == 0:
-        return RolloutDecision(phase=Phase.HELD, target=_running(facts))
+        return RolloutDecision(phase=RolloutPhase.HELD, target=_running(facts))
     if record is not None and record.state is RevisionState.GOOD and _newest_good(facts) is record:
         return RolloutDecision(
-            phase=Phase.SETTLED, target=record.hash, write_revision=write, delete_checks=_check_pods(facts)
+            phase=RolloutPhase.SETTLED, target=record.hash, write_revision=write, delete_checks=_check_pods(facts)
         )
     if record is not None and (record.state is RevisionState.GOOD or _is_checked(record)):
         return replace(_roll_out(facts, record, now), write_revision=write, delete_checks=_check_pods(facts))
     if record is not None and record.reason == conditions.PROGRESS_DEADLINE_EXCEEDED:
-        return RolloutDecision(phase=Phase.REJECTED, target=_fallback(facts), cause=_cause(record))
+        return RolloutDecision(phase=RolloutPhase.REJECTED, target=_fallback(facts), cause=_cause(record))
     return replace(_check(facts, record, now), write_revision=write)
 
 
@@ -302,11 +302,11 @@ def _check_due_at(record: RevisionRecord) -> float:
     return record.since + (CHECK_RETRY_INSIDE_S if inside else CHECK_RETRY_OUTSIDE_S)
 
 
-def _phase_of_unchecked(record: RevisionRecord) -> Phase:
+def _phase_of_unchecked(record: RevisionRecord) -> RolloutPhase:
     """While a check is being repeated, the last answer stands: a status must not flip with every try."""
     if record.state is RevisionState.REJECTED:
-        return Phase.REJECTED
-    return Phase.CHECK_FAILED if record.reason else Phase.CHECKING
+        return RolloutPhase.REJECTED
+    return RolloutPhase.CHECK_FAILED if record.reason else RolloutPhase.CHECKING
 
 
 def _is_checked(record: RevisionRecord) -> bool:
@@ -324,13 +324,13 @@ def _check_pods(facts: RolloutFacts) -> tuple[str, ...]:
 def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> RolloutDecision:
     """The wanted revision may run, and is not (again) known to be good."""
     fleet = facts.fleet
-    going = RolloutDecision(phase=Phase.APPLYING, target=record.hash, requeue_after=POLL_S)
+    going = RolloutDecision(phase=RolloutPhase.APPLYING, target=record.hash, requeue_after=POLL_S)
     if fleet is None or fleet.revision != record.hash:
         return going
-    going = replace(going, phase=Phase.WAITING)
+    going = replace(going, phase=RolloutPhase.WAITING)
     if _complete(fleet, facts.wanted_replicas):
         mark = RevisionMark(hash=record.hash, state=RevisionState.GOOD, since=_good_since(facts, now), checked=True)
-        return replace(going, phase=Phase.SETTLED, mark=mark, requeue_after=None)
+        return replace(going, phase=RolloutPhase.SETTLED, mark=mark, requeue_after=None)
     late = _late_pod(facts, record.hash, now)
     if late is None:
         return going
@@ -343,7 +343,7 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
     mark = RevisionMark(
         hash=record.hash, state=RevisionState.REJECTED, since=now, reason=cause.reason, message=message, checked=True
     )
-    return RolloutDecision(phase=Phase.REJECTED, target=good.hash, cause=cause, mark=mark, requeue_after=POLL_S)
+    return RolloutDecision(phase=RolloutPhase.REJECTED, target=good.hash, cause=cause, mark=mark, requeue_after=POLL_S)
 
 
 def _complete(fleet: FleetFacts, wanted_replicas: int) -> bool:

@@ -12,7 +12,7 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning.lag import GroupLag
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.rollout import Phase
+from fleet_operator.planning.rollout import RolloutPhase
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
 from fleet_operator.planning.status_members import STABLE, Roster, name_some, sort_members
 from fleet_operator.planning.status_problems import failures, find_problems, topics_problem, worker_problem
@@ -70,7 +70,7 @@ def _ready(
         return Condition(c.READY, "True", c.FLEET_READY, f"{wanted} of {wanted} workers are ready")
     if problems:
         return Condition(c.READY, "False", problems[0].reason, problems[0].message)
-    if facts.rollout.phase is Phase.CHECKING:
+    if facts.rollout.phase is RolloutPhase.CHECKING:
         return Condition(c.READY, "False", c.CHECKING_REVISION, "a check pod tries the revision before workers start")
     if not enough:
         return Condition(
@@ -215,12 +215,12 @@ def _degraded(facts: ConsumerGroupFacts, problems: Sequence[Problem], stands: Co
     """True when a person should look, even if the fleet works; the message says what keeps running."""
     phase, cause = facts.rollout.phase, facts.rollout.cause
     stays = f"; revision {facts.rollout.target} keeps running" if facts.fleet and facts.rollout.target else ""
-    if phase is Phase.REJECTED and cause is not None:
+    if phase is RolloutPhase.REJECTED and cause is not None:
         message = f"the new revision is refused: {cause.reason}: {cause.message}{stays}"
         return Condition(c.DEGRADED, "True", c.REVISION_REJECTED, message)
     if problems and problems[0] != cause:
         return Condition(c.DEGRADED, "True", problems[0].reason, problems[0].message)
-    if phase is Phase.CHECK_FAILED and cause is not None:
+    if phase is RolloutPhase.CHECK_FAILED and cause is not None:
         message = f"the new revision waits: {cause.reason}: {cause.message}{stays}; it is checked again every minute"
         return Condition(c.DEGRADED, "True", c.REVISION_HELD, message)
     if problems:

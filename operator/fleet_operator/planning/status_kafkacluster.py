@@ -12,7 +12,7 @@ from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import times
 from fleet_operator.planning.blocking import changed_id_message, cluster_id_changed
 from fleet_operator.planning.observation import ClusterObservation, as_of, believed
-from fleet_operator.planning.offsets_topic import offsets_topic_problem
+from fleet_operator.planning.offsets_topic_sizing import offsets_topic_problem
 from fleet_operator.planning.status_members import shorten_id
 from fleet_operator.planning.support import kafka_cluster_support
 

@@ -13,7 +13,7 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning import times
 from fleet_operator.planning.lag import group_lag
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.rollout import Phase, PodFacts
+from fleet_operator.planning.rollout import PodFacts, RolloutPhase
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
 from fleet_operator.planning.status_members import name_some
 
@@ -43,7 +43,7 @@ def find_problems(facts: ConsumerGroupFacts) -> Iterator[Problem]:
 
 def _spec(facts: ConsumerGroupFacts) -> Problem | None:
     """The spec cannot become a revision: nothing further down can be judged."""
-    cause = facts.rollout.cause if facts.rollout.phase is Phase.HELD else None
+    cause = facts.rollout.cause if facts.rollout.phase is RolloutPhase.HELD else None
     if cause is not None and cause.reason == conditions.TOPIC_NOT_CREATED:
         return facts.topic_problem or cause  # workers wait for topics that the brokers refuse: tell their words
     return cause
@@ -69,12 +69,12 @@ def _topics(facts: ConsumerGroupFacts) -> Problem | None:
 
 def _revision(facts: ConsumerGroupFacts) -> Problem | None:
     """The wanted revision failed its check."""
-    return None if _is_late(facts) or facts.rollout.phase is Phase.HELD else facts.rollout.cause
+    return None if _is_late(facts) or facts.rollout.phase is RolloutPhase.HELD else facts.rollout.cause
 
 
 def _late(facts: ConsumerGroupFacts) -> Problem | None:
     """The wanted revision did not become ready, and neither pods nor workers say why."""
-    return facts.rollout.cause if _is_late(facts) and facts.rollout.phase is not Phase.HELD else None
+    return facts.rollout.cause if _is_late(facts) and facts.rollout.phase is not RolloutPhase.HELD else None
 
 
 def _is_late(facts: ConsumerGroupFacts) -> bool:
@@ -148,7 +148,7 @@ def needs_watching(facts: ConsumerGroupFacts) -> bool:
 
 
 def worker_problem(facts: ConsumerGroupFacts) -> Problem | None:
-    """Workers that run and say that they cannot work."""
+    """Dispatcher that run and say that they cannot work."""
     for worker in sorted(facts.workers, key=lambda worker: worker.pod):
         if worker.error_reason:
             return Problem(

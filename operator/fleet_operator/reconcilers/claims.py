@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from fleet_consumer import naming
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
-from fleet_operator.planning.duplicates import Claim, are_rivals, older_owner
+from fleet_operator.planning.claims import Claim, are_rivals, older_owner
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.routing import cluster_of, group_id_of, main_group_of, policy_of
 from fleet_operator.runtime.cache import key_of
@@ -59,7 +59,7 @@ def _claim(context: Context, body: JsonObject, group_id: str) -> Claim:
     another one answers by now.
     """
     cluster = cluster_of(body)
-    seen = context.observatory.latest(cluster)
+    seen = context.observers.latest(cluster)
     kafka = context.store.get(KAFKA_CLUSTER, cluster) or {}
     status = kafka.get("status") or {}
     known = status.get("clusterId")

@@ -21,7 +21,7 @@ from fleet_operator.reconcilers.kafka_side import KafkaSide
 from fleet_operator.reconcilers.publishing import publish
 from fleet_operator.reconcilers.worker_watch import FRESH_SECONDS
 from fleet_operator.runtime.cache import Key
-from fleet_operator.runtime.workers import Result
+from fleet_operator.runtime.dispatcher import Result
 
 
 class ConsumerGroupReconciler:
@@ -96,7 +96,7 @@ class ConsumerGroupReconciler:
             context.store.forget(known["metadata"]["uid"])
             if not has_finalizer(known):
                 self._deletion.tell_of_kept(known)
-        context.observatory.forget(key)
+        context.observers.forget(key)
         context.workers.forget(key)
         context.statuses.forget(CONSUMER_GROUP.kind, key)
         self._kafka.forget(key)

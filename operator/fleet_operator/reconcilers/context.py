@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from fleet_consumer.clock import Clock
-from fleet_operator.observe.observatory import Observatory
+from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.reconcilers.routing import Queues
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime.events import EventRecorder
@@ -26,7 +26,7 @@ class Context:
     statuses: StatusWriter
     events: EventRecorder
     metrics: Metrics
-    observatory: Observatory
+    observers: ObserverPool
     workers: WorkerWatch
     queues: Queues
     chance: random.Random = field(default_factory=random.Random)

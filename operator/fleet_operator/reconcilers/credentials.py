@@ -16,7 +16,7 @@ from fleet_operator.api.v1alpha1.kafkacluster import Sasl
 from fleet_operator.api.v1alpha1.model import CREDENTIALS_LABEL
 from fleet_operator.clients.kinds import SECRET, JsonObject
 from fleet_operator.clients.kube import KubeClient, KubeForbiddenError
-from fleet_operator.observe.settings import ObserverSettings, TlsMaterial
+from fleet_operator.observe.interests import ObserverSettings, TlsMaterial
 from fleet_operator.planning.problem import Problem
 
 CERTIFICATE: Final = "tls.crt"

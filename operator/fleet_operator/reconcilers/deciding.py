@@ -61,7 +61,7 @@ class Plan:
             wanted_replicas=self.replicas,
             fleet=self.fleet,
             pods=self.pods,
-            workers=gathered.accounts,
+            workers=gathered.worker_reports,
             refusal=refusal,
             topic_problem=topic_problem,
             retry=gathered.retry,
@@ -160,9 +160,9 @@ def _plan_retry(gathered: Gathered, now: float, memory: RetryMemory) -> RetryPla
 
 def breaker_open(gathered: Gathered) -> bool | None:
     """Whether any worker has an open breaker; None while none says so and not all that have one could be asked."""
-    if any(account.breaker_open for account in gathered.accounts):
+    if any(report.breaker_open for report in gathered.worker_reports):
         return True
-    answered = {account.pod for account in gathered.accounts}
+    answered = {report.pod for report in gathered.worker_reports}
     running = (*(pod for pod in gathered.workers if has_retries({"spec": pod["spec"]})), *gathered.retry_workers)
     names = {pod["metadata"]["name"] for pod in running if readings.read_pod(pod).ready}
     return False if names <= answered else None

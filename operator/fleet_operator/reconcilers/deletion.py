@@ -23,7 +23,7 @@ from fleet_operator.planning.deletion import (
     FOREGROUND,
     POLL_S,
     DeletionFacts,
-    Phase,
+    DeletionPhase,
     decide_deletion,
     doomed_groups,
     doomed_topics,
@@ -41,8 +41,8 @@ from fleet_operator.reconcilers.kafka_side import KafkaSide
 from fleet_operator.reconcilers.routing import cluster_of, group_id_of
 from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.cache import key_of
+from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import News
-from fleet_operator.runtime.workers import Result
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class DeletionWork:
     def tell_of_kept(self, body: JsonObject) -> None:
         """An Event about an object that went without a finalizer: what waits in Kafka stays there."""
         group_id = group_id_of(body)
-        observation = self._context.observatory.latest(cluster_of(body))
+        observation = self._context.observers.latest(cluster_of(body))
         seen = observation.groups.get(group_id) if observation else None
         if seen is None:
             return
@@ -87,15 +87,15 @@ class DeletionWork:
             return Result()
         plan = make_plan(gathered, now, image=context.settings.consumer_image)
         step = decide_deletion(self._facts(gathered), now)
-        if step.phase is Phase.LEAVE:
+        if step.phase is DeletionPhase.LEAVE:
             await self._leave(body, step.given_up)
             return Result()
-        draining = step.phase is Phase.DRAIN
+        draining = step.phase is DeletionPhase.DRAIN
         await self._scale(gathered, plan, draining=draining)
         again = partial(context.queues.group, gathered.key)
         if gathered.older is None and gathered.on_its_cluster:
             self._kafka.remove_departed(gathered, plan.facts(gathered), again)
-            if step.phase is Phase.UNDO:
+            if step.phase is DeletionPhase.UNDO:
                 self._kafka.undo(gathered.key, lambda: self._undo(gathered), again)
         if draining:
             timeout_s = gathered.group.spec.deletion.timeout_seconds
@@ -157,7 +157,7 @@ class DeletionWork:
         group = gathered.group
         if not await self._is_still_ours(gathered):
             return  # the next step is decided from what is there now
-        found = await self._context.observatory.change(
+        found = await self._context.observers.change(
             gathered.cluster_key, gathered.cluster_id, lambda client: _delete(client, group)
         )
         if found.refusals:

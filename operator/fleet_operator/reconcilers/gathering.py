@@ -24,9 +24,9 @@ from fleet_operator.clients.kinds import (
     STATEFUL_SET,
     JsonObject,
 )
-from fleet_operator.observe.settings import GroupInterest, RetryInterest, retry_interest
+from fleet_operator.observe.interests import GroupInterest, RetryInterest, retry_interest
 from fleet_operator.planning.blocking import cluster_id_changed
-from fleet_operator.planning.duplicates import Claim
+from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.observation import ClusterObservation, WorkerObservation, as_of
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive_readings import at_work
@@ -68,7 +68,7 @@ class Gathered:
     workers: tuple[JsonObject, ...]
     checks: tuple[JsonObject, ...]
     config_maps: tuple[JsonObject, ...]
-    accounts: tuple[WorkerObservation, ...]
+    worker_reports: tuple[WorkerObservation, ...]
     retry: RetryIntent | None = None
     published: Published | None = None
     retry_stateful_set: JsonObject | None = None
@@ -126,7 +126,7 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
     retry = plan_intent(group, policy, published, _left(group, observation))
     older = older_claim(context, body)
     interest = _interest(group, retry, waits=older is not None, discover=older is None and published is None)
-    context.observatory.watch(key, cluster_of(body), interest)
+    context.observers.watch(key, cluster_of(body), interest)
     pods = store.cache(POD).having(key)
     fleet, workers = await _fleet(context, body, naming.stateful_set(name), pods)
     retry_fleet: JsonObject | None = None
@@ -146,7 +146,7 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
         workers=workers,
         checks=tuple(pod for pod in pods if is_owned_by(pod, body)),
         config_maps=await read_records(store, body, config_maps, fleet),
-        accounts=context.workers.answers(key, (*workers, *retry_workers)),
+        worker_reports=context.workers.answers(key, (*workers, *retry_workers)),
         retry=retry,
         published=published,
         retry_stateful_set=retry_fleet,
@@ -223,7 +223,7 @@ def _observation(context: Context, cluster: KafkaCluster | None, key: Key) -> Cl
     if cluster is None:
         return None
     interval = float(cluster.spec.observe_interval_seconds)
-    return as_of(context.observatory.latest(key), interval_s=interval, now=context.clock.wall())
+    return as_of(context.observers.latest(key), interval_s=interval, now=context.clock.wall())
 
 
 def _interest(group: ConsumerGroup, retry: RetryIntent | None, *, waits: bool, discover: bool) -> GroupInterest:
@@ -242,9 +242,9 @@ def _interest(group: ConsumerGroup, retry: RetryIntent | None, *, waits: bool, d
 
 def _retry_interest(group: ConsumerGroup, retry: RetryIntent | None, *, discover: bool) -> RetryInterest | None:
     """The retry flow, as soon as it is known which delays it has; with those on their way out."""
-    if retry is None or not (retry.delays or retry.retired):
+    if retry is None or not (retry.delays or retry.drained_delays):
         return None
-    return retry_interest(group.group_id, (*retry.delays, *retry.retired), discover=discover)
+    return retry_interest(group.group_id, (*retry.delays, *retry.drained_delays), discover=discover)
 
 
 def _pattern(group: ConsumerGroup) -> Pattern | None:

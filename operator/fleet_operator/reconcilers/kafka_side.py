@@ -20,8 +20,8 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import POD
 from fleet_operator.clients.kube import KubeError
 from fleet_operator.observe import actions, topic_actions
-from fleet_operator.observe.observatory import Observatory
 from fleet_operator.observe.observer import ObserverStoppedError
+from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.manifests import MAIN, RETRY, Part
 from fleet_operator.planning.observation import MemberObservation, believed
@@ -67,11 +67,11 @@ class KafkaSide:
     Used on the event loop only; `close` ends the attempts that are under way. `again` queues a group.
     """
 
-    def __init__(self, store: Store, clock: Clock, events: EventRecorder, observatory: Observatory) -> None:
+    def __init__(self, store: Store, clock: Clock, events: EventRecorder, observers: ObserverPool) -> None:
         self._store = store
         self._clock = clock
         self._events = events
-        self._observatory = observatory
+        self._observers = observers
         self._attempts: dict[tuple[str, Key], asyncio.Task[None]] = {}
         self._pauses: dict[tuple[str, Key], float] = {}  # until when (monotonic seconds) not to try again
         self._returns: dict[tuple[str, Key], asyncio.TimerHandle] = {}  # who comes back when a pause is over
@@ -155,7 +155,7 @@ class KafkaSide:
 
     async def _change_topics(self, gathered: Gathered, plan: TopicsPlan) -> None:
         retry_group = naming.retry_group(gathered.group.group_id)
-        done = await self._observatory.change(
+        done = await self._observers.change(
             gathered.cluster_key,
             gathered.cluster_id,
             lambda client: topic_actions.carry_out(client, plan, retry_group=retry_group),
@@ -167,7 +167,7 @@ class KafkaSide:
         if done.changed:
             fields = {sort: ", ".join(names) for sort, names in done.by_sort.items() if names}
             log.info("managed topics changed", extra={"key": "/".join(gathered.key), **fields})
-            self._observatory.look(gathered.cluster_key, done.changed)
+            self._observers.look(gathered.cluster_key, done.changed)
         if done.deleted:
             note = f"deleted, as their delays were removed and nothing waited in them: {name_some(done.deleted)}"
             self._events.record(News(gathered.body, "Normal", "RetryTopicsDeleted", ACTION, note))
@@ -184,7 +184,7 @@ class KafkaSide:
                 await self._remove(gathered, part.group_id, wanted)
 
     async def _remove(self, gathered: Gathered, group_id: str, wanted: frozenset[str]) -> None:
-        removed = await self._observatory.change(
+        removed = await self._observers.change(
             gathered.cluster_key,
             gathered.cluster_id,
             lambda client: actions.remove_members(client, group_id, wanted),
@@ -192,7 +192,7 @@ class KafkaSide:
         if removed:
             note = f"static members of removed workers left group {group_id}: {', '.join(removed)}"
             self._events.record(News(gathered.body, "Normal", "MembersRemoved", ACTION, note))
-            self._observatory.look(gathered.cluster_key)
+            self._observers.look(gathered.cluster_key)
 
 
 @dataclass(frozen=True, slots=True)

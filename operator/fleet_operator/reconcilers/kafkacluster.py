@@ -15,7 +15,7 @@ from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
 from fleet_operator.reconcilers.publishing import publish
 from fleet_operator.runtime.cache import Key
-from fleet_operator.runtime.workers import Result
+from fleet_operator.runtime.dispatcher import Result
 
 SECRET_SECONDS: Final = 10.0
 """How often Secrets are read again while they are what keeps us from the cluster; no watch tells of them."""
@@ -42,7 +42,7 @@ class KafkaClusterReconciler:
         context = self._context
         body = context.store.get(KAFKA_CLUSTER, key)
         if body is None or body["metadata"].get("deletionTimestamp"):
-            context.observatory.stop(key)
+            context.observers.stop(key)
             context.statuses.forget(KAFKA_CLUSTER.kind, key)
             return Result()
         previous = body.get("status") or {}
@@ -50,29 +50,29 @@ class KafkaClusterReconciler:
         try:
             cluster = KafkaCluster.model_validate(body)
         except ValidationError as error:
-            context.observatory.refuse(key, conditions.SPEC_INVALID, str(error))
+            context.observers.refuse(key, conditions.SPEC_INVALID, str(error))
             status = _invalid(body["metadata"], str(error), previous, now)
         else:
             await self._observe(key, cluster)
-            facts = KafkaClusterFacts(cluster=cluster, observation=context.observatory.latest(key))
+            facts = KafkaClusterFacts(cluster=cluster, observation=context.observers.latest(key))
             status = project_kafkacluster_status(facts, previous, now)
         again = await publish(context, body, status)
-        seen = context.observatory.latest(key)
+        seen = context.observers.latest(key)
         waits_for_secret = seen is not None and seen.reason in MENDED_BY_SECRETS
         return Result(again if again is None or not waits_for_secret else min(again, SECRET_SECONDS))
 
     async def _observe(self, key: Key, cluster: KafkaCluster) -> None:
         """Have the cluster observed, or say why it is not."""
-        observatory = self._context.observatory
+        observers = self._context.observers
         try:
             settings = await SecretReader(self._context.store.kube, key[0]).observer_settings(cluster)
             settings.check()
         except UnusableSecretError as error:
-            observatory.refuse(key, error.problem.reason, error.problem.message)
+            observers.refuse(key, error.problem.reason, error.problem.message)
         except ValueError as error:
-            observatory.refuse(key, conditions.SPEC_INVALID, str(error))
+            observers.refuse(key, conditions.SPEC_INVALID, str(error))
         else:
-            observatory.ensure(key, settings)
+            observers.ensure(key, settings)
 
 
 def _invalid(metadata: JsonObject, message: str, previous: Mapping[str, Any], now: float) -> JsonObject:

@@ -34,7 +34,7 @@ from fleet_operator.reconcilers.publishing import publish
 from fleet_operator.reconcilers.redrive_watch import RedriveWatch
 from fleet_operator.reconcilers.views import VIEWS
 from fleet_operator.runtime.cache import Key, key_of
-from fleet_operator.runtime.workers import Result
+from fleet_operator.runtime.dispatcher import Result
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class RedriveReconciler:
         if cluster is None:
             return None
         interval = float(cluster.spec.observe_interval_seconds)
-        return as_of(self._context.observatory.latest(key), interval_s=interval, now=self._context.clock.wall())
+        return as_of(self._context.observers.latest(key), interval_s=interval, now=self._context.clock.wall())
 
     def _rival(self, body: JsonObject, jobs: list[JsonObject], pods: list[JsonObject]) -> str | None:
         """Who must come before this Redrive: one that is at work, else the oldest that wants to be."""

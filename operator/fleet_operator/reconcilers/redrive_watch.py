@@ -14,10 +14,10 @@ from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import KafkaError, NetError
-from fleet_operator.observe.observatory import Observatory
 from fleet_operator.observe.observer import ObserverStoppedError
+from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.observe.redrive_progress import read_positions
-from fleet_operator.planning.redrive_readings import Progress, read_progress
+from fleet_operator.planning.redrive_readings import RedriveProgress, read_progress
 from fleet_operator.runtime.cache import Key
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ ANSWER_SECONDS: Final = 30.0
 class Seen:
     """The newest progress of a Redrive, and its pace since the one before."""
 
-    progress: Progress
+    progress: RedriveProgress
     at: float  # monotonic seconds
     per_second: int | None = None
 
@@ -39,9 +39,9 @@ class Seen:
 class RedriveWatch:
     """The progress of all Redrives. Used on the event loop only; `close` ends the questions that are under way."""
 
-    def __init__(self, clock: Clock, observatory: Observatory, again: Callable[[Key], None]) -> None:
+    def __init__(self, clock: Clock, observers: ObserverPool, again: Callable[[Key], None]) -> None:
         self._clock = clock
-        self._observatory = observatory
+        self._observers = observers
         self._again = again
         self._seen: dict[Key, Seen] = {}
         self._asked: dict[Key, float] = {}  # when the last answer came (monotonic seconds)
@@ -75,7 +75,7 @@ class RedriveWatch:
     async def _ask(self, redrive: Key, cluster: Key, group_id: str) -> None:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                positions = await self._observatory.act(cluster, lambda client: read_positions(client, group_id))
+                positions = await self._observers.act(cluster, lambda client: read_positions(client, group_id))
         except (NetError, KafkaError, ObserverStoppedError, TimeoutError) as error:
             fields = {"key": "/".join(redrive), "group": group_id, "error": str(error) or type(error).__name__}
             log.warning("progress of a redrive cannot be read", extra=fields)
@@ -86,7 +86,7 @@ class RedriveWatch:
             self._asked[redrive] = self._clock.monotonic()
         self._again(redrive)
 
-    def _take(self, redrive: Key, progress: Progress | None) -> None:
+    def _take(self, redrive: Key, progress: RedriveProgress | None) -> None:
         if progress is None:
             return
         before, now = self._seen.get(redrive), self._clock.monotonic()

@@ -22,7 +22,7 @@ from fleet_operator.reconcilers.owned import ForeignObjectError, apply_owned, is
 from fleet_operator.reconcilers.publishing import publish
 from fleet_operator.reconcilers.routing import policy_of
 from fleet_operator.runtime.cache import Key
-from fleet_operator.runtime.workers import Result
+from fleet_operator.runtime.dispatcher import Result
 
 
 class RetryPolicyReconciler:

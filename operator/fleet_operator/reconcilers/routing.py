@@ -85,7 +85,7 @@ class Queues:
 
 
 class Router:
-    """Turns watch events and observations into keys. Implements the observatory's `Listener`."""
+    """Turns watch events and observations into keys. Implements the observers's `Listener`."""
 
     def __init__(self, store: Store, queues: Queues, metrics: Metrics) -> None:
         self._store = store

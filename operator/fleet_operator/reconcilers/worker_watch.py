@@ -1,4 +1,4 @@
-"""The workers' own accounts, asked in the background: main and retry workers of each group, by turns where many.
+"""The workers' own worker_reports, asked in the background: main and retry workers of each group, by turns where many.
 
 A reconcile never waits for a worker: it reads what was last said and, when that is old, has it asked again; an answer
 that says something new brings the group back into the queue. Where no worker can be reached the questions become rare.

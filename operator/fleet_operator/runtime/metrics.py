@@ -147,7 +147,7 @@ class Metrics:
         )
         self.group_breakers_open = Gauge(
             "consumer_fleet_group_breakers_open",
-            "Workers that hold their records back because too many fail; of those that could be asked.",
+            "Dispatcher that hold their records back because too many fail; of those that could be asked.",
             labels,
             registry=registry,
         )

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet_consumer.worker.brake import BreakerPicture
 from fleet_consumer.worker.member import WorkerState, member_document
+from fleet_consumer.worker.pacing import BreakerSnapshot
 from fleet_operator.clients.worker_status import parse_member
 from fleet_operator.planning.observation import BreakerObservation
 
@@ -19,7 +19,7 @@ def told(state: str | None) -> bytes:
     """The page of a worker whose breaker is in this state; None for one that keeps no budget."""
     worker = WorkerState("a1b2c3d4e5", 300.0, "shop.orders.0a1b2c3d-0")
     if state is not None:
-        worker.breaker = lambda: BreakerPicture(state, SINCE, 66.66)
+        worker.breaker = lambda: BreakerSnapshot(state, SINCE, 66.66)
     return json.dumps(member_document(worker)).encode()
 
 

@@ -160,7 +160,7 @@ def test_topic_of_a_place_that_was_sought_before_any_lookup_is_looked_up_at_once
 
 def test_last_position_of_a_partition_that_was_given_back_is_of_the_topic_that_was_read() -> None:
     lab = reading_under(FORMER)
-    lab.positions.void([ONE])
+    lab.positions.stop_delivery([ONE])
     assert ids_of(lab, 40) == {ONE: FORMER}
     lab.positions.forget([ONE])
     assert ids_of(lab, 40) == {ONE: FORMER}
@@ -176,7 +176,7 @@ def test_lookup_in_a_topic_made_anew_that_fails_is_repeated_as_such() -> None:
 
 def test_partition_that_comes_back_is_looked_up_with_the_id_that_its_topic_had() -> None:
     lab = reading_under(FORMER)
-    lab.positions.void([ONE])
+    lab.positions.stop_delivery([ONE])
     lab.positions.forget([ONE])
     lab.positions.assign([ONE], frozenset())
     lab.positions.look_up_unknown()

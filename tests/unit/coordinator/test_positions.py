@@ -195,7 +195,7 @@ def test_nothing_comes_out_once_a_partition_is_void_and_its_position_stays_until
     lab = Lab().reading(ONE, OTHER)
     lab.fetch.deliver(ONE, 0, 3)
     lab.taken(2)
-    lab.positions.void([ONE, OTHER])
+    lab.positions.stop_delivery([ONE, OTHER])
     assert lab.taken() == []
     assert lab.positions.position(ONE) == 2
     assert lab.fetch.commands[-1] == ("unassign", {ONE, OTHER})
@@ -209,7 +209,7 @@ def test_lookup_of_an_assignment_that_is_over_is_cancelled() -> None:
     lab.positions.assign([ONE], frozenset())
     lab.positions.look_up_unknown()
     old = lab.group.last
-    lab.positions.void([ONE])
+    lab.positions.stop_delivery([ONE])
     lab.positions.forget([ONE])
     assert old.cancelled
     lab.positions.assign([ONE], frozenset())
@@ -245,10 +245,10 @@ def test_partition_whose_start_is_not_found_holds_up_no_other_and_is_asked_for_e
         lab.positions.take_starts()
     assert delays == sorted(delays)
     assert delays[-1] == RETRY_MAX_S
-    assert "t-1: it has no leader" in str(lab.positions.trouble)
+    assert "t-1: it has no leader" in str(lab.positions.last_error)
     lab.found({OTHER: 3})
     assert lab.positions.position(OTHER) == 3
-    assert lab.positions.trouble is None
+    assert lab.positions.last_error is None
 
 
 def test_short_wait_for_a_leader_is_no_trouble() -> None:
@@ -257,7 +257,7 @@ def test_short_wait_for_a_leader_is_no_trouble() -> None:
     lab.positions.look_up_unknown()
     lab.group.last.end(Starts(waiting={ONE: "it has no leader"}))
     lab.positions.take_starts()
-    assert lab.positions.trouble is None
+    assert lab.positions.last_error is None
 
 
 def test_trouble_ends_with_the_assignment_of_the_partition() -> None:
@@ -267,10 +267,10 @@ def test_trouble_ends_with_the_assignment_of_the_partition() -> None:
     for _ in range(6):
         lab.group.last.end(Starts(waiting={ONE: "it has no leader"}))
         lab.positions.take_starts()
-    assert lab.positions.trouble is not None
-    lab.positions.void([ONE])
+    assert lab.positions.last_error is not None
+    lab.positions.stop_delivery([ONE])
     lab.positions.forget([ONE])
-    assert lab.positions.trouble is None
+    assert lab.positions.last_error is None
 
 
 def test_refused_partition_is_raised_after_the_others_began_and_asked_for_again_after_a_while() -> None:
@@ -367,7 +367,7 @@ def test_lookup_under_way_is_not_repeated_and_forgets_what_was_given_back_meanwh
     lab.positions.assign([], frozenset())
     lab.positions.look_up_unknown()
     assert len(lab.group.asked) == 1
-    lab.positions.void([ONE])
+    lab.positions.stop_delivery([ONE])
     lab.positions.forget([ONE])
     lab.positions.assign([ONE], frozenset())  # it has come again, and its committed offset may be another
     both.end(Starts({ONE: Start(1), OTHER: Start(2)}))
@@ -456,7 +456,7 @@ def test_partition_whose_held_records_were_dropped_is_sought_and_given_back_as_a
         lab.taken()
     lab.positions.seek(ONE, 7)
     assert lab.fetch.commands[-2:] == [("unhold", ONE), ("seek", ONE, 7, -1)]
-    lab.positions.void([OTHER])
+    lab.positions.stop_delivery([OTHER])
     lab.positions.forget([OTHER])
     lab.reading(OTHER)
     lab.fetch.deliver(OTHER, 0, 1)
@@ -469,7 +469,7 @@ def test_pause_outlives_a_seek_and_ends_with_the_assignment() -> None:
     lab.positions.seek(ONE, 5)
     lab.fetch.deliver(ONE, 5, 1)
     assert lab.taken() == []
-    lab.positions.void([ONE])
+    lab.positions.stop_delivery([ONE])
     lab.positions.forget([ONE])
     lab.reading(ONE)
     assert lab.positions.paused == frozenset()
@@ -512,7 +512,7 @@ def test_interruption_before_anything_is_taken_repeats_nothing() -> None:
 
 def test_partition_whose_lookup_was_interrupted_is_looked_up_again_and_a_void_one_stays_void() -> None:
     lab = Lab().reading(ONE, OTHER)
-    lab.positions.void([OTHER])
+    lab.positions.stop_delivery([OTHER])
     lab.positions.assign([TopicPartition("t", 2)], frozenset())
     lab.positions.start_over()
     assert [command[:2] for command in lab.fetch.commands if command[0] == "start over"] == [("start over", ONE)]
@@ -554,7 +554,7 @@ def test_seek_to_the_beginning_that_failed_is_repeated_as_such_and_beats_a_looku
 
 def test_seek_to_an_end_in_the_callback_that_takes_the_partition_away_is_forgotten_with_it() -> None:
     lab = Lab().reading(ONE)
-    lab.positions.void([ONE])
+    lab.positions.stop_delivery([ONE])
     lab.positions.seek_to_edge((ONE,), ResetPolicy.EARLIEST)
     old = lab.group.last
     lab.positions.forget([ONE])

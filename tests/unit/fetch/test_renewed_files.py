@@ -66,7 +66,7 @@ def test_data_plane_in_trouble_connects_anew_with_renewed_files(
     renewal: Renewal, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    eventually(lambda: renewal.thread.trouble is not None, timeout_s=PATIENCE_S, what="trouble")
+    eventually(lambda: renewal.thread.last_error is not None, timeout_s=PATIENCE_S, what="trouble")
     renewal.renew()
     eventually(told(caplog, "the data plane connects anew"), timeout_s=PATIENCE_S, what="the renewal to be used")
 
@@ -75,7 +75,7 @@ def test_renewal_that_cannot_be_used_leaves_the_data_plane_as_it_is(
     renewal: Renewal, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    eventually(lambda: renewal.thread.trouble is not None, timeout_s=PATIENCE_S, what="trouble")
+    eventually(lambda: renewal.thread.last_error is not None, timeout_s=PATIENCE_S, what="trouble")
     renewal.file.write_text("no certificate")
     eventually(told(caplog, "renewed TLS files are of no use"), timeout_s=PATIENCE_S, what="the refusal to be told")
     assert renewal.thread.alive

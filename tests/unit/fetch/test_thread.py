@@ -128,7 +128,7 @@ class Denied:
         parts = [TopicPartition("t", number) for number in range(2)]
         self.thread.assign({part: (PartitionBuffer(part, 7), -1) for part in parts})
         self.thread.start()
-        eventually(lambda: self.thread.trouble is not None, timeout_s=10, what="the refusal to be told")
+        eventually(lambda: self.thread.last_error is not None, timeout_s=10, what="the refusal to be told")
 
     def told_now(self) -> bool:
         return self.thread._denied["t", 0].told_at == self.now
@@ -154,9 +154,9 @@ def denied(monkeypatch: pytest.MonkeyPatch) -> Iterator[Denied]:
 def test_partition_that_may_not_be_read_is_trouble_for_as_long_as_that_lasts(denied: Denied) -> None:
     """librdkafka tells it once; what comes from other partitions says nothing about it."""
     for times in range(1, 6):
-        denied.thread._trouble = None  # as records of another partition have it
-        assert "t-0: TOPIC_AUTHORIZATION_FAILED" in str(denied.thread.trouble)
-        assert "allow the principal Read on the topic" in str(denied.thread.trouble)
+        denied.thread._last_error = None  # as records of another partition have it
+        assert "t-0: TOPIC_AUTHORIZATION_FAILED" in str(denied.thread.last_error)
+        assert "allow the principal Read on the topic" in str(denied.thread.last_error)
         denied.now += fetch_module.ASK_AGAIN_S
         eventually(denied.told_now, timeout_s=10, what="it to be told again")
         assert denied.client.sought == [(0, 7)] * times
@@ -166,12 +166,12 @@ def test_partition_that_may_be_read_again_is_no_trouble_any_more(denied: Denied)
     denied.client.denied = False
     denied.now += fetch_module.ASK_AGAIN_S
     eventually(lambda: denied.client.sought, timeout_s=10, what="librdkafka to be asked")
-    denied.now += fetch_module.TROUBLE_TOLD_S
-    assert denied.thread.trouble is None
+    denied.now += fetch_module.ERROR_LASTS_S
+    assert denied.thread.last_error is None
     eventually(lambda: not denied.thread._denied, timeout_s=10, what="it to be forgotten")
     assert denied.client.sought == [(0, 7)]
 
 
 def test_partition_that_may_not_be_read_and_is_given_back_is_no_trouble_any_more(denied: Denied) -> None:
     denied.thread.unassign(frozenset({TopicPartition("t", 0)}))
-    eventually(lambda: denied.thread.trouble is None, timeout_s=10, what="the trouble to end")
+    eventually(lambda: denied.thread.last_error is None, timeout_s=10, what="the trouble to end")

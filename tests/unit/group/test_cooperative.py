@@ -17,7 +17,7 @@ from fleet_consumer.group.messages import (
     ForPlan,
     ForSync,
     ForWatch,
-    Report,
+    MembershipReport,
     RunAssignor,
     Subscribed,
 )
@@ -225,7 +225,7 @@ class Raises(CooperativeRange):
 def test_assignor_that_raises_on_its_assignment_is_told_of_and_the_assignment_holds() -> None:
     member = joined(Lab(assignors=(Raises("assignment"),)).joining(), 1)
     member.answer(ForSync, sync_answer())
-    assert [str(report.error) for report in member.of(Report)] == [
+    assert [str(report.error) for report in member.of(MembershipReport)] == [
         "assignor 'cooperative-range': on_assignment raised LookupError: no thanks"
     ]
     assert calls(member) == [("assigned", (0, 1))]
@@ -236,7 +236,7 @@ def test_assignor_that_has_no_user_data_keeps_the_member_out_until_it_has() -> N
     member = Lab(assignors=(assignor,)).subscribed()
     member.answer(ForLookup, lookup_answer())
     assert member.is_in(State.UNJOINED)
-    assert [type(report.error) for report in member.of(Report)] == [errors.AssignorFailed]
+    assert [type(report.error) for report in member.of(MembershipReport)] == [errors.AssignorFailed]
     assert "LookupError: no data" in str(member.machine.picture().error)
     assignor.where = None
     member.run_for(1.1)

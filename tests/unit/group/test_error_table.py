@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from fleet_consumer.group import errors
-from fleet_consumer.group.messages import ForHeartbeat, ForJoin, ForLookup, ForSync, Report
+from fleet_consumer.group.messages import ForHeartbeat, ForJoin, ForLookup, ForSync, MembershipReport
 from fleet_consumer.group.states import State
 from fleet_consumer.wire.errors import ErrorCode as E
 from fleet_consumer.wire.heartbeat import HeartbeatResponse
@@ -35,7 +35,7 @@ class Outcome:
 
 def observe(lab: Lab) -> Outcome:
     picture = lab.machine.picture()
-    told = [type(report.error) for report in lab.of(Report)]
+    told = [type(report.error) for report in lab.of(MembershipReport)]
     assert len(told) <= 1
     return Outcome(
         lab.state,

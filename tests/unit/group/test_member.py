@@ -9,6 +9,7 @@ import pytest
 from fleet_consumer.group import errors
 from fleet_consumer.group.messages import (
     CallBack,
+    Channel,
     CloseRequested,
     CoordinatorDoubted,
     Disconnect,
@@ -19,10 +20,9 @@ from fleet_consumer.group.messages import (
     ForPlan,
     ForSync,
     ForWatch,
-    Lane,
     LoginRefused,
+    MembershipReport,
     PlanFailed,
-    Report,
     RunAssignor,
     Send,
     Subscribed,
@@ -64,13 +64,13 @@ def test_member_finds_its_coordinator_joins_syncs_and_is_assigned() -> None:
     assert lab.request(ForLookup).coordinator_keys == ("g",)
     lab.answer(ForLookup, lookup_answer())
     join = lab.asked(ForJoin)
-    assert (join.address, join.lane, join.timeout_s) == (COORDINATOR, Lane.JOIN, 305.0)
+    assert (join.address, join.channel, join.timeout_s) == (COORDINATOR, Channel.JOIN, 305.0)
     first = lab.request(ForJoin)
     assert (first.member_id, first.session_timeout_ms, first.reason) == ("", 45_000, "first subscription")
     lab.answer(ForJoin, join_answer(ErrorCode.MEMBER_ID_REQUIRED))
     assert lab.request(ForJoin).member_id == ME
     lab.answer(ForJoin, join_answer())
-    assert lab.asked(ForSync).lane is Lane.JOIN
+    assert lab.asked(ForSync).channel is Channel.JOIN
     assert (lab.request(ForSync).generation_id, lab.request(ForSync).assignments) == (1, ())
     lab.answer(ForSync, sync_answer())
     assert lab.callbacks() == ["assigned"]
@@ -113,7 +113,7 @@ def test_assignor_that_fails_is_told_and_the_rebalance_is_tried_again() -> None:
     lab = Lab().planning()
     lab.answer(ForPlan, metadata_answer({"t": 3}))
     lab.feed(PlanFailed(lab.of(RunAssignor)[-1].attempt, errors.AssignorFailed("no")))
-    assert [type(report.error) for report in lab.of(Report)] == [errors.AssignorFailed]
+    assert [type(report.error) for report in lab.of(MembershipReport)] == [errors.AssignorFailed]
     assert lab.is_in(State.UNJOINED)
     lab.run_for(1.1)
     assert lab.is_in(State.JOINING)
@@ -206,14 +206,14 @@ def test_subscription_that_names_an_owned_topic_several_times_is_read_whole() ->
 def test_assignment_too_short_to_be_one_is_fatal() -> None:
     lab = Lab().syncing()
     lab.answer(ForSync, SyncGroupResponse(error_code=0, assignment=b"\0"))
-    assert [type(report.error) for report in lab.of(Report)] == [errors.UnexpectedAnswer]
+    assert [type(report.error) for report in lab.of(MembershipReport)] == [errors.UnexpectedAnswer]
 
 
 @pytest.mark.parametrize("changes", [{"protocol_name": "sticky"}, {"protocol_type": "connect"}])
 def test_protocol_that_was_not_offered_is_fatal(changes: dict[str, Any]) -> None:
     lab = Lab().joining()
     lab.answer(ForJoin, join_answer(**changes))
-    assert [type(report.error) for report in lab.of(Report)] == [errors.InconsistentProtocol]
+    assert [type(report.error) for report in lab.of(MembershipReport)] == [errors.InconsistentProtocol]
 
 
 def test_changed_subscription_gives_everything_back_and_joins_with_the_new_topics() -> None:
@@ -424,7 +424,7 @@ def test_refused_login_ends_the_member_from_any_state(state: str) -> None:
     lab: Lab = getattr(Lab(), state)()
     lab.feed(LoginRefused(errors.AuthenticationFailed("no")))
     assert lab.is_in(State.FAILED)
-    assert [type(report.error) for report in lab.of(Report)] == [errors.AuthenticationFailed]
+    assert [type(report.error) for report in lab.of(MembershipReport)] == [errors.AuthenticationFailed]
     assert lab.machine.fence_deadline < lab.now
 
 

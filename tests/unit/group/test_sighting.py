@@ -15,7 +15,7 @@ from fleet_consumer.group.messages import (
     ForPlan,
     ForSync,
     ForWatch,
-    Report,
+    MembershipReport,
     RunAssignor,
     Subscribed,
 )
@@ -134,7 +134,7 @@ def test_denied_topic_keeps_its_partitions_and_is_raised_by_name() -> None:
     lab = Lab().planning()
     lab.answer(ForPlan, DENIED)
     assert planned_with(lab) == {"t": 2}
-    (report,) = lab.of(Report)
+    (report,) = lab.of(MembershipReport)
     assert isinstance(report.error, errors.TopicAuthorizationFailed)
     assert "topics t: not authorized" in str(report.error)
 
@@ -144,7 +144,7 @@ def test_denied_topic_of_another_member_is_raised_by_the_leader_too() -> None:
     lab.answer(ForJoin, join_answer(leader=ME, members=members(("t", "secret"), {})))
     lab.answer(ForPlan, metadata_answer({"t": 2}, {"secret": ErrorCode.TOPIC_AUTHORIZATION_FAILED}))
     assert planned_with(lab) == {"t": 2}
-    assert [str(report.error).split(":")[0] for report in lab.of(Report)] == ["topics secret"]
+    assert [str(report.error).split(":")[0] for report in lab.of(MembershipReport)] == ["topics secret"]
 
 
 # The watch.
@@ -196,13 +196,13 @@ def test_denied_topic_is_no_reason_to_rebalance_and_is_raised_once() -> None:
         lab.run_for(2.1)
         lab.answer(ForWatch, DENIED)
     assert lab.is_in(State.STABLE)
-    assert [type(report.error) for report in lab.of(Report)] == [errors.TopicAuthorizationFailed]
+    assert [type(report.error) for report in lab.of(MembershipReport)] == [errors.TopicAuthorizationFailed]
     lab.run_for(2.1)
     lab.answer(ForWatch, metadata_answer({"t": 2}))
     assert lab.machine.picture().error is None
     lab.run_for(SLOW)
     lab.answer(ForWatch, DENIED)
-    assert len(lab.of(Report)) == 2
+    assert len(lab.of(MembershipReport)) == 2
 
 
 def test_pattern_keeps_a_topic_that_one_answer_misses() -> None:

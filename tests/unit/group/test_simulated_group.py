@@ -28,8 +28,8 @@ from fleet_consumer.group.messages import (
     ForPlan,
     ForSync,
     ForWatch,
+    MembershipReport,
     Planned,
-    Report,
     RunAssignor,
     Send,
     Subscribed,
@@ -248,7 +248,7 @@ class Simulated:
                     self.to_me.append((self.now + 4 * self.delay(), Planned(action.attempt, made)))
                 case CallBack():
                     self.news.append(action)
-                case Report():
+                case MembershipReport():
                     self.errors.append(action.error)
 
     def delay(self) -> float:

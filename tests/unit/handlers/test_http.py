@@ -269,13 +269,13 @@ async def test_handler_that_is_down_is_waited_for_and_fails_nothing() -> None:
     waiting = asyncio.create_task(handler.call(record()))
 
     async def is_missed() -> bool:
-        return isinstance(handler.trouble(), HandlerUnreachable)
+        return isinstance(handler.last_error(), HandlerUnreachable)
 
     await eventually_async(is_missed, timeout_s=20, what="the handler to be missed")
     assert not waiting.done()
     async with serving(answer, port):
         assert await asyncio.wait_for(waiting, 20) == []
-    assert handler.trouble() is None
+    assert handler.last_error() is None
     await handler.teardown(CONTEXT)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.handlers import Outputs, Performer, checker, decoder
-from fleet_consumer.handlers.hand import IN_HAND, Hand
+from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Fatal, Produce, Record, RetryAfter, Skip
 from fleet_consumer.retry.failure import Drop, Failure, classify
@@ -99,12 +99,12 @@ def test_batch_that_raises_falls_back_and_only_the_culprit_fails() -> None:
         if any(each.offset == 1 for each in records):
             raise ValueError("spoilt")
 
-    hand = Hand([record(0)], 1)
-    IN_HAND.set(hand)
+    call = HandlerCall([record(0)], 1)
+    CURRENT_CALL.set(call)
     results = performer(handle_batch, batch=True).perform([record(n) for n in range(3)])
-    IN_HAND.set(None)
+    CURRENT_CALL.set(None)
     assert kinds(results) == ["0", "exhausted", "0"]
-    assert [each.offset for each in hand.records] == [2], "each single call is a call of its own to the watchdog"
+    assert [each.offset for each in call.records] == [2], "each single call is a call of its own to the watchdog"
 
 
 def test_undecodable_records_never_reach_a_batch() -> None:
@@ -157,11 +157,11 @@ async def test_cancelling_from_outside_ends_the_call_without_a_result() -> None:
     async def handle(_: Record) -> None:
         await asyncio.Event().wait()
 
-    hand = Hand([record(0)], 0)
-    IN_HAND.set(hand)
+    call = HandlerCall([record(0)], 0)
+    CURRENT_CALL.set(call)
     task = asyncio.create_task(performer(handle).perform_async([record(0)]))
     await asyncio.sleep(0)
-    hand.ended = True
+    call.ended = True
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

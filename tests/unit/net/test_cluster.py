@@ -20,7 +20,7 @@ from fleet_consumer.net import (
     SaslSettings,
     parse_address,
 )
-from fleet_consumer.net.lane import Pace
+from fleet_consumer.net.lane import ReconnectPause
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.find_coordinator import (
     FindCoordinatorRequest,
@@ -184,17 +184,19 @@ def test_name_with_a_dead_and_a_living_address_is_reached(monkeypatch: pytest.Mo
 
 
 def test_backoff_doubles_to_its_limit_with_jitter_and_starts_anew_after_success() -> None:
-    pace = Pace(settings(dead_address(), reconnect_backoff_ms=100, reconnect_backoff_max_ms=1_500), random.Random(1))
+    pause = ReconnectPause(
+        settings(dead_address(), reconnect_backoff_ms=100, reconnect_backoff_max_ms=1_500), random.Random(1)
+    )
     delays = []
     for _ in range(50):
-        pace.failed(ConnectFailed("x"), now=100.0)
-        delays.append(pace.retry_at - 100.0)
+        pause.failed(ConnectFailed("x"), now=100.0)
+        delays.append(pause.retry_at - 100.0)
     for delay, middle in zip(delays, [0.1, 0.2, 0.4, 0.8, *[1.5] * 46], strict=True):
         assert 0.8 * middle <= delay <= 1.2 * middle
     assert len(set(delays[4:])) > 40
-    pace.succeeded()
-    pace.failed(ConnectFailed("x"), now=100.0)
-    assert pace.retry_at - 100.0 <= 0.12
+    pause.succeeded()
+    pause.failed(ConnectFailed("x"), now=100.0)
+    assert pause.retry_at - 100.0 <= 0.12
 
 
 def test_dead_broker_is_not_hammered() -> None:

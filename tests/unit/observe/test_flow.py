@@ -20,7 +20,7 @@ from fleet_operator.observe import flow as flows
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.flow import FlowMemory
 from fleet_operator.observe.folding import GroupFacts
-from fleet_operator.observe.settings import GroupInterest, retry_interest
+from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.planning.observation import RetryObservation, TopicObservation
 
 TOPIC, REDRIVE, FAILED = "_fleet.g.retry.10s", "_fleet.g.redrive", "_fleet.g.failed"

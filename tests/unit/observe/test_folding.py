@@ -18,7 +18,7 @@ from fleet_consumer.wire.describe_groups import DescribedGroup, DescribedGroupMe
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.observe import folding
 from fleet_operator.observe.folding import GROUP_DOUBT_SECONDS, GroupFacts, fold_group, take_offsets
-from fleet_operator.observe.settings import GroupInterest
+from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.planning.observation import (
     GroupObservation,
     ManagedTopic,

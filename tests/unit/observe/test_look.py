@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from fleet_operator.observe.flow import FlowMemory
+from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.look import ConfigFacts, Look, _resolved
-from fleet_operator.observe.observatory import Observatory
-from fleet_operator.observe.settings import GroupInterest, retry_interest
+from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import RetryObservation
 from fleet_operator.planning.topic_pattern import TopicMatches, compile_pattern
 from tests.support.clock import StillClock
@@ -63,12 +63,12 @@ def test_of_two_objects_for_one_group_the_owners_wishes_count() -> None:
     """The one that waits may come first by its name: the other's records would not be looked at any more."""
 
     async def life() -> None:
-        observatory = Observatory(StillClock(), cast(Any, SimpleNamespace()))
+        observers = ObserverPool(StillClock(), cast(Any, SimpleNamespace()))
         owner = GroupInterest(group_id="orders", retry=retry_interest("orders", ["1h"]), read_committed=True)
         other = replace(owner, retry=retry_interest("orders", ["5s"]), read_committed=False, waits=True)
-        observatory.watch(("a", "orders"), ("a", "main"), other)
-        observatory.watch(("b", "orders"), ("a", "main"), owner)
-        merged = observatory._merged(("a", "main"))["orders"]
+        observers.watch(("a", "orders"), ("a", "main"), other)
+        observers.watch(("b", "orders"), ("a", "main"), owner)
+        merged = observers._merged(("a", "main"))["orders"]
         assert (merged.retry, merged.read_committed) == (owner.retry, True)
 
     run_virtual(life())

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from fleet_consumer import naming
 from fleet_operator.observe.flow import FlowMemory
+from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.look import ConfigFacts, Look
-from fleet_operator.observe.settings import GroupInterest, retry_interest
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.topic_pattern import TopicMatches
 from tests.support.clock import StillClock

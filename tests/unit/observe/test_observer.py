@@ -1,4 +1,4 @@
-"""The observer's pace, its thread, and what the event loop hears of it."""
+"""The observer's schedule, its thread, and what the event loop hears of it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fleet_consumer.clock import SystemClock
 from fleet_consumer.net import AuthenticationFailed, Disconnected, NetError, NetworkClient, TlsFailed, TokenUnavailable
 from fleet_consumer.wire.metadata import MetadataResponse
 from fleet_operator.observe.actions import AnotherClusterError
+from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.look import failure
-from fleet_operator.observe.observatory import Observatory
 from fleet_operator.observe.observer import (
     DOUBT_PAUSE_SECONDS,
     DOUBT_SECONDS,
     HURRY_MAX_SECONDS,
     Doubt,
+    LookSchedule,
     ObserverStoppedError,
-    Pace,
 )
-from fleet_operator.observe.settings import GroupInterest, ObserverSettings
+from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import (
     ClusterObservation,
     GroupObservation,
@@ -61,15 +61,15 @@ def interests(*, expects_members: bool = True) -> dict[str, GroupInterest]:
     ],
 )
 def test_groups_on_the_move_are_looked_at_more_often(state: str, expects_members: bool, pause: float) -> None:
-    assert Pace(5.0).seconds(seen(state), interests(expects_members=expects_members), 0.0) == pause
+    assert LookSchedule(5.0).seconds(seen(state), interests(expects_members=expects_members), 0.0) == pause
 
 
 def test_group_that_never_becomes_stable_does_not_keep_the_pace_up_for_ever() -> None:
-    pace = Pace(5.0)
-    assert pace.seconds(seen("Empty"), interests(), 0.0) == 1.0
-    assert pace.seconds(seen("Empty"), interests(), HURRY_MAX_SECONDS + 1) == 5.0
-    assert pace.seconds(seen("Stable"), interests(), HURRY_MAX_SECONDS + 2) == 5.0
-    assert pace.seconds(seen("PreparingRebalance"), interests(), HURRY_MAX_SECONDS + 3) == 1.0
+    schedule = LookSchedule(5.0)
+    assert schedule.seconds(seen("Empty"), interests(), 0.0) == 1.0
+    assert schedule.seconds(seen("Empty"), interests(), HURRY_MAX_SECONDS + 1) == 5.0
+    assert schedule.seconds(seen("Stable"), interests(), HURRY_MAX_SECONDS + 2) == 5.0
+    assert schedule.seconds(seen("PreparingRebalance"), interests(), HURRY_MAX_SECONDS + 3) == 1.0
 
 
 @pytest.mark.parametrize(("due_in", "pause"), [(2.5, 2.5), (0.2, 1.0), (-60.0, 1.0), (90.0, 5.0), (None, 5.0)])
@@ -77,24 +77,24 @@ def test_due_time_that_nobody_attends_to_is_not_slept_through(due_in: float | No
     flow = RetryObservation(observed_at=0.0, next_due_at=due_in)
     stable = GroupObservation(group_id="g", observed_at=0.0, state="Stable", retry=flow)
     looked = ClusterObservation(observed_at=0.0, reachable=True, groups={"g": stable})
-    assert Pace(5.0).seconds(looked, interests(), 0.0) == pause
+    assert LookSchedule(5.0).seconds(looked, interests(), 0.0) == pause
     worker = MemberObservation(member_id="m", instance_id=None, client_id="c", host="h")
     attended = replace(looked, groups={"g": replace(stable, retry=replace(flow, members=(worker,)))})
-    assert Pace(5.0).seconds(attended, interests(), 0.0) == 5.0
+    assert LookSchedule(5.0).seconds(attended, interests(), 0.0) == 5.0
 
 
 def test_long_looks_are_not_repeated_at_once_however_pressing() -> None:
-    assert Pace(5.0).seconds(seen("Empty"), interests(), 0.0, took=0.1) == 1.0
-    assert Pace(5.0).seconds(seen("Empty"), interests(), 0.0, took=0.8) == 3.2
-    assert Pace(5.0).seconds(seen("Empty"), interests(), 0.0, took=8.0) == 5.0
+    assert LookSchedule(5.0).seconds(seen("Empty"), interests(), 0.0, took=0.1) == 1.0
+    assert LookSchedule(5.0).seconds(seen("Empty"), interests(), 0.0, took=0.8) == 3.2
+    assert LookSchedule(5.0).seconds(seen("Empty"), interests(), 0.0, took=8.0) == 5.0
 
 
 def test_refused_credentials_are_not_repeated_quickly() -> None:
     def refused(reason: str) -> ClusterObservation:
         return ClusterObservation(observed_at=0.0, reachable=False, reason=reason)
 
-    assert Pace(5.0).seconds(refused("AuthenticationFailed"), {}, 0.0) == 30.0
-    assert Pace(5.0).seconds(refused("BrokerUnreachable"), {}, 0.0) == 5.0
+    assert LookSchedule(5.0).seconds(refused("AuthenticationFailed"), {}, 0.0) == 30.0
+    assert LookSchedule(5.0).seconds(refused("BrokerUnreachable"), {}, 0.0) == 5.0
 
 
 def test_one_look_that_failed_proves_nothing_and_the_next_one_comes_soon() -> None:
@@ -104,7 +104,7 @@ def test_one_look_that_failed_proves_nothing_and_the_next_one_comes_soon() -> No
     assert not doubt.failed(60.0, 61.0)
     assert doubt.failed(61.0, 60.0 + DOUBT_SECONDS), "looks that hang take long enough"
     wondering = ClusterObservation(observed_at=0.0, reachable=False, doubtful=True)
-    assert Pace(60.0).seconds(wondering, {}, 0.0) == DOUBT_PAUSE_SECONDS
+    assert LookSchedule(60.0).seconds(wondering, {}, 0.0) == DOUBT_PAUSE_SECONDS
 
 
 def test_only_what_was_known_can_be_doubted() -> None:
@@ -120,17 +120,17 @@ def test_only_what_was_known_can_be_doubted() -> None:
 
 async def test_look_that_failed_wakes_nobody_until_enough_have_failed(nobody: ObserverSettings) -> None:
     ear = Ear()
-    observatory = Observatory(SystemClock(), ear)
-    observatory.watch(GROUP, CLUSTER, interests()["g"])
-    observatory.ensure(CLUSTER, nobody)
-    site = observatory._sites[CLUSTER]
+    observers = ObserverPool(SystemClock(), ear)
+    observers.watch(GROUP, CLUSTER, interests()["g"])
+    observers.ensure(CLUSTER, nobody)
+    site = observers._sites[CLUSTER]
     site.observer.stop()
     site.told = None
     ear.clusters.clear()
     ear.groups.clear()
 
     def take(observation: ClusterObservation) -> None:
-        observatory._take(CLUSTER, site.observer, observation, 0.1)
+        observers._take(CLUSTER, site.observer, observation, 0.1)
 
     good = replace(seen("Stable"), last_good_at=1.0)
     lost = Disconnected("lost")
@@ -138,7 +138,7 @@ async def test_look_that_failed_wakes_nobody_until_enough_have_failed(nobody: Ob
     assert (len(ear.clusters), ear.groups) == (1, [(GROUP, True)])
     for _ in range(2):
         take(failure(lost, good, 2.0, proven=False))
-        latest = observatory.latest(CLUSTER)
+        latest = observers.latest(CLUSTER)
         assert latest
         assert not latest.reachable, "whoever is about to act sees that Kafka does not answer"
     take(good)
@@ -146,7 +146,7 @@ async def test_look_that_failed_wakes_nobody_until_enough_have_failed(nobody: Ob
     take(failure(lost, good, 3.0, proven=False))
     take(failure(lost, good, 4.0, proven=True))
     assert (len(ear.clusters), len(ear.groups)) == (2, 2)
-    await observatory.close()
+    await observers.close()
 
 
 class Ear:
@@ -188,66 +188,66 @@ def nobody() -> Iterator[ObserverSettings]:
     thread.join()
 
 
-def observers() -> list[threading.Thread]:
+def observer_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("observer-")]
 
 
 async def test_broker_that_is_away_is_news_once(nobody: ObserverSettings) -> None:
     ear = Ear()
-    observatory = Observatory(SystemClock(), ear)
-    observatory.watch(GROUP, CLUSTER, interests()["g"])
-    observatory.ensure(CLUSTER, nobody)
+    observers = ObserverPool(SystemClock(), ear)
+    observers.watch(GROUP, CLUSTER, interests()["g"])
+    observers.ensure(CLUSTER, nobody)
     looks: set[float] = set()
 
     async def three_looks() -> bool:
-        latest = observatory.latest(CLUSTER)
+        latest = observers.latest(CLUSTER)
         if latest:
             looks.add(latest.observed_at)
         return len(looks) >= 3
 
     await eventually_async(three_looks, timeout_s=20, what="three looks")
-    latest = observatory.latest(CLUSTER)
+    latest = observers.latest(CLUSTER)
     assert latest
     assert (latest.reachable, latest.reason, latest.last_good_at) == (False, "BrokerUnreachable", None)
     assert ear.clusters == [CLUSTER]
     assert ear.groups == [(GROUP, True)]
-    await observatory.close()
-    assert observers() == []
+    await observers.close()
+    assert observer_threads() == []
 
 
 async def test_equal_settings_keep_the_observer_and_others_replace_it(nobody: ObserverSettings) -> None:
-    observatory = Observatory(SystemClock(), Ear())
-    observatory.ensure(CLUSTER, nobody)
-    (first,) = observers()
-    observatory.ensure(CLUSTER, ObserverSettings(bootstrap_servers=nobody.bootstrap_servers, interval_seconds=0.2))
-    assert observers() == [first]
-    observatory.ensure(CLUSTER, ObserverSettings(bootstrap_servers=nobody.bootstrap_servers, interval_seconds=0.3))
+    observers = ObserverPool(SystemClock(), Ear())
+    observers.ensure(CLUSTER, nobody)
+    (first,) = observer_threads()
+    observers.ensure(CLUSTER, ObserverSettings(bootstrap_servers=nobody.bootstrap_servers, interval_seconds=0.2))
+    assert observer_threads() == [first]
+    observers.ensure(CLUSTER, ObserverSettings(bootstrap_servers=nobody.bootstrap_servers, interval_seconds=0.3))
 
     async def replaced() -> bool:
-        return bool(observers()) and first not in observers()
+        return bool(observer_threads()) and first not in observer_threads()
 
     await eventually_async(replaced, timeout_s=15, what="another thread")
-    await observatory.close()
-    assert observers() == []
+    await observers.close()
+    assert observer_threads() == []
 
 
 async def test_refusal_stands_in_for_an_observation() -> None:
     ear = Ear()
-    observatory = Observatory(SystemClock(), ear)
-    observatory.watch(GROUP, CLUSTER, interests()["g"])
-    observatory.refuse(CLUSTER, "SecretNotFound", "secret `x` does not exist")
-    observatory.refuse(CLUSTER, "SecretNotFound", "secret `x` does not exist")
-    latest = observatory.latest(CLUSTER)
+    observers = ObserverPool(SystemClock(), ear)
+    observers.watch(GROUP, CLUSTER, interests()["g"])
+    observers.refuse(CLUSTER, "SecretNotFound", "secret `x` does not exist")
+    observers.refuse(CLUSTER, "SecretNotFound", "secret `x` does not exist")
+    latest = observers.latest(CLUSTER)
     assert latest
     assert (latest.reachable, latest.reason) == (False, "SecretNotFound")
     assert ear.groups == [(GROUP, True)]
-    observatory.stop(CLUSTER)
-    assert observatory.latest(CLUSTER) is None
+    observers.stop(CLUSTER)
+    assert observers.latest(CLUSTER) is None
 
 
 async def test_action_runs_on_the_observers_thread_and_brings_its_error_back(nobody: ObserverSettings) -> None:
-    observatory = Observatory(SystemClock(), Ear())
-    observatory.ensure(CLUSTER, nobody)
+    observers = ObserverPool(SystemClock(), Ear())
+    observers.ensure(CLUSTER, nobody)
 
     def where(_: NetworkClient) -> str:
         return threading.current_thread().name
@@ -255,12 +255,12 @@ async def test_action_runs_on_the_observers_thread_and_brings_its_error_back(nob
     def fail(_: NetworkClient) -> None:
         raise LookupError("no")
 
-    assert await observatory.act(CLUSTER, where) == "observer-ns/main"
+    assert await observers.act(CLUSTER, where) == "observer-ns/main"
     with pytest.raises(LookupError):
-        await observatory.act(CLUSTER, fail)
-    await observatory.close()
+        await observers.act(CLUSTER, fail)
+    await observers.close()
     with pytest.raises(ObserverStoppedError):
-        await observatory.act(CLUSTER, where)
+        await observers.act(CLUSTER, where)
 
 
 async def test_change_is_refused_on_another_cluster_than_it_was_decided_for() -> None:
@@ -271,7 +271,7 @@ async def test_change_is_refused_on_another_cluster_than_it_was_decided_for() ->
         def metadata(self, topics: tuple[str, ...], *, timeout_s: float) -> MetadataResponse:
             return MetadataResponse(brokers=(), cluster_id="kafka-2", topics=())
 
-    class Site(Observatory):
+    class Site(ObserverPool):
         async def act(self, cluster: tuple[str, str], run: Callable[[NetworkClient], T]) -> T:
             return run(cast("NetworkClient", Client()))
 
@@ -286,40 +286,40 @@ async def test_change_is_refused_on_another_cluster_than_it_was_decided_for() ->
 
 async def test_flood_of_actions_does_not_keep_looks_from_being_taken(nobody: ObserverSettings) -> None:
     """More work than fits between two looks: looks go on while it is done."""
-    observatory = Observatory(SystemClock(), Ear())
-    observatory.ensure(CLUSTER, nobody)
+    observers = ObserverPool(SystemClock(), Ear())
+    observers.ensure(CLUSTER, nobody)
     pause = threading.Event()
     looks: set[float] = set()
 
     def work(_: NetworkClient) -> None:
         pause.wait(0.1)
-        latest = observatory.latest(CLUSTER)
+        latest = observers.latest(CLUSTER)
         if latest:
             looks.add(latest.observed_at)
 
-    await asyncio.gather(*(observatory.act(CLUSTER, work) for _ in range(25)))
-    await observatory.close()
+    await asyncio.gather(*(observers.act(CLUSTER, work) for _ in range(25)))
+    await observers.close()
     assert len(looks) >= 2
 
 
 async def test_action_for_an_observer_that_is_being_stopped_is_refused(nobody: ObserverSettings) -> None:
-    observatory = Observatory(SystemClock(), Ear())
-    observatory.ensure(CLUSTER, nobody)
+    observers = ObserverPool(SystemClock(), Ear())
+    observers.ensure(CLUSTER, nobody)
     entered, leave = threading.Event(), threading.Event()
 
     def hold(_: NetworkClient) -> bool:
         entered.set()
         return leave.wait(10)
 
-    holding = asyncio.ensure_future(observatory.act(CLUSTER, hold))
-    waiting = asyncio.ensure_future(observatory.act(CLUSTER, lambda _: None))
+    holding = asyncio.ensure_future(observers.act(CLUSTER, hold))
+    waiting = asyncio.ensure_future(observers.act(CLUSTER, lambda _: None))
     await asyncio.to_thread(entered.wait, 10)
-    observatory.stop(CLUSTER)
+    observers.stop(CLUSTER)
     leave.set()
     assert await holding
     with pytest.raises(ObserverStoppedError):
         await waiting
-    await observatory.close()
+    await observers.close()
 
 
 @pytest.mark.parametrize(

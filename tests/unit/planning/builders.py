@@ -16,7 +16,7 @@ from fleet_operator.planning.observation import (
     OffsetsTopicInfo,
     TopicObservation,
 )
-from fleet_operator.planning.rollout import FleetFacts, Phase, PodFacts, RolloutDecision
+from fleet_operator.planning.rollout import FleetFacts, PodFacts, RolloutDecision, RolloutPhase
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
 
 NOW: Final = 1_800_000_000.0
@@ -102,7 +102,7 @@ def unreachable(reason: str = "BrokerUnreachable", message: str = "no broker ans
 
 def settled(revision: str = "aaaaaaaaaa") -> RolloutDecision:
     """A rollout with nothing left to do."""
-    return RolloutDecision(phase=Phase.SETTLED, target=revision)
+    return RolloutDecision(phase=RolloutPhase.SETTLED, target=revision)
 
 
 def ready_fleet(replicas: int = 2, *, ready: int | None = None, revision: str = "aaaaaaaaaa") -> FleetFacts:

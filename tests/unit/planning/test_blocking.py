@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet_operator.planning.blocking import find_blocking_problem, wanted_replicas
-from fleet_operator.planning.duplicates import Claim, older_owner
+from fleet_operator.planning.claims import Claim, older_owner
 from fleet_operator.planning.observation import ClusterObservation
 from tests.unit.planning.builders import consumer_group, kafka_cluster, observation, unreachable
 

@@ -12,7 +12,7 @@ from fleet_operator.api.v1alpha1.consumergroup import Deletion
 from fleet_operator.planning.deletion import (
     UNDO_S,
     DeletionFacts,
-    Phase,
+    DeletionPhase,
     decide_deletion,
     doomed_groups,
     doomed_topics,
@@ -54,37 +54,37 @@ def facts(**changes: object) -> DeletionFacts:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def phase(found: DeletionFacts, after_s: float = 20) -> Phase:
+def phase(found: DeletionFacts, after_s: float = 20) -> DeletionPhase:
     return decide_deletion(found, NOW + after_s).phase
 
 
 def test_drains_first_then_stops_then_deletes() -> None:
-    assert phase(facts(workers=2, seen=seen(0))) is Phase.DRAIN, "main workers may yet hop a record"
-    assert phase(facts()) is Phase.DRAIN
-    assert phase(facts(seen=seen(0))) is Phase.STOP
-    assert phase(facts(seen=seen(0), retry_workers=0)) is Phase.UNDO
+    assert phase(facts(workers=2, seen=seen(0))) is DeletionPhase.DRAIN, "main workers may yet hop a record"
+    assert phase(facts()) is DeletionPhase.DRAIN
+    assert phase(facts(seen=seen(0))) is DeletionPhase.STOP
+    assert phase(facts(seen=seen(0), retry_workers=0)) is DeletionPhase.UNDO
 
 
 def test_redrive_that_has_not_ended_is_waited_for() -> None:
-    assert phase(facts(redrives=1, seen=seen(0))) is Phase.DRAIN
-    assert phase(facts(redrives=1, retry_workers=0, can_drain=False)) is Phase.STOP
-    assert phase(facts(redrives=1, retry_workers=0), TIMEOUT + UNDO_S) is Phase.LEAVE
+    assert phase(facts(redrives=1, seen=seen(0))) is DeletionPhase.DRAIN
+    assert phase(facts(redrives=1, retry_workers=0, can_drain=False)) is DeletionPhase.STOP
+    assert phase(facts(redrives=1, retry_workers=0), TIMEOUT + UNDO_S) is DeletionPhase.LEAVE
 
 
 def test_what_another_object_takes_over_is_left_to_it() -> None:
     step = decide_deletion(facts(heir="shop/orders-new", seen=seen(0), retry_workers=0), NOW + 20)
-    assert step.phase is Phase.LEAVE
+    assert step.phase is DeletionPhase.LEAVE
     assert "shop/orders-new" in step.given_up
 
 
 @pytest.mark.parametrize("unknown", [None, seen(None), seen(0, at=NOW - 1)])
 def test_what_is_not_known_to_be_drained_is_drained(unknown: RetryObservation | None) -> None:
-    assert phase(facts(seen=unknown)) is Phase.DRAIN
+    assert phase(facts(seen=unknown)) is DeletionPhase.DRAIN
 
 
 def test_drain_ends_with_its_time() -> None:
-    assert phase(facts(), TIMEOUT) is Phase.STOP
-    assert phase(facts(retry_workers=0), TIMEOUT) is Phase.UNDO
+    assert phase(facts(), TIMEOUT) is DeletionPhase.STOP
+    assert phase(facts(retry_workers=0), TIMEOUT) is DeletionPhase.UNDO
 
 
 @pytest.mark.parametrize(
@@ -92,24 +92,24 @@ def test_drain_ends_with_its_time() -> None:
     [{"can_drain": False}, {"has_retries": False}, {"deletion": Deletion(retry_topics="Delete")}],
 )
 def test_nothing_is_waited_for_where_nobody_drains(changes: dict[str, object]) -> None:
-    assert phase(facts(**changes)) is Phase.STOP
+    assert phase(facts(**changes)) is DeletionPhase.STOP
 
 
 def test_cluster_that_does_not_answer_is_waited_for_within_bounds() -> None:
     silent = facts(reachable=False, seen=None, retry_workers=0, can_drain=False)
-    assert phase(silent) is Phase.STOP
+    assert phase(silent) is DeletionPhase.STOP
     step = decide_deletion(silent, NOW + TIMEOUT + UNDO_S)
-    assert (step.phase, step.given_up) == (Phase.LEAVE, "Kafka does not answer")
+    assert (step.phase, step.given_up) == (DeletionPhase.LEAVE, "Kafka does not answer")
 
 
 def test_without_a_kafka_cluster_nothing_is_waited_for() -> None:
     step = decide_deletion(facts(cluster_known=False), NOW)
-    assert step.phase is Phase.LEAVE
+    assert step.phase is DeletionPhase.LEAVE
     assert "KafkaCluster" in step.given_up
 
 
 def test_what_belongs_to_an_older_object_is_not_touched() -> None:
-    assert decide_deletion(facts(owner=False), NOW).phase is Phase.LEAVE
+    assert decide_deletion(facts(owner=False), NOW).phase is DeletionPhase.LEAVE
 
 
 @given(
@@ -126,7 +126,7 @@ def test_what_belongs_to_an_older_object_is_not_touched() -> None:
     )
 )
 def test_every_deletion_ends(found: DeletionFacts) -> None:
-    assert phase(found, TIMEOUT + UNDO_S) is Phase.LEAVE
+    assert phase(found, TIMEOUT + UNDO_S) is DeletionPhase.LEAVE
 
 
 def test_topics_of_this_group_only_and_as_many_as_asked_for() -> None:

@@ -15,11 +15,19 @@ from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning import redrive_manifests
 from fleet_operator.planning.observation import ClusterObservation, ManagedTopic, RetryObservation, TopicObservation
 from fleet_operator.planning.redrive_needs import Target, find_obstacle, find_refusal, target_of
-from fleet_operator.planning.redrive_phase import Act, JobFacts, RedriveDecision, RedriveFacts, Report, RunPod, RunState
+from fleet_operator.planning.redrive_phase import (
+    Act,
+    JobFacts,
+    JobReport,
+    RedriveDecision,
+    RedriveFacts,
+    RunPod,
+    RunState,
+)
 from fleet_operator.planning.redrive_readings import (
     UNREADABLE_RATE,
     Position,
-    Progress,
+    RedriveProgress,
     at_work,
     read_job,
     read_progress,
@@ -216,11 +224,11 @@ def test_pods_are_read_in_the_order_of_their_making() -> None:
         job_uid="j1",
     )
     assert [run.name for run in found] == ["1", "2", "3", "4"]
-    assert [run.report for run in found] == [None, Report(ok=True, selected=5, moved=4, guarded=1), None, None]
+    assert [run.report for run in found] == [None, JobReport(ok=True, selected=5, moved=4, guarded=1), None, None]
     assert found[2].waiting is not None
     assert found[2].waiting.reason == "ErrImagePull"
     facts = RedriveFacts(redrive=redrive(), pods=found)
-    assert facts.report == Report(ok=True, selected=5, moved=4, guarded=1)
+    assert facts.report == JobReport(ok=True, selected=5, moved=4, guarded=1)
 
 
 def test_who_may_be_writing_is_told_from_jobs_and_pods() -> None:
@@ -239,24 +247,24 @@ def test_who_may_be_writing_is_told_from_jobs_and_pods() -> None:
 @given(st.text() | st.binary().map(repr) | st.recursive(st.integers() | st.text(), st.lists).map(json.dumps))
 def test_metadata_of_offsets_that_anybody_wrote_is_no_progress(text: str) -> None:
     found = read_progress([Position(offset=3, metadata=text)])
-    assert found is None or found == Progress(selected=0, moved=0, guarded=0, remaining=0)
+    assert found is None or found == RedriveProgress(selected=0, moved=0, guarded=0, remaining=0)
 
 
 def test_progress_is_the_sum_of_all_partitions() -> None:
     metadata = '{"v":1,"end":10,"selected":3,"moved":2,"guarded":1}'
     negative = '{"v":1,"end":4,"selected":-3,"moved":true,"guarded":null}'
     found = read_progress([Position(offset=4, metadata=metadata), Position(offset=5, metadata=negative)])
-    assert found == Progress(selected=3, moved=2, guarded=1, remaining=6)
+    assert found == RedriveProgress(selected=3, moved=2, guarded=1, remaining=6)
     assert read_progress([Position(offset=4, metadata=metadata + "\0")]) is not None, "as librdkafka commits it"
     assert read_progress([]) is None
 
 
-def status(facts: RedriveFacts, decision: RedriveDecision, progress: Progress | None = None) -> dict[str, Any]:
+def status(facts: RedriveFacts, decision: RedriveDecision, progress: RedriveProgress | None = None) -> dict[str, Any]:
     return project_redrive_status(facts, decision, progress, None, NOW)
 
 
 RUNNING = RedriveDecision("Running", "Running", "moving failed records")
-HALF = Progress(selected=5, moved=4, guarded=1, remaining=10)
+HALF = RedriveProgress(selected=5, moved=4, guarded=1, remaining=10)
 
 
 def test_status_follows_the_counts_and_never_takes_one_back() -> None:
@@ -268,7 +276,7 @@ def test_status_follows_the_counts_and_never_takes_one_back() -> None:
     assert stale["moved"] == 4
     blind = status(RedriveFacts(redrive=redrive(status=second)), RUNNING)
     assert blind == second
-    word = RunPod(name="a", ended=True, report=Report(ok=True, selected=9, moved=8, guarded=1))
+    word = RunPod(name="a", ended=True, report=JobReport(ok=True, selected=9, moved=8, guarded=1))
     facts = RedriveFacts(redrive=redrive(status=second), pods=(word,))
     last = status(facts, RedriveDecision("Succeeded", "AllMoved", "all was moved"))
     assert [last[name] for name in ("selected", "moved", "guarded", "remaining")] == [9, 8, 1, 0]
@@ -286,7 +294,7 @@ def test_what_a_run_found_put_back_is_about_the_topic_that_was_there_before_its_
     assert first["failedTopicId"] == "first"
     again = status(RedriveFacts(redrive=redrive(status=first), failed_topic_id="made-anew"), CREATED)
     assert again["failedTopicId"] == "first"
-    word = RunPod(name="a", ended=True, report=Report(ok=True, redriven_to=70))
+    word = RunPod(name="a", ended=True, report=JobReport(ok=True, redriven_to=70))
     last = status(RedriveFacts(redrive=redrive(status=again), failed_topic_id="made-anew", pods=(word,)), DONE)
     assert (last["failedTopicId"], last["redrivenTo"]) == ("first", 70)
 
@@ -298,7 +306,7 @@ def test_a_run_whose_topic_was_not_told_when_it_began_says_nothing_of_a_later_on
 
 
 def test_a_run_of_an_earlier_version_finds_nothing_put_back() -> None:
-    word = RunPod(name="a", ended=True, report=Report(ok=True, moved=8))
+    word = RunPod(name="a", ended=True, report=JobReport(ok=True, moved=8))
     assert "redrivenTo" not in status(RedriveFacts(redrive=redrive(), pods=(word,)), DONE)
 
 

@@ -13,9 +13,9 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive_phase import (
     Act,
     JobFacts,
+    JobReport,
     RedriveDecision,
     RedriveFacts,
-    Report,
     RunPod,
     RunState,
     decide,
@@ -95,8 +95,8 @@ def test_next_step(facts: dict[str, Any], phase: str, reason: str, act: Act) -> 
 
 def test_failed_run_is_told_in_its_own_words() -> None:
     failed = JobFacts(state=RunState.FAILED, problem=Problem("PodFailurePolicy", "exit code 20"))
-    word = Report(ok=False, reason="SettingsInvalid", message="filter.errorRegex: no regular expression")
-    pods = (RunPod(name="a", ended=True, report=Report(ok=True)), RunPod(name="b", ended=True, report=word))
+    word = JobReport(ok=False, reason="SettingsInvalid", message="filter.errorRegex: no regular expression")
+    pods = (RunPod(name="a", ended=True, report=JobReport(ok=True)), RunPod(name="b", ended=True, report=word))
     decision = step(job=failed, pods=pods)
     assert (decision.phase, decision.reason) == ("Failed", "SettingsInvalid")
     assert "errorRegex" in decision.message
@@ -107,7 +107,7 @@ def test_failed_run_is_told_in_its_own_words() -> None:
 
 
 def test_refused_records_are_told() -> None:
-    word = RunPod(name="a", ended=True, report=Report(ok=True, selected=5, moved=3))
+    word = RunPod(name="a", ended=True, report=JobReport(ok=True, selected=5, moved=3))
     decision = step(job=JobFacts(state=RunState.COMPLETE), pods=(word,))
     assert (decision.phase, decision.reason) == ("Succeeded", "SomeRefused")
     assert decision.message.startswith("2 selected records were refused")

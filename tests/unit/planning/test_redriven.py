@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_consumer.redrive.progress import Progress
+from fleet_consumer.redrive.progress import RedriveProgress
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import TopicObservation
 from fleet_operator.planning.redriven import Redriven, count_failures, find_redriven
@@ -87,7 +87,7 @@ def test_no_failure_is_hidden_whatever_retention_takes_and_whatever_is_put_back(
             log.extend([False] * data.draw(st.integers(0, 5)))
             starts[number] = data.draw(st.integers(starts[number], len(log)))
         began = list(starts)
-        progress = [Progress(len(log), start=start) for log, start in zip(logs, began, strict=True)]
+        progress = [RedriveProgress(len(log), start=start) for log, start in zip(logs, began, strict=True)]
         for number, log in enumerate(logs):
             for offset in range(began[number], len(log)):
                 if data.draw(st.booleans()):

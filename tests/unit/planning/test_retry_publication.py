@@ -69,7 +69,7 @@ class Group:
 
     def _look(self, intent: RetryIntent) -> RetryObservation:
         topics = {}
-        for delay in (*intent.delays, *intent.retired):
+        for delay in (*intent.delays, *intent.drained_delays):
             error = "TopicNotFound" if delay in self.missing else None
             waiting = 0 if error else self.waiting.get(delay, 0)
             topics[naming.retry_topic("orders", delay)] = ManagedTopic(partitions=4, waiting=waiting, error=error)
@@ -238,14 +238,14 @@ def test_topic_of_a_removed_delay_is_to_be_deleted_where_the_spec_says_so() -> N
     group.visit(DAY)
     assert group.told is not None
     assert group.intent is not None
-    assert (group.told.leaving, group.intent.retired) == ((), ()), "something waits in it"
+    assert (group.told.leaving, group.intent.drained_delays) == ((), ()), "something waits in it"
     group.waiting = {}
     group.visit(60)
-    assert (group.told.leaving, group.intent.retired) == (("30s",), ("30s",))
+    assert (group.told.leaving, group.intent.drained_delays) == (("30s",), ("30s",))
     assert "30s" not in group.told.delays
     group.missing = {"30s"}
     group.visit(60)
-    assert (group.told.leaving, group.intent.retired) == ((), ())
+    assert (group.told.leaving, group.intent.drained_delays) == ((), ())
 
 
 def test_delay_that_comes_back_is_not_deleted() -> None:
@@ -256,7 +256,7 @@ def test_delay_that_comes_back_is_not_deleted() -> None:
     group.visit(DAY)
     group.wanted = OLD
     assert group.intent is not None
-    assert group.intent.retired == ()
+    assert group.intent.drained_delays == ()
     group.visit(10)
     assert group.told is not None
     assert (group.told.leaving, group.told.current) == ((), OLD.hash)

@@ -18,10 +18,10 @@ FIVE, THIRTY, HOUR = (f"_fleet.orders.retry.{delay}" for delay in ("5s", "30s", 
 SOURCE_BYTES = 1_048_588
 
 
-def intent(*sequence: str, retired: tuple[str, ...] = ()) -> RetryIntent:
+def intent(*sequence: str, drained_delays: tuple[str, ...] = ()) -> RetryIntent:
     revision = PolicyRevision(hash="a" * 10, content={"sequence": list(sequence)})
     distinct = tuple(dict.fromkeys(sequence))
-    return RetryIntent(policy="standard", wanted=revision, delays=distinct, retired=retired)
+    return RetryIntent(policy="standard", wanted=revision, delays=distinct, drained_delays=drained_delays)
 
 
 def group(*, deletion: str = "Keep", **topics: Any) -> ConsumerGroup:
@@ -183,7 +183,7 @@ def test_topic_that_we_may_not_use_is_a_problem() -> None:
 
 
 def test_retired_topic_goes_once_it_is_known_to_be_drained_and_only_where_that_is_asked() -> None:
-    wish = intent("5s", retired=("30s",))
+    wish = intent("5s", drained_delays=("30s",))
     topics, retry = as_wanted(group(), wish)
     topics |= {THIRTY: TopicObservation(partitions=4)}
 
@@ -198,6 +198,6 @@ def test_retired_topic_goes_once_it_is_known_to_be_drained_and_only_where_that_i
 
 
 def test_delay_that_is_wanted_again_is_not_deleted() -> None:
-    wish = intent("5s", "30s", retired=("30s",))
+    wish = intent("5s", "30s", drained_delays=("30s",))
     topics, retry = as_wanted(group(deletion="Delete"), wish)
     assert plan_topics(group(deletion="Delete"), wish, COUNTS, seen(topics, retry)).idle

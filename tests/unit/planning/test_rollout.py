@@ -14,13 +14,13 @@ from fleet_operator.planning.rollout import (
     CHECK_RETRY_OUTSIDE_S,
     PROGRESS_DEADLINE_S,
     CheckFacts,
-    Phase,
     PodFacts,
     RevisionMark,
     RevisionRecord,
     RevisionState,
     RolloutDecision,
     RolloutFacts,
+    RolloutPhase,
     decide,
 )
 from tests.unit.planning.builders import NOW, ready_fleet
@@ -60,7 +60,7 @@ def rollout(*records: RevisionRecord, **changes: Any) -> RolloutDecision:
 
 def test_new_revision_is_recorded_and_checked_before_anything_else() -> None:
     decision = rollout(fleet=None)
-    assert (decision.phase, decision.target) == (Phase.CHECKING, None)
+    assert (decision.phase, decision.target) == (RolloutPhase.CHECKING, None)
     assert decision.write_revision
     assert decision.mark == RevisionMark(hash=NEW)
     assert decision.run_check
@@ -68,12 +68,12 @@ def test_new_revision_is_recorded_and_checked_before_anything_else() -> None:
 
 def test_old_fleet_stays_while_the_new_revision_is_checked() -> None:
     decision = rollout(good(), record(NEW), checks=(check(),))
-    assert (decision.phase, decision.target, decision.run_check) == (Phase.CHECKING, OLD, False)
+    assert (decision.phase, decision.target, decision.run_check) == (RolloutPhase.CHECKING, OLD, False)
 
 
 def test_passed_check_is_marked_and_the_fleet_moves() -> None:
     decision = rollout(good(), record(NEW), checks=(check(ok=True, finished_at=NOW - 1),))
-    assert (decision.phase, decision.target) == (Phase.APPLYING, NEW)
+    assert (decision.phase, decision.target) == (RolloutPhase.APPLYING, NEW)
     assert decision.mark == RevisionMark(hash=NEW, state=CANDIDATE, since=NOW, checked=True)
     assert decision.delete_checks == (f"orders-check-{NEW}",)
 
@@ -81,12 +81,17 @@ def test_passed_check_is_marked_and_the_fleet_moves() -> None:
 def test_checked_revision_is_not_checked_again_after_a_restart() -> None:
     """Killed between the mark and the StatefulSet: the mark is enough to go on."""
     decision = rollout(good(), record(NEW, checked=True, since=NOW - 3))
-    assert (decision.phase, decision.target, decision.run_check, decision.mark) == (Phase.APPLYING, NEW, False, None)
+    assert (decision.phase, decision.target, decision.run_check, decision.mark) == (
+        RolloutPhase.APPLYING,
+        NEW,
+        False,
+        None,
+    )
 
 
 def test_refused_revision_leaves_the_old_fleet() -> None:
     decision = rollout(good(), record(NEW), checks=(failed_check(outside=False),))
-    assert (decision.phase, decision.target) == (Phase.REJECTED, OLD)
+    assert (decision.phase, decision.target) == (RolloutPhase.REJECTED, OLD)
     assert decision.cause == Problem("HandlerImportFailed", "why")
     assert decision.mark == RevisionMark(
         hash=NEW, state=REJECTED, since=NOW - 5, reason="HandlerImportFailed", message="why"
@@ -97,7 +102,7 @@ def test_refusal_is_noted_only_once() -> None:
     """The failed pod stays for its log; looking at it again writes nothing."""
     noted = record(NEW, state=REJECTED, since=NOW - 5, reason="HandlerImportFailed", message="why")
     decision = rollout(good(), noted, checks=(failed_check(outside=False),))
-    assert (decision.phase, decision.target, decision.mark) == (Phase.REJECTED, OLD, None)
+    assert (decision.phase, decision.target, decision.mark) == (RolloutPhase.REJECTED, OLD, None)
     assert (decision.delete_checks, decision.run_check, decision.delete_pods, decision.prune) == ((), False, (), ())
     assert decision.requeue_after == CHECK_RETRY_INSIDE_S - 5
 
@@ -105,7 +110,7 @@ def test_refusal_is_noted_only_once() -> None:
 @pytest.mark.parametrize(("outside", "pause"), [(True, CHECK_RETRY_OUTSIDE_S), (False, CHECK_RETRY_INSIDE_S)])
 def test_failed_check_is_repeated_after_its_pause(outside: bool, pause: float) -> None:
     """First the old pod goes, then a new one is made; meanwhile the last answer stands."""
-    state, phase = (CANDIDATE, Phase.CHECK_FAILED) if outside else (REJECTED, Phase.REJECTED)
+    state, phase = (CANDIDATE, RolloutPhase.CHECK_FAILED) if outside else (REJECTED, RolloutPhase.REJECTED)
     ended = NOW - pause
     noted = record(NEW, state=state, since=ended, reason="R", message="why")
     old_check = failed_check(outside=outside, finished_at=ended)
@@ -128,7 +133,7 @@ def test_removed_check_pod_does_not_shorten_the_pause() -> None:
 def test_check_that_passes_at_last_clears_the_refusal() -> None:
     noted = record(NEW, state=REJECTED, since=NOW - 700, reason="HandlerImportFailed", message="why")
     decision = rollout(good(), noted, checks=(check(ok=True, finished_at=NOW - 1),))
-    assert (decision.phase, decision.target) == (Phase.APPLYING, NEW)
+    assert (decision.phase, decision.target) == (RolloutPhase.APPLYING, NEW)
     assert decision.mark == RevisionMark(hash=NEW, state=CANDIDATE, since=NOW, checked=True)
 
 
@@ -142,7 +147,7 @@ def test_check_that_cannot_start_tells_why() -> None:
 def test_fleet_is_good_once_all_pods_are_new_and_available() -> None:
     checked = record(NEW, checked=True)
     decision = rollout(good(), checked, fleet=ready_fleet(revision=NEW))
-    assert decision.phase is Phase.SETTLED
+    assert decision.phase is RolloutPhase.SETTLED
     assert decision.mark == RevisionMark(hash=NEW, state=GOOD, since=NOW, checked=True)
 
 
@@ -152,7 +157,7 @@ def test_revision_is_the_last_good_one_though_another_was_marked_by_a_clock_that
     assert first.mark is not None
     assert first.mark.since == NOW + 301
     second = rollout(ahead, good(NEW, since=first.mark.since), fleet=fleet)
-    assert (second.phase, second.mark) == (Phase.SETTLED, None)
+    assert (second.phase, second.mark) == (RolloutPhase.SETTLED, None)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +173,7 @@ def test_revision_is_the_last_good_one_though_another_was_marked_by_a_clock_that
 def test_fleet_is_not_good_too_early(why: str, change: Mapping[str, Any]) -> None:
     fleet = replace(ready_fleet(revision=NEW), **change)
     decision = rollout(good(), record(NEW, checked=True), fleet=fleet)
-    assert (decision.phase, decision.mark) == (Phase.WAITING, None), why
+    assert (decision.phase, decision.mark) == (RolloutPhase.WAITING, None), why
 
 
 def late_pod(age: float = PROGRESS_DEADLINE_S, revision: str = NEW) -> PodFacts:
@@ -191,7 +196,7 @@ def rolling(**changes: Any) -> RolloutDecision:
 
 def test_last_good_revision_returns_when_the_first_updated_pod_is_late() -> None:
     decision = rolling()
-    assert (decision.phase, decision.target) == (Phase.REJECTED, OLD)
+    assert (decision.phase, decision.target) == (RolloutPhase.REJECTED, OLD)
     assert decision.mark is not None
     assert (decision.mark.state, decision.mark.reason) == (REJECTED, "ProgressDeadlineExceeded")
     assert "orders-1" in decision.mark.message
@@ -210,7 +215,7 @@ def test_pods_of_the_refused_revision_go_after_the_statefulset_was_turned_back()
 def test_revision_refused_for_its_deadline_is_not_tried_again() -> None:
     refused = record(NEW, state=REJECTED, since=NOW - 90_000, reason="ProgressDeadlineExceeded", checked=True)
     decision = rollout(good(), refused)
-    assert (decision.phase, decision.target, decision.run_check) == (Phase.REJECTED, OLD, False)
+    assert (decision.phase, decision.target, decision.run_check) == (RolloutPhase.REJECTED, OLD, False)
 
 
 @pytest.mark.parametrize(
@@ -226,13 +231,13 @@ def test_revision_refused_for_its_deadline_is_not_tried_again() -> None:
 )
 def test_late_pod_is_forgiven(why: str, change: Mapping[str, Any]) -> None:
     decision = rolling(**change)
-    assert (decision.phase, decision.target, decision.mark) == (Phase.WAITING, NEW, None), why
+    assert (decision.phase, decision.target, decision.mark) == (RolloutPhase.WAITING, NEW, None), why
 
 
 def test_without_a_good_revision_there_is_nothing_to_go_back_to() -> None:
     fleet = replace(ready_fleet(revision=NEW, ready=0))
     decision = rollout(record(NEW, checked=True), fleet=fleet, pods=(late_pod(),))
-    assert (decision.phase, decision.target, decision.mark) == (Phase.WAITING, NEW, None)
+    assert (decision.phase, decision.target, decision.mark) == (RolloutPhase.WAITING, NEW, None)
     assert decision.cause is not None
     assert decision.cause.reason == "ProgressDeadlineExceeded"
 
@@ -240,36 +245,41 @@ def test_without_a_good_revision_there_is_nothing_to_go_back_to() -> None:
 def test_settled_fleet_is_never_turned_back() -> None:
     """A pod that cannot start on a broken node proves nothing against a revision that has worked."""
     decision = rollout(good(), good(NEW, NOW - 60), fleet=ready_fleet(revision=NEW, ready=1), pods=(late_pod(9999),))
-    assert (decision.phase, decision.target, decision.mark) == (Phase.SETTLED, NEW, None)
+    assert (decision.phase, decision.target, decision.mark) == (RolloutPhase.SETTLED, NEW, None)
 
 
 def test_going_back_by_hand_needs_no_check_and_is_confirmed_again() -> None:
     """From B back to A, which was good: A is applied at once, and counts as newest only when it has worked again."""
     older, newer = good(NEW, NOW - 9000), good(OLD, NOW - 60)
     decision = rollout(older, newer)
-    assert (decision.phase, decision.target, decision.run_check) == (Phase.APPLYING, NEW, False)
+    assert (decision.phase, decision.target, decision.run_check) == (RolloutPhase.APPLYING, NEW, False)
     decision = rollout(older, newer, fleet=ready_fleet(revision=NEW))
     assert decision.mark == RevisionMark(hash=NEW, state=GOOD, since=NOW, checked=True)
     failing = replace(ready_fleet(revision=NEW, ready=1), updated_replicas=1)
     decision = rollout(older, newer, fleet=failing, pods=(late_pod(),))
-    assert (decision.phase, decision.target) == (Phase.REJECTED, OLD)
+    assert (decision.phase, decision.target) == (RolloutPhase.REJECTED, OLD)
 
 
 def test_more_replicas_need_no_check() -> None:
     decision = rollout(good(NEW), wanted_replicas=5, fleet=ready_fleet(revision=NEW))
-    assert (decision.phase, decision.target, decision.run_check, decision.mark) == (Phase.SETTLED, NEW, False, None)
+    assert (decision.phase, decision.target, decision.run_check, decision.mark) == (
+        RolloutPhase.SETTLED,
+        NEW,
+        False,
+        None,
+    )
 
 
 def test_suspended_fleet_keeps_its_revision_and_checks_nothing() -> None:
     decision = rollout(good(), wanted_replicas=0)
-    assert (decision.phase, decision.target, decision.run_check) == (Phase.HELD, OLD, False)
+    assert (decision.phase, decision.target, decision.run_check) == (RolloutPhase.HELD, OLD, False)
     assert rollout(wanted_replicas=0, fleet=None).target is None
 
 
 def test_blocked_group_keeps_its_fleet_and_says_why() -> None:
     blocked = Problem("ClusterNotFound", "create it")
     decision = rollout(good(), wanted=None, blocked=blocked)
-    assert (decision.phase, decision.target, decision.cause) == (Phase.HELD, OLD, blocked)
+    assert (decision.phase, decision.target, decision.cause) == (RolloutPhase.HELD, OLD, blocked)
     assert rollout(wanted=None, blocked=blocked, fleet=None).target is None
 
 
@@ -278,7 +288,7 @@ def test_second_revision_replaces_a_first_one_that_never_worked() -> None:
     decision = rollout(stuck, record(NEW), checks=(check(),), fleet=ready_fleet(revision=OLD, ready=0))
     assert decision.target == OLD
     decision = rollout(stuck, record(NEW, checked=True), fleet=ready_fleet(revision=OLD, ready=0))
-    assert (decision.phase, decision.target) == (Phase.APPLYING, NEW)
+    assert (decision.phase, decision.target) == (RolloutPhase.APPLYING, NEW)
 
 
 def test_only_needed_revisions_are_kept() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from fleet_operator.planning.rollout import Phase
+from fleet_operator.planning.rollout import RolloutPhase
 from tests.unit.planning.rollout_world import Kind, World
 
 OLD, NEW = "a" * 10, "b" * 10
@@ -36,7 +36,7 @@ def running_world(kind: Kind, replicas: int) -> World:
     """Revision OLD works and is good; then NEW is wanted."""
     world = World(kinds={OLD: Kind.WORKS, NEW: kind}, wanted=OLD, replicas=replicas)
     settle(world)
-    assert world.visit().phase is Phase.SETTLED
+    assert world.visit().phase is RolloutPhase.SETTLED
     world.wanted = NEW
     return world
 

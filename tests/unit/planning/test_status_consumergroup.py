@@ -20,7 +20,7 @@ from fleet_operator.planning.observation import (
     WorkerObservation,
 )
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.rollout import Phase, PodFacts, RolloutDecision
+from fleet_operator.planning.rollout import PodFacts, RolloutDecision, RolloutPhase
 from fleet_operator.planning.status_consumergroup import invalid_spec_status, project_consumergroup_status
 from fleet_operator.planning.status_facts import ConsumerGroupFacts
 from tests.unit.planning.builders import (
@@ -59,11 +59,11 @@ def message(status: Status, kind: str) -> str:
 
 def brand_new(**changes: Any) -> ConsumerGroupFacts:
     """The first visit: nothing is known, nothing runs, the check is being started."""
-    checking = RolloutDecision(phase=Phase.CHECKING, target=None, run_check=True)
+    checking = RolloutDecision(phase=RolloutPhase.CHECKING, target=None, run_check=True)
     return facts(**({"observation": None, "rollout": checking, "fleet": None, "pods": ()} | changes))
 
 
-def cause(phase: Phase, reason: str, *, target: str | None = None) -> RolloutDecision:
+def cause(phase: RolloutPhase, reason: str, *, target: str | None = None) -> RolloutDecision:
     return RolloutDecision(phase=phase, target=target, cause=Problem(reason, "what to do"))
 
 
@@ -212,16 +212,20 @@ def test_partition_without_an_answer_leaves_the_last_known_lag() -> None:
 @pytest.mark.parametrize(
     ("why", "changes", "reason"),
     [
-        ("no KafkaCluster", {"cluster": None, "rollout": cause(Phase.HELD, "ClusterNotFound")}, "ClusterNotFound"),
-        ("group id taken", {"rollout": cause(Phase.HELD, "GroupIdTaken")}, "GroupIdTaken"),
-        ("no handler source", {"rollout": cause(Phase.HELD, "HandlerSourceNotFound")}, "HandlerSourceNotFound"),
+        (
+            "no KafkaCluster",
+            {"cluster": None, "rollout": cause(RolloutPhase.HELD, "ClusterNotFound")},
+            "ClusterNotFound",
+        ),
+        ("group id taken", {"rollout": cause(RolloutPhase.HELD, "GroupIdTaken")}, "GroupIdTaken"),
+        ("no handler source", {"rollout": cause(RolloutPhase.HELD, "HandlerSourceNotFound")}, "HandlerSourceNotFound"),
         ("quota", {"refusal": Problem("RefusedByApiServer", "quota")}, "RefusedByApiServer"),
         ("broker away", {"observation": unreachable()}, "BrokerUnreachable"),
         ("wrong password", {"observation": unreachable("AuthenticationFailed")}, "AuthenticationFailed"),
         ("no Secret", {"observation": unreachable("SecretNotFound")}, "SecretNotFound"),
         ("no topic", {"observation": observation(topics={"orders": MISSING} | FAILED_TOPIC)}, "TopicNotFound"),
-        ("bad handler", {"rollout": cause(Phase.REJECTED, "HandlerImportFailed")}, "HandlerImportFailed"),
-        ("check meets no topic", {"rollout": cause(Phase.CHECK_FAILED, "TopicNotFound")}, "TopicNotFound"),
+        ("bad handler", {"rollout": cause(RolloutPhase.REJECTED, "HandlerImportFailed")}, "HandlerImportFailed"),
+        ("check meets no topic", {"rollout": cause(RolloutPhase.CHECK_FAILED, "TopicNotFound")}, "TopicNotFound"),
         (
             "no image",
             {"pods": (PodFacts(name="orders-0", revision="a", ordinal=0, unready_since=1.0, reason="ErrImagePull"),)},
@@ -243,19 +247,21 @@ def test_root_cause_is_told_when_the_fleet_does_not_work(why: str, changes: dict
 
 def test_spec_problems_come_before_what_follows_from_them() -> None:
     """Without a KafkaCluster the check cannot run and the topics are unknown: only the first can be mended."""
-    given = brand_new(cluster=None, rollout=cause(Phase.HELD, "ClusterNotFound"), observation=unreachable())
+    given = brand_new(cluster=None, rollout=cause(RolloutPhase.HELD, "ClusterNotFound"), observation=unreachable())
     assert condition(project(given), "Ready") == ("False", "ClusterNotFound")
 
 
 def test_unreachable_cluster_comes_before_what_the_check_says_about_it() -> None:
-    given = brand_new(observation=unreachable(), rollout=cause(Phase.CHECK_FAILED, "TopicNotFound"))
+    given = brand_new(observation=unreachable(), rollout=cause(RolloutPhase.CHECK_FAILED, "TopicNotFound"))
     assert condition(project(given), "Ready") == ("False", "BrokerUnreachable")
 
 
 def test_refused_revision_behind_a_working_fleet() -> None:
     """The old fleet works on, so Ready stays; Degraded carries the check's own message."""
     refused = RolloutDecision(
-        phase=Phase.REJECTED, target="aaaaaaaaaa", cause=Problem("HandlerImportFailed", "no module named 'shopp'")
+        phase=RolloutPhase.REJECTED,
+        target="aaaaaaaaaa",
+        cause=Problem("HandlerImportFailed", "no module named 'shopp'"),
     )
     status = project(facts(rollout=refused))
     assert condition(status, "Ready") == ("True", "FleetReady")
@@ -265,7 +271,7 @@ def test_refused_revision_behind_a_working_fleet() -> None:
 
 
 def test_revision_that_waits_for_the_outside_behind_a_working_fleet() -> None:
-    held = RolloutDecision(phase=Phase.CHECK_FAILED, target="aaaaaaaaaa", cause=Problem("TopicNotFound", "m"))
+    held = RolloutDecision(phase=RolloutPhase.CHECK_FAILED, target="aaaaaaaaaa", cause=Problem("TopicNotFound", "m"))
     status = project(facts(rollout=held))
     assert condition(status, "Degraded") == ("True", "RevisionHeld")
     assert condition(status, "Ready") == ("True", "FleetReady")
@@ -443,7 +449,7 @@ def test_texts_of_others_never_make_a_status_that_the_api_server_refuses() -> No
         given = facts(
             observation=observation(group, brokers=(BrokerInfo(1, long, 9092),)),
             workers=workers,
-            rollout=cause(Phase.CHECK_FAILED, reason),
+            rollout=cause(RolloutPhase.CHECK_FAILED, reason),
         )
         first = project(given, project(facts()))
         status = project(replace(given, observation=observation(replace(group, state="Empty", members=()))), first)

@@ -9,7 +9,7 @@ import pytest
 
 from fleet_operator.planning.observation import StuckPartition, WorkerObservation
 from fleet_operator.planning.pod_end import ContainerEnd, RecordInHand
-from fleet_operator.planning.rollout import Phase, PodFacts
+from fleet_operator.planning.rollout import PodFacts, RolloutPhase
 from fleet_operator.planning.status_problems import needs_watching
 from tests.unit.planning.builders import NOW, facts, observation, observed_group, pods, ready_fleet, unreachable
 from tests.unit.planning.test_status_consumergroup import cause, condition, message, project
@@ -79,7 +79,7 @@ def test_group_whose_workers_do_not_answer_any_more_is_not_said_to_move() -> Non
 
 
 def test_dying_pod_is_the_cause_of_a_revision_that_does_not_become_ready() -> None:
-    late = cause(Phase.WAITING, "ProgressDeadlineExceeded", target="aaaaaaaaaa")
+    late = cause(RolloutPhase.WAITING, "ProgressDeadlineExceeded", target="aaaaaaaaaa")
     status = project(facts(rollout=late, fleet=ready_fleet(ready=1), pods=dying()))
     assert condition(status, "Ready") == ("False", "WorkersFailing")
     assert condition(status, "Degraded") == ("True", "WorkersFailing")

@@ -48,7 +48,7 @@ class Place:
         store = SimpleNamespace(
             cache=lambda kind: self._caches[kind], get=lambda kind, key: self._caches[kind].get(*key)
         )
-        self.context = cast("Context", SimpleNamespace(store=store, observatory=self))
+        self.context = cast("Context", SimpleNamespace(store=store, observers=self))
 
     def latest(self, cluster: tuple[str, str]) -> ClusterObservation | None:
         found = self._seen.get(cluster[0])

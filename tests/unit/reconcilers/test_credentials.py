@@ -12,7 +12,7 @@ from fleet_consumer.net import OAuthSettings
 from fleet_operator.api.v1alpha1 import KafkaCluster
 from fleet_operator.clients.kinds import SECRET
 from fleet_operator.clients.kube import KubeForbiddenError
-from fleet_operator.observe.settings import ObserverSettings
+from fleet_operator.observe.interests import ObserverSettings
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
 from fleet_operator.reconcilers.kafkacluster import MENDED_BY_SECRETS
 from tests.unit.runtime.memory_kube import MemoryKube
@@ -100,7 +100,7 @@ async def test_client_credentials_are_read_for_oauthbearer(tmp_path: Path) -> No
 
 
 async def test_renewed_secrets_make_settings_that_need_a_new_observer() -> None:
-    """Certificates and credentials alike: the observatory replaces an observer whose settings differ."""
+    """Certificates and credentials alike: the observers replaces an observer whose settings differ."""
     of = cluster(tls={"caSecretRef": {"name": "login"}, "clientCertSecretRef": {"name": "login"}}, sasl=OAUTH)
     data = {"clientId": "fleet", "clientSecret": PASSWORD, "ca.crt": "CA", "tls.crt": "CERT", "tls.key": "KEY"}
     before = await read(secret(data), of=of)

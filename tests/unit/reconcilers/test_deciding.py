@@ -36,7 +36,7 @@ def gathered(**changes: Any) -> Gathered:
         workers=(),
         checks=(),
         config_maps=(),
-        accounts=(),
+        worker_reports=(),
         retry=plan_intent(GROUP, OLD, None),
     )
     return replace(found, **changes)
@@ -59,7 +59,7 @@ def running(name: str, **spec: Any) -> JsonObject:
 
 
 @pytest.mark.parametrize(
-    ("accounts", "known"),
+    ("worker_reports", "known"),
     [
         ((), None),
         ((WorkerObservation(pod="orders-0"),), None),
@@ -69,12 +69,12 @@ def running(name: str, **spec: Any) -> JsonObject:
     ],
 )
 def test_breaker_is_closed_only_when_every_worker_that_has_one_says_so(
-    accounts: tuple[WorkerObservation, ...], known: bool | None
+    worker_reports: tuple[WorkerObservation, ...], known: bool | None
 ) -> None:
     found = gathered(
         workers=(running("orders-0", **WITH_RETRIES), running("orders-of-before")),
         retry_workers=(running("orders-retry-0"),),
-        accounts=accounts,
+        worker_reports=worker_reports,
     )
     assert breaker_open(found) is known
 

@@ -23,7 +23,7 @@ from fleet_operator.clients.kinds import (
     Kind,
 )
 from fleet_operator.clients.kube import KubeClient, KubeConflictError
-from fleet_operator.observe.observatory import Observatory
+from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import ClusterObservation, TopicObservation
 from fleet_operator.planning.redrive_readings import Position
 from fleet_operator.reconcilers.context import Context
@@ -31,12 +31,12 @@ from fleet_operator.reconcilers.redrive import RedriveReconciler
 from fleet_operator.reconcilers.redrive_watch import RedriveWatch
 from fleet_operator.reconcilers.routing import INDEXES, Queues
 from fleet_operator.runtime.cache import Key
+from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
-from fleet_operator.runtime.workers import Result
 from tests.unit.planning import builders
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
@@ -77,7 +77,7 @@ class Mortal:
 
 
 class Sight:
-    """An observatory without Kafka: what is seen, and what the runs have committed, as the test says."""
+    """An observers without Kafka: what is seen, and what the runs have committed, as the test says."""
 
     def __init__(self) -> None:
         self.seen: ClusterObservation | None = builders.observation(topics=TOPICS)
@@ -129,7 +129,7 @@ class World:
         """Another operator process."""
         self.client = Mortal(self.kube, fatal, moment)
         kube = cast("KubeClient", self.client)
-        metrics, observatory = Metrics(), cast("Observatory", self.sight)
+        metrics, observers = Metrics(), cast("ObserverPool", self.sight)
         self.store = Store(kube, self.clock, INDEXES)
         context = Context(
             settings=Settings(),
@@ -138,12 +138,12 @@ class World:
             statuses=StatusWriter(self.store, self.clock, metrics, writes_per_second=100.0),
             events=EventRecorder(kube, self.clock, metrics, instance="test"),
             metrics=metrics,
-            observatory=observatory,
+            observers=observers,
             workers=cast("Any", SimpleNamespace()),
             queues=cast("Queues", SimpleNamespace()),
         )
         self.again: list[Key] = []
-        self.watch = RedriveWatch(self.clock, observatory, self.again.append)
+        self.watch = RedriveWatch(self.clock, observers, self.again.append)
         self.reconciler = RedriveReconciler(context, self.watch)
         return self.client
 

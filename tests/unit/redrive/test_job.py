@@ -17,7 +17,7 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.redrive.config import parse_config
 from fleet_consumer.redrive.job import STALL_S, Run, Stopped
-from fleet_consumer.redrive.progress import Progress, parse_metadata
+from fleet_consumer.redrive.progress import RedriveProgress, parse_metadata
 from tests.unit.redrive.documents import FAILED, REDRIVE, document, failed
 
 SOURCE = TopicPartition(FAILED, 0)
@@ -260,13 +260,13 @@ def test_a_refused_record_is_not_put_back_and_neither_are_its_copies() -> None:
 
 def test_a_start_goes_on_from_what_was_counted_when_the_log_began_elsewhere() -> None:
     brokers = Brokers([failed(n) for n in range(8)])
-    brokers.stored[SOURCE] = OffsetAndMetadata(5, -1, Progress(8, 5, 5, 0, start=0, put_back=5).metadata())
+    brokers.stored[SOURCE] = OffsetAndMetadata(5, -1, RedriveProgress(8, 5, 5, 0, start=0, put_back=5).metadata())
     assert redriven_to(brokers) == 8
 
 
 def test_what_was_counted_before_the_topic_lost_its_end_says_nothing() -> None:
     brokers = Brokers([failed(n) for n in range(3)])
-    brokers.stored[SOURCE] = OffsetAndMetadata(5, -1, Progress(8, 5, 5, 0, start=0, put_back=5).metadata())
+    brokers.stored[SOURCE] = OffsetAndMetadata(5, -1, RedriveProgress(8, 5, 5, 0, start=0, put_back=5).metadata())
     assert redriven_to(brokers) == 0
 
 

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_consumer.redrive.progress import Pace, Progress, parse_metadata
+from fleet_consumer.redrive.progress import RateLimit, RedriveProgress, parse_metadata
 
 COUNT = st.integers(0, 2**63 - 1)
 
 
 @given(COUNT, COUNT, COUNT, COUNT)
 def test_progress_survives_its_metadata(end: int, selected: int, moved: int, guarded: int) -> None:
-    progress = Progress(end, selected, moved, guarded)
+    progress = RedriveProgress(end, selected, moved, guarded)
     assert parse_metadata(progress.metadata()) == progress
     assert len(progress.metadata()) < 4096, "brokers refuse more"
 
@@ -45,7 +45,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 @given(st.integers(1, 1000), st.lists(st.tuples(st.integers(1, 500), st.floats(0, 3)), min_size=1, max_size=60))
 def test_pace_is_kept_whatever_the_batches_and_pauses(rate: int, batches: list[tuple[int, float]]) -> None:
     """Over any stretch no more goes than the rate and the last batch."""
-    pace, now, sent = Pace(rate), 1000.0, 0
+    pace, now, sent = RateLimit(rate), 1000.0, 0
     for count, pause in batches:
         wait = pace.wait_s(count, now)
         assert wait >= 0
@@ -56,4 +56,4 @@ def test_pace_is_kept_whatever_the_batches_and_pauses(rate: int, batches: list[t
 
 
 def test_without_a_rate_nothing_waits() -> None:
-    assert {Pace(None).wait_s(500, now) for now in (1.0, 1.0, 2.0)} == {0.0}
+    assert {RateLimit(None).wait_s(500, now) for now in (1.0, 1.0, 2.0)} == {0.0}

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_consumer.retry.headers import Origin, Story
-from fleet_consumer.retry.suppression import Identity, Window, identity
+from fleet_consumer.retry.suppression import RecordIdentity, Window, identity
 
 ORIGIN = Origin("flights", 3, 42, 1_357_034_400_000)
 
 
-def one(offset: int = 42, attempt: int = 1, redrives: int = 0, value: bytes | None = b"v") -> Identity:
+def one(offset: int = 42, attempt: int = 1, redrives: int = 0, value: bytes | None = b"v") -> RecordIdentity:
     return identity(Story(Origin("flights", 3, offset, 0), attempt, redrive_count=redrives), b"k", value)
 
 

@@ -22,14 +22,14 @@ from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.retry.policy import Policies
 from fleet_consumer.retry.reading import Reading
-from fleet_consumer.worker.breaker import BudgetBrake, FollowingBrake
+from fleet_consumer.worker.breaker import BudgetPacing, FollowingPacing
 from fleet_consumer.worker.breaker_mark import Breakers
 from fleet_consumer.worker.concurrent import Concurrency, ConcurrentLoop
-from fleet_consumer.worker.crew import Crew
+from fleet_consumer.worker.executor import Executor
 from fleet_consumer.worker.intake import Everything
-from fleet_consumer.worker.judge import Judge
 from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
 from fleet_consumer.worker.outbox import Outbox
+from fleet_consumer.worker.outcomes import Outcomes
 from fleet_consumer.worker.pauses import WRITES_HELD, Pauses
 from fleet_consumer.worker.readings import Readings
 from fleet_consumer.worker.retry_intake import RetryIntake
@@ -263,7 +263,7 @@ class Bench:
         *,
         per_poll: int = 500,
         outputs: Sequence[str] = ("out",),
-        crew: Crew | None = None,
+        executor: Executor | None = None,
         concurrency: Concurrency | None = None,
         policies: Callable[[], Policies | None] = lambda: None,
         retry_group: str | None = None,
@@ -278,29 +278,29 @@ class Bench:
         outbox = Outbox(self._make_producer)
         self.pauses = Pauses(self.consumer)
         self.breakers = Breakers()
-        self.brake: Any = BudgetBrake(policies, self.clock)
+        self.pacing: Any = BudgetPacing(policies, self.clock)
         self.intake: Any = Everything()
         if retry_group is not None:
-            self.brake = FollowingBrake(policies, lambda: self.breakers, lambda wanted: None, self.clock)
+            self.pacing = FollowingPacing(policies, lambda: self.breakers, lambda wanted: None, self.clock)
             self.intake = RetryIntake(
                 self.consumer, self.pauses, policies, group_id=retry_group, stats=self.stats, clock=self.clock
             )
         readings = Readings(self.consumer, self.clock, bounded=retry_group is not None)
-        self.judge = Judge(
+        self.outcomes = Outcomes(
             outbox=outbox,
             outputs=Outputs(outputs),
             failed_topic="_fleet.g.failed",
             group_id="g",
             policies=policies,
             retell=readings.telling(self.intake.retell),
-            brake=self.brake,
+            pacing=self.pacing,
             stats=self.stats,
             clock=self.clock,
             error_text=error_text,
         )
         self.writing = Writing(
             outbox=outbox,
-            judge=self.judge,
+            outcomes=self.outcomes,
             consumer=self.pauses.because(WRITES_HELD),
             stats=self.stats,
             clock=self.clock,
@@ -308,11 +308,11 @@ class Bench:
         parts: dict[str, Any] = {
             "consumer": cast(Consumer, self.consumer),
             "handle": self.intake.handling(handle, self.watch),
-            "judge": self.judge,
+            "outcomes": self.outcomes,
             "writing": self.writing,
             "intake": self.intake,
             "readings": readings,
-            "brake": self.brake,
+            "pacing": self.pacing,
             "pauses": self.pauses,
             "settings": LoopSettings(topics=("t",), commit_interval_s=5, drain_s=20),
             "stats": self.stats,
@@ -322,8 +322,8 @@ class Bench:
         }
         self.loop = (
             ConsumeLoop(**parts)
-            if crew is None or concurrency is None
-            else ConcurrentLoop(crew=crew, concurrency=concurrency, **parts)
+            if executor is None or concurrency is None
+            else ConcurrentLoop(executor=executor, concurrency=concurrency, **parts)
         )
         self.loop.start()
 

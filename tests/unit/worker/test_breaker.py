@@ -13,7 +13,7 @@ from fleet_consumer.worker.breaker_mark import read_mark
 from fleet_consumer.worker.concurrent import Concurrency
 from fleet_consumer.worker.pauses import BREAKER_OPEN
 from tests.unit.retry.policies import policies
-from tests.unit.worker.manual_crew import ManualCrew
+from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import P0, P1, Bench
 
 COUNT = 30
@@ -31,7 +31,7 @@ class Outage:
         self,
         found: Policies,
         *,
-        hands: int = 0,
+        calls: int = 0,
         batch: bool = False,
         key: Callable[[bytes], bytes | None] | None = None,
     ) -> None:
@@ -41,12 +41,12 @@ class Outage:
         self.on_call: Callable[[], object] = lambda: None
         self.found = found
         one: Callable[[Any], Any] = self.handle_all if batch else self.handle
-        self.crew = ManualCrew(one, hands, batch=batch) if hands else None
+        self.executor = ManualExecutor(one, calls, batch=batch) if calls else None
         self.bench = Bench(
             self.handle,
             {each: [b"%d" % n for n in range(COUNT)] for each in (P0, P1)},
-            crew=self.crew,
-            concurrency=Concurrency.of(batch=batch, size=hands, max_poll_records=20) if hands else None,
+            executor=self.executor,
+            concurrency=Concurrency.of(batch=batch, size=calls, max_poll_records=20) if calls else None,
             policies=lambda: self.found,
         )
         self.consumer = self.bench.consumer
@@ -67,28 +67,28 @@ class Outage:
     def turn(self, times: int = 1) -> None:
         for _ in range(times):
             self.bench.steps(1)
-            while self.crew is not None and self.crew.jobs:
-                self.crew.finish()
+            while self.executor is not None and self.executor.jobs:
+                self.executor.finish()
 
     def until(self, condition: Callable[[], bool]) -> None:
         for _ in range(500):
             if condition():
                 return
             self.turn()
-        raise AssertionError(f"not after 500 turns; state {self.bench.brake.picture}")
+        raise AssertionError(f"not after 500 turns; state {self.bench.pacing.snapshot}")
 
     @property
     def state(self) -> str:
-        picture = self.bench.brake.picture
-        return "none" if picture is None else str(picture.state)
+        snapshot = self.bench.pacing.snapshot
+        return "none" if snapshot is None else str(snapshot.state)
 
     def hops(self) -> int:
         return sum(topic.startswith("_fleet.") for topic, *_ in self.bench.producer.written)
 
 
-@pytest.mark.parametrize("hands", [0, 1, 4])
-def test_outage_uses_up_few_attempts_and_all_records_end_done(hands: int) -> None:
-    outage = Outage(budgeted(), hands=hands)
+@pytest.mark.parametrize("calls", [0, 1, 4])
+def test_outage_uses_up_few_attempts_and_all_records_end_done(calls: int) -> None:
+    outage = Outage(budgeted(), calls=calls)
     outage.until(lambda: outage.state == "Open")
     outage.turn(2)
     assert outage.hops() == 9, "the tenth failure opened the breaker, and stayed"
@@ -143,10 +143,10 @@ def test_mark_follows_a_clock_that_is_set_back() -> None:
     assert 0 < until_ms / 1000 - outage.bench.clock.wall() < 30
 
 
-@pytest.mark.parametrize("hands", [0, 1, 4])
-def test_record_that_can_never_succeed_keeps_no_breaker_open_after_the_outage(hands: int) -> None:
+@pytest.mark.parametrize("calls", [0, 1, 4])
+def test_record_that_can_never_succeed_keeps_no_breaker_open_after_the_outage(calls: int) -> None:
     """It is the one at which the worker stands, and so the first to be tried, whatever else would succeed by now."""
-    outage = Outage(budgeted(cooldownSeconds=1), hands=hands)
+    outage = Outage(budgeted(cooldownSeconds=1), calls=calls)
     outage.until(lambda: outage.state == "Open")
     outage.turn(2)
     outage.down, outage.poison = False, frozenset(outage.calls)
@@ -223,7 +223,7 @@ def test_budget_that_is_edited_away_ends_the_pause() -> None:
 
 
 def test_records_of_a_key_keep_their_order_through_an_outage() -> None:
-    outage = Outage(budgeted(minRecords=1), hands=4, key=lambda value: b"same")
+    outage = Outage(budgeted(minRecords=1), calls=4, key=lambda value: b"same")
     outage.until(lambda: outage.state == "Open")
     outage.turn(3)
     outage.down = False
@@ -237,26 +237,26 @@ def test_records_of_a_key_keep_their_order_through_an_outage() -> None:
 
 
 def test_failed_records_of_a_batch_are_tried_one_by_one() -> None:
-    outage = Outage(budgeted(minRecords=1), hands=2, batch=True)
+    outage = Outage(budgeted(minRecords=1), calls=2, batch=True)
     outage.until(lambda: outage.state == "Open")
     outage.turn(3)
     outage.down = False
     sizes: list[int] = []
     outage.bench.clock.now += 31
-    crew = outage.crew
-    assert crew is not None
+    executor = outage.executor
+    assert executor is not None
     for _ in range(200):
         outage.bench.steps(1)
-        while crew.jobs:
-            sizes.append(len(crew.jobs[0].records))
-            crew.finish()
+        while executor.jobs:
+            sizes.append(len(executor.jobs[0].records))
+            executor.finish()
     assert sizes[:3] == [1, 1, 1]
     outage.bench.loop.close(1)
     assert (outage.bench.stats.done, outage.consumer.offsets) == (2 * COUNT, {P0: COUNT, P1: COUNT})
 
 
 def test_parked_records_go_with_their_partition() -> None:
-    outage = Outage(budgeted(minRecords=1), hands=4)
+    outage = Outage(budgeted(minRecords=1), calls=4)
     outage.until(lambda: outage.state == "Open")
     outage.turn(3)
     before = outage.bench.clock.now
@@ -272,7 +272,7 @@ def test_parked_records_go_with_their_partition() -> None:
 
 
 def test_worker_that_is_asked_to_stop_does_not_wait_for_the_outage_to_end() -> None:
-    outage = Outage(budgeted(minRecords=1), hands=4)
+    outage = Outage(budgeted(minRecords=1), calls=4)
     outage.until(lambda: outage.state == "Open")
     before = outage.bench.clock.now
     outage.bench.loop.stop()

@@ -41,7 +41,7 @@ class Brokers:
 
 def test_watch_outlives_what_nobody_has_thought_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(breaker_watch, "NetworkClient", Brokers)
-    monkeypatch.setattr(breaker_watch, "TROUBLE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(breaker_watch, "ERROR_INTERVAL_S", 0.01)
     clock = SystemClock()
     watch = BreakerWatch(ConnectionSettings(bootstrap_servers=("127.0.0.1:9",), client_id="w"), "g", clock)
     watch.start()

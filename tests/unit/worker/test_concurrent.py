@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from fleet_consumer.group.errors import CommitFailed
 from fleet_consumer.record import Fatal, Produce, Record, RetryAfter, Skip
 from fleet_consumer.worker.concurrent import Concurrency
-from tests.unit.worker.manual_crew import ManualCrew
+from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import P0, P1, Bench
 
 
 class Shop:
-    """A concurrent loop over two partitions, with a crew that the test moves."""
+    """A concurrent loop over two partitions, with a executor that the test moves."""
 
     def __init__(
         self,
@@ -31,11 +31,11 @@ class Shop:
         batch: bool = False,
         max_poll_records: int = 500,
     ) -> None:
-        self.crew = ManualCrew(handle, size, batch=batch)
+        self.executor = ManualExecutor(handle, size, batch=batch)
         self.bench = Bench(
             handle,
             {P0: [b"%d" % n for n in range(count)], P1: [b"%d" % n for n in range(count)]},
-            crew=self.crew,
+            executor=self.executor,
             concurrency=Concurrency.of(batch=batch, size=size, max_poll_records=max_poll_records),
         )
         self.consumer = self.bench.consumer
@@ -43,8 +43,8 @@ class Shop:
         self.consumer.wakeup = lambda: None
 
     def finish_all(self) -> None:
-        while self.crew.jobs:
-            self.crew.finish()
+        while self.executor.jobs:
+            self.executor.finish()
             self.bench.steps(1)
 
     def commit(self) -> None:
@@ -60,7 +60,7 @@ def news(wait: Callable[[float], None]) -> SimpleNamespace:
 def test_as_many_records_are_out_as_there_are_hands() -> None:
     shop = Shop(4)
     shop.bench.steps(1)
-    assert shop.crew.offsets() == [[0], [1], [2]]
+    assert shop.executor.offsets() == [[0], [1], [2]]
     assert shop.bench.loop.in_flight == 8
 
 
@@ -68,10 +68,10 @@ def test_commit_stops_at_the_first_record_that_is_not_finished() -> None:
     shop = Shop(4, size=8)
     shop.bench.steps(1)
     for _ in range(3):
-        shop.crew.finish(1)  # 1, 2 and 3 of partition 0, while 0 is still in hand
+        shop.executor.finish(1)  # 1, 2 and 3 of partition 0, while 0 is still in hand
     shop.commit()
     assert shop.consumer.offsets == {P0: 0, P1: 0}
-    shop.crew.finish(0)
+    shop.executor.finish(0)
     shop.commit()
     assert shop.consumer.offsets[P0] == 4
 
@@ -92,10 +92,10 @@ def test_records_of_one_key_follow_each_other() -> None:
     shop = Shop(3, size=6)
     shop.consumer.key = lambda value: b"same"
     shop.bench.steps(1)
-    assert shop.crew.offsets() == [[0], [0]]
-    shop.crew.finish(0)
+    assert shop.executor.offsets() == [[0], [0]]
+    shop.executor.finish(0)
     shop.bench.steps(1)
-    assert shop.crew.offsets() == [[0], [1]]
+    assert shop.executor.offsets() == [[0], [1]]
 
 
 def test_each_kind_of_result_counts_once() -> None:
@@ -123,9 +123,9 @@ def test_result_of_a_lost_partition_moves_nothing() -> None:
     shop.bench.steps(1)
     shop.consumer.script.append(lambda: shop.consumer.assign(P0))
     shop.bench.steps(1)
-    assert shop.crew.offsets() == [[0], [1], [0], [1]]
-    shop.crew.finish(0)
-    shop.crew.finish(0)
+    assert shop.executor.offsets() == [[0], [1], [0], [1]]
+    shop.executor.finish(0)
+    shop.executor.finish(0)
     shop.bench.steps(1)
     assert shop.bench.stats.abandoned == 2
     assert shop.bench.topic("out") == []
@@ -139,12 +139,12 @@ def test_result_of_a_lost_partition_moves_nothing() -> None:
 def test_revoked_partition_gives_up_what_waits_and_commits_what_is_done() -> None:
     shop = Shop(10, size=2)
     shop.bench.steps(1)
-    shop.crew.finish(0)
+    shop.executor.finish(0)
     shop.bench.steps(1)  # 0 is done, 1 and 2 are in hand, the others wait
 
     def revoke() -> None:
-        while shop.crew.jobs:
-            shop.crew.finish()
+        while shop.executor.jobs:
+            shop.executor.finish()
         shop.consumer.revoke(P0)
 
     shop.consumer.script.append(revoke)
@@ -156,7 +156,7 @@ def test_revoked_partition_gives_up_what_waits_and_commits_what_is_done() -> Non
 def test_hung_record_does_not_hold_up_a_revocation_for_ever() -> None:
     shop = Shop(3, size=3)
     shop.bench.steps(1)
-    shop.crew.finish(0)
+    shop.executor.finish(0)
     clock = shop.bench.clock
     loop: Any = shop.bench.loop
 
@@ -175,17 +175,17 @@ def test_stop_lets_what_has_begun_come_to_its_end_and_begins_nothing_else() -> N
     shop = Shop(10, size=2)
     shop.bench.steps(1)
     shop.bench.loop.stop()
-    shop.consumer.script += [lambda: shop.crew.finish(0), lambda: shop.crew.finish(0)]
+    shop.consumer.script += [lambda: shop.executor.finish(0), lambda: shop.executor.finish(0)]
     shop.bench.loop.close(10)
     assert shop.consumer.closed
     assert shop.consumer.offsets == {P0: 2, P1: 0}
-    assert shop.crew.jobs == []
+    assert shop.executor.jobs == []
 
 
 def test_stop_waits_for_a_handler_no_longer_than_the_drain_time() -> None:
     shop = Shop(10, size=2)
     shop.bench.steps(1)
-    shop.crew.finish(1)
+    shop.executor.finish(1)
     before = shop.bench.clock.now
     shop.bench.loop.stop(3.0)
     shop.bench.loop._revoke_wait_s = 0.0
@@ -198,28 +198,28 @@ def test_nothing_begins_while_the_session_is_in_doubt() -> None:
     shop = Shop(4)
     shop.bench.steps(1)
     shop.consumer.session = False
-    while shop.crew.jobs:
-        shop.crew.finish()
+    while shop.executor.jobs:
+        shop.executor.finish()
     shop.bench.steps(3)
-    assert shop.crew.jobs == []
+    assert shop.executor.jobs == []
     shop.consumer.session = True
     shop.bench.steps(1)
-    assert len(shop.crew.jobs) == 3
+    assert len(shop.executor.jobs) == 3
 
 
 def test_one_slow_record_stops_its_partition_only_past_the_window_and_no_other() -> None:
     shop = Shop(100, size=2, max_poll_records=10)
     shop.bench.steps(1)
     for _ in range(300):
-        if len(shop.crew.jobs) > 1:
-            shop.crew.finish(1)  # never the first record of partition 0
+        if len(shop.executor.jobs) > 1:
+            shop.executor.finish(1)  # never the first record of partition 0
         shop.bench.steps(1)
-    assert shop.crew.offsets() == [[0]]
+    assert shop.executor.offsets() == [[0]]
     assert shop.bench.pauses.reasons == {P0: frozenset({"WindowFull"})}
     shop.commit()
     assert shop.consumer.offsets == {P0: 0, P1: 100}
     assert len(shop.bench.loop.progress.partitions[P0].unfinished) <= 20
-    shop.crew.finish(0)
+    shop.executor.finish(0)
     shop.bench.steps(2)
     shop.finish_all()
     shop.commit()
@@ -246,14 +246,14 @@ def test_partition_whose_output_is_not_taken_is_held_and_goes_on_later() -> None
 def test_batches_are_runs_of_one_partition_and_what_comes_meanwhile_goes_together() -> None:
     shop = Shop(4, batch=True, handle=lambda records: [Produce("out", each.value) for each in records])
     shop.bench.steps(1)
-    assert shop.crew.offsets() == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert shop.executor.offsets() == [[0, 1, 2, 3], [0, 1, 2, 3]]
     for _ in range(3):
         shop.consumer.logs[P0].append(b"more")
         shop.bench.steps(1)
-    assert shop.crew.offsets() == [[0, 1, 2, 3], [0, 1, 2, 3]]
-    shop.crew.finish(0)
+    assert shop.executor.offsets() == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    shop.executor.finish(0)
     shop.bench.steps(1)
-    assert shop.crew.offsets() == [[0, 1, 2, 3], [4, 5, 6]]
+    assert shop.executor.offsets() == [[0, 1, 2, 3], [4, 5, 6]]
     shop.finish_all()
     shop.commit()
     assert shop.consumer.offsets == {P0: 7, P1: 4}
@@ -295,8 +295,8 @@ def test_whatever_happens_nothing_is_lost_and_keys_stay_in_order(
 
     def meanwhile(seconds: float) -> None:
         """While a callback waits, handlers may come to their end."""
-        if shop.crew.jobs and chance.random() < 0.8:
-            shop.crew.finish(chance.randrange(len(shop.crew.jobs)))
+        if shop.executor.jobs and chance.random() < 0.8:
+            shop.executor.finish(chance.randrange(len(shop.executor.jobs)))
         else:
             shop.bench.clock.now += seconds
 
@@ -308,8 +308,8 @@ def test_whatever_happens_nothing_is_lost_and_keys_stay_in_order(
 
     for _ in range(chance.randint(5, 120)):
         dice = chance.random()
-        if dice < 0.6 and shop.crew.jobs:
-            shop.crew.finish(chance.randrange(len(shop.crew.jobs)))
+        if dice < 0.6 and shop.executor.jobs:
+            shop.executor.finish(chance.randrange(len(shop.executor.jobs)))
         elif dice < 0.7 and P0 in shop.consumer.assignment():
             going = chance.choice([shop.consumer.revoke, shop.consumer.lose])
             shop.consumer.script += [partial(going, P0), partial(back, P0)]
@@ -326,8 +326,8 @@ def test_whatever_happens_nothing_is_lost_and_keys_stay_in_order(
     for _ in range(1000):
         shop.bench.steps(1)
         shop.bench.clock.now += 1
-        if shop.crew.jobs:
-            shop.crew.finish(chance.randrange(len(shop.crew.jobs)))
+        if shop.executor.jobs:
+            shop.executor.finish(chance.randrange(len(shop.executor.jobs)))
     assert shop.consumer.offsets == {P0: count, P1: count}, f"seed {seed}"
     assert {(partition, offset) for partition, _, offset in handled} == {(p, o) for p in (0, 1) for o in range(count)}
     by_key: dict[tuple[int, int, int], list[int]] = {}

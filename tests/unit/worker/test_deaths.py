@@ -14,13 +14,13 @@ from fleet_consumer.worker.breaker_mark import read_mark
 from fleet_consumer.worker.caution import Caution, Note, read_note
 from fleet_consumer.worker.concurrent import Concurrency, ConcurrentLoop
 from tests.unit.retry.policies import policies
-from tests.unit.worker.manual_crew import ManualCrew
+from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import P0, P1, Bench, ScriptedConsumer
 
 FAILED = "_fleet.g.failed"
 LENGTHS = {P0: 60, P1: 40}
 RULE = {"when": {"exception": "Poison"}, "then": "Retry"}
-KINDS = ("alone", "crew", "batch")
+KINDS = ("alone", "executor", "batch")
 
 
 class Death(BaseException):
@@ -48,15 +48,17 @@ class Group:
         self._policies = found
         self._processes: Iterator[int] = itertools.count(1)
 
-    def begin(self, *owned: TopicPartition) -> tuple[Bench, ManualCrew | None]:
+    def begin(self, *owned: TopicPartition) -> tuple[Bench, ManualExecutor | None]:
         """A process that takes these partitions, by default all."""
-        crew, concurrency = None, None
+        executor, concurrency = None, None
         if self.kind != "alone":
             batch = self.kind == "batch"
-            crew = ManualCrew(self._handle_batch if batch else self._handle, 4, batch=batch)
+            executor = ManualExecutor(self._handle_batch if batch else self._handle, 4, batch=batch)
             concurrency = Concurrency.of(batch=batch, size=4, max_poll_records=20)
         logs = {each: values for each, values in self.logs.items() if each in owned or not owned}
-        bench = Bench(self._handle, logs, per_poll=20, crew=crew, concurrency=concurrency, policies=self._policies)
+        bench = Bench(
+            self._handle, logs, per_poll=20, executor=executor, concurrency=concurrency, policies=self._policies
+        )
         bench.consumer.key = lambda value: None
         bench.loop._notes._by = f"{next(self._processes):08x}"
         consumer: ScriptedConsumer = bench.consumer
@@ -70,15 +72,15 @@ class Group:
                 return False
 
             bench.loop._news.wait = wait  # type: ignore[assignment,method-assign]
-        raised = bench.judge.raised
+        raised = bench.outcomes.raised
 
         def dies(*arguments: Any) -> bool:
             if isinstance(arguments[2], Death):
                 raise arguments[2]
             return raised(*arguments)
 
-        bench.judge.raised = dies  # type: ignore[method-assign,assignment]
-        return bench, crew
+        bench.outcomes.raised = dies  # type: ignore[method-assign,assignment]
+        return bench, executor
 
     def _commit(self, offsets: Any, timeout_s: float) -> None:
         for each, offset in offsets.items():
@@ -94,28 +96,28 @@ class Group:
         for record in records:
             self._handle(record)
 
-    def live(self, bench: Bench, crew: ManualCrew | None, turns: int = 40) -> bool:
-        """Let a process work for some turns; whether it lives. A crew's other hands come to their end first."""
+    def live(self, bench: Bench, executor: ManualExecutor | None, turns: int = 40) -> bool:
+        """Let a process work for some turns; whether it lives. A executor's other hands come to their end first."""
         for _ in range(turns):
             try:
                 bench.steps(1)
             except Death:
                 self.deaths += 1
                 return False
-            while crew is not None and crew.jobs:
-                deadly = [any(self.kills(record) for record in job.records) for job in crew.jobs]
+            while executor is not None and executor.jobs:
+                deadly = [any(self.kills(record) for record in job.records) for job in executor.jobs]
                 if all(deadly):
                     self.deaths += 1
                     return False
-                crew.finish(deadly.index(False))
+                executor.finish(deadly.index(False))
         return True
 
     def live_on(self, processes: int = 12) -> None:
         """One process after the other, until one of them has handled everything and is ended in order."""
         for _ in range(processes):
-            bench, crew = self.begin()
+            bench, executor = self.begin()
             for _ in range(40):
-                if not self.live(bench, crew, 10):
+                if not self.live(bench, executor, 10):
                     break
                 if self.offsets == {each: len(values) for each, values in self.logs.items()}:
                     bench.loop.close(1)
@@ -161,8 +163,8 @@ def test_process_that_is_killed_again_and_again_with_records_that_are_well_fails
     """Each time after a few turns, wherever it is then: between records, with some in hand, before its first commit."""
     group = Group(kind, lambda record: False)
     for turns in [0, 2, 1, 3, 0, 2, 1, 5, 3, 1, 4, 2]:
-        bench, crew = group.begin()
-        group.live(bench, crew, turns)
+        bench, executor = group.begin()
+        group.live(bench, executor, turns)
         bench.steps(1)
     group.live_on()
     assert set(group.handled) == group.all_but()
@@ -174,7 +176,7 @@ def test_process_that_is_killed_again_and_again_with_records_that_are_well_fails
 def test_partition_that_is_given_back_in_order_again_and_again_is_under_no_suspicion(kind: str) -> None:
     group = Group(kind, lambda record: False)
     for _ in range(5):
-        bench, _crew = group.begin()
+        bench, _executor = group.begin()
         bench.steps(2)
         bench.loop.stop()
         bench.clock.now += 60
@@ -246,15 +248,15 @@ def test_normal_flow_commits_as_often_as_ever() -> None:
 
 
 def test_handler_that_hangs_in_a_crew_counts_as_a_death_when_its_process_ends_for_it() -> None:
-    group = Group("crew", lambda record: False, {P0: 8})
+    group = Group("executor", lambda record: False, {P0: 8})
     for _ in range(3):
-        bench, crew = group.begin()
-        assert crew is not None
+        bench, executor = group.begin()
+        assert executor is not None
         for _ in range(6):
             bench.steps(1)
-            while any(job.records[0].offset != 5 for job in crew.jobs):
-                crew.finish(next(n for n, job in enumerate(crew.jobs) if job.records[0].offset != 5))
-        assert [job.records[0].offset for job in crew.jobs] in ([5], [])
+            while any(job.records[0].offset != 5 for job in executor.jobs):
+                executor.finish(next(n for n, job in enumerate(executor.jobs) if job.records[0].offset != 5))
+        assert [job.records[0].offset for job in executor.jobs] in ([5], [])
         bench.loop.stop(0.0, gives_up=True)
         bench.loop.close(1)
     group.kills = at(P0, 5)

@@ -8,7 +8,7 @@ from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.section import SettingsInvalid
 from fleet_consumer.worker.config import WorkerConfig, parse_config
 from fleet_consumer.worker.role import Role
-from fleet_consumer.worker.settings import Identity, consumer_settings, with_environment
+from fleet_consumer.worker.settings import PodIdentity, consumer_settings, with_environment
 from tests.unit.worker.documents import worker_document
 
 
@@ -24,4 +24,4 @@ def test_memory_of_waiting_partitions_is_bounded_by_an_environment_variable_of_t
 def bound_of(config: WorkerConfig) -> int:
     """The bound as a retry worker's consumer has it."""
     connection = ConnectionSettings(bootstrap_servers=("broker:9092",), client_id="orders-0")
-    return consumer_settings(config, connection, Identity("orders-0", None), Role.RETRY).paused_bytes_max
+    return consumer_settings(config, connection, PodIdentity("orders-0", None), Role.RETRY).paused_bytes_max

@@ -16,7 +16,7 @@ from fleet_consumer.worker.config import parse_config
 from fleet_consumer.worker.follower import Follower
 from fleet_consumer.worker.policy_file import PolicyFile, PolicyFileUnreadable
 from fleet_consumer.worker.role import RETRY_PREFETCH, Role
-from fleet_consumer.worker.settings import Identity, consumer_settings
+from fleet_consumer.worker.settings import PodIdentity, consumer_settings
 from tests.support.clock import StillClock
 from tests.unit.retry.policies import document
 from tests.unit.worker.documents import changed, worker_document
@@ -110,7 +110,7 @@ def test_retry_role_is_a_member_of_the_groups_own_retry_group_and_reads_little_a
     properties = {"queued.min.messages": "1", "check.crcs": "true"}
     config = parse_config(changed(settings_of_main, "consumer.properties", properties))
     connection = ConnectionSettings(bootstrap_servers=("b:1",), client_id="c")
-    identity = Identity("flights-0", "default.flights.0d9c2f3e-0")
+    identity = PodIdentity("flights-0", "default.flights.0d9c2f3e-0")
     settings = consumer_settings(config, connection, identity, Role.RETRY)
     assert (settings.group_id, settings.group_instance_id) == ("flights.retry", identity.instance_id)
     assert (settings.auto_offset_reset, settings.isolation_level) == ("earliest", "read_uncommitted")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fleet_consumer.record import Record
 from fleet_consumer.retry.budget import PROBES, PROBES_IN_VAIN
-from fleet_consumer.worker.brake import Course, Pace
-from fleet_consumer.worker.breaker import OWN_RECORDS_MAX, TRIAL_S, BudgetBrake, FollowingBrake
+from fleet_consumer.worker.breaker import OWN_RECORDS_MAX, TRIAL_S, BudgetPacing, FollowingPacing
 from fleet_consumer.worker.breaker_mark import Breakers, read_closed_mark, read_mark
+from fleet_consumer.worker.pacing import Course, Pace
 from tests.support.clock import StillClock
 from tests.unit.retry.policies import policies
 from tests.unit.worker.test_retry_intake import PAUSE, START_MS, Shop, hop
@@ -17,21 +17,21 @@ HOUR_S = 3600
 
 
 class Following:
-    """A retry worker's brake, the main workers' breakers as a test says, and a clock that only a test moves."""
+    """A retry worker's pacing, the main workers' breakers as a test says, and a clock that only a test moves."""
 
     def __init__(self) -> None:
         self.clock = StillClock()
         self.breakers = Breakers()
         self.succeeded = 0
         found = policies("5s", budget=PAUSE)
-        self.brake = FollowingBrake(lambda: found, lambda: self.breakers, lambda wanted: None, self.clock)
+        self.pacing = FollowingPacing(lambda: found, lambda: self.breakers, lambda wanted: None, self.clock)
 
     def pace(self, *, idle: bool = False, after: float = 0.0) -> Pace:
         self.clock.now += after
-        return self.brake.pace(self.succeeded, idle=idle)
+        return self.pacing.pace(self.succeeded, idle=idle)
 
     def fail(self, times: int = 1) -> list[Course]:
-        return [self.brake.failed(self.succeeded) for _ in range(times)]
+        return [self.pacing.failed(self.succeeded) for _ in range(times)]
 
     def say(self, *, opened: float = 0.0, closed: float = 0.0) -> None:
         """What the main workers' marks say, for so many seconds from now."""
@@ -40,8 +40,8 @@ class Following:
 
     @property
     def state(self) -> str:
-        assert self.brake.picture is not None
-        return self.brake.picture.state
+        assert self.pacing.snapshot is not None
+        return self.pacing.snapshot.state
 
 
 def test_beside_a_silent_source_the_own_breaker_opens_after_few_records() -> None:
@@ -125,18 +125,18 @@ def test_waiting_records_outlast_an_outage_beside_a_quiet_source() -> None:
 
 def test_main_worker_marks_its_breaker_closed_only_while_records_succeed() -> None:
     clock, found = StillClock(), policies("5s", budget=PAUSE)
-    brake = BudgetBrake(lambda: found, clock)
-    brake.pace(0, idle=True)
-    assert brake.mark == "", "silence says nothing"
-    brake.pace(1, idle=False)
-    until_ms = read_closed_mark(brake.mark)
+    pacing = BudgetPacing(lambda: found, clock)
+    pacing.pace(0, idle=True)
+    assert pacing.mark == "", "silence says nothing"
+    pacing.pace(1, idle=False)
+    until_ms = read_closed_mark(pacing.mark)
     assert until_ms is not None
     assert 0 < until_ms / 1000 - clock.wall() <= 15
     clock.now += 60
-    brake.pace(1, idle=True)
-    assert read_closed_mark(brake.mark) == until_ms, "it ends by itself"
+    pacing.pace(1, idle=True)
+    assert read_closed_mark(pacing.mark) == until_ms, "it ends by itself"
     for _ in range(3):
-        brake.failed(1)
-    brake.pace(2, idle=False)
-    assert read_closed_mark(brake.mark) == until_ms, "most records fail"
-    assert read_mark(brake.mark) is None
+        pacing.failed(1)
+    pacing.pace(2, idle=False)
+    assert read_closed_mark(pacing.mark) == until_ms, "most records fail"
+    assert read_mark(pacing.mark) is None

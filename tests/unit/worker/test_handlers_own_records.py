@@ -11,7 +11,7 @@ import pytest
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.worker.concurrent import Concurrency
 from tests.unit.retry.policies import policies
-from tests.unit.worker.manual_crew import ManualCrew
+from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import P0, Bench
 
 HOP = "_fleet.g.retry.5s"
@@ -30,23 +30,23 @@ def with_header(record: Record) -> Record:
     return record
 
 
-def loop(handle: Callable[[Any], Any], kind: str, **settings: Any) -> tuple[Bench, ManualCrew | None]:
+def loop(handle: Callable[[Any], Any], kind: str, **settings: Any) -> tuple[Bench, ManualExecutor | None]:
     if kind == "alone":
-        bench, crew = Bench(handle, {P0: [b"0", b"1", b"2"]}, **settings), None
+        bench, executor = Bench(handle, {P0: [b"0", b"1", b"2"]}, **settings), None
     else:
         batch = kind == "batch"
-        crew = ManualCrew(handle, 2, batch=batch)
+        executor = ManualExecutor(handle, 2, batch=batch)
         concurrency = Concurrency.of(batch=batch, size=2, max_poll_records=500)
-        bench = Bench(lambda r: None, {P0: [b"0", b"1", b"2"]}, crew=crew, concurrency=concurrency, **settings)
+        bench = Bench(lambda r: None, {P0: [b"0", b"1", b"2"]}, executor=executor, concurrency=concurrency, **settings)
     bench.consumer.record = with_header
-    return bench, crew
+    return bench, executor
 
 
-def run(bench: Bench, crew: ManualCrew | None) -> None:
+def run(bench: Bench, executor: ManualExecutor | None) -> None:
     for _ in range(12):
         bench.steps(1)
-        while crew is not None and crew.jobs:
-            crew.finish()
+        while executor is not None and executor.jobs:
+            executor.finish()
     bench.loop.close(1)
 
 
@@ -57,7 +57,7 @@ def as_read(written: list[tuple[str, Any, Any, list[tuple[str, bytes | None]]]])
     ]
 
 
-@pytest.mark.parametrize("kind", ["alone", "crew", "batch"])
+@pytest.mark.parametrize("kind", ["alone", "executor", "batch"])
 @pytest.mark.parametrize("filled", [False, True])
 def test_failed_record_goes_on_as_it_was_read(kind: str, filled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def handle(given: Any) -> None:
@@ -68,15 +68,15 @@ def test_failed_record_goes_on_as_it_was_read(kind: str, filled: bool, monkeypat
     from fleet_consumer.fetch.fetched import FetchedRecord
 
     monkeypatch.setattr(FetchedRecord.habits, "fill", filled)
-    bench, crew = loop(handle, kind, policies=lambda: policies("5s"))
-    run(bench, crew)
+    bench, executor = loop(handle, kind, policies=lambda: policies("5s"))
+    run(bench, executor)
     assert as_read(bench.producer.written) == [(HOP, b"k", value, [TRACE]) for value in (b"0", b"1", b"2")]
     assert bench.consumer.offsets == {P0: 3}
     origins = [dict(headers)["kr-origin-offset"] for _, _, _, headers in bench.producer.written]
     assert origins == [b"0", b"1", b"2"]
 
 
-@pytest.mark.parametrize("kind", ["alone", "crew", "batch"])
+@pytest.mark.parametrize("kind", ["alone", "executor", "batch"])
 def test_handler_may_assign_to_its_record_and_succeed(kind: str) -> None:
     def handle(given: Any) -> Any:
         if isinstance(given, list):
@@ -85,8 +85,8 @@ def test_handler_may_assign_to_its_record_and_succeed(kind: str) -> None:
         ruin(given)
         return Produce("out", value)
 
-    bench, crew = loop(handle, kind)
-    run(bench, crew)
+    bench, executor = loop(handle, kind)
+    run(bench, executor)
     assert bench.topic("out") == [b"0", b"1", b"2"]
     assert (bench.consumer.offsets, bench.stats.done) == ({P0: 3}, 3)
 
@@ -103,13 +103,13 @@ def test_batch_that_failed_is_handled_again_with_records_as_they_were_read() -> 
         if several:
             raise ConnectionError("down")
 
-    bench, crew = loop(handle_batch, "batch")
-    run(bench, crew)
+    bench, executor = loop(handle_batch, "batch")
+    run(bench, executor)
     assert seen == [b"0", b"1", b"2"] * 2
     assert (bench.stats.done, bench.stats.failed, bench.consumer.offsets) == (3, 0, {P0: 3})
 
 
-@pytest.mark.parametrize("kind", ["alone", "crew"])
+@pytest.mark.parametrize("kind", ["alone", "executor"])
 def test_record_that_a_breaker_kept_comes_again_as_it_was_read(kind: str) -> None:
     budget = {"maxFailurePercent": 1, "windowSeconds": 60, "minRecords": 1, "action": "Pause", "cooldownSeconds": 1}
     seen: list[Any] = []
@@ -120,12 +120,12 @@ def test_record_that_a_breaker_kept_comes_again_as_it_was_read(kind: str) -> Non
         if len(seen) < 4:
             raise ConnectionError("down")
 
-    bench, crew = loop(handle, kind, policies=lambda: policies("5s", budget=budget))
+    bench, executor = loop(handle, kind, policies=lambda: policies("5s", budget=budget))
     for _ in range(30):
         bench.steps(1)
         bench.clock.now += 1
-        while crew is not None and crew.jobs:
-            crew.finish()
+        while executor is not None and executor.jobs:
+            executor.finish()
     read = [(offset, str(offset).encode(), [TRACE]) for offset, _, _ in seen if isinstance(offset, int)]
     assert [(offset, value) for offset, value, _ in seen] == [(offset, value) for offset, value, _ in read]
     assert bench.consumer.offsets == {P0: 3}

@@ -14,7 +14,7 @@ from fleet_consumer.worker.cli import _parser, main
 from fleet_consumer.worker.config import WorkerConfig, parse_config
 from fleet_consumer.worker.local import retries as local_retries
 from fleet_consumer.worker.local.retries import Counts
-from fleet_consumer.worker.local.running import Progress, settings_of
+from fleet_consumer.worker.local.running import ProgressPrinter, settings_of
 from fleet_consumer.worker.member import WorkerState
 from fleet_consumer.worker.stats import Stats
 
@@ -96,7 +96,7 @@ def test_progress_is_written_over_itself_on_a_terminal_and_rarely_elsewhere() ->
     written: dict[bool, list[Any]] = {True: [], False: []}
     stats = Stats(done=3, failed=1)
     for terminal in (True, False):
-        progress = Progress(lambda: 0.0, written[terminal].append, terminal=terminal)
+        progress = ProgressPrinter(lambda: 0.0, written[terminal].append, terminal=terminal)
         progress.watch(stats, WorkerState("local", 300.0, None))
         for quarter in range(80):
             progress.look(quarter / 4)
@@ -120,7 +120,7 @@ class Retries:
 @pytest.mark.parametrize(("waiting", "told"), [(2, "waiting=2"), (None, "waiting=?")])
 def test_progress_with_retries_is_of_both_processes(waiting: int | None, told: str) -> None:
     retries = Retries(Counts(done=2, failed=1, dropped=1, retried=4), waiting)
-    progress = Progress(lambda: 0.0, print, terminal=False, retries=retries)
+    progress = ProgressPrinter(lambda: 0.0, print, terminal=False, retries=retries)
     progress.watch(Stats(done=3, retried=3), WorkerState("local", 300.0, None))
     assert progress.line() == f"done=5 failed=1 dropped=1 retried=7 {told}"
     progress.look(0.5)
@@ -154,7 +154,7 @@ def test_help_names_both_ways_to_retry(capsys: pytest.CaptureFixture[str]) -> No
     assert "--retry-policy fleet.yaml" in told
 
 
-def test_retry_role_is_not_for_a_laptop(capsys: pytest.CaptureFixture[str]) -> None:
+def test_retry_role_is_not_for_a_local_run(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["run", "--local", "handler.py", "--role", "retry"])
     assert "--local runs both roles by itself with --retry" in capsys.readouterr().err

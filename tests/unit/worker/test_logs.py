@@ -7,7 +7,7 @@ import logging
 import threading
 from typing import Any
 
-from fleet_consumer.handlers.hand import IN_HAND, Hand
+from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall
 from fleet_consumer.record import Record
 from fleet_consumer.worker.logs import JsonFormatter, LineBudget, PartsBudget, TextFormatter, fields
 
@@ -40,11 +40,11 @@ def test_line_of_another_thread_does_not() -> None:
 
 
 def test_handler_elsewhere_carries_its_record_with_it() -> None:
-    IN_HAND.set(Hand([RECORD, Record("flights", 3, 43, 0, None, None)], 1))
+    CURRENT_CALL.set(HandlerCall([RECORD, Record("flights", 3, 43, 0, None, None)], 1))
     try:
         assert line("half way", held=None, thread=None)["offset"] == 42
     finally:
-        IN_HAND.set(None)
+        CURRENT_CALL.set(None)
 
 
 def test_people_get_text() -> None:

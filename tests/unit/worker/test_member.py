@@ -14,12 +14,11 @@ from fleet_consumer.group.errors import DataPlaneFailed, FencedInstance, TopicMi
 from fleet_consumer.group.membership import Membership
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Produce, Record
-from fleet_consumer.worker.brake import BreakerPicture
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
 from fleet_consumer.worker.intake import WaitingHead
 from fleet_consumer.worker.member import (
     FAILED_KINDS_MAX,
-    RetryPicture,
+    RetrySnapshot,
     WorkerState,
     alive,
     member_document,
@@ -27,6 +26,7 @@ from fleet_consumer.worker.member import (
     ready,
 )
 from fleet_consumer.worker.metrics import metrics_page
+from fleet_consumer.worker.pacing import BreakerSnapshot
 from fleet_consumer.worker.session import Backoff, Session, SessionBackoff
 from fleet_consumer.worker.stats import ERROR_CLASSES_MAX, OTHER_CLASSES, RETRIED, Stats
 from fleet_consumer.worker.watchdog import Hang
@@ -57,7 +57,7 @@ class Lived:
             self.bench.loop,
             self.bench.pauses,
             ConnectionSettings(bootstrap_servers=("b:1",), client_id="c"),
-            self.bench.brake,
+            self.bench.pacing,
             self.bench.intake,
             None,
             None,
@@ -90,9 +90,9 @@ def test_member_tells_membership_and_offsets() -> None:
 
 def test_member_and_metrics_tell_of_retries() -> None:
     lived = Lived()
-    lived.state.breaker = lambda: BreakerPicture("HalfOpen", 1_700_000_000.0, 66.66)
+    lived.state.breaker = lambda: BreakerSnapshot("HalfOpen", 1_700_000_000.0, 66.66)
     head = WaitingHead("_fleet.g.retry.5s", 1, 42, 1_700_000_005.25)
-    lived.state.retry = lambda: RetryPicture("retry", "standard", "a1b2c3d4e5", (head,), suppressed=2, unknown=1)
+    lived.state.retry = lambda: RetrySnapshot("retry", "standard", "a1b2c3d4e5", (head,), suppressed=2, unknown=1)
     document = member_document(lived.state)
     assert document["breaker"] == {"state": "HalfOpen", "since": "2023-11-14T22:13:20.000Z", "failurePercent": 66.7}
     assert document["retry"] == {

@@ -121,18 +121,18 @@ def test_what_cannot_be_used_is_told_and_the_last_good_policies_go_on(
     mounted.path.unlink()
     mounted.path.write_bytes(content.encode("utf-8", "surrogateescape"))
     assert not mounted.look()
-    assert isinstance(mounted.file.trouble, kind)
-    assert mounted.file.trouble.reason == kind.__name__
+    assert isinstance(mounted.file.last_error, kind)
+    assert mounted.file.last_error.reason == kind.__name__
     assert mounted.current == OLD
     mounted.path.write_text(json.dumps(document(OLD)))
     assert not mounted.look()  # mended, and nothing new
-    assert mounted.file.trouble is None
+    assert mounted.file.last_error is None
 
 
 def test_a_file_that_is_not_there_yet_is_trouble_until_it_is(mounted: Mounted) -> None:
     assert not mounted.look()
-    assert isinstance(mounted.file.trouble, PolicyFileUnreadable)
-    assert str(mounted.path) in str(mounted.file.trouble)
+    assert isinstance(mounted.file.last_error, PolicyFileUnreadable)
+    assert str(mounted.path) in str(mounted.file.last_error)
     mounted.renew(json.dumps(document(OLD)))
     assert mounted.look()
-    assert mounted.file.trouble is None
+    assert mounted.file.last_error is None

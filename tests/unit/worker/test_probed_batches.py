@@ -7,7 +7,7 @@ from typing import Any
 from fleet_consumer.record import Record
 from fleet_consumer.worker.concurrent import Concurrency
 from tests.unit.retry.policies import policies
-from tests.unit.worker.manual_crew import ManualCrew
+from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import P0, Bench
 
 BUDGET = {"maxFailurePercent": 1, "windowSeconds": 60, "minRecords": 1, "action": "Pause", "cooldownSeconds": 1}
@@ -19,16 +19,16 @@ class Outage:
     def __init__(self) -> None:
         self.fails, self.seen = True, list[int]()
         self.policies = policies("5s", budget=BUDGET)
-        self.crew = ManualCrew(self._handle_batch, 2, batch=True)
+        self.executor = ManualExecutor(self._handle_batch, 2, batch=True)
         self.bench = Bench(
             lambda record: None,
             {P0: [b"%d" % n for n in range(4)]},
-            crew=self.crew,
+            executor=self.executor,
             concurrency=Concurrency.of(batch=True, size=2, max_poll_records=500),
             policies=lambda: self.policies,
         )
         self.bench.steps(3)
-        self.crew.finish()
+        self.executor.finish()
         self.bench.steps(2)
         self.bench.clock.now += 2
         self.bench.steps(4)
@@ -42,15 +42,15 @@ class Outage:
 
 def test_rest_of_a_probed_batch_waits_for_its_first_record_though_the_budget_is_gone() -> None:
     outage = Outage()
-    assert outage.crew.offsets() == [[0]]
+    assert outage.executor.offsets() == [[0]]
     outage.policies = policies("5s")
     outage.bench.steps(3)
-    assert outage.crew.offsets() == [[0]], "those behind it are handled after it"
+    assert outage.executor.offsets() == [[0]], "those behind it are handled after it"
     outage.fails = False
-    outage.crew.finish()
+    outage.executor.finish()
     outage.bench.steps(2)
-    assert outage.crew.offsets() == [[1, 2, 3]]
-    outage.crew.finish()
+    assert outage.executor.offsets() == [[1, 2, 3]]
+    outage.executor.finish()
     outage.bench.steps(12)
     assert outage.seen == [0, 1, 2, 3]
     assert outage.bench.consumer.offsets == {P0: 4}
@@ -58,16 +58,16 @@ def test_rest_of_a_probed_batch_waits_for_its_first_record_though_the_budget_is_
 
 def test_probed_record_that_fails_is_the_first_to_be_tried_again() -> None:
     outage = Outage()
-    outage.crew.finish()
+    outage.executor.finish()
     outage.bench.steps(2)
     outage.bench.clock.now += 2
     outage.bench.steps(4)
-    assert outage.crew.offsets() == [[0]]
+    assert outage.executor.offsets() == [[0]]
     outage.fails = False
     for _ in range(20):
         outage.bench.steps(1)
-        while outage.crew.jobs:
-            outage.crew.finish()
+        while outage.executor.jobs:
+            outage.executor.finish()
     outage.bench.steps(12)
     assert outage.seen == [0, 1, 2, 3]
     assert outage.bench.consumer.offsets == {P0: 4}
@@ -77,14 +77,14 @@ def test_rest_of_a_probed_batch_goes_with_its_partition() -> None:
     outage = Outage()
     outage.bench.consumer.script.append(lambda: outage.bench.consumer.lose(P0))
     outage.bench.steps(1)
-    outage.crew.finish()
+    outage.executor.finish()
     outage.bench.steps(2)
-    assert outage.crew.offsets() == []
+    assert outage.executor.offsets() == []
     assert outage.bench.loop.in_flight == 0
     outage.fails, outage.policies = False, policies("5s")
     outage.bench.consumer.script.append(lambda: outage.bench.consumer.assign(P0))
     for _ in range(20):
         outage.bench.steps(1)
-        while outage.crew.jobs:
-            outage.crew.finish()
+        while outage.executor.jobs:
+            outage.executor.finish()
     assert outage.seen == [0, 1, 2, 3]

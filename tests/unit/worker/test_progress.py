@@ -11,7 +11,7 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.reading import Reading
 from fleet_consumer.worker.breaker_mark import breaker_mark, closed_mark, read_closed_mark
-from fleet_consumer.worker.progress import PartitionProgress, Progress, Unfinished
+from fleet_consumer.worker.progress import ConsumeProgress, PartitionProgress, Unfinished
 
 PARTITION = TopicPartition("t", 0)
 
@@ -68,7 +68,7 @@ def test_write_that_failed_is_not_finished() -> None:
 
 
 def test_offset_is_committed_once() -> None:
-    progress: Progress[FakeWrite] = Progress()
+    progress: ConsumeProgress[FakeWrite] = ConsumeProgress()
     progress.partitions[PARTITION] = begun()
     progress.partitions[PARTITION].handled(5, 0)
     offsets = progress.committable()
@@ -78,7 +78,7 @@ def test_offset_is_committed_once() -> None:
 
 
 def test_commit_of_a_partition_that_went_away_is_ignored() -> None:
-    progress: Progress[FakeWrite] = Progress()
+    progress: ConsumeProgress[FakeWrite] = ConsumeProgress()
     progress.committed({PARTITION: entry(6, 0)})
     assert progress.partitions == {}
 

@@ -19,7 +19,7 @@ from fleet_consumer.worker.breaker_mark import Breakers
 from fleet_consumer.worker.concurrent import Concurrency
 from fleet_consumer.worker.pauses import NOT_DUE
 from tests.unit.retry.policies import policies
-from tests.unit.worker.manual_crew import ManualCrew
+from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import Bench
 
 R0 = TopicPartition(naming.retry_topic("g", "5s"), 0)
@@ -52,7 +52,7 @@ class Shop:
         laid: Sequence[tuple[int, HeaderList]],
         *,
         partition: TopicPartition = R0,
-        crew: ManualCrew | None = None,
+        executor: ManualExecutor | None = None,
         committed: int | None = None,
         found: Policies | None = None,
         per_poll: int = 500,
@@ -61,8 +61,10 @@ class Shop:
         self.bench = Bench(
             handle,
             {partition: [b"v"] * len(laid)},
-            crew=crew,
-            concurrency=None if crew is None else Concurrency.of(batch=False, size=crew.size, max_poll_records=500),
+            executor=executor,
+            concurrency=None
+            if executor is None
+            else Concurrency.of(batch=False, size=executor.size, max_poll_records=500),
             policies=lambda: found or policies("5s", "5s"),
             retry_group="g",
         )
@@ -158,12 +160,14 @@ def test_redriven_records_wait_for_nothing() -> None:
 @pytest.mark.parametrize("concurrent", [False, True])
 def test_copy_of_a_hop_is_passed_over_counted_and_committed_past(concurrent: bool) -> None:
     seen: list[Record] = []
-    crew = ManualCrew(seen.append, 4) if concurrent else None
-    shop = Shop(seen.append, [(0, hop(1)), (0, hop(2)), (0, hop(1)), (0, hop(1, attempt=2)), (0, hop(2))], crew=crew)
+    executor = ManualExecutor(seen.append, 4) if concurrent else None
+    shop = Shop(
+        seen.append, [(0, hop(1)), (0, hop(2)), (0, hop(1)), (0, hop(1, attempt=2)), (0, hop(2))], executor=executor
+    )
     for _ in range(4):
         shop.bench.steps(1)
-        while crew is not None and crew.jobs:
-            crew.finish()
+        while executor is not None and executor.jobs:
+            executor.finish()
     assert [(record.offset, record.attempt) for record in seen] == [(1, 1), (2, 1), (1, 2)]
     shop.bench.loop.close(1)
     assert shop.consumer.offsets == {R0: 5}
@@ -317,13 +321,13 @@ def test_gaps_between_due_times_are_waited_for_whether_records_are_kept_or_fetch
     gap_ms: int, concurrent: bool
 ) -> None:
     times: list[float] = []
-    crew = ManualCrew(lambda record: times.append(shop.bench.clock.now), 4) if concurrent else None
+    executor = ManualExecutor(lambda record: times.append(shop.bench.clock.now), 4) if concurrent else None
     laid = [(START_MS + gap_ms * n, hop(n)) for n in range(6)]
-    shop = Shop(lambda record: times.append(shop.bench.clock.now), laid, crew=crew)
+    shop = Shop(lambda record: times.append(shop.bench.clock.now), laid, executor=executor)
     for _ in range(400):
         shop.bench.steps(1)
-        while crew is not None and crew.jobs:
-            crew.finish()
+        while executor is not None and executor.jobs:
+            executor.finish()
     assert len(times) == 6
     late = [at - 1005 - gap_ms * n / 1000 for n, at in enumerate(times)]
     assert round(min(late), 6) >= 0

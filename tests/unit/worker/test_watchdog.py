@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.handlers.hand import Hand
+from fleet_consumer.handlers.call import HandlerCall
 from fleet_consumer.record import Record
 from fleet_consumer.worker.watchdog import Hang, HangDetector, Held, Watch, Watchdog
 from tests.support.waiting import eventually
@@ -58,10 +58,10 @@ def test_each_of_several_handlers_has_its_own_time() -> None:
 
 def test_batch_that_goes_on_record_by_record_is_no_hang() -> None:
     detector = HangDetector(timeout_s=60, limit_s=300)
-    hand = Hand([record(7), record(8)], 5)
-    detector.look([Held(hand.records[0], hand.records, hand.thread)], 0.0)
-    hand.records = [record(7)]
-    assert detector.look([Held(hand.records[0], hand.records, hand.thread)], 61.0) == []
+    call = HandlerCall([record(7), record(8)], 5)
+    detector.look([Held(call.records[0], call.records, call.thread)], 0.0)
+    call.records = [record(7)]
+    assert detector.look([Held(call.records[0], call.records, call.thread)], 61.0) == []
 
 
 def test_thread_tells_each_hang_once_with_the_place_it_hangs_in() -> None:
@@ -76,7 +76,7 @@ def test_thread_tells_each_hang_once_with_the_place_it_hangs_in() -> None:
     watchdog = Watchdog(
         watch,
         HangDetector(timeout_s=0, limit_s=3600),
-        hands=list,
+        calls=list,
         clock=SystemClock(),
         on_look=lambda now: None,
         on_hang=lambda hang, stack: told.append((hang.record.offset, stack)),

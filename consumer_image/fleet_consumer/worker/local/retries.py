@@ -146,7 +146,7 @@ def prepare(folder: Path, settings: Mapping[str, Any], policies: Mapping[str, An
     return complete
 
 
-class Report:
+class RetryReport:
     """In the retry process: tells the main one how far it has come."""
 
     def __init__(self, folder: Path) -> None:
@@ -199,7 +199,7 @@ def main(arguments: list[str]) -> int:
     """The retry process; returns its exit code."""
     folder = Path(arguments[0])
     signal.signal(signal.SIGTERM, end_before_work)
-    lifeline, report = Lifeline(sys.stdin.buffer), Report(folder)
+    lifeline, report = Lifeline(sys.stdin.buffer), RetryReport(folder)
     lifeline.hold()
     try:
         return run_worker(load_config(str(folder / SETTINGS_FILE)), os.environ, role=Role.RETRY, local=report)

@@ -79,7 +79,7 @@ def _run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     if left:
         hint = "--retry or --retry-policy handles them"
         print(f"fleet-consumer: {left} records of this group wait for a retry: {hint}", flush=True)
-    progress = Progress(clock.monotonic, sys.stderr.write, terminal=sys.stderr.isatty())
+    progress = ProgressPrinter(clock.monotonic, sys.stderr.write, terminal=sys.stderr.isatty())
     code = run_worker(config, environment, local=progress)
     print(progress.line())
     return code
@@ -100,7 +100,7 @@ def _run_with_retries(
     with tempfile.TemporaryDirectory(prefix="fleet-consumer-") as folder:
         config = parse_config(prepare(Path(folder), settings, policies))
         with RetryProcess(Path(folder), config.drain_seconds, waiting) as retries:
-            progress = Progress(clock.monotonic, sys.stderr.write, terminal=sys.stderr.isatty(), retries=retries)
+            progress = ProgressPrinter(clock.monotonic, sys.stderr.write, terminal=sys.stderr.isatty(), retries=retries)
             code = run_worker(config, environment, local=progress)
             ended = retries.stop()
         print(progress.line())
@@ -213,7 +213,7 @@ class RetrySide(Protocol):
         ...
 
 
-class Progress:
+class ProgressPrinter:
     """One line about how far a run has come, written from time to time; both its processes in one."""
 
     def __init__(

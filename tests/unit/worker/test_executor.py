@@ -12,11 +12,11 @@ import pytest
 
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.handlers import Outputs, Performer
-from fleet_consumer.handlers.hand import IN_HAND
+from fleet_consumer.handlers.call import CURRENT_CALL
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Record
 from fleet_consumer.retry.failure import TimedOut
-from fleet_consumer.worker.crew import Crew, LoopCrew, ThreadCrew
+from fleet_consumer.worker.executor import Executor, LoopExecutor, ThreadExecutor
 from tests.support.waiting import eventually
 
 
@@ -42,23 +42,23 @@ def test_threads_work_side_by_side_and_show_what_they_hold() -> None:
     release, seen = threading.Event(), []
 
     def handle(record: Record) -> None:
-        hand = IN_HAND.get()
-        assert hand is not None
-        seen.append(hand.records[0] is record)
+        call = CURRENT_CALL.get()
+        assert call is not None
+        seen.append(call.records[0] is record)
         release.wait(30)
 
-    crew = ThreadCrew(performer(handle), 3, SystemClock())
-    crew.start()
+    executor = ThreadExecutor(performer(handle), 3, SystemClock())
+    executor.start()
     pieces = [Piece(n) for n in range(4)]
     for piece in pieces:
-        crew.give(piece)
-    eventually(lambda: len(crew.hands()) == 3, timeout_s=30, what="three hands to be full")
-    assert {hand.records[0].offset for hand in crew.hands()} == {0, 1, 2}
-    assert len({hand.thread for hand in crew.hands()}) == 3
+        executor.give(piece)
+    eventually(lambda: len(executor.calls()) == 3, timeout_s=30, what="three hands to be full")
+    assert {call.records[0].offset for call in executor.calls()} == {0, 1, 2}
+    assert len({call.thread for call in executor.calls()}) == 3
     release.set()
     assert all(piece.ended.wait(30) for piece in pieces)
-    eventually(lambda: crew.hands() == [], timeout_s=30, what="all hands to be empty")
-    crew.close()
+    eventually(lambda: executor.calls() == [], timeout_s=30, what="all hands to be empty")
+    executor.close()
     assert seen == [True] * 4
 
 
@@ -73,14 +73,14 @@ def test_event_loop_runs_so_many_calls_at_once_as_it_is_given() -> None:
         await asyncio.sleep(0.05)
         together -= 1
 
-    crew = LoopCrew(performer(handle), 10, SystemClock())
-    crew.start()
+    executor = LoopExecutor(performer(handle), 10, SystemClock())
+    executor.start()
     pieces = [Piece(n) for n in range(10)]
     for piece in pieces:
-        crew.give(piece)
+        executor.give(piece)
     assert all(piece.ended.wait(30) for piece in pieces)
-    assert (most, crew.hands()) == (10, [])
-    crew.close()
+    assert (most, executor.calls()) == (10, [])
+    executor.close()
 
 
 def test_hooks_run_in_the_handlers_event_loop_and_their_errors_come_back() -> None:
@@ -95,16 +95,16 @@ def test_hooks_run_in_the_handlers_event_loop_and_their_errors_come_back() -> No
     async def fails(name: str) -> None:
         raise ConnectionError(name)
 
-    crew = LoopCrew(performer(handle), 1, SystemClock())
-    crew.start()
-    crew.call(setup, "setup")
+    executor = LoopExecutor(performer(handle), 1, SystemClock())
+    executor.start()
+    executor.call(setup, "setup")
     piece = Piece(0)
-    crew.give(piece)
+    executor.give(piece)
     assert piece.ended.wait(30)
-    crew.call(lambda name: loops.append((name, None)), "plain")
+    executor.call(lambda name: loops.append((name, None)), "plain")
     with pytest.raises(ConnectionError, match="no database"):
-        crew.call(fails, "no database")
-    crew.close()
+        executor.call(fails, "no database")
+    executor.close()
     assert [name for name, _ in loops] == ["setup", "handle", "plain"]
     assert loops[0][1] is loops[1][1]
 
@@ -118,15 +118,15 @@ def test_cancelled_calls_end_without_a_result() -> None:
         finally:
             ended.set()
 
-    crew = LoopCrew(performer(handle), 1, SystemClock())
-    crew.start()
+    executor = LoopExecutor(performer(handle), 1, SystemClock())
+    executor.start()
     piece = Piece(0)
-    crew.give(piece)
-    eventually(lambda: crew.hands(), timeout_s=30, what="the call to begin")
-    crew.cancel()
+    executor.give(piece)
+    eventually(lambda: executor.calls(), timeout_s=30, what="the call to begin")
+    executor.cancel()
     assert ended.is_set()
-    assert (crew.hands(), piece.results) == ([], None)
-    crew.close()
+    assert (executor.calls(), piece.results) == ([], None)
+    executor.close()
 
 
 def test_job_ends_though_its_call_left_a_cancellation_behind_and_then_took_too_long() -> None:
@@ -138,18 +138,18 @@ def test_job_ends_though_its_call_left_a_cancellation_behind_and_then_took_too_l
             await asyncio.Event().wait()
         await asyncio.Event().wait()
 
-    crew = LoopCrew(performer(handle, timeout_s=0.05), 1, SystemClock())
-    crew.start()
+    executor = LoopExecutor(performer(handle, timeout_s=0.05), 1, SystemClock())
+    executor.start()
     piece = Piece(0)
-    crew.give(piece)
+    executor.give(piece)
     assert piece.ended.wait(30), "its lane would stand still for ever"
     assert piece.results is not None
     assert isinstance(piece.results[0].error, TimedOut)
-    crew.close()
+    executor.close()
 
 
-@pytest.mark.parametrize("make", [LoopCrew, ThreadCrew])
-def test_job_ends_though_performing_it_breaks(make: type[LoopCrew] | type[ThreadCrew]) -> None:
+@pytest.mark.parametrize("make", [LoopExecutor, ThreadExecutor])
+def test_job_ends_though_performing_it_breaks(make: type[LoopExecutor] | type[ThreadExecutor]) -> None:
     class Broken(Performer):
         def perform(self, records: Sequence[Record]) -> list[Result]:
             raise AssertionError("a bug of ours")
@@ -160,14 +160,14 @@ def test_job_ends_though_performing_it_breaks(make: type[LoopCrew] | type[Thread
     broken = Broken(
         lambda r: None, batch=False, decode_key=None, decode_value=None, outputs=Outputs(()), timeout_s=None
     )
-    crew: Crew = make(broken, 1, SystemClock())
-    crew.start()
+    executor: Executor = make(broken, 1, SystemClock())
+    executor.start()
     for piece in (Piece(0), Piece(1)):
-        crew.give(piece)
+        executor.give(piece)
         assert piece.ended.wait(30)
         assert piece.results is not None
         assert isinstance(piece.results[0].error, AssertionError)
-    crew.close()
+    executor.close()
 
 
 @pytest.mark.together
@@ -177,13 +177,13 @@ def test_call_that_blocks_the_event_loop_stays_visible_and_does_not_keep_anybody
     async def handle(_: Record) -> None:
         release.wait(60)
 
-    crew: Crew = LoopCrew(performer(handle), 1, SystemClock())
-    crew.start()
+    executor: Executor = LoopExecutor(performer(handle), 1, SystemClock())
+    executor.start()
     piece = Piece(7)
-    crew.give(piece)
-    eventually(lambda: crew.hands(), timeout_s=30, what="the call to begin")
-    crew.cancel()
-    assert [hand.records[0].offset for hand in crew.hands()] == [7]
+    executor.give(piece)
+    eventually(lambda: executor.calls(), timeout_s=30, what="the call to begin")
+    executor.cancel()
+    assert [call.records[0].offset for call in executor.calls()] == [7]
     release.set()
     assert piece.ended.wait(30)
-    crew.close()
+    executor.close()

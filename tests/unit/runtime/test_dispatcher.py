@@ -1,4 +1,4 @@
-"""Workers on virtual time: what a reconcile returns or raises decides when the key comes back."""
+"""Dispatcher on virtual time: what a reconcile returns or raises decides when the key comes back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from fleet_operator.clients.kube import KubeUnavailableError
+from fleet_operator.runtime.dispatcher import Dispatcher, Result
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.workers import Result, Workers
 from tests.unit.runtime.virtual_time import run_virtual
 
 KEY = ("ns", "a")
@@ -23,7 +23,7 @@ def test_requeue_after_brings_the_key_back_on_time() -> None:
             seen.append(asyncio.get_running_loop().time())
             return Result(requeue_after=30.0)
 
-        workers = Workers("Thing", reconcile, count=2, metrics=Metrics())
+        workers = Dispatcher("Thing", reconcile, count=2, metrics=Metrics())
         workers.add(KEY)
         workers.start()
         await asyncio.sleep(65.0)
@@ -44,7 +44,7 @@ def test_failing_key_backs_off_and_does_not_hold_up_others(caplog: pytest.LogCap
                 raise KubeUnavailableError("GET /x: 503: later", status=503)
             return Result()
 
-        workers = Workers("Thing", reconcile, count=1, metrics=Metrics())
+        workers = Dispatcher("Thing", reconcile, count=1, metrics=Metrics())
         workers.start()
         workers.add(("ns", "bad"))
         for _ in range(10):
@@ -68,7 +68,7 @@ def test_retry_after_of_the_server_is_honoured() -> None:
             seen.append(asyncio.get_running_loop().time())
             raise KubeUnavailableError("busy", status=429, retry_after=20.0)
 
-        workers = Workers("Thing", reconcile, count=1, metrics=Metrics())
+        workers = Dispatcher("Thing", reconcile, count=1, metrics=Metrics())
         workers.start()
         workers.add(KEY)
         await asyncio.sleep(30.0)
@@ -89,7 +89,7 @@ def test_request_during_work_causes_one_more_run() -> None:
             await asyncio.sleep(10.0)
             return Result()
 
-        workers = Workers("Thing", reconcile, count=4, metrics=Metrics())
+        workers = Dispatcher("Thing", reconcile, count=4, metrics=Metrics())
         workers.start()
         workers.add(KEY)
         await asyncio.sleep(5.0)
@@ -111,7 +111,7 @@ def test_stop_waits_for_work_in_flight() -> None:
             finished.set()
             return Result()
 
-        workers = Workers("Thing", reconcile, count=1, metrics=Metrics())
+        workers = Dispatcher("Thing", reconcile, count=1, metrics=Metrics())
         workers.start()
         workers.add(KEY)
         await asyncio.sleep(0.1)
@@ -127,7 +127,7 @@ def test_stop_names_what_it_had_to_cut_short(caplog: pytest.LogCaptureFixture) -
             await asyncio.Event().wait()
             return Result()
 
-        workers = Workers("Thing", reconcile, count=1, metrics=Metrics())
+        workers = Dispatcher("Thing", reconcile, count=1, metrics=Metrics())
         workers.start()
         workers.add(KEY)
         await asyncio.sleep(0.1)

@@ -29,7 +29,7 @@ Settings = Mapping[str, str]
 
 
 @dataclass(slots=True)
-class SettingsFacts:
+class TopicConfigs:
     """What topics' settings were when last told. Times are monotonic seconds."""
 
     _known: dict[str, Settings] = field(default_factory=dict)

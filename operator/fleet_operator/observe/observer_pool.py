@@ -17,8 +17,8 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.net import NetworkClient
 from fleet_operator.observe import folding
 from fleet_operator.observe.actions import require_cluster
+from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.observer import Observer, ObserverStoppedError
-from fleet_operator.observe.settings import GroupInterest, ObserverSettings
 from fleet_operator.planning.observation import ClusterObservation
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class _Site:
     told: ClusterObservation | None = None
 
 
-class Observatory:
+class ObserverPool:
     """Starts, stops and asks observers. Belongs to the loop it was made on; `close` at the end."""
 
     def __init__(self, clock: Clock, listener: Listener) -> None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-Share = Mapping[str, tuple[int, ...]]
+PartitionsByTopic = Mapping[str, tuple[int, ...]]
 """Partition numbers by topic; a topic without partitions is absent."""
 
 
-def without(share: Share, gone: Mapping[str, Sequence[int]]) -> Share:
+def without(share: PartitionsByTopic, gone: Mapping[str, Sequence[int]]) -> PartitionsByTopic:
     """What of `share` is not in `gone`."""
     left = {}
     for topic, numbers in share.items():
@@ -22,7 +22,7 @@ def without(share: Share, gone: Mapping[str, Sequence[int]]) -> Share:
     return left
 
 
-def by_topic(partitions: Sequence[tuple[str, int]]) -> Share:
+def by_topic(partitions: Sequence[tuple[str, int]]) -> PartitionsByTopic:
     """Single partitions as a share."""
     numbers: dict[str, list[int]] = {}
     for topic, number in partitions:

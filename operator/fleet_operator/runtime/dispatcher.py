@@ -1,4 +1,4 @@
-"""Workers that take keys from a queue and reconcile them: the half of the work queue that waits.
+"""Dispatcher that take keys from a queue and reconcile them: the half of the work queue that waits.
 
 An outcome is a value: a result with or without a time to come back, or an exception, which means backoff. Each key has
 one worker at a time; different keys run side by side up to the number of workers.
@@ -32,7 +32,7 @@ class Result:
     requeue_after: float | None = None
 
 
-class Workers(Generic[K]):
+class Dispatcher(Generic[K]):
     """A fixed number of tasks on the running event loop. `start` and `stop` once each; `add` at any time on the loop.
 
     `reconcile` may raise: a KubeError is expected and logged short, anything else is a bug and logged with its stack;

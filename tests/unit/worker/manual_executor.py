@@ -1,4 +1,4 @@
-"""A crew whose hands move when a test says so: the order in which handlers end is the test's to choose."""
+"""A executor whose calls move when a test says so: the order in which handlers end is the test's to choose."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fleet_consumer.handlers import Outputs, Performer
-from fleet_consumer.handlers.hand import Hand
-from fleet_consumer.worker.crew import Job
+from fleet_consumer.handlers.call import HandlerCall
+from fleet_consumer.worker.executor import Job
 
 
-class ManualCrew:
+class ManualExecutor:
     """Holds what it is given in `jobs` until `finish`."""
 
     def __init__(self, handle: Callable[[Any], Any], size: int, *, batch: bool = False) -> None:
@@ -29,10 +29,10 @@ class ManualCrew:
 
     def give(self, job: Job) -> None:
         self.jobs.append(job)
-        assert len(self.jobs) <= self._size, "more jobs than hands"
+        assert len(self.jobs) <= self._size, "more jobs than calls"
 
-    def hands(self) -> list[Hand]:
-        return [Hand(job.records, 0) for job in self.jobs]
+    def calls(self) -> list[HandlerCall]:
+        return [HandlerCall(job.records, 0) for job in self.jobs]
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
         hook(*arguments)
@@ -44,7 +44,7 @@ class ManualCrew:
         """There is no thread."""
 
     def offsets(self) -> list[list[int]]:
-        """What is in hand, by job."""
+        """What is in call, by job."""
         return [[record.offset for record in job.records] for job in self.jobs]
 
     def finish(self, number: int = 0) -> None:

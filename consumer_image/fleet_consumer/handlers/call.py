@@ -14,7 +14,7 @@ from fleet_consumer.record import Record
 
 
 @dataclass(slots=True, eq=False)
-class Hand:
+class HandlerCall:
     """Records that one handler call has in its hands; never empty. `thread` is where the call runs.
 
     A new list, even one with the same records, means a new call: its time counts from then on. `ended` turns true
@@ -26,12 +26,12 @@ class Hand:
     ended: bool = False
 
 
-IN_HAND: ContextVar[Hand | None] = ContextVar("IN_HAND", default=None)
+CURRENT_CALL: ContextVar[HandlerCall | None] = ContextVar("CURRENT_CALL", default=None)
 """The hand of the handler call that this thread or task is; None outside of one."""
 
 
 def begin_anew(records: Iterable[Record] | None = None) -> None:
     """Tell those who look from outside that another call begins, with these records or with the same."""
-    hand = IN_HAND.get()
-    if hand is not None:
-        hand.records = list(hand.records if records is None else records)
+    call = CURRENT_CALL.get()
+    if call is not None:
+        call.records = list(call.records if records is None else records)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class BreakerPicture:
+class BreakerSnapshot:
     """A retry budget's breaker as others see it; `since` is wall clock seconds, `failure_percent` of its window."""
 
     state: str
@@ -41,8 +41,8 @@ class Course(Enum):
     """To the failed topic, attempts left or not."""
 
 
-class Brake(Protocol):
-    """Used by the consume loop's thread only, except `picture`. `succeeded` counts the records whose handlers raised
+class Pacing(Protocol):
+    """Used by the consume loop's thread only, except `snapshot`. `succeeded` counts the records whose handlers raised
     nothing, since the loop began."""
 
     @property
@@ -51,7 +51,7 @@ class Brake(Protocol):
         ...
 
     @property
-    def picture(self) -> BreakerPicture | None:
+    def snapshot(self) -> BreakerSnapshot | None:
         """What others see of it; None without a budget. Any thread."""
         ...
 
@@ -64,11 +64,11 @@ class Brake(Protocol):
         ...
 
 
-class NoBrake:
+class NoPacing:
     """Where no policy gives a budget to failures."""
 
     mark = ""
-    picture = None
+    snapshot = None
 
     def pace(self, succeeded: int, *, idle: bool) -> Pace:
         """Always at full speed."""

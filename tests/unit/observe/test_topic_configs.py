@@ -10,11 +10,11 @@ from fleet_consumer.wire.describe_configs import (
     DescribeConfigsResult,
 )
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_operator.observe.settings_facts import (
+from fleet_operator.observe.topic_configs import (
     FRESH_SECONDS,
     TOPICS_PER_LOOK_MAX,
     TOPICS_PER_REQUEST_MAX,
-    SettingsFacts,
+    TopicConfigs,
 )
 
 
@@ -36,7 +36,7 @@ def answer(*topics: str, error: ErrorCode = ErrorCode.NONE, value: str = "delete
 
 
 def test_answer_counts_for_a_minute() -> None:
-    facts = SettingsFacts()
+    facts = TopicConfigs()
     assert names(facts.requests({"a", "b"}, 0.0)) == ["a", "b"]
     facts.take([answer("a")], 0.0)
     assert facts.of("a") == {"cleanup.policy": "delete"}
@@ -46,7 +46,7 @@ def test_answer_counts_for_a_minute() -> None:
 
 
 def test_topic_that_was_changed_is_asked_at_once_and_unknown_until_then() -> None:
-    facts = SettingsFacts()
+    facts = TopicConfigs()
     facts.take([answer("a", "b")], 0.0)
     facts.forget(["a"])
     assert facts.of("a") is None
@@ -54,7 +54,7 @@ def test_topic_that_was_changed_is_asked_at_once_and_unknown_until_then() -> Non
 
 
 def test_settings_that_may_not_be_read_are_unknown_and_not_asked_all_the_time() -> None:
-    facts = SettingsFacts()
+    facts = TopicConfigs()
     facts.take([answer("a")], 0.0)
     facts.take([answer("a", error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)], FRESH_SECONDS)
     assert facts.of("a") is None
@@ -62,13 +62,13 @@ def test_settings_that_may_not_be_read_are_unknown_and_not_asked_all_the_time() 
 
 
 def test_topic_that_the_asked_broker_does_not_know_yet_is_asked_in_the_next_look() -> None:
-    facts = SettingsFacts()
+    facts = TopicConfigs()
     facts.take([answer("a", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)], 0.0)
     assert names(facts.requests({"a"}, 1.0)) == ["a"]
 
 
 def test_flood_of_topics_is_spread_over_looks_the_new_ones_first() -> None:
-    facts = SettingsFacts()
+    facts = TopicConfigs()
     old = [f"old-{n:05}" for n in range(TOPICS_PER_LOOK_MAX)]
     facts.take([answer(*old)], 0.0)
     new = {f"new-{n}" for n in range(10)}
@@ -80,7 +80,7 @@ def test_flood_of_topics_is_spread_over_looks_the_new_ones_first() -> None:
 
 
 def test_topic_that_nobody_wants_any_more_is_forgotten() -> None:
-    facts = SettingsFacts()
+    facts = TopicConfigs()
     facts.take([answer("a")], 0.0)
     assert facts.requests(set(), 1.0) == []
     assert facts.of("a") is None

@@ -26,9 +26,9 @@ from fleet_consumer.retry.delivered import story_of
 from fleet_consumer.retry.failure import Drop, Failure, FailureReason, Retry, classify, without_words
 from fleet_consumer.retry.policy import Policies, Policy
 from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, partition_of, route
-from fleet_consumer.worker.brake import Brake, Course
 from fleet_consumer.worker.logs import MESSAGE_CHARACTERS_MAX, LineBudget, about, fields
 from fleet_consumer.worker.outbox import Outbox, Outgoing
+from fleet_consumer.worker.pacing import Course, Pacing
 from fleet_consumer.worker.progress import PartitionProgress, Unfinished
 from fleet_consumer.worker.stats import DONE, DROPPED, FAILED, RETRIED, Stats
 
@@ -44,7 +44,7 @@ class PassedOver(Exception):
     """Raised in place of a handler's call for a record that is a copy of one before; counted where it is found."""
 
 
-class Judge:
+class Outcomes:
     """Turns what handlers answer and raise into writes and counts. Used by the consume loop's thread only.
 
     `policies` are those of now, None where there is no policy: then nothing has an attempt left. `retell` gives the
@@ -61,7 +61,7 @@ class Judge:
         group_id: str,
         policies: Callable[[], Policies | None],
         retell: Callable[[Record], Record],
-        brake: Brake,
+        pacing: Pacing,
         stats: Stats,
         clock: Clock,
         error_text: bool = True,
@@ -72,7 +72,7 @@ class Judge:
         self._group_id = group_id
         self._policies = policies
         self._retell = retell
-        self._brake = brake
+        self._pacing = pacing
         self._stats = stats
         self._clock = clock
         self._pid = os.getpid()
@@ -123,7 +123,7 @@ class Judge:
     ) -> bool:
         """Send the record on, to a retry topic or the failed one, or drop it, as its error and the policy ask for.
 
-        `handled` counts the records before it. False when it has to stay at its place: the brake says so.
+        `handled` counts the records before it. False when it has to stay at its place: the pacing says so.
         """
         end_forked_child(self._pid, error)
         if isinstance(error, PassedOver):
@@ -186,7 +186,7 @@ class Judge:
         policy = self._policy_of(shown)
         verdict = classify(error, policy)
         if isinstance(verdict, Retry):
-            course = self._brake.failed(self.succeeded(handled))
+            course = self._pacing.failed(self.succeeded(handled))
             if course is Course.STAY:
                 return None
             if course is Course.FAIL:

@@ -1,8 +1,8 @@
 """Who runs handlers when it is not the consume loop: threads, or one thread with an event loop.
 
-A crew belongs to the worker's process and outlives sessions, because `setup` may have opened things in its event loop,
-and because a handler that is still busy when a session ends has to stay visible. The consume loop gives it no more
-jobs at once than it has hands; what comes back goes to the job. Nothing here knows of offsets or of order.
+An executor belongs to the worker's process and outlives sessions, because `setup` may have opened things in its event
+loop, and because a handler that is still busy when a session ends has to stay visible. The consume loop gives it no
+more jobs at once than it has calls; what comes back goes to the job. Nothing here knows of offsets or of order.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
 from fleet_consumer.clock import Clock
+from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall
 from fleet_consumer.handlers.forked import end_forked_child
-from fleet_consumer.handlers.hand import IN_HAND, Hand
 from fleet_consumer.handlers.performing import Performer, Result
 from fleet_consumer.record import Record
 
@@ -36,11 +36,11 @@ class Job(Protocol):
         ...
 
     def done(self, results: Sequence[Result], seconds: float) -> None:
-        """One result for each record, and how long the call took. Called from the crew's threads."""
+        """One result for each record, and how long the call took. Called from the executor's threads."""
         ...
 
 
-class Crew(Protocol):
+class Executor(Protocol):
     """Runs jobs; `give` returns at once."""
 
     @property
@@ -53,10 +53,10 @@ class Crew(Protocol):
         ...
 
     def give(self, job: Job) -> None:
-        """Have a job run as soon as a hand is free."""
+        """Have a job run as soon as a call is free."""
         ...
 
-    def hands(self) -> list[Hand]:
+    def calls(self) -> list[HandlerCall]:
         """What is being handled now. Any thread."""
         ...
 
@@ -73,7 +73,7 @@ class Crew(Protocol):
         ...
 
 
-class ThreadCrew:
+class ThreadExecutor:
     """Threads for synchronous handlers."""
 
     def __init__(self, performer: Performer, size: int, clock: Clock) -> None:
@@ -81,7 +81,7 @@ class ThreadCrew:
         self._clock = clock
         self._pid = os.getpid()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._hands: dict[int, Hand] = {}
+        self._calls: dict[int, HandlerCall] = {}
         self._threads = [
             threading.Thread(target=self._work, args=(number,), name=f"handler-{number}", daemon=True)
             for number in range(size)
@@ -98,8 +98,8 @@ class ThreadCrew:
     def give(self, job: Job) -> None:
         self._jobs.put(job)
 
-    def hands(self) -> list[Hand]:
-        return list(self._hands.copy().values())
+    def calls(self) -> list[HandlerCall]:
+        return list(self._calls.copy().values())
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
         hook(*arguments)
@@ -113,21 +113,25 @@ class ThreadCrew:
 
     def _work(self, number: int) -> None:
         while (job := self._jobs.get()) is not None:
-            hand, began, count = Hand(job.records, threading.get_ident()), self._clock.monotonic(), len(job.records)
-            self._hands[number] = hand
-            IN_HAND.set(hand)
+            call, began, count = (
+                HandlerCall(job.records, threading.get_ident()),
+                self._clock.monotonic(),
+                len(job.records),
+            )
+            self._calls[number] = call
+            CURRENT_CALL.set(call)
             try:
                 results = self._performer.perform(job.records)
                 end_forked_child(self._pid)
             except BaseException as error:  # a thread that ends here would take its job with it
                 end_forked_child(self._pid, error)
                 results = [Result(error=error)] * count
-            IN_HAND.set(None)
-            self._hands.pop(number)
+            CURRENT_CALL.set(None)
+            self._calls.pop(number)
             job.done(results, self._clock.monotonic() - began)
 
 
-class LoopCrew:
+class LoopExecutor:
     """One thread with an event loop for asynchronous handlers; up to `size` calls are under way at once.
 
     Asynchronous hooks run in the same event loop, so that what `setup` opens can be used by the handler.
@@ -139,7 +143,7 @@ class LoopCrew:
         self._clock = clock
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._hands: dict[Hand, asyncio.Task[None]] = {}
+        self._calls: dict[HandlerCall, asyncio.Task[None]] = {}
         self._thread = threading.Thread(target=self._run, name="handler-loop", daemon=True)
 
     @property
@@ -152,8 +156,8 @@ class LoopCrew:
     def give(self, job: Job) -> None:
         self._loop.call_soon_threadsafe(self._begin, job)
 
-    def hands(self) -> list[Hand]:
-        return list(self._hands.copy())
+    def calls(self) -> list[HandlerCall]:
+        return list(self._calls.copy())
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
         outcome = hook(*arguments)
@@ -179,30 +183,30 @@ class LoopCrew:
         self._loop.close()
 
     async def _cancel_all(self) -> None:
-        tasks = list(self._hands.values())
-        for hand, task in self._hands.items():
-            hand.ended = True
+        tasks = list(self._calls.values())
+        for call, task in self._calls.items():
+            call.ended = True
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CANCEL_WAIT_S / 2)
 
     def _begin(self, job: Job) -> None:
-        hand = Hand(job.records, threading.get_ident())
-        self._hands[hand] = self._loop.create_task(self._perform(job, hand))
+        call = HandlerCall(job.records, threading.get_ident())
+        self._calls[call] = self._loop.create_task(self._perform(job, call))
 
-    async def _perform(self, job: Job, hand: Hand) -> None:
+    async def _perform(self, job: Job, call: HandlerCall) -> None:
         began, count = self._clock.monotonic(), len(job.records)
-        IN_HAND.set(hand)
+        CURRENT_CALL.set(call)
         try:
             results = await self._performer.perform_async(job.records)
             end_forked_child(self._pid)
         except BaseException as error:
             end_forked_child(self._pid, error)
             # Unless we ended the call, whoever waits for the job must hear of its end: its lane stands still till then.
-            if hand.ended:
+            if call.ended:
                 raise
             results = [Result(error=error)] * count
         finally:
-            # Empty before anybody hears of the results: whoever counts hands then counts right.
-            del self._hands[hand]
+            # Empty before anybody hears of the results: whoever counts calls then counts right.
+            del self._calls[call]
         job.done(results, self._clock.monotonic() - began)
