@@ -6,21 +6,21 @@ import time
 import uuid
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.consumer import Consumer, ConsumerSettings
-from fleet_consumer.fetch.producer import RecordProducer
+from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
 from fleet_consumer.handlers import Outputs
+from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.net import ConnectionSettings
-from fleet_consumer.worker.intake import Everything
-from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
-from fleet_consumer.worker.outbox import Outbox
-from fleet_consumer.worker.outcomes import Handle, Outcomes
-from fleet_consumer.worker.pacing import NoPacing
-from fleet_consumer.worker.pauses import Pauses
+from fleet_consumer.worker.breaker.pacing import NoPacing
+from fleet_consumer.worker.consume.intake import Everything
+from fleet_consumer.worker.consume.loop import ConsumeLoop, LoopSettings
+from fleet_consumer.worker.consume.outbox import Outbox
+from fleet_consumer.worker.consume.outcomes import Handle, Outcomes
+from fleet_consumer.worker.consume.pauses import Pauses
+from fleet_consumer.worker.consume.readings import Readings
+from fleet_consumer.worker.consume.writing import Writing
+from fleet_consumer.worker.lifecycle.watchdog import Watch
 from fleet_consumer.worker.process import tame_collector
-from fleet_consumer.worker.readings import Readings
 from fleet_consumer.worker.stats import Stats
-from fleet_consumer.worker.watchdog import Watch
-from fleet_consumer.worker.writing import Writing
 
 
 class FleetLoop:

@@ -18,7 +18,7 @@ from typing import Final
 import confluent_kafka
 
 from bench.fleet_loop import FleetLoop
-from fleet_consumer.fetch.librdkafka import CONSUMER_DEFAULTS
+from fleet_consumer.librdkafka.settings import CONSUMER_DEFAULTS
 from fleet_consumer.record import Record
 
 STAMP: Final = struct.Struct(">Q")

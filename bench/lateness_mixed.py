@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.due import DueClock, Waiting
-from fleet_consumer.worker import cli, retry_intake
+from fleet_consumer.worker import cli
+from fleet_consumer.worker.consume import retry_intake
 
 
 class MixedClock(DueClock):

@@ -20,12 +20,12 @@ from e2e.local_cluster.versions import KAFKA
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = Path(__file__).parent / "results"
 HOT_PATH: Final = (
+    "consumer/positions.py",
     "fetch/buffer.py",
-    "fetch/fetched.py",
     "fetch/thread.py",
-    "positions.py",
+    "librdkafka/fetched.py",
     "record.py",
-    "worker/loop.py",
+    "worker/consume/loop.py",
 )
 """What every record passes through; a result is stale once one of these has changed in more than its words."""
 

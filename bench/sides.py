@@ -14,12 +14,11 @@ import confluent_kafka
 
 from bench.fleet_loop import FleetLoop
 from bench.measuring import Measured, measure
-from fleet_consumer.consumer import Consumer, ConsumerSettings
-from fleet_consumer.fetch.librdkafka import consumer_config
-from fleet_consumer.fetch.records import Run
+from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
+from fleet_consumer.librdkafka.settings import consumer_config
 from fleet_consumer.net import ConnectionSettings
-from fleet_consumer.record import Record
-from fleet_consumer.worker.outcomes import Handle
+from fleet_consumer.record import Record, Run
+from fleet_consumer.worker.consume.outcomes import Handle
 
 BATCH = 500
 

@@ -22,10 +22,10 @@ import confluent_kafka
 
 from bench.lateness import hop
 from bench.report import Load, recorded, write
-from fleet_consumer.consumer_settings import PAUSED_BYTES_MAX
-from fleet_consumer.naming import retry_group
-from fleet_consumer.worker.retry_intake import REBUILD_BYTES
-from fleet_consumer.worker.settings import PAUSED_BYTES
+from fleet_consumer.contract.naming import retry_group
+from fleet_consumer.contract.worker_config import PAUSED_BYTES_MAX
+from fleet_consumer.worker.config.settings import PAUSED_BYTES
+from fleet_consumer.worker.consume.retry_intake import REBUILD_BYTES
 from tests.broker.operator_looks import commit
 from tests.broker.retry_fleet import RetryFleet
 from tests.broker.workers import COMMAND, Kafka, Worker

@@ -35,7 +35,7 @@ def handle(record):
     if wish == "hang":
         time.sleep(3600)
     if wish == "bug":
-        from fleet_consumer.worker.outcomes import Outcomes
+        from fleet_consumer.worker.consume.outcomes import Outcomes
 
         Outcomes.raised = None
         raise ValueError("brings a bug of the worker's own to light")

@@ -1,6 +1,7 @@
 """Consumer Fleet's consumer: a library (`Consumer`) and the contract of the handlers that run on it.
 
-What needs librdkafka or sockets is imported on first use: the pure parts (`fleet_consumer.naming`) must not cost them.
+What needs librdkafka or sockets is imported on first use: the pure parts (`fleet_consumer.contract.naming`) must not
+cost them.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from fleet_consumer.record import Delivery, Fatal, Produce, Record, RetryAfter, Skip, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
-    from fleet_consumer.async_consumer import AsyncConsumer
-    from fleet_consumer.consumer import Consumer, ConsumerSettings
-    from fleet_consumer.fetch.records import Records, Run
+    from fleet_consumer.consumer.async_consumer import AsyncConsumer
+    from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
     from fleet_consumer.group import errors
     from fleet_consumer.group.membership import Membership, OffsetAndMetadata, OffsetAndTimestamp
     from fleet_consumer.group.topics import Node, PartitionInfo
     from fleet_consumer.net import ConnectionSettings, OAuthSettings, OAuthToken, SaslSettings, TlsSettings
+    from fleet_consumer.record import Records, Run
 
 __all__ = [
     "AsyncConsumer",
@@ -47,9 +48,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "fleet_consumer.async_consumer": ("AsyncConsumer",),
-    "fleet_consumer.consumer": ("Consumer", "ConsumerSettings"),
-    "fleet_consumer.fetch.records": ("Records", "Run"),
+    "fleet_consumer.consumer.async_consumer": ("AsyncConsumer",),
+    "fleet_consumer.consumer.consumer": ("Consumer", "ConsumerSettings"),
+    "fleet_consumer.record": ("Records", "Run"),
     "fleet_consumer.group.membership": ("Membership", "OffsetAndMetadata", "OffsetAndTimestamp"),
     "fleet_consumer.group.topics": ("Node", "PartitionInfo"),
     "fleet_consumer.net": ("ConnectionSettings", "OAuthSettings", "OAuthToken", "SaslSettings", "TlsSettings"),

@@ -20,12 +20,12 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, REDRIVE,
 from fleet_operator.clients.kube import AioKubeClient, KubeClient
 from fleet_operator.clients.worker_status import WorkerStatusClient
 from fleet_operator.observe.observer_pool import ObserverPool
-from fleet_operator.reconcilers.consumergroup import ConsumerGroupReconciler
+from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
+from fleet_operator.reconcilers.consumergroup.reconciler import ConsumerGroupReconciler
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.kafka_side import KafkaSide
 from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler
-from fleet_operator.reconcilers.redrive import RedriveReconciler
-from fleet_operator.reconcilers.redrive_watch import RedriveWatch
+from fleet_operator.reconcilers.redrive.reconciler import RedriveReconciler
+from fleet_operator.reconcilers.redrive.watch import RedriveWatch
 from fleet_operator.reconcilers.retrypolicy import RetryPolicyReconciler
 from fleet_operator.reconcilers.routing import INDEXES, WATCHED, Queues, Router
 from fleet_operator.reconcilers.views import VIEWS

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, RetryPolicy
-from fleet_operator.planning import manifests
-from fleet_operator.planning.retry_fleet import retry_stateful_set
-from fleet_operator.planning.retry_policy import expand
-from fleet_operator.planning.retry_records import Published, group_config_map, policy_config_map
-from fleet_operator.planning.revision import plan_revision
-from fleet_operator.planning.rollout import RevisionMark
+from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.revision import plan_revision
+from fleet_operator.planning.fleet.rollout import RevisionMark
+from fleet_operator.planning.retry.fleet import retry_stateful_set
+from fleet_operator.planning.retry.policy import expand
+from fleet_operator.planning.retry.records import Published, group_config_map, policy_config_map
 from tests.apiserver import objects
 from tests.apiserver.conftest import PATIENCE_S, Site
 from tests.support.waiting import eventually

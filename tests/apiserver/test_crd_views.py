@@ -12,12 +12,12 @@ from fleet_operator.api.v1alpha1 import Redrive, conditions
 from fleet_operator.clients.kinds import CONSUMER_GROUP
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import OffsetSample, RetryObservation, StuckPartition, WorkerObservation
-from fleet_operator.planning.redrive_phase import RedriveDecision, RedriveFacts
-from fleet_operator.planning.redrive_readings import RedriveProgress
-from fleet_operator.planning.redrive_status import project_redrive_status
-from fleet_operator.planning.retry_intent import RetryIntent
-from fleet_operator.planning.status_consumergroup import project_consumergroup_status
-from fleet_operator.planning.status_kafkacluster import KafkaClusterFacts, project_kafkacluster_status
+from fleet_operator.planning.redrive.phase import RedriveDecision, RedriveFacts
+from fleet_operator.planning.redrive.readings import RedriveProgress
+from fleet_operator.planning.redrive.status import project_redrive_status
+from fleet_operator.planning.retry.intent import RetryIntent
+from fleet_operator.planning.status.consumergroup import project_consumergroup_status
+from fleet_operator.planning.status.kafkacluster import KafkaClusterFacts, project_kafkacluster_status
 from tests.apiserver.conftest import PATIENCE_S, Site
 from tests.support.waiting import eventually
 from tests.unit.api.crd_objects import consumer_group, kafka_cluster, redrive

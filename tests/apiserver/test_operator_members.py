@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from tests.apiserver import objects
 from tests.apiserver.conftest import PATIENCE_S, Site
 from tests.support.kafka import KafkaBroker

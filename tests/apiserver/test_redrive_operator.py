@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from tests.apiserver import objects
 from tests.apiserver.conftest import PATIENCE_S, Site
 from tests.support.kafka import KafkaBroker

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from fleet_consumer.retry.policy import parse_policies
+from fleet_consumer.contract.policies import parse_policies
 from tests.apiserver import objects
 from tests.apiserver.conftest import PARTITIONS, PATIENCE_S, Site
 from tests.support.kafka import KafkaBroker

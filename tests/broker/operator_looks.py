@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Part
 from confluent_kafka.admin import AdminClient
 
-from fleet_consumer import naming
 from fleet_consumer.clock import SystemClock
+from fleet_consumer.contract import naming
 from fleet_consumer.net import ConnectionSettings, NetError, NetworkClient
 from fleet_operator.observe.flow import FlowMemory
 from fleet_operator.observe.interests import GroupInterest, retry_interest

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from tests.broker.workers import COMMAND, Fleet, Kafka, Worker
 
 MESSAGE_BYTES_MAX = 1_114_124

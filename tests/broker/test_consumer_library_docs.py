@@ -13,8 +13,9 @@ import pytest
 
 from e2e.local_cluster.jars import ensure_kafka_jars
 from e2e.local_cluster.kafka_node import find_java
-from fleet_consumer import AsyncConsumer, consumer
-from fleet_consumer.fetch import librdkafka
+from fleet_consumer import AsyncConsumer
+from fleet_consumer.consumer import consumer
+from fleet_consumer.librdkafka import settings as librdkafka
 from tests.broker.members import create_topic, produce
 from tests.support.kafka import KafkaBroker
 

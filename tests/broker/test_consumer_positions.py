@@ -9,9 +9,9 @@ from confluent_kafka import TopicPartition as Part
 from confluent_kafka.admin import AdminClient
 
 from fleet_consumer import Consumer, TopicPartition
-from fleet_consumer.fetch.librdkafka import PropertyNotAllowed
 from fleet_consumer.group.errors import ConcurrentUse, ConsumerClosed, NoOffsetForPartition, NotAssigned, NotSubscribed
 from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.librdkafka.settings import PropertyNotAllowed
 from tests.broker.members import (
     Member,
     await_records,

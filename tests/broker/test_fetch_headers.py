@@ -7,7 +7,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from fleet_consumer.fetch.fetched import FetchedRecord, fetched_records, filled_records
+from fleet_consumer.librdkafka.fetched import FetchedRecord, fetched_records, filled_records
 from fleet_consumer.record import TopicPartition
 from tests.broker.workers import Kafka
 from tests.support.kafka import KafkaBroker

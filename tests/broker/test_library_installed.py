@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 READ_TEN = """\
 import sys
-import fleet_consumer.consumer
+import fleet_consumer.consumer.consumer
 from fleet_consumer import ConnectionSettings, Consumer, ConsumerSettings
 
 bootstrap, topic, group = sys.argv[1:]
@@ -34,7 +34,7 @@ with Consumer(settings) as consumer:
     while seen < 10:
         seen += len(consumer.poll(1.0))
     consumer.commit()
-print(fleet_consumer.consumer.__file__)
+print(fleet_consumer.consumer.consumer.__file__)
 """
 
 

@@ -19,11 +19,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from fleet_consumer import Consumer, TopicPartition
+from fleet_consumer.consumer.offsets_topic import read_group
+from fleet_consumer.contract.naming import coordinator_partition
 from fleet_consumer.group.errors import TopicAuthorizationFailed
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.naming import coordinator_partition
 from fleet_consumer.net import ConnectionSettings, SaslSettings
-from fleet_consumer.offsets_topic import read_group
 from fleet_consumer.wire.consumer_protocol import decode_assignment
 from fleet_consumer.worker.cli import main
 from tests.broker.members import create_topic, iterate, produce, settings, unique

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from fleet_consumer import Consumer, ConsumerSettings, TopicPartition
-from fleet_consumer.fetch.librdkafka import connection_config
-from fleet_consumer.fetch.producer import RecordProducer
+from fleet_consumer.librdkafka.producer import RecordProducer
+from fleet_consumer.librdkafka.settings import connection_config
 from fleet_consumer.net import ConnectionSettings, TlsSettings
 from tests.broker.members import create_topic, produce, unique
 from tests.support.kafka import KafkaBroker

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fleet_consumer import Consumer, ConsumerSettings, OffsetAndMetadata, TopicPartition
-from fleet_consumer.fetch.librdkafka import connection_config
-from fleet_consumer.fetch.producer import RecordProducer
+from fleet_consumer.librdkafka.producer import RecordProducer
+from fleet_consumer.librdkafka.settings import connection_config
 from fleet_consumer.net import (
     AuthenticationFailed,
     ConnectionSettings,
@@ -27,7 +27,7 @@ from fleet_consumer.net import (
     TlsSettings,
     parse_address,
 )
-from fleet_consumer.wire.list_groups import ListGroupsRequest
+from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
 from fleet_consumer.worker.cli import main
 from fleet_operator.observe.interests import ObserverSettings, TlsMaterial
 from tests.broker.members import create_topic, unique

@@ -9,31 +9,31 @@ from typing import Any
 import pytest
 
 from fleet_consumer.net import parse_address
-from fleet_consumer.wire.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from fleet_consumer.wire.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from fleet_consumer.wire.create_topics import CreateTopicsRequest
-from fleet_consumer.wire.delete_groups import DeleteGroupsRequest
-from fleet_consumer.wire.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from fleet_consumer.wire.describe_configs import (
+from fleet_consumer.wire.admin.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from fleet_consumer.wire.admin.create_topics import CreateTopicsRequest
+from fleet_consumer.wire.admin.delete_groups import DeleteGroupsRequest
+from fleet_consumer.wire.admin.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from fleet_consumer.wire.admin.describe_configs import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
+from fleet_consumer.wire.admin.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
+from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
+from fleet_consumer.wire.admin.offset_delete import OffsetDeleteRequest
+from fleet_consumer.wire.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.find_coordinator import FindCoordinatorRequest
 from fleet_consumer.wire.headers import decode_response_header, encode_request
 from fleet_consumer.wire.heartbeat import HeartbeatRequest
-from fleet_consumer.wire.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
 from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from fleet_consumer.wire.leave_group import LeaveGroupRequest, LeaveGroupRequestMember
-from fleet_consumer.wire.list_groups import ListGroupsRequest
 from fleet_consumer.wire.list_offsets import LATEST, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.metadata import MetadataRequest
 from fleet_consumer.wire.offset_commit import OffsetCommitRequest
-from fleet_consumer.wire.offset_delete import OffsetDeleteRequest
 from fleet_consumer.wire.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from fleet_consumer.wire.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,

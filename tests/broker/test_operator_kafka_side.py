@@ -16,17 +16,17 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from fleet_consumer import naming
 from fleet_consumer.clock import SystemClock
+from fleet_consumer.contract import naming
 from fleet_consumer.net import SaslSettings
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings, retry_interest
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry_intent import PolicyRevision, RetryIntent
-from fleet_operator.planning.status_facts import ConsumerGroupFacts
-from fleet_operator.reconcilers.gathering import Gathered
-from fleet_operator.reconcilers.kafka_side import PAUSE_SECONDS, KafkaSide
+from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent
+from fleet_operator.planning.status.facts import ConsumerGroupFacts
+from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.consumergroup.kafka_side import PAUSE_SECONDS, KafkaSide
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store

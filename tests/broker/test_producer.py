@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet_consumer.fetch.producer import RecordProducer
+from fleet_consumer.librdkafka.producer import RecordProducer
 from tests.broker.workers import Kafka
 from tests.support.kafka import KafkaBroker
 from tests.support.refusing_proxy import RefusingProxy

@@ -24,7 +24,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from e2e.local_cluster.daemons import free_ports
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from tests.support.kafka_topics import make_topics
 from tests.support.waiting import eventually
 
@@ -54,7 +54,7 @@ def handle(record):
     if wish == "elsewhere":
         return Produce("no-such-output", b"x")
     if wish == "bug":  # one of the worker's own, that a failing handler brings to light
-        from fleet_consumer.worker.outcomes import Outcomes
+        from fleet_consumer.worker.consume.outcomes import Outcomes
 
         Outcomes.raised = None
         raise ValueError("asked to fail")

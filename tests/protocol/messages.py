@@ -21,8 +21,8 @@ DURATION_MS_MAX = 10**12
 
 def _requests() -> list[type[Request[Any]]]:
     found: dict[int, type[Request[Any]]] = {}
-    for module in pkgutil.iter_modules(wire.__path__):
-        for value in vars(importlib.import_module(f"fleet_consumer.wire.{module.name}")).values():
+    for module in pkgutil.walk_packages(wire.__path__, "fleet_consumer.wire."):
+        for value in vars(importlib.import_module(module.name)).values():
             if isinstance(value, type) and issubclass(value, Request) and value is not Request:
                 found[value.API_KEY] = value
     return [found[key] for key in sorted(found)]

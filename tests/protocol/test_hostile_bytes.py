@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleet_consumer.wire import primitives
+from fleet_consumer.wire.admin.list_groups import ListedGroup, ListGroupsResponse
 from fleet_consumer.wire.consumer_protocol import decode_assignment, decode_subscription
 from fleet_consumer.wire.failures import MalformedMessage
 from fleet_consumer.wire.headers import decode_request_header, decode_response_header
-from fleet_consumer.wire.list_groups import ListedGroup, ListGroupsResponse
 from fleet_consumer.wire.message import Message
 from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from fleet_consumer.wire.offset_fetch import OffsetFetchResponse

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fleet_consumer import naming
-from fleet_consumer.consumer import Consumer
-from fleet_consumer.fetch.producer import RecordProducer, SendHandle
+from fleet_consumer.consumer.consumer import Consumer
+from fleet_consumer.contract import naming
+from fleet_consumer.librdkafka.producer import RecordProducer, SendHandle
 from fleet_consumer.worker import cli, session
 
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import confluent_kafka
 
-from fleet_consumer import naming
-from fleet_consumer.worker import redrive_command
+from fleet_consumer.contract import naming
+from fleet_consumer.worker.commands import redrive as redrive_command
 from tests.broker.retry_fleet import MANAGED, MESSAGE_BYTES_MAX
 from tests.broker.workers import COMMAND, Kafka, Written
 from tests.support.waiting import eventually

@@ -18,7 +18,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from tests.broker.retry_fleet import MESSAGE_BYTES_MAX, RetryFleet
 from tests.broker.workers import QUIET, Kafka, Worker, Written
 from tests.support.waiting import eventually

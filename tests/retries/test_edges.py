@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.fetch.producer import RecordProducer, SendHandle
+from fleet_consumer.contract.breaker_mark import breaker_mark
+from fleet_consumer.librdkafka.producer import RecordProducer, SendHandle
 from fleet_consumer.net import ConnectionSettings, NetworkClient
 from fleet_consumer.wire.errors import KafkaError
 from fleet_consumer.wire.offset_commit import (
@@ -16,8 +17,7 @@ from fleet_consumer.wire.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from fleet_consumer.worker.breaker_mark import breaker_mark
-from fleet_consumer.worker.breaker_watch import BreakerWatch
+from fleet_consumer.worker.breaker.watch import BreakerWatch
 from tests.broker.topics import new_name
 from tests.broker.workers import Kafka
 from tests.support.kafka import KafkaBroker

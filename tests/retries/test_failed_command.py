@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from tests.broker.retry_fleet import MANAGED
 from tests.broker.workers import COMMAND, Kafka
 from tests.retries.redrives import FailedTopic, failed_record

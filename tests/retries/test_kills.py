@@ -14,7 +14,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from tests.broker.workers import QUIET, Kafka
 from tests.retries.scene import Flow, metric
 from tests.support.waiting import eventually

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from fleet_consumer import naming
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.fetch.bounded import BoundedReader
-from fleet_consumer.fetch.librdkafka import connection_config, consumer_config
-from fleet_consumer.fetch.producer import RecordProducer
+from fleet_consumer.contract import naming
+from fleet_consumer.contract.redrive_config import parse_config
 from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.librdkafka.bounded import BoundedReader
+from fleet_consumer.librdkafka.producer import RecordProducer
+from fleet_consumer.librdkafka.settings import connection_config, consumer_config
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.redrive import job
-from fleet_consumer.redrive.config import parse_config
 from tests.broker.workers import Kafka
 from tests.retries.redrives import FailedTopic
 from tests.support.kafka import KafkaBroker

@@ -11,7 +11,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from tests.broker.retry_fleet import MESSAGE_BYTES_MAX
 from tests.broker.workers import Kafka
 from tests.retries.redrives import PARTITIONS, FailedTopic, failed_record

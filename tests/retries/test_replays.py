@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from tests.broker.workers import Kafka
 from tests.retries.redrives import redrive_settings, run_redrive
 from tests.retries.scene import Flow, metric

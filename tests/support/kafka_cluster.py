@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as Part
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from e2e.local_cluster.daemons import free_ports
-from fleet_consumer.naming import coordinator_partition
+from fleet_consumer.contract.naming import coordinator_partition
 from fleet_consumer.net import ConnectionSettings, Coordinator, NetError, NetworkClient
 from fleet_consumer.wire.metadata import MetadataResponsePartition
 from tests.support.kafka import ADDRESS, KafkaBroker, Place, new_cluster_id

@@ -13,9 +13,9 @@ import yaml
 
 from fleet_consumer import Consumer, Record, Records, Run
 from fleet_consumer.worker import cli
+from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.member import RetrySnapshot, WorkerState
 from fleet_consumer.worker.metrics import metrics_page
-from fleet_consumer.worker.pacing import BreakerSnapshot
 from fleet_consumer.worker.stats import Stats
 from fleet_operator.runtime.metrics import Metrics
 

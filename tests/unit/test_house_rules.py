@@ -43,6 +43,7 @@ def test_functions_fit_a_screen() -> None:
 def test_pure_packages_touch_no_clock_socket_thread_or_chance() -> None:
     """State machines, planners, assignors and codecs take time and input as arguments."""
     pure = (
+        "consumer_image/fleet_consumer/contract",
         "consumer_image/fleet_consumer/wire",
         "consumer_image/fleet_consumer/assignors",
         "consumer_image/fleet_consumer/group",

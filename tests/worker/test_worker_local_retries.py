@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from tests.broker.local_runs import running
 from tests.broker.workers import Kafka
 from tests.support.kafka import KafkaBroker

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from fleet_consumer.assignors import Assignor
 from fleet_consumer.clock import Clock
+from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.coordinator.directory import Directory
 from fleet_consumer.coordinator.flows import Ask, Flow, FlowRunner, Ticket, Where
 from fleet_consumer.coordinator.lookups import Start
@@ -60,7 +61,6 @@ from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.group.sighting import lacks_topics
 from fleet_consumer.group.timing import NEVER
 from fleet_consumer.group.topics import PartitionInfo
-from fleet_consumer.naming import TopicPattern
 from fleet_consumer.net import (
     AuthenticationFailed,
     BrokerAddress,

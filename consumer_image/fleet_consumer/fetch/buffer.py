@@ -15,9 +15,8 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from fleet_consumer.fetch.fetched import FetchedRun, leader_epoch, memory_bytes
-from fleet_consumer.fetch.records import Gap, Records, Run
-from fleet_consumer.record import TopicPartition
+from fleet_consumer.librdkafka.fetched import FetchedRun, leader_epoch, memory_bytes
+from fleet_consumer.record import Gap, Records, Run, TopicPartition
 
 _offset: Callable[[Message], Any] = Message.offset
 

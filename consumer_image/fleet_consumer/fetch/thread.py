@@ -27,10 +27,9 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes
-from fleet_consumer.fetch.librdkafka import SettingsRefused, tls_files
-from fleet_consumer.fetch.records import Records
 from fleet_consumer.group.errors import DataPlaneFailed, InternalFailure
-from fleet_consumer.record import TopicPartition
+from fleet_consumer.librdkafka.settings import SettingsRefused, tls_files
+from fleet_consumer.record import Records, TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fleet_consumer.assignors import COOPERATIVE, Assignor
+from fleet_consumer.contract.naming import TopicPattern, pattern_matches
 from fleet_consumer.group import errors
 from fleet_consumer.group.classification import Api, error_for, rule_for
 from fleet_consumer.group.commit_flow import CommitFlow, Standing
@@ -40,7 +41,6 @@ from fleet_consumer.group.sighting import GONE_AFTER_S, Doubts
 from fleet_consumer.group.states import State, check_move
 from fleet_consumer.group.timing import NEVER, Backoff, HeartbeatTimer
 from fleet_consumer.group.watch import MetadataWatch, topics_denied
-from fleet_consumer.naming import TopicPattern, pattern_matches
 from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.message import Request

@@ -13,11 +13,11 @@ from typing import Any
 from uuid import UUID
 
 from fleet_consumer.assignors import Assignor, ClusterView, Subscription
+from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.group.errors import FatalConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.group.metadata import Racks
 from fleet_consumer.group.sighting import Doubts
-from fleet_consumer.naming import TopicPattern
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.message import Request
 from fleet_consumer.wire.sync_group import SyncGroupRequestAssignment

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from fleet_consumer.contract.naming import TopicPattern, pattern_matches
 from fleet_consumer.group import errors, reasons
 from fleet_consumer.group.metadata import (
     BrokerRacks,
@@ -19,7 +20,6 @@ from fleet_consumer.group.metadata import (
 )
 from fleet_consumer.group.sighting import Doubts, FirstSight, Sighting, sight
 from fleet_consumer.group.timing import NEVER, Backoff
-from fleet_consumer.naming import TopicPattern, pattern_matches
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import describe
 from fleet_consumer.wire.metadata import MetadataRequest, MetadataResponse

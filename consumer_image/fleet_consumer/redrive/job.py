@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.fetch.bounded import BoundedReader, Step
-from fleet_consumer.fetch.producer import ProduceFailed, RecordProducer, SendHandle
+from fleet_consumer.contract.naming import failed_topic, redrive_topic
+from fleet_consumer.contract.redrive_config import RedriveConfig
 from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.naming import failed_topic, redrive_topic
+from fleet_consumer.librdkafka.bounded import BoundedReader, Step
+from fleet_consumer.librdkafka.producer import ProduceFailed, RecordProducer, SendHandle
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.redrive.config import RedriveConfig
 from fleet_consumer.redrive.progress import COUNTS, RateLimit, RedriveProgress, parse_metadata
 from fleet_consumer.redrive.selection import Choice, Decision, Ledger, Selection, place
 from fleet_consumer.redrive.turns import Turns

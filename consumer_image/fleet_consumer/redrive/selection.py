@@ -10,8 +10,8 @@ from enum import Enum, auto
 from hashlib import blake2b
 from typing import Final
 
+from fleet_consumer.contract.redrive_config import Filter
 from fleet_consumer.record import Headers, Record
-from fleet_consumer.redrive.config import Filter
 from fleet_consumer.retry.headers import ERROR_CLASS, ERROR_MESSAGE, REASON, REDRIVE_SOURCE, Story, last_values, read
 from fleet_consumer.retry.suppression import identity
 

@@ -13,7 +13,7 @@ from collections import deque
 from enum import StrEnum
 from typing import Final
 
-from fleet_consumer.retry.policy import Budget
+from fleet_consumer.contract.policies import Budget
 
 PROBES: Final = 3
 """Successes in a row that close the breaker: one may be luck."""

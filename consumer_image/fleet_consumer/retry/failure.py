@@ -12,8 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, overload
 
+from fleet_consumer.contract.policies import Policy, Rule, Then
 from fleet_consumer.record import Fatal, RetryAfter, Skip
-from fleet_consumer.retry.policy import Policy, Rule, Then
 
 MESSAGE_BYTES_MAX: Final = 1024
 """Limit of an error's text in a header: enough for a cause, small beside any topic's `max.message.bytes`."""

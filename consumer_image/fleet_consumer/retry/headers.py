@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from fleet_consumer.contract.policies import REVISION, HeaderProfile, Policies, Policy
 from fleet_consumer.record import Headers, Record
 from fleet_consumer.retry.failure import Failure
-from fleet_consumer.retry.policy import REVISION, HeaderProfile, Policies, Policy
 from fleet_consumer.retry.reading import READING_ID
 from fleet_consumer.retry.spring import SPRING_DETAILS, spring_aliases
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-from fleet_consumer.naming import canonical_delay, failed_topic, retry_topic
+from fleet_consumer.contract.naming import canonical_delay, failed_topic, retry_topic
+from fleet_consumer.contract.policies import Policy
 from fleet_consumer.record import Record
 from fleet_consumer.retry.delivered import story_of
 from fleet_consumer.retry.failure import Drop, Failure, Retry
 from fleet_consumer.retry.headers import HeaderList, Origin, Story, failed_headers, hop_headers
-from fleet_consumer.retry.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)

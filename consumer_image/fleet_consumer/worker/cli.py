@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from fleet_consumer.distribution import own_version
-from fleet_consumer.worker import failed_command, offsets_command, redrive_command
+from fleet_consumer.worker.commands import failed as failed_command
+from fleet_consumer.worker.commands import offsets as offsets_command
+from fleet_consumer.worker.commands import redrive as redrive_command
+from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.local.options import EXAMPLES, add_local_options
-from fleet_consumer.worker.role import Role
 
 PACKAGES_OF_THE_EXTRA: Final = ("aiohttp", "prometheus_client", "re2")
 EXIT_SETTINGS: Final = 20
@@ -103,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(path: str) -> int:
-    from fleet_consumer.worker.check import check
+    from fleet_consumer.worker.commands.check import check
 
     result = check(path)
     result.tell()
@@ -111,10 +113,10 @@ def _check(path: str) -> int:
 
 
 def _run(path: str, role: Role) -> int:
+    from fleet_consumer.contract.section import SettingsInvalid
+    from fleet_consumer.contract.worker_config import load_config
     from fleet_consumer.handlers import HandlerImportFailed, HandlerNotCallable
-    from fleet_consumer.section import SettingsInvalid
-    from fleet_consumer.worker.check import EXIT_REVISION, CheckResult
-    from fleet_consumer.worker.config import load_config
+    from fleet_consumer.worker.commands.check import EXIT_REVISION, CheckResult
     from fleet_consumer.worker.process import run_worker
 
     try:

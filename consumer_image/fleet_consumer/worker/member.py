@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import Membership
 from fleet_consumer.record import Record
-from fleet_consumer.worker.intake import WaitingHead
+from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
+from fleet_consumer.worker.consume.intake import WaitingHead
+from fleet_consumer.worker.consume.loop import ConsumeLoop
+from fleet_consumer.worker.lifecycle.watchdog import Hang
 from fleet_consumer.worker.logs import now_text
-from fleet_consumer.worker.loop import ConsumeLoop
-from fleet_consumer.worker.pacing import BreakerSnapshot
 from fleet_consumer.worker.session import Session
-from fleet_consumer.worker.watchdog import Hang
 
 IDLE_LOOP_LIMIT_S: Final = 60.0
 """A loop that handles no record comes round at least so often: the longest waits in it are those of a rebalance."""

@@ -15,16 +15,23 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from fleet_consumer.clock import Clock, SystemClock
+from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.handlers import Handler, HandlerContext, load_handler
 from fleet_consumer.handlers.call import HandlerCall
 from fleet_consumer.handlers.forked import end_forked_child
 from fleet_consumer.net import AuthenticationFailed
-from fleet_consumer.section import SettingsInvalid
 from fleet_consumer.worker import logs
-from fleet_consumer.worker.config import WorkerConfig
-from fleet_consumer.worker.ending import NOT_DRAINED, OVER_THE_LIMIT, SETUP_OVER_THE_LIMIT, end_process
+from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
+from fleet_consumer.worker.config.policy_file import PolicyFile
+from fleet_consumer.worker.config.role import Role
+from fleet_consumer.worker.config.settings import PodIdentity, connection_settings, identify, with_environment
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
-from fleet_consumer.worker.last_word import LastWord
+from fleet_consumer.worker.lifecycle.last_word import LastWord
+from fleet_consumer.worker.lifecycle.setup_watch import SetupWatch
+from fleet_consumer.worker.lifecycle.signals import Signals
+from fleet_consumer.worker.lifecycle.termination import NOT_DRAINED, OVER_THE_LIMIT, SETUP_OVER_THE_LIMIT, end_process
+from fleet_consumer.worker.lifecycle.watchdog import Hang, HangDetector, Watch, Watchdog, stack_of
 from fleet_consumer.worker.logs import about, fields
 from fleet_consumer.worker.member import (
     RetrySnapshot,
@@ -37,9 +44,6 @@ from fleet_consumer.worker.member import (
     reason_of,
 )
 from fleet_consumer.worker.metrics import CONTENT_TYPE, metrics_page
-from fleet_consumer.worker.pacing import BreakerSnapshot
-from fleet_consumer.worker.policy_file import PolicyFile
-from fleet_consumer.worker.role import Role
 from fleet_consumer.worker.session import (
     BACKOFF_MAX_S,
     CLOSE_TIMEOUT_S,
@@ -49,11 +53,7 @@ from fleet_consumer.worker.session import (
     make_executor,
     open_session,
 )
-from fleet_consumer.worker.settings import PodIdentity, connection_settings, identify, with_environment
-from fleet_consumer.worker.setup_watch import SetupWatch
-from fleet_consumer.worker.signals import Signals
 from fleet_consumer.worker.stats import Stats
-from fleet_consumer.worker.watchdog import Hang, HangDetector, Watch, Watchdog, stack_of
 
 LOG = logging.getLogger("fleet_consumer.worker")
 

@@ -11,34 +11,34 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.consumer import Consumer
-from fleet_consumer.fetch.librdkafka import connection_config
-from fleet_consumer.fetch.producer import RecordProducer
+from fleet_consumer.consumer.consumer import Consumer
+from fleet_consumer.contract.naming import TopicPattern
+from fleet_consumer.contract.policies import Policies
+from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.group.errors import FencedInstance
 from fleet_consumer.handlers import Handler, Outputs, Performer, checker, decoder
-from fleet_consumer.naming import TopicPattern
+from fleet_consumer.librdkafka.producer import RecordProducer
+from fleet_consumer.librdkafka.settings import connection_config
 from fleet_consumer.net import ConnectionSettings
-from fleet_consumer.retry.policy import Policies
-from fleet_consumer.worker.breaker import BudgetPacing, FollowingPacing
-from fleet_consumer.worker.breaker_watch import BreakerWatch
-from fleet_consumer.worker.concurrent import Concurrency, ConcurrentLoop
-from fleet_consumer.worker.config import WorkerConfig
-from fleet_consumer.worker.executor import Executor, LoopExecutor, ThreadExecutor
-from fleet_consumer.worker.follower import Follower
-from fleet_consumer.worker.intake import Everything, Intake
-from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
-from fleet_consumer.worker.outbox import Outbox
-from fleet_consumer.worker.outcomes import Handle, Outcomes
-from fleet_consumer.worker.pacing import NoPacing, Pacing
-from fleet_consumer.worker.pauses import WRITES_HELD, Pauses
-from fleet_consumer.worker.policy_file import PolicyFile
-from fleet_consumer.worker.readings import Readings
-from fleet_consumer.worker.retry_intake import RetryIntake
-from fleet_consumer.worker.role import Role
-from fleet_consumer.worker.settings import PodIdentity, connection_settings, consumer_settings
+from fleet_consumer.worker.breaker.budget import BudgetPacing, FollowingPacing
+from fleet_consumer.worker.breaker.pacing import NoPacing, Pacing
+from fleet_consumer.worker.breaker.watch import BreakerWatch
+from fleet_consumer.worker.config.follower import Follower
+from fleet_consumer.worker.config.policy_file import PolicyFile
+from fleet_consumer.worker.config.role import Role
+from fleet_consumer.worker.config.settings import PodIdentity, connection_settings, consumer_settings
+from fleet_consumer.worker.consume.concurrent import Concurrency, ConcurrentLoop
+from fleet_consumer.worker.consume.executor import Executor, LoopExecutor, ThreadExecutor
+from fleet_consumer.worker.consume.intake import Everything, Intake
+from fleet_consumer.worker.consume.loop import ConsumeLoop, LoopSettings
+from fleet_consumer.worker.consume.outbox import Outbox
+from fleet_consumer.worker.consume.outcomes import Handle, Outcomes
+from fleet_consumer.worker.consume.pauses import WRITES_HELD, Pauses
+from fleet_consumer.worker.consume.readings import Readings
+from fleet_consumer.worker.consume.retry_intake import RetryIntake
+from fleet_consumer.worker.consume.writing import Writing
+from fleet_consumer.worker.lifecycle.watchdog import Watch
 from fleet_consumer.worker.stats import Stats
-from fleet_consumer.worker.watchdog import Watch
-from fleet_consumer.worker.writing import Writing
 
 LIBRDKAFKA_LOG = logging.getLogger("fleet_consumer.librdkafka")
 

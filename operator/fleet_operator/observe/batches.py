@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from fleet_consumer.wire.describe_configs import (
+from fleet_consumer.wire.admin.describe_configs import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
     DescribeConfigsRequest,

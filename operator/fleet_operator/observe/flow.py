@@ -20,7 +20,7 @@ from fleet_operator.observe.folding import NOT_OBSERVED, GroupFacts, Offsets
 from fleet_operator.observe.interests import GroupInterest, RetryInterest
 from fleet_operator.observe.topic_configs import TopicConfigs
 from fleet_operator.planning.observation import ManagedTopic, RetryObservation, TopicObservation
-from fleet_operator.planning.retry_topics import SIZE
+from fleet_operator.planning.retry.topics import SIZE
 
 GONE_SECONDS: Final = 60.0
 """For how long a topic that was there must have been missing before it is believed to be gone: the broker that was

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
+from fleet_consumer.wire.admin.describe_configs import BROKER_RESOURCE, TOPIC_RESOURCE, DescribeConfigsResponse
 from fleet_consumer.wire.consumer_protocol import decode_assignment, partitions_by_topic
-from fleet_consumer.wire.describe_configs import BROKER_RESOURCE, TOPIC_RESOURCE, DescribeConfigsResponse
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribedGroupMember
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.failures import MalformedMessage

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
+from fleet_consumer.contract.patterns import Pattern
 from fleet_consumer.net import ConnectionSettings, SaslSettings, TlsSettings, parse_address
-from fleet_consumer.patterns import Pattern
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,9 @@ from fleet_consumer.net import (
     NetworkClient,
     TlsFailed,
 )
-from fleet_consumer.wire.describe_configs import DescribeConfigsResponse
+from fleet_consumer.wire.admin.describe_configs import DescribeConfigsResponse
+from fleet_consumer.wire.admin.list_groups import ListGroupsRequest, ListGroupsResponse
 from fleet_consumer.wire.describe_groups import DescribeGroupsResponse
-from fleet_consumer.wire.list_groups import ListGroupsRequest, ListGroupsResponse
 from fleet_consumer.wire.list_offsets import EARLIEST, LATEST, ListOffsetsResponse
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.metadata import MetadataResponse

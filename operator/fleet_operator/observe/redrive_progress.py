@@ -5,7 +5,7 @@ from __future__ import annotations
 from fleet_consumer.net import Coordinator, KafkaError, NetworkClient
 from fleet_operator.observe import batches
 from fleet_operator.observe.actions import CALL_SECONDS
-from fleet_operator.planning.redrive_readings import Position
+from fleet_operator.planning.redrive.readings import Position
 
 
 def read_positions(client: NetworkClient, group_id: str) -> tuple[Position, ...]:

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fleet_consumer.net import BrokerAddress, Coordinator, KafkaError, NetworkClient
-from fleet_consumer.wire.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from fleet_consumer.wire.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from fleet_consumer.wire.delete_groups import DeleteGroupsRequest
-from fleet_consumer.wire.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from fleet_consumer.wire.admin.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from fleet_consumer.wire.admin.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from fleet_consumer.wire.admin.delete_groups import DeleteGroupsRequest
+from fleet_consumer.wire.admin.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from fleet_consumer.wire.admin.incremental_alter_configs import set_topics
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.incremental_alter_configs import set_topics
 from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
 from fleet_consumer.wire.metadata import MetadataResponse
 from fleet_operator.api.v1alpha1.conditions import NOT_ENOUGH_BROKERS, TOPIC_NAME_COLLIDES
 from fleet_operator.observe import batches, due, folding
 from fleet_operator.observe.folding import Offsets
-from fleet_operator.planning.retry_topics import TopicsPlan, WantedTopic
+from fleet_operator.planning.retry.topics import TopicsPlan, WantedTopic
 
 CALL_SECONDS: Final = 10.0
 NO_WORDS: Final = "the broker gave no reason"

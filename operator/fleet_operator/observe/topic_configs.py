@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from fleet_consumer.wire.describe_configs import (
+from fleet_consumer.wire.admin.describe_configs import (
     TOPIC_RESOURCE,
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -18,7 +18,7 @@ from fleet_consumer.wire.describe_configs import (
 )
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.observe.batches import chunks
-from fleet_operator.planning.retry_topics import ASKED_SETTINGS
+from fleet_operator.planning.retry.topics import ASKED_SETTINGS
 
 FRESH_SECONDS: Final = 60.0
 """How long an answer counts; what is changed by us is forgotten at once."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fleet_consumer.naming import pattern_matches
-from fleet_consumer.patterns import Pattern, PatternRefused, compile_pattern
+from fleet_consumer.contract.naming import pattern_matches
+from fleet_consumer.contract.patterns import Pattern, PatternRefused, compile_pattern
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 
 __all__ = ["PatternRefused", "TopicMatches", "compile_pattern", "group_pattern"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
 from fleet_operator.planning.claims import Claim, are_rivals, older_owner
 from fleet_operator.reconcilers.context import Context

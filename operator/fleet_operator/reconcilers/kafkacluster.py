@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.clients.kinds import KAFKA_CLUSTER, JsonObject
 from fleet_operator.planning import times
-from fleet_operator.planning.status_kafkacluster import KafkaClusterFacts, project_kafkacluster_status
+from fleet_operator.planning.status.kafkacluster import KafkaClusterFacts, project_kafkacluster_status
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
 from fleet_operator.reconcilers.publishing import publish

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import RetryPolicy, conditions
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, RETRY_POLICY, JsonObject
 from fleet_operator.clients.kube import KubeForbiddenError, KubeInvalidError
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry_intent import PolicyRevision
-from fleet_operator.planning.retry_policy import PolicyRefused, expand
-from fleet_operator.planning.retry_records import policy_config_map, policy_hash_of, read_published
-from fleet_operator.planning.status_retrypolicy import project_retrypolicy_status
+from fleet_operator.planning.retry.intent import PolicyRevision
+from fleet_operator.planning.retry.policy import PolicyRefused, expand
+from fleet_operator.planning.retry.records import policy_config_map, policy_hash_of, read_published
+from fleet_operator.planning.status.retrypolicy import project_retrypolicy_status
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.owned import ForeignObjectError, apply_owned, is_owned_by
 from fleet_operator.reconcilers.publishing import publish

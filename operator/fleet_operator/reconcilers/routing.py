@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.clients.kinds import (
     CONFIG_MAP,
@@ -26,8 +26,8 @@ from fleet_operator.clients.kinds import (
 )
 from fleet_operator.planning.labels import GROUP_LABEL, POLICY_LABEL
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.planning.redrive_manifests import REDRIVE_LABEL
-from fleet_operator.planning.retry_records import RECORD
+from fleet_operator.planning.redrive.manifests import REDRIVE_LABEL
+from fleet_operator.planning.retry.records import RECORD
 from fleet_operator.runtime.cache import Change, Index, Key, group_index, key_of, version_of
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store

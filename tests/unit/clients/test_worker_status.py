@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.member import WorkerState, member_document
-from fleet_consumer.worker.pacing import BreakerSnapshot
 from fleet_operator.clients.worker_status import parse_member
 from fleet_operator.planning.observation import BreakerObservation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from fleet_consumer import Consumer, ConsumerSettings
-from fleet_consumer.consumer_base import Latch
+from fleet_consumer.consumer.base import Latch
 from fleet_consumer.net import ConnectionSettings
 
 

@@ -10,7 +10,7 @@ from fleet_consumer import ConsumerSettings
 from fleet_consumer.assignors import Assignor, load
 from fleet_consumer.assignors.range import RangeAssignor
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.consumer_settings import group_settings
+from fleet_consumer.consumer.settings import group_settings
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata

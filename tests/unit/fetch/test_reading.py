@@ -14,11 +14,10 @@ import pytest
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.fetch import thread as fetch_module
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead
-from fleet_consumer.fetch.librdkafka import consumer_config
-from fleet_consumer.fetch.records import Records
 from fleet_consumer.fetch.thread import FetchThread
+from fleet_consumer.librdkafka.settings import consumer_config
 from fleet_consumer.net import ConnectionSettings
-from fleet_consumer.record import TopicPartition
+from fleet_consumer.record import Records, TopicPartition
 from tests.support.waiting import eventually
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)

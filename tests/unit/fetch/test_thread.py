@@ -13,9 +13,9 @@ from confluent_kafka import KafkaError
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.fetch import thread as fetch_module
 from fleet_consumer.fetch.buffer import PartitionBuffer
-from fleet_consumer.fetch.librdkafka import SettingsRefused
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.group.errors import InternalFailure
+from fleet_consumer.librdkafka.settings import SettingsRefused
 from fleet_consumer.record import TopicPartition
 from tests.support.waiting import eventually
 

@@ -13,8 +13,8 @@ import pytest
 
 from fleet_consumer.net import AuthenticationFailed, ConnectionSettings, SaslSettings
 from fleet_consumer.net.sasl import SaslRefused, Scram, mechanism
+from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.list_groups import ListGroupsRequest
 from fleet_consumer.wire.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from fleet_consumer.wire.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tests.support.waiting import eventually

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet_consumer.net import BrokerAddress, Call, Coordinator, Disconnected
-from fleet_consumer.wire.describe_configs import (
+from fleet_consumer.wire.admin.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from fleet_consumer.wire.admin.list_groups import ListGroupsRequest, ListGroupsResponse
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-from fleet_consumer.wire.list_groups import ListGroupsRequest, ListGroupsResponse
 from fleet_consumer.wire.list_offsets import (
     EARLIEST,
     LATEST,

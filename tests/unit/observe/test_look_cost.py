@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from fleet_operator.observe.flow import FlowMemory
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.look import ConfigFacts, Look

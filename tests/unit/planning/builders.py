@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
+from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts, RolloutDecision, RolloutPhase
 from fleet_operator.planning.observation import (
     BrokerInfo,
     ClusterObservation,
@@ -16,8 +17,7 @@ from fleet_operator.planning.observation import (
     OffsetsTopicInfo,
     TopicObservation,
 )
-from fleet_operator.planning.rollout import FleetFacts, PodFacts, RolloutDecision, RolloutPhase
-from fleet_operator.planning.status_facts import ConsumerGroupFacts
+from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 NOW: Final = 1_800_000_000.0
 UID: Final = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 
-from fleet_operator.planning.rollout import (
+from fleet_operator.planning.fleet.rollout import (
     CheckFacts,
     FleetFacts,
     PodFacts,

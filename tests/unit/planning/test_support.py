@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from fleet_consumer import assignors
-from fleet_consumer.fetch.librdkafka import ALLOWED_PROPERTIES
+from fleet_consumer.librdkafka.settings import ALLOWED_PROPERTIES
 from fleet_operator.planning.support import consumer_group_support
 from tests.unit.planning.builders import consumer_group
 

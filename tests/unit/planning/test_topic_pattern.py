@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from fleet_consumer.patterns import Pattern
+from fleet_consumer.contract.patterns import Pattern
 from fleet_operator.planning.topic_pattern import TopicMatches, compile_pattern
 
 TOPICS = ("orders", "orders.eu", "orders.us", "payments", "__consumer_offsets", "_fleet.orders.failed")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.fetch.bounded import Step
-from fleet_consumer.fetch.producer import ProduceFailed, SendHandle
+from fleet_consumer.contract.redrive_config import parse_config
 from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.librdkafka.bounded import Step
+from fleet_consumer.librdkafka.producer import ProduceFailed, SendHandle
 from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.redrive.config import parse_config
 from fleet_consumer.redrive.job import STALL_S, Run, Stopped
 from fleet_consumer.redrive.progress import RedriveProgress, parse_metadata
 from tests.unit.redrive.documents import FAILED, REDRIVE, document, failed

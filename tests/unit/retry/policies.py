@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from fleet_consumer.naming import canonical_delay, parse_delay
-from fleet_consumer.retry.policy import Policies, Policy, parse_policies
+from fleet_consumer.contract.naming import canonical_delay, parse_delay
+from fleet_consumer.contract.policies import Policies, Policy, parse_policies
 
 REVISION = "a1b2c3d4e5"
 OTHER = "0123456789"

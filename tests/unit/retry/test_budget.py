@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet_consumer.contract.policies import Budget, BudgetAction
 from fleet_consumer.retry.budget import PROBES, Breaker, BreakerState
-from fleet_consumer.retry.policy import Budget, BudgetAction
 
 CLOSED, OPEN, HALF_OPEN = BreakerState
 BUDGET = Budget(max_failure_percent=50, window_s=60, min_records=10, action=BudgetAction.PAUSE, cooldown_s=30)

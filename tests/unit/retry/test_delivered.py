@@ -8,7 +8,7 @@ import pickle
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
-from fleet_consumer.fetch.fetched import fetched_records
+from fleet_consumer.librdkafka.fetched import fetched_records
 from fleet_consumer.record import Delivery, Record, TimestampType, TopicPartition
 from fleet_consumer.retry.delivered import RetriedRecord, retried, story_of
 from fleet_consumer.retry.headers import Origin, Story

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet_consumer.contract.policies import PolicyInvalid
 from fleet_consumer.record import Fatal, RetryAfter, Skip
 from fleet_consumer.retry.failure import (
     MESSAGE_BYTES_MAX,
@@ -23,7 +24,6 @@ from fleet_consumer.retry.failure import (
     classify,
     cut,
 )
-from fleet_consumer.retry.policy import PolicyInvalid
 from tests.unit.retry.policies import policy
 
 

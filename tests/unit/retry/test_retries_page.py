@@ -10,26 +10,26 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet_consumer import naming
-from fleet_consumer.patterns import SEARCHED_CHARACTERS_MAX
+from fleet_consumer.contract import naming
+from fleet_consumer.contract.patterns import SEARCHED_CHARACTERS_MAX
+from fleet_consumer.contract.policies import Policies, parse_policies
 from fleet_consumer.record import Record
 from fleet_consumer.redrive.job import Outcome
 from fleet_consumer.retry import headers
 from fleet_consumer.retry.budget import PROBES
 from fleet_consumer.retry.failure import Failure, FailureReason, classify
-from fleet_consumer.retry.policy import Policies, parse_policies
 from fleet_consumer.retry.routing import Dropped, route
 from fleet_consumer.retry.spring import PREFIX, spring_aliases
 from fleet_consumer.retry.suppression import REBUILD_RECORDS, WINDOW_RECORDS
-from fleet_consumer.worker import redrive_command
+from fleet_consumer.worker.commands import redrive as redrive_command
 from fleet_consumer.worker.member import WorkerState
 from fleet_consumer.worker.metrics import metrics_page
 from fleet_consumer.worker.stats import Stats
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.api.v1alpha1.retrypolicy import RetryPolicy
-from fleet_operator.planning import redrive_needs
-from fleet_operator.planning.retry_policy import expand
+from fleet_operator.planning.redrive import needs as redrive_needs
+from fleet_operator.planning.retry.policy import expand
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "retries.md").read_text()

@@ -7,7 +7,7 @@ from typing import Any
 
 from fleet_consumer.handlers import Outputs, Performer
 from fleet_consumer.handlers.call import HandlerCall
-from fleet_consumer.worker.executor import Job
+from fleet_consumer.worker.consume.executor import Job
 
 
 class ManualExecutor:

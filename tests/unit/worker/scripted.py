@@ -12,30 +12,29 @@ from typing import Any, cast
 
 from confluent_kafka import Message
 
-from fleet_consumer.consumer import Consumer
-from fleet_consumer.fetch.fetched import fetched_records
-from fleet_consumer.fetch.producer import ProduceFailed
-from fleet_consumer.fetch.records import Records, Run
+from fleet_consumer.consumer.consumer import Consumer
+from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
+from fleet_consumer.contract.breaker_mark import Breakers
+from fleet_consumer.contract.policies import Policies
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.handlers import Outputs
-from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.resets import OutOfRangeReport, TruncationReport
-from fleet_consumer.retry.policy import Policies
+from fleet_consumer.librdkafka.fetched import fetched_records
+from fleet_consumer.librdkafka.producer import ProduceFailed
+from fleet_consumer.record import Record, Records, Run, TopicPartition
 from fleet_consumer.retry.reading import Reading
-from fleet_consumer.worker.breaker import BudgetPacing, FollowingPacing
-from fleet_consumer.worker.breaker_mark import Breakers
-from fleet_consumer.worker.concurrent import Concurrency, ConcurrentLoop
-from fleet_consumer.worker.executor import Executor
-from fleet_consumer.worker.intake import Everything
-from fleet_consumer.worker.loop import ConsumeLoop, LoopSettings
-from fleet_consumer.worker.outbox import Outbox
-from fleet_consumer.worker.outcomes import Outcomes
-from fleet_consumer.worker.pauses import WRITES_HELD, Pauses
-from fleet_consumer.worker.readings import Readings
-from fleet_consumer.worker.retry_intake import RetryIntake
+from fleet_consumer.worker.breaker.budget import BudgetPacing, FollowingPacing
+from fleet_consumer.worker.consume.concurrent import Concurrency, ConcurrentLoop
+from fleet_consumer.worker.consume.executor import Executor
+from fleet_consumer.worker.consume.intake import Everything
+from fleet_consumer.worker.consume.loop import ConsumeLoop, LoopSettings
+from fleet_consumer.worker.consume.outbox import Outbox
+from fleet_consumer.worker.consume.outcomes import Outcomes
+from fleet_consumer.worker.consume.pauses import WRITES_HELD, Pauses
+from fleet_consumer.worker.consume.readings import Readings
+from fleet_consumer.worker.consume.retry_intake import RetryIntake
+from fleet_consumer.worker.consume.writing import Writing
+from fleet_consumer.worker.lifecycle.watchdog import Watch
 from fleet_consumer.worker.stats import Stats
-from fleet_consumer.worker.watchdog import Watch
-from fleet_consumer.worker.writing import Writing
 from tests.support.clock import StillClock
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -14,8 +14,11 @@ from fleet_consumer.group.errors import DataPlaneFailed, FencedInstance, TopicMi
 from fleet_consumer.group.membership import Membership
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Produce, Record
+from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
+from fleet_consumer.worker.consume.intake import WaitingHead
+from fleet_consumer.worker.consume.writing import ACK_WAIT_S
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
-from fleet_consumer.worker.intake import WaitingHead
+from fleet_consumer.worker.lifecycle.watchdog import Hang
 from fleet_consumer.worker.member import (
     FAILED_KINDS_MAX,
     RetrySnapshot,
@@ -26,11 +29,8 @@ from fleet_consumer.worker.member import (
     ready,
 )
 from fleet_consumer.worker.metrics import metrics_page
-from fleet_consumer.worker.pacing import BreakerSnapshot
 from fleet_consumer.worker.session import Backoff, Session, SessionBackoff
 from fleet_consumer.worker.stats import ERROR_CLASSES_MAX, OTHER_CLASSES, RETRIED, Stats
-from fleet_consumer.worker.watchdog import Hang
-from fleet_consumer.worker.writing import ACK_WAIT_S
 from tests.unit.worker.scripted import P0, P1, Bench
 
 JOINED = Membership(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from fleet_consumer.worker.connection_options import add_connection_options
+from fleet_consumer.worker.config.connection_options import add_connection_options
 
 EXAMPLES: Final = """\
 examples:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fleet_consumer.naming import canonical_delay, parse_delay
-from fleet_consumer.patterns import PatternRefused, compile_pattern
-from fleet_consumer.retry.policy import (
+from fleet_consumer.contract.naming import canonical_delay, parse_delay
+from fleet_consumer.contract.patterns import PatternRefused, compile_pattern
+from fleet_consumer.contract.policies import (
     ATTEMPTS_MAX,
     DELAYS_MAX,
     HTTP_STATUS,
@@ -28,7 +28,7 @@ from fleet_consumer.retry.policy import (
     HeaderProfile,
     Then,
 )
-from fleet_consumer.section import Section, SettingsInvalid
+from fleet_consumer.contract.section import Section, SettingsInvalid
 
 API_VERSION: Final = "consumerfleet.io/v1alpha1"
 KIND: Final = "RetryPolicy"

@@ -21,15 +21,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final
 
-from fleet_consumer.section import SettingsInvalid
-from fleet_consumer.worker.check import EXIT_REVISION
-from fleet_consumer.worker.config import load_config
+from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.contract.worker_config import load_config
+from fleet_consumer.worker.commands.check import EXIT_REVISION
+from fleet_consumer.worker.config.role import Role
+from fleet_consumer.worker.lifecycle.signals import end_before_work
 from fleet_consumer.worker.local.waiting import Waiting
 from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.process import run_worker
-from fleet_consumer.worker.role import Role
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S
-from fleet_consumer.worker.signals import end_before_work
 from fleet_consumer.worker.stats import Stats
 
 SETTINGS_FILE: Final = "worker.json"

@@ -19,19 +19,19 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from fleet_consumer import naming
 from fleet_consumer.clock import Clock, SystemClock
-from fleet_consumer.section import SettingsInvalid
-from fleet_consumer.worker.check import EXIT_PASSED, EXIT_SURROUNDINGS, CheckResult, examine
-from fleet_consumer.worker.config import parse_config
-from fleet_consumer.worker.connection_options import connection_of
+from fleet_consumer.contract import naming
+from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.contract.worker_config import parse_config
+from fleet_consumer.worker.commands.check import EXIT_PASSED, EXIT_SURROUNDINGS, CheckResult, examine
+from fleet_consumer.worker.config.connection_options import connection_of
+from fleet_consumer.worker.config.settings import connection_settings
 from fleet_consumer.worker.local.policy import LocalPolicy, policy_of
 from fleet_consumer.worker.local.retries import Counts, RetryProcess, prepare
 from fleet_consumer.worker.local.topics import Managed, TopicsUnusable, prepare_topics
 from fleet_consumer.worker.local.waiting import Waiting
 from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.process import run_worker
-from fleet_consumer.worker.settings import connection_settings
 from fleet_consumer.worker.stats import Stats
 
 COMMIT_S: Final = 1

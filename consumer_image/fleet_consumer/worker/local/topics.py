@@ -10,17 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from fleet_consumer import naming
 from fleet_consumer.clock import Clock
+from fleet_consumer.contract import naming
+from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.net import NetError, NetworkClient
-from fleet_consumer.wire.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from fleet_consumer.wire.describe_configs import TOPIC_RESOURCE, DescribeConfigsRequest, DescribeConfigsResource
+from fleet_consumer.wire.admin.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from fleet_consumer.wire.admin.describe_configs import TOPIC_RESOURCE, DescribeConfigsRequest, DescribeConfigsResource
+from fleet_consumer.wire.admin.incremental_alter_configs import set_topics
 from fleet_consumer.wire.errors import ErrorCode, describe
-from fleet_consumer.wire.incremental_alter_configs import set_topics
 from fleet_consumer.wire.metadata import MetadataResponseTopic
-from fleet_consumer.worker.config import WorkerConfig
+from fleet_consumer.worker.config.settings import connection_settings
 from fleet_consumer.worker.local.policy import DAY_SECONDS, LocalPolicy
-from fleet_consumer.worker.settings import connection_settings
 
 ASK_S: Final = 10.0
 """Patience with the brokers for one question."""

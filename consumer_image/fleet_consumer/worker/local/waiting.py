@@ -6,9 +6,9 @@ import threading
 from collections.abc import Mapping
 from typing import Final
 
-from fleet_consumer.consumer import Consumer, ConsumerSettings
+from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
+from fleet_consumer.contract.naming import retry_group
 from fleet_consumer.group.errors import ConsumerError
-from fleet_consumer.naming import retry_group
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import TopicPartition
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from fleet_consumer import naming
+from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.model import INT32_MAX, CustomResource, Model
 
 ATTEMPTS_MAX: Final = 100

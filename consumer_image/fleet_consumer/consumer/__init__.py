@@ -1,0 +1,1 @@
+"""The consumer library: `Consumer` and `AsyncConsumer`, their settings, positions and offset calls."""

@@ -1,0 +1,351 @@
+"""`AsyncConsumer`: a `Consumer` for asyncio. One thread owns the consumer, and the event loop never waits for it.
+
+Calls are carried out on that thread one after the other; a poll that waits for records makes way for any other call.
+What a poll brings lies in a `Handover` until a task takes it, on the event loop and without a pause in between. So a
+task that is cancelled takes nothing, and nothing that was not taken counts as done: it comes out of the next poll, is
+not covered by commits of positions, and is sought back to before the consumer gives partitions back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Final, TypeVar
+
+from fleet_consumer.clock import Clock, SystemClock
+from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings, RebalanceCallback
+from fleet_consumer.consumer.handover import Handover
+from fleet_consumer.consumer.offsets import DEFAULT_TIMEOUT_S
+from fleet_consumer.consumer.owner_thread import OwnerThread
+from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
+from fleet_consumer.contract.naming import TopicPattern
+from fleet_consumer.group import errors
+from fleet_consumer.group.membership import Membership, OffsetAndMetadata, OffsetAndTimestamp
+from fleet_consumer.group.topics import PartitionInfo
+from fleet_consumer.record import Record, Records, TopicPartition
+
+__all__ = ["AsyncConsumer", "AsyncRebalanceCallback"]
+
+AsyncRebalanceCallback = Callable[[Sequence[TopicPartition]], Awaitable[None] | None]
+
+T = TypeVar("T")
+
+ITERATION_S: Final = 3600.0
+"""The longest wait of one poll in an iteration, which goes on with the next."""
+
+_inside_callback_of: ContextVar[AsyncConsumer | None] = ContextVar("inside_callback_of", default=None)
+
+
+class AsyncConsumer:
+    """The calls of `Consumer`, to be awaited; see there for their meaning and errors. Belongs to one event loop.
+
+    Any task may call anything; one at a time may poll or iterate. `async for record in consumer` gives single records
+    and ends when the consumer is closed. A commit of positions covers what was given out, the record in hand included.
+    Callbacks are functions or coroutine functions. They run on the event loop while the rebalance waits, and may await
+    any call but `poll`, `subscribe`, `assign`, `unsubscribe` and `close`.
+
+    Cancelling a call abandons its answer; what was asked for may be done all the same.
+    """
+
+    def __init__(self, settings: ConsumerSettings, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._consumer = Consumer(settings, self._clock)
+        self._owner = OwnerThread(f"consumer-{settings.title}", self._consumer.wakeup)
+        self._handover = Handover()
+        self._polling = False
+        self._woken = False
+        self._closing: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> AsyncConsumer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Records.
+
+    async def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
+        """Hand out records as `Consumer.poll` does. Those of a poll that was cancelled come with the next."""
+        await self._await_records(timeout_s, max_records)
+        return self._handover.take(max_records)
+
+    def __aiter__(self) -> AsyncConsumer:
+        return self
+
+    async def __anext__(self) -> Record:
+        while (record := self._handover.take_one()) is None:
+            if self._closing is not None:
+                raise StopAsyncIteration
+            try:
+                await self._await_records(ITERATION_S, None)
+            except errors.ConsumerClosed:
+                raise StopAsyncIteration from None
+        return record
+
+    async def _await_records(self, timeout_s: float, max_records: int | None) -> None:
+        """Poll until there is something to take, `wakeup` was called, or the time is up; at least once."""
+        self._refuse_in_callback("poll")
+        if self._polling:
+            raise errors.ConcurrentUse("another task polls this consumer, or iterates over it")
+        self._polling = True
+        deadline = self._clock.monotonic() + timeout_s
+        left = timeout_s
+        try:
+            # What a poll that was cancelled has met must not be overwritten by the next.
+            self._handover.raise_failure()
+            while not (self._handover and max_records != 0):
+                await self._owner.call(lambda left=left: self._fill(left, max_records), interruptible=True)  # type: ignore[misc]
+                self._handover.raise_failure()
+                left = deadline - self._clock.monotonic()
+                if self._woken or left <= 0:
+                    self._woken = False
+                    return
+        except asyncio.CancelledError:
+            # The thread's poll ends soon, and what it brings stays for the next.
+            self._consumer.wakeup()
+            raise
+        finally:
+            self._polling = False
+
+    def wakeup(self) -> None:
+        """Make a `poll` that waits, or the next one, return at once. Any thread."""
+        self._woken = True
+        self._consumer.wakeup()
+
+    # Membership.
+
+    async def subscribe(
+        self,
+        topics: Iterable[str] | TopicPattern,
+        *,
+        on_assigned: AsyncRebalanceCallback | None = None,
+        on_revoked: AsyncRebalanceCallback | None = None,
+        on_lost: AsyncRebalanceCallback | None = None,
+    ) -> None:
+        """Join the group as `Consumer.subscribe` does; callbacks may be coroutine functions."""
+        self._refuse_in_callback("subscribe")
+        wanted = topics if isinstance(topics, (str, TopicPattern)) else tuple(topics)
+        await self._call(
+            lambda: self._consumer.subscribe(
+                wanted,
+                on_assigned=self._callback(on_assigned),
+                on_revoked=self._callback(on_revoked),
+                on_lost=self._callback(on_lost),
+            )
+        )
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions as `Consumer.assign` does."""
+        self._refuse_in_callback("assign")
+        wanted = tuple(partitions)
+        await self._call(lambda: self._give_back_and(lambda: self._consumer.assign(wanted)), in_callbacks=False)
+
+    async def unsubscribe(self) -> None:
+        """Give everything back and leave the group."""
+        self._refuse_in_callback("unsubscribe")
+        await self._call(lambda: self._give_back_and(self._consumer.unsubscribe), in_callbacks=False)
+
+    async def close(self, timeout_s: float = 30.0, leave: str = "default") -> None:
+        """Close as `Consumer.close` does, to the end also when the task that awaits it is cancelled. Idempotent."""
+        self._refuse_in_callback("close")
+        if self._closing is not None and self._closing.done():
+            return
+        if self._closing is None:
+            self._closing = self._owner.call(
+                lambda: self._give_back_and(lambda: self._consumer.close(timeout_s, leave)),
+                in_callbacks=False,
+                last=True,
+            )
+        await asyncio.shield(self._closing)
+
+    async def enforce_rebalance(self, reason: str = "") -> None:
+        """Make the group rebalance."""
+        await self._call(lambda: self._consumer.enforce_rebalance(reason))
+
+    def membership(self) -> Membership:
+        """The membership as of now. Any thread."""
+        return self._consumer.membership()
+
+    def holds_session(self) -> bool:
+        """True while the last good heartbeat is younger than the session timeout. Any thread."""
+        return self._consumer.holds_session()
+
+    async def group_metadata(self) -> bytes:
+        """This member and its generation, for transactions."""
+        return await self._call(self._consumer.group_metadata)
+
+    # Offsets.
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Commit and wait; None commits the positions: all records that were given out count as done."""
+        await self._call(lambda: self._consumer.commit(self._given_out() if offsets is None else offsets, timeout_s))
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition] | None, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets."""
+        return await self._call(lambda: self._consumer.committed(partitions, timeout_s))
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        """The next offset that would be given out; None while it is being looked up."""
+        return await self._call(lambda: self._position(partition))
+
+    async def lag(self, partition: TopicPartition) -> int | None:
+        """The distance from what was given out to the partition's end; None while that is unknown."""
+        return await self._call(lambda: self._lag(partition))
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at `offset`."""
+        await self._call(lambda: self._drop_after(lambda: self._consumer.seek(partition, offset), (partition,)))
+
+    async def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Go on at the first offset that is there."""
+        parts = tuple(partitions)
+        await self._call(lambda: self._drop_after(lambda: self._consumer.seek_to_beginning(parts), parts))
+
+    async def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Go on behind the last record."""
+        parts = tuple(partitions)
+        await self._call(lambda: self._drop_after(lambda: self._consumer.seek_to_end(parts), parts))
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """For each partition the first record that is not older than its time."""
+        return await self._call(lambda: self._consumer.offsets_for_times(times, timeout_s))
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each partition."""
+        return await self._call(lambda: self._consumer.beginning_offsets(partitions, timeout_s))
+
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """The offset behind the last record of each partition."""
+        return await self._call(lambda: self._consumer.end_offsets(partitions, timeout_s))
+
+    def out_of_range(self) -> OutOfRangeReport:
+        """The number of times that brokers did not have the offset that came next, and what was skipped for it."""
+        return self._consumer.out_of_range()
+
+    def truncations(self) -> TruncationReport:
+        """How often a log turned out to have lost records that were read already, and how many these were."""
+        return self._consumer.truncations()
+
+    # Partitions.
+
+    async def partitions_for(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[PartitionInfo, ...]:
+        """The partitions of a topic."""
+        return await self._call(lambda: self._consumer.partitions_for(topic, timeout_s))
+
+    async def list_topics(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> dict[str, tuple[PartitionInfo, ...]]:
+        """All topics that may be seen."""
+        return await self._call(lambda: self._consumer.list_topics(timeout_s))
+
+    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until `resume`."""
+        parts = tuple(partitions)
+        await self._call(lambda: self._pause(parts))
+
+    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """End a pause."""
+        parts = tuple(partitions)
+        await self._call(lambda: self._consumer.resume(parts))
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """What is paused now."""
+        return self._consumer.paused()
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """What this consumer owns now."""
+        return self._consumer.assignment()
+
+    # On the event loop.
+
+    async def _call(self, job: Callable[[], T], *, in_callbacks: bool = True) -> T:
+        return await self._owner.call(job, in_callbacks=in_callbacks)
+
+    def _refuse_in_callback(self, call: str) -> None:
+        if _inside_callback_of.get() is self:
+            raise errors.ConcurrentUse(f"callbacks may not call {call}")
+
+    def _callback(self, callback: AsyncRebalanceCallback | None) -> RebalanceCallback | None:
+        """A callback for the owner's thread, which has the user's run on the event loop and waits for its end."""
+        if callback is None:
+            return None
+
+        async def run(partitions: Sequence[TopicPartition]) -> None:
+            _inside_callback_of.set(self)
+            result = callback(partitions)
+            if inspect.isawaitable(result):
+                await result
+
+        def run_and_wait(partitions: Sequence[TopicPartition]) -> None:
+            self._owner.wait_for(asyncio.run_coroutine_threadsafe(run(partitions), self._owner.loop))
+
+        return run_and_wait
+
+    # On the owner's thread.
+
+    def _fill(self, timeout_s: float, max_records: int | None) -> None:
+        """Poll, and lay down what comes, whether or not a task still waits for it."""
+        if self._handover and max_records != 0:
+            return  # A poll that was abandoned has brought it.
+        # A poll may give partitions back; what nobody has taken of them must not count as done then.
+        self._give_back()
+        try:
+            self._handover.put(self._consumer.poll(timeout_s, max_records=max_records))
+        except Exception as error:
+            self._handover.fail(error)
+
+    def _give_back_and(self, job: Callable[[], None]) -> None:
+        self._give_back()
+        job()
+
+    def _give_back(self) -> None:
+        self._seek_back(frozenset(self._handover.first_offsets()))
+
+    def _seek_back(self, partitions: frozenset[TopicPartition]) -> None:
+        """Go back to what nobody has taken."""
+        owned = self._consumer.assignment()
+        for part, offset in self._handover.drop(partitions).items():
+            if part in owned:
+                # After a fatal error nothing is committed any more that could pass over them.
+                with suppress(errors.FatalConsumerError):
+                    self._consumer.seek(part, offset)
+
+    def _drop_after(self, job: Callable[[], None], partitions: tuple[TopicPartition, ...]) -> None:
+        job()
+        self._handover.drop(frozenset(partitions or self._consumer.assignment()))
+
+    def _pause(self, partitions: tuple[TopicPartition, ...]) -> None:
+        self._consumer.pause(partitions)
+        self._seek_back(frozenset(partitions))
+
+    def _given_out(self) -> dict[TopicPartition, OffsetAndMetadata] | None:
+        """The positions without what nobody has taken; None when all was taken, and the consumer knows them best."""
+        waiting = self._handover.first_offsets()
+        if not waiting:
+            return None
+        positions = {part: waiting.get(part, self._consumer.position(part)) for part in self._consumer.assignment()}
+        return {part: OffsetAndMetadata(offset) for part, offset in positions.items() if offset is not None}
+
+    def _position(self, partition: TopicPartition) -> int | None:
+        position = self._consumer.position(partition)
+        return self._handover.first_offsets().get(partition, position)
+
+    def _lag(self, partition: TopicPartition) -> int | None:
+        lag, position = self._consumer.lag(partition), self._consumer.position(partition)
+        if lag is None or position is None:
+            return None
+        return lag + position - self._handover.first_offsets().get(partition, position)

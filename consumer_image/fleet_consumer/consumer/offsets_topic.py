@@ -1,0 +1,72 @@
+"""What a group has stored in `__consumer_offsets`: its committed offsets and its last generation, without a JVM.
+
+The same offsets come from the group's coordinator (`Consumer.committed`); the topic also has when they were committed,
+and it can be read while the coordinator is away. It needs Read on that topic, which few principals have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fleet_consumer.clock import Clock, SystemClock
+from fleet_consumer.contract.naming import coordinator_partition
+from fleet_consumer.group import errors
+from fleet_consumer.librdkafka.scan import partition_count, scan_partition
+from fleet_consumer.librdkafka.settings import consumer_config
+from fleet_consumer.net import ConnectionSettings
+from fleet_consumer.record import TopicPartition
+from fleet_consumer.wire.offsets_topic import (
+    TOPIC,
+    CommittedOffset,
+    GroupMetadataValue,
+    OffsetCommitValue,
+    StoredGroup,
+    decode,
+)
+
+__all__ = ["GroupMetadataValue", "OffsetCommitValue", "StoredOffsets", "read_group"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffsets:
+    """What the topic says of one group; `group` is None when it says nothing of members, or that they were removed.
+
+    `partition` is the one of `__consumer_offsets` that was read; `unknown` is how many of its records, of this group
+    or others, are of a kind or version that is not known here.
+    """
+
+    partition: int
+    offsets: Mapping[TopicPartition, OffsetCommitValue]
+    group: GroupMetadataValue | None
+    unknown: int
+
+
+def read_group(
+    connection: ConnectionSettings, group_id: str, timeout_s: float = 60.0, clock: Clock | None = None
+) -> StoredOffsets:
+    """Read the group's partition of `__consumer_offsets` from its beginning to its end.
+
+    Raises TopicAuthorizationFailed (allow Read on the topic), TopicMissing (no group has ever committed),
+    DataPlaneFailed (also when the time is up), SettingsRefused.
+    """
+    config = consumer_config(connection, group_id, "read_committed", {})
+    count = partition_count(config, TOPIC, timeout_s)
+    if not count:
+        raise errors.TopicMissing(f"topic {TOPIC} does not exist: no group of this cluster has committed anything yet")
+    partition = coordinator_partition(group_id, count)
+    offsets: dict[TopicPartition, OffsetCommitValue] = {}
+    group: GroupMetadataValue | None = None
+    unknown = 0
+    for key, value in scan_partition(config, TOPIC, partition, timeout_s, clock or SystemClock()):
+        entry = decode(key, value)
+        if isinstance(entry, CommittedOffset) and entry.group == group_id:
+            if entry.value is None:
+                offsets.pop(entry.partition, None)
+            else:
+                offsets[entry.partition] = entry.value
+        elif isinstance(entry, StoredGroup) and entry.group == group_id:
+            group = entry.value
+        elif not isinstance(entry, (CommittedOffset, StoredGroup)):
+            unknown += 1
+    return StoredOffsets(partition, offsets, group, unknown)

@@ -1,0 +1,135 @@
+"""What a user may decide about a consumer, and what it comes to for the group machine.
+
+Defaults are those of Kafka 4's Java consumer; where one differs, its docstring says why. Nothing here starts anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from fleet_consumer.assignors import Assignor
+from fleet_consumer.contract.worker_config import PAUSED_BYTES_MAX
+from fleet_consumer.coordinator.reset_policy import ResetPolicy
+from fleet_consumer.group.settings import GroupSettings
+from fleet_consumer.librdkafka.settings import check_properties
+from fleet_consumer.net import ConnectionSettings
+
+ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
+DEFAULT_ASSIGNORS = ("range", "cooperative-sticky")
+POSITIVE = (
+    "session_timeout_ms",
+    "heartbeat_interval_ms",
+    "max_poll_interval_ms",
+    "max_poll_records",
+    "paused_bytes_max",
+    "statistics_interval_ms",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """Everything that decides how a consumer behaves. Times are milliseconds.
+
+    `group_id`: None for a consumer that neither joins a group nor commits, and only reads what `assign` gives it.
+
+    `assignors`: names for `fleet_consumer.assignors.load`, or assignors (an object serves one consumer), in order of
+    preference. Members keep their partitions through rebalances when all of them are cooperative.
+    `group_instance_id` makes the member static (KIP-345). `client_rack` is where it runs: rack-aware assignors and
+    fetching from a near replica (KIP-392, KIP-881) use it.
+    `auto_offset_reset`: `earliest`, `latest`, `none` or `by_duration:PT1H` (KIP-1106), for partitions without a usable
+    committed offset; `earliest`, because Java's `latest` skips what was written before the first commit. Partitions
+    that appear after the first assignment start at the beginning whatever it says.
+    `auto_commit_interval_ms` None, unlike in Java: the caller commits, because a commit of what nobody has handled
+    yet loses it. With a number, `poll`, a revocation and `close` commit the positions of what earlier polls returned.
+    `retry_authentication`: a login that a broker refuses, or TLS that fails, is tried again every ten seconds and only
+    told by `membership().error`. That is for whoever renews the credentials meanwhile; else, as in Java, `poll` raises
+    AuthenticationFailed after the first refusal, and this consumer is finished.
+    `paused_bytes_max` is how much memory the records that paused partitions hold back may take in all: keys, values,
+    headers and what Python needs for them. What librdkafka itself fetches ahead (`queued.max.messages.kbytes`) counts
+    apart.
+    `rebalance_timeout_ms` None means `max_poll_interval_ms`, as in Java. `properties` are further librdkafka settings,
+    only those that `fetch.librdkafka.ALLOWED_PROPERTIES` lists.
+    `on_statistics` gets librdkafka's statistics, a JSON text, every `statistics_interval_ms`, on any of our threads: it
+    must be quick; what it raises is logged. `debug` are librdkafka's debug contexts (`"fetch,broker"`), `log_level`
+    is syslog's (7 for debug lines); its lines go to the logger `fleet_consumer.librdkafka.settings`.
+    Raises ValueError, naming the setting, for values that cannot work.
+    """
+
+    connection: ConnectionSettings
+    group_id: str | None = None
+    assignors: tuple[str | Assignor, ...] = DEFAULT_ASSIGNORS
+    group_instance_id: str | None = None
+    client_rack: str | None = None
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    max_poll_records: int = 500
+    auto_offset_reset: str = "earliest"
+    auto_commit_interval_ms: int | None = None
+    isolation_level: str = "read_uncommitted"
+    rebalance_timeout_ms: int | None = None
+    metadata_max_age_ms: int = 300_000
+    retry_authentication: bool = False
+    paused_bytes_max: int = PAUSED_BYTES_MAX
+    properties: Mapping[str, str] = field(default_factory=dict)
+    on_statistics: Callable[[str], object] | None = None
+    statistics_interval_ms: int = 60_000
+    debug: str = ""
+    log_level: int = 6
+
+    def __post_init__(self) -> None:
+        if self.group_id == "":
+            raise ValueError("group_id is empty; leave it out for a consumer that only uses assign")
+        if self.group_id is None and (self.group_instance_id or self.auto_commit_interval_ms):
+            raise ValueError("group_instance_id and auto_commit_interval_ms need a group_id")
+        if not self.assignors:
+            raise ValueError(f"assignors names none; the default is {DEFAULT_ASSIGNORS}")
+        ResetPolicy.parse(self.auto_offset_reset)
+        if self.isolation_level not in ISOLATION_LEVELS:
+            raise ValueError(f"isolation_level is {self.isolation_level!r}; use {' or '.join(ISOLATION_LEVELS)}")
+        for name in POSITIVE:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.auto_commit_interval_ms is not None and self.auto_commit_interval_ms < 1:
+            raise ValueError(f"auto_commit_interval_ms is {self.auto_commit_interval_ms}; use at least 1, or None")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ValueError(
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
+                f"({self.session_timeout_ms}), usually a third of it or less"
+            )
+        if self.client_rack is not None and "client.rack" in self.properties:
+            raise ValueError("client.rack stands in properties and in client_rack; set client_rack alone")
+        check_properties(self.properties)
+
+    @property
+    def title(self) -> str:
+        """The consumer in logs and names of threads."""
+        return self.group_id or "no-group"
+
+    @property
+    def rebalance_timeout_s(self) -> float:
+        """How long a rebalance waits for this member."""
+        chosen = self.rebalance_timeout_ms
+        return (self.max_poll_interval_ms if chosen is None else chosen) / 1000
+
+    @property
+    def data_plane_properties(self) -> dict[str, str]:
+        """What librdkafka is told beyond the connection."""
+        return {**self.properties, **({} if self.client_rack is None else {"client.rack": self.client_rack})}
+
+
+def group_settings(settings: ConsumerSettings) -> GroupSettings:
+    """The part that the group machine needs, in seconds."""
+    return GroupSettings(
+        group_id=settings.group_id or "",
+        instance_id=settings.group_instance_id,
+        session_timeout_s=settings.session_timeout_ms / 1000,
+        heartbeat_interval_s=settings.heartbeat_interval_ms / 1000,
+        max_poll_interval_s=settings.max_poll_interval_ms / 1000,
+        rebalance_timeout_s=settings.rebalance_timeout_s,
+        request_timeout_s=settings.connection.request_timeout_ms / 1000,
+        metadata_max_age_s=settings.metadata_max_age_ms / 1000,
+        retry_authentication=settings.retry_authentication,
+        rack=settings.client_rack or settings.properties.get("client.rack"),
+    )

@@ -1,0 +1,88 @@
+"""How settings say where the brokers are and how to log in: the `connection` of worker.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet_consumer.contract.section import Section, SettingsInvalid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """Paths of PEM files; None where the broker's certificate or ours needs none."""
+
+    ca_file: str | None
+    cert_file: str | None
+    key_file: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEndpoint:
+    """Where OAUTHBEARER tokens come from."""
+
+    url: str
+    scope: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslSource:
+    """How to log in. `directory` holds the files `username` and `password`, for OAUTHBEARER `clientId` and
+    `clientSecret`."""
+
+    mechanism: str
+    directory: str
+    oauth: TokenEndpoint | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brokers:
+    """Where the brokers are and how to log in; `tls` and `sasl` None: plain text, nobody asked."""
+
+    bootstrap_servers: tuple[str, ...]
+    tls: TlsFiles | None
+    sasl: SaslSource | None
+
+
+def parse_brokers(section: Section) -> Brokers:
+    """The settings in a `connection`. Raises SettingsInvalid for the first bad field found."""
+    brokers = Brokers(
+        bootstrap_servers=section.texts("bootstrapServers", least=1),
+        tls=_tls(section.optional_section("tls")),
+        sasl=_sasl(section.optional_section("sasl")),
+    )
+    section.end()
+    return brokers
+
+
+def _tls(section: Section | None) -> TlsFiles | None:
+    if section is None:
+        return None
+    files = TlsFiles(
+        ca_file=section.optional_text("caFile"),
+        cert_file=section.optional_text("certFile"),
+        key_file=section.optional_text("keyFile"),
+    )
+    if (files.cert_file is None) != (files.key_file is None):
+        raise SettingsInvalid(section.path, "certFile and keyFile go together; give both or neither")
+    section.end()
+    return files
+
+
+def _sasl(section: Section | None) -> SaslSource | None:
+    if section is None:
+        return None
+    mechanism = section.choice("mechanism", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+    oauth = _oauth(section.optional_section("oauth"))
+    if (oauth is not None) != (mechanism == "OAUTHBEARER"):
+        raise SettingsInvalid(section.at("oauth"), "goes with mechanism OAUTHBEARER; give both or neither")
+    source = SaslSource(mechanism=mechanism, directory=section.text("directory"), oauth=oauth)
+    section.end()
+    return source
+
+
+def _oauth(section: Section | None) -> TokenEndpoint | None:
+    if section is None:
+        return None
+    endpoint = TokenEndpoint(url=section.text("tokenEndpoint"), scope=section.optional_text("scope"))
+    section.end()
+    return endpoint

@@ -1,0 +1,115 @@
+"""`redrive.json`: what one run is asked to do, read strictly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fleet_consumer.contract.brokers import Brokers, parse_brokers
+from fleet_consumer.contract.patterns import Pattern
+from fleet_consumer.contract.section import Section, SettingsInvalid
+
+VERSION: Final = 1
+TIME_MAX: Final = 2**53
+"""Times beyond this are no milliseconds since the epoch but a mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which failed records are wanted; empty and None take all.
+
+    `error` is searched in "class: message", `key` in the key as UTF-8; a record without a key matches no `key`.
+    `from_ms` (inclusive) and `to_ms` (exclusive) are about when the broker took the record into the failed topic.
+    `places` are offsets of the failed topic by partition, None for all.
+    """
+
+    reasons: frozenset[str] = frozenset()
+    error: Pattern | None = None
+    key: Pattern | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+    places: Mapping[int, frozenset[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedriveConfig:
+    """One run. `id` tells it from all others; `partitions` is the redrive topic's count, `max_message_bytes` its limit.
+
+    None for `records_per_second` and `max_records`: without a limit. Records that were redriven `max_redrives` times
+    before are left alone.
+    """
+
+    id: str
+    name: str
+    namespace: str
+    group_id: str
+    brokers: Brokers
+    filter: Filter
+    records_per_second: int | None
+    max_records: int | None
+    dry_run: bool
+    max_redrives: int
+    partitions: int
+    max_message_bytes: int
+
+
+def load_config(path: str) -> RedriveConfig:
+    """The settings in a file. Raises SettingsInvalid, also when it cannot be read."""
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsInvalid("", f"cannot read {path}: {error}") from error
+    return parse_config(document)
+
+
+def parse_config(document: Any) -> RedriveConfig:
+    """The settings in a parsed `redrive.json`. Raises SettingsInvalid for the first bad field found."""
+    section = Section(document, "redrive.json")
+    section.integer("version", VERSION, VERSION)
+    config = RedriveConfig(
+        # What headers take as an id: anything else would be damage to whoever reads them.
+        id=section.text("id", pattern=r"[A-Za-z0-9-]{1,64}"),
+        name=section.text("name"),
+        namespace=section.text("namespace"),
+        group_id=section.text("groupId"),
+        brokers=parse_brokers(section.section("connection")),
+        filter=_filter(section.section("filter")),
+        records_per_second=section.optional_integer("recordsPerSecond", 1),
+        max_records=section.optional_integer("maxRecords", 1),
+        dry_run=section.boolean("dryRun"),
+        max_redrives=section.integer("maxRedrives", 1),
+        partitions=section.integer("partitions", 1),
+        max_message_bytes=section.integer("maxMessageBytes", 1),
+    )
+    section.end()
+    return config
+
+
+def _filter(section: Section) -> Filter:
+    wanted = Filter(
+        reasons=frozenset(section.texts("reasons")),
+        error=section.optional_pattern("errorRegex"),
+        key=section.optional_pattern("keyRegex"),
+        from_ms=section.optional_integer("fromTime", 0, TIME_MAX),
+        to_ms=section.optional_integer("toTime", 0, TIME_MAX),
+        places=_places(section),
+    )
+    section.end()
+    return wanted
+
+
+def _places(section: Section) -> Mapping[int, frozenset[int]] | None:
+    if not section.has("records"):
+        return None
+    named = section.take("records")
+    if not isinstance(named, list) or not named:
+        raise SettingsInvalid(section.at("records"), "must be a list of records by partition and offset")
+    places: dict[int, set[int]] = {}
+    for place, each in enumerate(named):
+        one = Section(each, section.at(f"records[{place}]"))
+        places.setdefault(one.integer("partition", 0), set()).add(one.integer("offset", 0))
+        one.end()
+    return {partition: frozenset(offsets) for partition, offsets in places.items()}

@@ -1,0 +1,223 @@
+"""worker.json: the settings of one revision of a fleet, as the operator renders them.
+
+Parsing is strict: a field that is missing, unknown or of the wrong type is an error that names its path, because a
+setting that is silently ignored is found out in production. What this version cannot run is refused here as well.
+Nothing here reads files other than the one given, and no environment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fleet_consumer.contract.brokers import Brokers, parse_brokers
+from fleet_consumer.contract.patterns import Pattern
+from fleet_consumer.contract.section import Section, SettingsInvalid
+
+VERSION: Final = 1
+"""The only layout of worker.json so far."""
+PAUSED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes that a consumer keeps of paused partitions, unless its settings say otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonSource:
+    """A callable to import. `path` is a folder put in front of the import path, or None."""
+
+    callable: str
+    path: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpEndpoint:
+    """Where the handler listens, on this worker's own loopback; `batch`: it takes several records in a request."""
+
+    port: int
+    path: str
+    batch: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerConfig:
+    """The application's part; exactly one of `python` and `http`."""
+
+    python: PythonSource | None
+    http: HttpEndpoint | None
+    timeout_seconds: int
+    decode_key: str
+    decode_value: str
+    outputs: tuple[str, ...]
+    concurrency: int
+    error_text: bool = True
+    """Whether logs and headers may have what an error says. No part of worker.json: see `settings.with_environment`."""
+
+    @property
+    def title(self) -> str:
+        """The handler as people know it."""
+        if self.python is not None:
+            return self.python.callable
+        assert self.http is not None
+        return f"http://127.0.0.1:{self.http.port}{self.http.path}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """How the group is consumed; durations in whole seconds."""
+
+    assignors: tuple[str, ...]
+    session_timeout_seconds: int
+    heartbeat_interval_seconds: int
+    static_membership: bool
+    max_poll_interval_seconds: int
+    max_poll_records: int
+    auto_offset_reset: str
+    isolation_level: str
+    commit_interval_seconds: int
+    properties: Mapping[str, str]
+    paused_bytes_max: int = PAUSED_BYTES_MAX
+    """No part of worker.json: the pod's environment may set it (`settings.with_environment`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryConfig:
+    """Where the retry policies stand. They are no part of a revision: running workers follow the file as it changes."""
+
+    policy_file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """One revision's settings, the same for each of its workers; `topics` is empty where a pattern is given."""
+
+    namespace: str
+    name: str
+    uid: str
+    group_id: str
+    revision: str
+    topics: tuple[str, ...]
+    topic_pattern: Pattern | None
+    brokers: Brokers
+    handler: HandlerConfig
+    consumer: ConsumerConfig
+    failed_topic: str
+    retry: RetryConfig | None
+    """None: there is no policy, and what fails goes to the failed topic at once."""
+    http_port: int
+    drain_seconds: int
+
+
+def load_config(path: str) -> WorkerConfig:
+    """Read and parse worker.json. Raises SettingsInvalid, also when the file cannot be read."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsInvalid("", f"cannot read {path}: {error}") from error
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise SettingsInvalid("", f"{path} is not JSON: {error}") from error
+    return parse_config(document)
+
+
+def parse_config(document: object) -> WorkerConfig:
+    """The settings in a parsed worker.json. Raises SettingsInvalid for the first bad field found."""
+    root = Section(document, "")
+    version = root.integer("version", 1)
+    if version != VERSION:
+        raise SettingsInvalid("version", f"is {version}; this worker reads {VERSION} only: use the image it came with")
+    pattern = root.optional_pattern("topicPattern")
+    config = WorkerConfig(
+        namespace=root.text("namespace"),
+        name=root.text("name"),
+        uid=root.text("uid"),
+        group_id=root.text("groupId", pattern=r"[A-Za-z0-9._-]{1,200}"),
+        revision=root.text("revision"),
+        topics=root.texts("topics", least=1 if pattern is None else 0),
+        topic_pattern=pattern,
+        brokers=parse_brokers(root.section("connection")),
+        handler=_handler(root.section("handler")),
+        consumer=_consumer(root.section("consumer")),
+        failed_topic=root.text("failedTopic"),
+        retry=_retry(root.optional_section("retry")),
+        http_port=root.integer("httpPort", 0, 65535),
+        drain_seconds=root.integer("drainSeconds", 0),
+    )
+    if pattern is not None and config.topics:
+        raise SettingsInvalid("topicPattern", "stands beside `topics`; give one of the two")
+    root.end()
+    return config
+
+
+def _retry(section: Section | None) -> RetryConfig | None:
+    if section is None:
+        return None
+    retry = RetryConfig(policy_file=section.text("policyFile"))
+    section.end()
+    return retry
+
+
+def _handler(section: Section) -> HandlerConfig:
+    python, http = _python(section.optional_section("python")), _http(section.optional_section("http"))
+    if (python is None) == (http is None):
+        raise SettingsInvalid(section.path, "must have exactly one of `python` and `http`")
+    decode = section.section("decode")
+    handler = HandlerConfig(
+        python=python,
+        http=http,
+        timeout_seconds=section.integer("timeoutSeconds", 1),
+        decode_key=decode.choice("key", "Bytes", "String", "Json"),
+        decode_value=decode.choice("value", "Bytes", "String", "Json"),
+        outputs=section.texts("outputs"),
+        concurrency=section.integer("concurrency", 1, 1024),
+    )
+    for part in (decode, section):
+        part.end()
+    return handler
+
+
+def _python(section: Section | None) -> PythonSource | None:
+    if section is None:
+        return None
+    source = PythonSource(
+        callable=section.text("callable", pattern=r"[^:\s]+:[^:\s]+"), path=section.optional_text("path")
+    )
+    section.end()
+    return source
+
+
+def _http(section: Section | None) -> HttpEndpoint | None:
+    if section is None:
+        return None
+    endpoint = HttpEndpoint(
+        port=section.integer("port", 1, 65535),
+        path=section.text("path", pattern=r"/[^\s]*"),
+        batch=section.boolean("batch"),
+    )
+    section.end()
+    return endpoint
+
+
+def _consumer(section: Section) -> ConsumerConfig:
+    if section.choice("protocol", "Classic", "Consumer") != "Classic":
+        raise SettingsInvalid(section.at("protocol"), "this version speaks the classic group protocol; use `Classic`")
+    consumer = ConsumerConfig(
+        assignors=section.texts("assignors", least=1),
+        session_timeout_seconds=section.integer("sessionTimeoutSeconds", 1),
+        heartbeat_interval_seconds=section.integer("heartbeatIntervalSeconds", 1),
+        static_membership=section.boolean("staticMembership"),
+        max_poll_interval_seconds=section.integer("maxPollIntervalSeconds", 1),
+        max_poll_records=section.integer("maxPollRecords", 1),
+        auto_offset_reset=section.choice("autoOffsetReset", "Earliest", "Latest", "None"),
+        isolation_level=section.choice("isolationLevel", "ReadUncommitted", "ReadCommitted"),
+        commit_interval_seconds=section.integer("commitIntervalSeconds", 1),
+        properties=section.properties("properties"),
+    )
+    if consumer.heartbeat_interval_seconds >= consumer.session_timeout_seconds:
+        raise SettingsInvalid(
+            section.at("heartbeatIntervalSeconds"), "must be below sessionTimeoutSeconds, best a third of it"
+        )
+    section.end()
+    return consumer

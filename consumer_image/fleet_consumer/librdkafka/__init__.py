@@ -1,0 +1,1 @@
+"""Everything done through librdkafka except the fetch thread: configuration, producer, bounded reading, conversion."""

@@ -1,0 +1,310 @@
+"""Reading partitions from one offset to another, and keeping how far that has come in a group without members.
+
+The group only stores offsets: nothing joins it, so its coordinator takes commits without a generation (Kafka calls
+that a simple consumer). Nothing here may know what the records are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, NamedTuple, TypeVar
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from fleet_consumer.group import errors
+from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.librdkafka.fetched import filled_records
+from fleet_consumer.librdkafka.settings import SettingsRefused
+from fleet_consumer.record import Record, TopicPartition
+
+T = TypeVar("T")
+
+POLL_S: Final = 0.5
+BATCH: Final = 500
+FETCH_WAIT_MS: Final = 20
+"""How long a broker may hold a request for records that are not there yet: at an end there is nothing to come."""
+FETCH_BYTES: Final = 256 * 1024
+"""How much of one partition a broker gives at a time, so that partitions come in turns; a larger record comes alone."""
+ASK_TIMEOUT_S: Final = 30.0
+"""For one question to the brokers; they may just be electing a coordinator."""
+
+GROUP_TIMEOUT_S: Final = 5.0
+"""For one try to hear of the group's offsets. A coordinator that refuses the group looks to it like one that is not
+found; why is told elsewhere, and looked for after each try."""
+
+AGAIN_S: Final = 0.5
+MOVING: Final = frozenset(
+    {
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError._WAIT_COORD,
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+    }
+)
+"""What passes by itself when brokers restart, or when the first group of a cluster has its offsets topic made."""
+
+DENIED: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: errors.TopicAuthorizationFailed,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: errors.GroupAuthorizationFailed,
+}
+
+OF_TOPICS: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
+"""What is about a topic, whatever was asked."""
+
+
+class Step(NamedTuple):
+    """What came at once: records by partition, in their order, and the partitions of which nothing more will come."""
+
+    records: Mapping[TopicPartition, list[Record]]
+    done: frozenset[TopicPartition]
+
+
+class BoundedReader:
+    """One connection to the cluster. `config` is librdkafka's (`fetch.librdkafka.consumer_config`), whose group keeps
+    the offsets. One thread uses it; close it, or use it as a context manager.
+
+    Every call raises TopicAuthorizationFailed, GroupAuthorizationFailed and DataPlaneFailed; after any of them the
+    reader may be asked again.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], *, stores_offsets: bool = True, patience_s: float = ASK_TIMEOUT_S
+    ) -> None:
+        """`stores_offsets` False: the group is none, and nobody needs rights to it. `patience_s` is for one question.
+
+        Raises SettingsRefused when librdkafka does not take a setting.
+        """
+        self._stores_offsets = stores_offsets
+        self._patience_s = patience_s
+        # What retention has removed meanwhile is gone; reading goes on with the first that is left.
+        own = {
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": FETCH_WAIT_MS,
+            "fetch.message.max.bytes": FETCH_BYTES,
+        }
+        try:
+            self._consumer = confluent_kafka.Consumer({**config, **own})
+        except KafkaException as refused:
+            raise SettingsRefused(f"the data plane's settings: {refused.args[0].str()}") from refused
+
+    def __enter__(self) -> BoundedReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._consumer.close()
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """All partitions of a topic, in order. Raises TopicMissing when there is no such topic."""
+        listed = self._described(topic)
+        if listed.error is not None and listed.error.code() in DENIED:
+            raise _told(topic, listed.error)
+        if not listed.partitions:
+            raise errors.TopicMissing(f"topic {topic} does not exist, or has no leader yet")
+        return [TopicPartition(topic, number) for number in sorted(listed.partitions)]
+
+    def _described(self, topic: str) -> Any:
+        return _patiently(
+            topic, lambda: self._consumer.list_topics(topic, self._patience_s), patience_s=self._patience_s
+        ).topics[topic]
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """For each partition the first offset that is there, and the one after the last.
+
+        Partitions whose leader cannot be asked are left out, unless that is so of all of them: each leader is asked by
+        itself, so that one that is away hides nothing of the others.
+        """
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        away: errors.DataPlaneFailed | None = None
+        for led in self._by_leader(list(partitions)):
+            try:
+                first, end = (
+                    self._offsets(led, at) for at in (confluent_kafka.OFFSET_BEGINNING, confluent_kafka.OFFSET_END)
+                )
+            except errors.DataPlaneFailed as failure:
+                away = failure
+            else:
+                found |= {partition: (first[partition], end[partition]) for partition in led}
+        if away is not None and not found:
+            raise away
+        return found
+
+    def _by_leader(self, partitions: Sequence[TopicPartition]) -> list[list[TopicPartition]]:
+        """The partitions of each leader; those without one together, to be told why."""
+        led: dict[int, list[TopicPartition]] = {}
+        for topic in dict.fromkeys(partition.topic for partition in partitions):
+            known = self._described(topic).partitions
+            for partition in partitions:
+                if partition.topic == topic:
+                    leader = known[partition.partition].leader if partition.partition in known else -1
+                    led.setdefault(leader, []).append(partition)
+        return list(led.values())
+
+    def at_time(self, partitions: Iterable[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
+        """For each partition the first record that is not older than a time; those without one are left out."""
+        found = self._offsets(list(partitions), time_ms)
+        return {partition: offset for partition, offset in found.items() if offset >= 0}
+
+    def _offsets(self, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
+        """Asked by time, of which ListOffsets knows two special ones: that is one question for all partitions, while
+        librdkafka's question for the watermarks of one took half a second."""
+        asked = [confluent_kafka.TopicPartition(*partition, at) for partition in partitions]
+        answers = _patiently(
+            _topics(partitions),
+            lambda: _each(self._consumer.offsets_for_times(asked, timeout=self._patience_s)),
+            patience_s=self._patience_s,
+        )
+        return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has stored for these partitions; those without are left out."""
+        wanted = list(partitions)
+        asked = [confluent_kafka.TopicPartition(*partition) for partition in wanted]
+        found = {}
+        for answer in self._of_group(wanted, lambda: _each(self._consumer.committed(asked, GROUP_TIMEOUT_S))):
+            if answer.offset >= 0:
+                metadata = answer.metadata or ""
+                found[TopicPartition(answer.topic, answer.partition)] = OffsetAndMetadata(answer.offset, -1, metadata)
+        return found
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Store offsets in the group, and wait until that is done."""
+        wanted = [
+            confluent_kafka.TopicPartition(*partition, entry.offset, entry.metadata)
+            for partition, entry in offsets.items()
+        ]
+        self._of_group(offsets, lambda: _each(self._consumer.commit(offsets=wanted, asynchronous=False)))
+
+    def _of_group(self, partitions: Iterable[TopicPartition], ask: Callable[[], T]) -> T:
+        """The answer to a question about the group's offsets; raises what the coordinator has against the group."""
+
+        def heard() -> T:
+            try:
+                return ask()
+            except KafkaException as failure:
+                message = self._consumer.poll(0) if failure.args[0].code() in MOVING else None
+                error = None if message is None else message.error()
+                if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    raise KafkaException(error) from failure
+                raise
+
+        return _patiently(_topics(partitions), heard, of_group=True)
+
+    def read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Step]:
+        """The records of each partition from its first offset to before the second, as brokers give them.
+
+        Yields an empty step about twice a second while nothing comes, so that the caller can stop waiting; whether the
+        brokers are away for too long is for him to judge. A partition whose leader is away holds up no other.
+        """
+        reached = {partition: start for partition, (start, _) in ranges.items()}
+        open_ = {partition for partition, (start, end) in ranges.items() if start < end}
+        if open_ != set(ranges):
+            yield Step({}, frozenset(ranges) - open_)
+        self._consumer.assign([confluent_kafka.TopicPartition(*each, reached[each]) for each in sorted(open_)])
+        try:
+            while open_:
+                first = self._consumer.poll(POLL_S)
+                messages = [] if first is None else [first, *self._consumer.consume(BATCH, 0)]
+                if not self._stores_offsets:
+                    messages = [each for each in messages if not _is_about_the_group(each)]
+                records: dict[TopicPartition, list[Record]] = {}
+                done: set[TopicPartition] = set()
+                for partition, own in _by_partition(messages).items():
+                    if partition not in open_:
+                        continue
+                    end = ranges[partition][1]
+                    run, reached[partition] = _sorted_out(partition, own, reached[partition])
+                    if wanted := [each for each in run if _offset(each) < end]:
+                        records[partition] = filled_records(partition, wanted)
+                    if reached[partition] >= end:
+                        done.add(partition)
+                open_ -= done
+                yield Step(records, frozenset(done))
+        finally:
+            self._consumer.unassign()
+
+
+def _by_partition(messages: Iterable[Message]) -> dict[TopicPartition, list[Message]]:
+    """What librdkafka gave, by partition; what is about none of them is about all, and raised."""
+    found: dict[TopicPartition, list[Message]] = {}
+    for message in messages:
+        topic, number, error = message.topic(), message.partition(), message.error()
+        if topic is not None and number is not None and number >= 0:
+            found.setdefault(TopicPartition(topic, number), []).append(message)
+        elif error is not None and (error.code() in DENIED or error.fatal()):
+            raise _told(topic or "", error)
+    return found
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(sorted({partition.topic for partition in partitions}))
+
+
+def _patiently(topic: str, ask: Callable[[], T], *, of_group: bool = False, patience_s: float = ASK_TIMEOUT_S) -> T:
+    """The answer to a question, asked again while brokers are just changing their roles."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return ask()
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if error.code() not in MOVING or time.monotonic() >= deadline:
+                raise _told(topic, error, of_group=of_group) from failure
+            time.sleep(AGAIN_S)
+
+
+def _each(answers: Sequence[confluent_kafka.TopicPartition] | None) -> Sequence[confluent_kafka.TopicPartition]:
+    """The answers, or the first error among them, raised as librdkafka raises one of the whole question."""
+    for answer in answers or ():
+        if answer.error is not None:
+            raise KafkaException(answer.error)
+    return answers or ()
+
+
+def _sorted_out(partition: TopicPartition, messages: list[Message], reached: int) -> tuple[list[Message], int]:
+    """The records among what librdkafka gave, and the offset up to which everything is known."""
+    run = []
+    for message in messages:
+        error = message.error()
+        if error is None:
+            run.append(message)
+            reached = _offset(message) + 1
+        elif error.code() == KafkaError._PARTITION_EOF:
+            reached = max(reached, _offset(message))
+        elif error.code() in DENIED or error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise _told(partition.topic, error)
+    return run, reached
+
+
+def _is_about_the_group(message: Message) -> bool:
+    error = message.error()
+    return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None, "librdkafka numbers what it gives"
+    return int(offset)
+
+
+def _told(topic: str, error: KafkaError, *, of_group: bool = False) -> errors.ConsumerError:
+    """`of_group`: the question was about the group's offsets, in whose answer a topic may be refused all the same."""
+    about = "the run's group" if of_group and error.code() not in OF_TOPICS else f"topic {topic}"
+    kind = DENIED.get(error.code())
+    if kind is not None:
+        return kind(f"{about}: not authorized; allow the principal Read on it")
+    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return errors.TopicMissing(f"{about} does not exist (any more)")
+    return errors.DataPlaneFailed(f"{about}: {error.name()}: {error.str()}")

@@ -1,0 +1,327 @@
+"""Writing records: librdkafka's idempotent producer behind a small asynchronous interface.
+
+The worker writes many records at once and then waits for all of them, so a send gives a handle and `flush` waits.
+Keys land where the Java producer would put them (`murmur2_random`). Nothing here may retry on its own: librdkafka
+does, within `delivery.timeout.ms`; after that the caller decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.librdkafka.settings import tls_files
+from fleet_consumer.record import Headers
+
+logger = logging.getLogger(__name__)
+
+_CLOCK: Final = SystemClock()
+
+PURGE_S = 5.0
+"""How long a producer that is replaced may take to tell of the records that it gives up; it takes next to none."""
+
+DEFAULTS: Mapping[str, Any] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "partitioner": "murmur2_random",
+    # Small enough that one poll's outputs leave at once, large enough to batch them.
+    "linger.ms": 5,
+    "compression.type": "lz4",
+}
+"""What every producer of ours starts from; a caller's settings win."""
+
+DENSE: Final[Mapping[str, Any]] = {"compression.type": "zstd", "compression.level": 12}
+"""For single records; about as small as anything that a source topic's own producers may have done."""
+
+BATCH_BYTES_MAX: Final = 1_000_000
+"""librdkafka's own limit of a batch."""
+
+RECORD_BYTES_MAX: Final = 1_000_000_000
+"""The most that librdkafka allows `message.max.bytes` to be."""
+
+SENT_MAX: Final = 3
+"""How often a record is sent whose acknowledgement says nothing of where it was written."""
+
+OPEN_KEPT: Final = 1_000
+"""How many handles of sends are kept before those that are done are sorted out."""
+
+ADVICE: Final[Mapping[int, str]] = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "; allow the principal Write on the topic",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: (
+        "; allow the principal Write on the topic, or IdempotentWrite on the cluster"
+    ),
+    KafkaError._FATAL: (
+        "; its log tells why, mostly a missing right: allow the principal Write on the topic, or IdempotentWrite on "
+        "the cluster"
+    ),
+}
+"""What to do, where librdkafka's own words do not say. Brokers give an idempotent producer its id when it may write to
+any topic at all, and refuse it in the name of the cluster."""
+
+CONSEQUENCES: Final = frozenset({"_FATAL", "_PURGE_QUEUE", "_PURGE_INFLIGHT"})
+"""Why single records fail once librdkafka has met a fatal error; the reason is that error's."""
+
+CAUSE_LOST: Final = "returned NULL without setting an exception"
+"""Python's words for a call into librdkafka that failed by an exception which a callback has swept away."""
+
+
+class ProduceFailed(Exception):
+    """A record was not written, or nobody knows: `reason` is the broker's or librdkafka's word for why."""
+
+    def __init__(self, topic: str, reason: str, detail: str) -> None:
+        super().__init__(f"could not write to topic {topic!r}: {reason}: {detail}")
+        self.topic = topic
+        self.reason = reason
+
+
+class SendHandle:
+    """One record on its way. `done` turns true once; `error` is then None (written) or why it was not."""
+
+    __slots__ = ("done", "error", "topic")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.done = False
+        self.error: ProduceFailed | None = None
+
+    def _refused(self, error: KafkaError) -> None:
+        self._failed(error.name(), error.str() + ADVICE.get(error.code(), ""))
+
+    def _failed(self, reason: str, detail: str) -> None:
+        self.error, self.done = ProduceFailed(self.topic, reason, detail), True
+
+
+class RecordProducer:
+    """An idempotent producer with acks from all replicas. One thread may use it.
+
+    `settings` are librdkafka's properties (`fetch.librdkafka.connection_config` makes the connection's part).
+    `message_max_bytes` is the `max.message.bytes` of the topics written to, where it is known: no batch of several
+    records gets larger, and how large a single one may be is left to the broker, because it counts after compression
+    and librdkafka before. One that the broker refuses is sent once more, compressed as far as it goes: whoever wrote it
+    first may have compressed it better than we usually do.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], *, message_max_bytes: int | None = None) -> None:
+        limits: dict[str, Any] = {} if message_max_bytes is None else _limits(message_max_bytes)
+        self._settings = {**DEFAULTS, **limits, **settings, "error_cb": self._on_error}
+        # Before the producer reads them: a renewal in between must not be missed.
+        self._tls_files = tls_files(settings)
+        self._producer = Producer(self._settings)
+        # For records that are too large otherwise; made when the first one is.
+        self._dense: Producer | None = None
+        self._limited = message_max_bytes is not None
+        # Whether librdkafka has met trouble since everything was last known to be written.
+        self._had_error = False
+        # Whether librdkafka has met a fatal error, after which it takes nothing more.
+        self._dead = False
+        # All handles that are not done, and some that are: callbacks get lost when a fatal error comes out.
+        self._open: list[SendHandle] = []
+        self._sort_out_at = OPEN_KEPT
+
+    def send(
+        self,
+        topic: str,
+        *,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        headers: Headers = (),
+        partition: int | None = None,
+    ) -> SendHandle:
+        """Hand one record to librdkafka and return at once; text is written as UTF-8.
+
+        `partition` None lets the key choose. One that the topic does not have is halved until it does, so that the same
+        wish leads to the same partition for everybody who sees as many. What librdkafka refuses at once (too large,
+        queue full for more than a moment) is told through the handle like any other failure, so that callers have one
+        place to look.
+        """
+        self._reopen_if_useful()
+        handle = SendHandle(topic)
+        if self._dead and not self._replaced(handle):
+            return handle
+        self._open.append(handle)
+        if len(self._open) >= self._sort_out_at:
+            self._sort_out()
+            self._sort_out_at = max(OPEN_KEPT, 2 * len(self._open))
+        self._produce(self._producer, handle, key, value, list(headers), partition)
+        return handle
+
+    def _produce(
+        self,
+        producer: Producer,
+        handle: SendHandle,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        headers: list[tuple[str, str | bytes | None]],
+        partition: int | None,
+        sent: int = 1,
+    ) -> None:
+        def again(error: KafkaError) -> bool:
+            """Send it in another way, if there is one."""
+            if partition and error.code() == KafkaError._UNKNOWN_PARTITION:
+                self._produce(producer, handle, key, value, headers, partition // 2)
+            elif self._limited and producer is not self._dense and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                self._produce(self._dense_producer(), handle, key, value, headers, partition)
+            else:
+                return False
+            return True
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                if not again(error):
+                    handle._refused(error)
+            elif message.offset() is not None:
+                handle.done = True
+            elif sent < SENT_MAX:
+                # Nobody wrote this one, perhaps: librdkafka takes a batch for written when a later one was. A broker
+                # that knows nothing of the producer takes a batch with any sequence number (KIP-360), also behind one
+                # that it has just refused because it did not lead the partition yet. Written twice is the safe side.
+                self._produce(producer, handle, key, value, headers, partition, sent + 1)
+            else:
+                handle._failed("NoOffset", f"acknowledged {sent} times without an offset: nobody knows if it is there")
+
+        extra: dict[str, Any] = {} if partition is None else {"partition": partition}
+        for attempt in range(2):
+            try:
+                producer.produce(handle.topic, value, key, headers=headers, on_delivery=delivered, **extra)
+                return
+            except BufferError as full:
+                if attempt:
+                    handle._failed("QueueFull", str(full))
+                elif not self._served(producer, 1.0):
+                    return
+            except KafkaException as refused:
+                error: KafkaError = refused.args[0]
+                # After a fatal error that is all it says; the error itself waits to be told.
+                told = error.code() == KafkaError._FATAL and not self._served(producer, 0)
+                if not told and not again(error):
+                    handle._refused(error)
+                return
+
+    def _served(self, producer: Producer, timeout_s: float) -> bool:
+        """Let librdkafka run its callbacks; False when it told of a fatal error, which every open handle says then."""
+        try:
+            producer.poll(timeout_s)
+        except (KafkaException, SystemError) as failure:
+            self._end(failure)
+            return False
+        return True
+
+    def _dense_producer(self) -> Producer:
+        if self._dense is None:
+            self._dense = Producer({**self._settings, **DENSE})
+        return self._dense
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until every record sent so far is written or given up, at most `timeout_s`; how many are left."""
+        self._reopen_if_useful()
+        deadline = _CLOCK.monotonic() + timeout_s
+        try:
+            left = int(self._producer.flush(timeout_s))
+            if self._dense is not None:
+                # After the other: what that one could not get rid of is in here by now.
+                left += int(self._dense.flush(max(0.0, deadline - _CLOCK.monotonic())))
+        except (KafkaException, SystemError) as failure:
+            self._end(failure)
+            return 0
+        if not left:
+            self._had_error = False
+            self._sort_out()
+        return left
+
+    def abandon(self) -> None:
+        """Give up what is still on its way: the fate of every send is known afterwards, and nothing may be sent."""
+        _give_up(self._producer)
+        if self._dense is not None:  # after the other: what that one could not get rid of is in here by now
+            _give_up(self._dense)
+        self._sort_out()
+        for handle in self._open:
+            handle._failed("_FATAL", "librdkafka gave its producer up")
+        self._open = []
+
+    def _sort_out(self) -> None:
+        self._open = [handle for handle in self._open if not handle.done]
+
+    def _end(self, failure: KafkaException | SystemError) -> None:
+        """librdkafka has met a fatal error: nothing more is written until the next send makes a new producer."""
+        error = _fatal_error(failure)
+        logger.warning("the producer ended: %s: %s", error.name(), error.str())
+        self._dead = True
+        opened = self._open
+        self.abandon()
+        for handle in opened:
+            if handle.error is not None and handle.error.reason in CONSEQUENCES:
+                handle._refused(error)
+
+    def _replaced(self, handle: SendHandle) -> bool:
+        """Whether a new producer is there in the place of one that met a fatal error; if not, the handle says why."""
+        # Before the producer reads them: a renewal in between must not be missed.
+        self._tls_files.used()
+        try:
+            self._producer = Producer(self._settings)
+        except KafkaException as refused:
+            handle._refused(refused.args[0])
+            return False
+        self._dense, self._dead, self._had_error = None, False, False
+        return True
+
+    def _reopen_if_useful(self) -> None:
+        """Connect anew when there is trouble and the TLS files were renewed: librdkafka reads them only once.
+
+        What is still on its way is given up (`_PURGE_QUEUE`, `_PURGE_INFLIGHT`), so that the caller sends it again
+        now and not after the delivery time-out.
+        """
+        if not self._had_error or not self._tls_files.changed():
+            return
+        # Also when they turn out to be of no use: they are tried again when they have changed again.
+        self._tls_files.used()
+        try:
+            fresh = Producer(self._settings)
+        except KafkaException as refused:  # renewed by halves, or wrongly; librdkafka goes on trying with the old
+            logger.warning("renewed TLS files are of no use: %s", refused.args[0].str())
+            return
+        worn = [self._producer, *([] if self._dense is None else [self._dense])]
+        self._producer, self._dense = fresh, None
+        for each in worn:
+            _give_up(each)
+        self._had_error = False
+        logger.info("TLS files have changed: the producer connects anew")
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._had_error = True
+
+
+def _give_up(producer: Producer) -> None:
+    producer.purge()
+    try:
+        producer.flush(PURGE_S)
+    except (KafkaException, SystemError) as failure:
+        logger.warning("the producer ended: %s", _fatal_error(failure).str())
+
+
+def _fatal_error(failure: KafkaException | SystemError) -> KafkaError:
+    """The fatal error that came out of librdkafka, of which it makes an exception and no callback.
+
+    Callbacks that run before it has come out make a SystemError of it, with its cause or without any: then nobody knows
+    more than that there was one. Any other SystemError is raised again.
+    """
+    cause: BaseException | None = failure
+    while cause is not None and not isinstance(cause, KafkaException):
+        cause = cause.__cause__ or cause.__context__
+    if cause is not None:
+        error: KafkaError = cause.args[0]
+        return error
+    if CAUSE_LOST in str(failure):
+        return KafkaError(KafkaError._FATAL, "a fatal error of librdkafka's producer")
+    raise failure
+
+
+def _limits(message_max_bytes: int) -> dict[str, int]:
+    """librdkafka's properties for topics with this `max.message.bytes`.
+
+    A batch that is too large is refused as a whole, with all the small records in it; so batches end below the limit.
+    """
+    return {"message.max.bytes": RECORD_BYTES_MAX, "batch.size": min(BATCH_BYTES_MAX, message_max_bytes)}

@@ -1,0 +1,1 @@
+"""Requests that administer topics, configurations and groups."""

@@ -1,0 +1,1 @@
+"""Commands beside `run`: `check`, `offsets`, `failed` and `redrive`."""

@@ -1,0 +1,249 @@
+"""`fleet-consumer check`: whether a revision can work, tried in a pod of its own before the fleet changes to it.
+
+The steps stand in one ordered list: what only a new revision can mend comes first, because nothing outside will make
+it pass; then brokers, credentials, topics and rights. The first failure is the result. Nothing joins the group, calls
+the handler, or writes anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fleet_consumer.assignors import load as load_assignor
+from fleet_consumer.clock import Clock, SystemClock
+from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.contract.worker_config import WorkerConfig, load_config
+from fleet_consumer.fetch.thread import FetchThread
+from fleet_consumer.handlers import (
+    HandlerImportFailed,
+    HandlerNotCallable,
+)
+from fleet_consumer.librdkafka.settings import PropertyNotAllowed, consumer_config
+from fleet_consumer.net import (
+    AllBrokersUnreachable,
+    AuthenticationFailed,
+    ConnectionSettings,
+    NetError,
+    NetworkClient,
+    TlsFailed,
+)
+from fleet_consumer.wire.errors import ErrorCode, KafkaError, describe, is_retriable
+from fleet_consumer.worker.config.policy_file import PolicyFile
+from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
+from fleet_consumer.worker.lifecycle.termination import tell_termination
+from fleet_consumer.worker.process import handler_of
+
+EXIT_PASSED: Final = 0
+EXIT_REVISION: Final = 20
+"""The settings or the handler must be mended: the same revision will never pass."""
+EXIT_SURROUNDINGS: Final = 21
+"""Brokers, credentials, topics or rights: the same revision may pass later."""
+
+BROKER_PATIENCE_S: Final = 10.0
+"""For all questions to the brokers together: enough for a cold cluster to make `__consumer_offsets`."""
+
+HANDLER_PATIENCE_S: Final = 60.0
+"""For an HTTP handler's container to listen."""
+
+RETRY_INTERVAL_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check came to; `reason` is one of the operator's condition reasons, `message` is for people."""
+
+    reason: str
+    message: str
+    exit_code: int
+
+    @classmethod
+    def refused(cls, error: Exception) -> CheckResult:
+        """The result for settings or a handler that cannot be used."""
+        return cls(str(getattr(error, "reason", type(error).__name__)), str(error), EXIT_REVISION)
+
+    def tell(self) -> None:
+        """Print the result as the last line of standard output, and leave it as the container's last word."""
+        text = json.dumps(
+            {"ok": self.exit_code == EXIT_PASSED, "reason": self.reason, "message": self.message}, ensure_ascii=False
+        )
+        print(text, flush=True)
+        tell_termination(text)
+
+
+class _Surroundings(Exception):
+    """Something outside the revision is in the way."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def check(path: str, clock: Clock | None = None) -> CheckResult:
+    """Try everything that can be tried without joining the group; at most about 30 s, 60 s more for an HTTP handler."""
+    try:
+        config = load_config(path)
+    except SettingsInvalid as error:
+        return CheckResult.refused(error)
+    return examine(config, clock or SystemClock())
+
+
+def examine(config: WorkerConfig, clock: Clock) -> CheckResult:
+    """As `check`, for settings that were read already."""
+    try:
+        for step in STEPS:
+            step(config)
+        _read_policies(config, clock)
+        _await_handler(config, clock)
+        _ask_brokers(config, clock)
+    except (SettingsInvalid, HandlerImportFailed, HandlerNotCallable) as error:
+        return CheckResult.refused(error)
+    except (_Surroundings, CredentialsUnreadable) as error:
+        return CheckResult(error.reason, str(error), EXIT_SURROUNDINGS)
+    except NetError as error:
+        return CheckResult(_network_reason(error), str(error), EXIT_SURROUNDINGS)
+    pattern = config.topic_pattern
+    topics = ", ".join(config.topics) if pattern is None else f"that match {pattern.text}"
+    return CheckResult("CheckPassed", f"handler {config.handler.title} on topics {topics}", EXIT_PASSED)
+
+
+def _handler_loads(config: WorkerConfig) -> None:
+    handler_of(config, SystemClock())
+
+
+def _read_policies(config: WorkerConfig, clock: Clock) -> None:
+    """The retry policies are no part of a revision: it may pass once they are mended."""
+    if config.retry is None:
+        return
+    file = PolicyFile(config.retry.policy_file, clock)
+    file.look()
+    if file.last_error is not None:
+        raise _Surroundings(file.last_error.reason, str(file.last_error))
+
+
+def _await_handler(config: WorkerConfig, clock: Clock) -> None:
+    """An HTTP handler's container has been started before us, and may still be getting ready."""
+    if config.handler.http is None:
+        return
+    from fleet_consumer.handlers.http import HandlerUnreachable, listens
+
+    port, deadline, pause = config.handler.http.port, clock.monotonic() + HANDLER_PATIENCE_S, threading.Event()
+    while not asyncio.run(listens(port)):
+        if clock.monotonic() >= deadline:
+            message = f"nobody listens on port {port} of the pod after {HANDLER_PATIENCE_S:g} s; see container handler"
+            raise _Surroundings(HandlerUnreachable.reason, message)
+        pause.wait(RETRY_INTERVAL_S)
+
+
+def _assignors_exist(config: WorkerConfig) -> None:
+    for name in config.consumer.assignors:
+        try:
+            load_assignor(name)
+        except Exception as error:  # a custom assignor's module may raise anything
+            raise SettingsInvalid("consumer.assignors", f"{name!r} cannot be used: {error}") from error
+
+
+def _librdkafka_takes_settings(config: WorkerConfig) -> None:
+    connection = ConnectionSettings(bootstrap_servers=config.brokers.bootstrap_servers, client_id=config.name)
+    try:
+        settings = consumer_config(connection, config.group_id, "read_uncommitted", config.consumer.properties)
+        FetchThread(settings, name="check", on_turn=lambda: None, clock=SystemClock()).close(1.0)
+    except PropertyNotAllowed as error:
+        raise SettingsInvalid("consumer.properties", str(error)) from error
+    except Exception as error:  # librdkafka's own refusal: a value out of range, or of the wrong type
+        raise SettingsInvalid("consumer.properties", f"librdkafka refuses them: {error}") from error
+
+
+STEPS: Final[Sequence[Callable[[WorkerConfig], None]]] = (
+    _handler_loads,  # the likeliest mistake, and the cheapest to find
+    _assignors_exist,
+    _librdkafka_takes_settings,
+)
+"""What only a new revision can mend, in the order in which it is tried."""
+
+
+def _ask_brokers(config: WorkerConfig, clock: Clock) -> None:
+    client = NetworkClient(connection_settings(config.brokers, f"{config.name}-check"), clock)
+    deadline = clock.monotonic() + BROKER_PATIENCE_S
+    try:
+        _ask_until(lambda left: _topic_shortcoming(config, client, left), client, clock, deadline)
+        _ask_until(lambda left: _group_shortcoming(config, client, left), client, clock, deadline)
+    finally:
+        client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Shortcoming:
+    """What the brokers said that is in the way; `passing` when a moment later they may say something else."""
+
+    reason: str
+    message: str
+    passing: bool
+
+
+def _ask_until(
+    ask: Callable[[float], _Shortcoming | None], client: NetworkClient, clock: Clock, deadline: float
+) -> None:
+    """Ask again while the answer may still change; raises the last answer when it does not, or time is up."""
+    while True:
+        shortcoming = ask(max(1.0, deadline - clock.monotonic()))
+        if shortcoming is None:
+            return
+        if not shortcoming.passing or clock.monotonic() >= deadline:
+            raise _Surroundings(shortcoming.reason, shortcoming.message)
+        client.poll(RETRY_INTERVAL_S)
+
+
+def _topic_shortcoming(config: WorkerConfig, client: NetworkClient, patience_s: float) -> _Shortcoming | None:
+    outputs = [topic for topic in config.handler.outputs if topic not in config.topics]
+    if not config.topics and not outputs:
+        # Whatever matches the pattern exists; asking for no topic by name would ask for all of them.
+        return None
+    answer = client.metadata([*config.topics, *outputs], timeout_s=patience_s)
+    for topic in answer.topics:
+        code = topic.error_code
+        if code == ErrorCode.NONE:
+            continue
+        field = "handler.outputs" if topic.name in outputs else "topics"
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            message = f"topic {topic.name!r} ({field}) does not exist; create it, or correct the name"
+            return _Shortcoming("TopicNotFound", message, passing=False)
+        if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            message = f"no right to describe topic {topic.name!r} ({field}); allow {_principal(config)} to"
+            return _Shortcoming("AuthorizationFailed", message, passing=False)
+        if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+            raise SettingsInvalid(field, f"{topic.name!r} is no name that a topic can have")
+        message = f"topic {topic.name!r} ({field}): the brokers answer {describe(code)}"
+        return _Shortcoming("BrokerUnreachable", message, passing=is_retriable(code))
+    return None
+
+
+def _group_shortcoming(config: WorkerConfig, client: NetworkClient, patience_s: float) -> _Shortcoming | None:
+    answer = client.find_coordinators([config.group_id], timeout_s=patience_s)[config.group_id]
+    if not isinstance(answer, KafkaError):
+        return None
+    if answer.code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        message = f"no right to use group {config.group_id!r}; allow {_principal(config)} Read on it"
+        return _Shortcoming("AuthorizationFailed", message, passing=False)
+    message = f"group {config.group_id!r} has no coordinator: the brokers answer {describe(answer.code)}"
+    return _Shortcoming("BrokerUnreachable", message, passing=is_retriable(answer.code))
+
+
+def _principal(config: WorkerConfig) -> str:
+    return (
+        "the cluster's user"
+        if config.brokers.sasl is not None
+        else "anonymous clients (the cluster has no sasl settings)"
+    )
+
+
+def _network_reason(error: NetError) -> str:
+    """Wrong credentials and certificates are told as such, also when several brokers refused them."""
+    causes = [error, *(error.failures if isinstance(error, AllBrokersUnreachable) else ())]
+    if any(isinstance(cause, AuthenticationFailed) for cause in causes):
+        return "AuthenticationFailed"
+    return "TlsFailed" if any(isinstance(cause, TlsFailed) for cause in causes) else "BrokerUnreachable"

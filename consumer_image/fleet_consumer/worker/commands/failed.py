@@ -1,0 +1,264 @@
+"""`fleet-consumer failed`: looking into a group's failed topic. Joins nothing, commits nothing, changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.worker.config.connection_options import add_connection_options, connection_of
+
+if TYPE_CHECKING:
+    from fleet_consumer.worker.commands.failed_reading import FailedTopic
+    from fleet_consumer.worker.commands.failed_records import FailedRecord, Wanted
+
+EXIT_OK: Final = 0
+EXIT_SETTINGS: Final = 20
+EXIT_SURROUNDINGS: Final = 21
+EXIT_INTERRUPTED: Final = 130
+
+BY: Final = ("reason", "class", "hour")
+PROGRESS_S: Final = 5.0
+
+EXAMPLES: Final = """\
+examples:
+  # what was given up on, and why
+  fleet-consumer failed count --group orders --bootstrap localhost:9092
+
+  # the records of the last two hours that failed with one class of error
+  fleet-consumer failed list --group orders --bootstrap localhost:9092 --from 2h --error-class ConnectionError
+
+  # one of them with all of its headers, key and value
+  fleet-consumer failed show 3:1841 --group orders --bootstrap localhost:9092
+
+Exit codes: 0 done, 20 the options or the file must be mended, 21 brokers, credentials, rights, topic or record.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command and its three parts."""
+    parts = parser.add_subparsers(dest="part", required=True)
+    for name, help_text in (
+        ("list", "one line for each failed record"),
+        ("show", "one failed record with all of its headers, key and value"),
+        ("count", "how many failed, by reason, error class or hour"),
+    ):
+        part = parts.add_parser(name, help=help_text, description=f"Print {help_text}. Changes nothing.")
+        if name == "show":
+            part.add_argument("place", metavar="PARTITION:OFFSET", help="as `list` prints it")
+        else:
+            _add_filter(part.add_argument_group("records"))
+        if name == "list":
+            part.add_argument("--limit", type=_positive, metavar="N", help="stop after so many")
+        if name == "count":
+            part.add_argument(
+                "--by", choices=BY, action="append", help="may be repeated (default: --by reason --by class)"
+            )
+        part.add_argument("--json", action="store_true", help="one JSON object on each line")
+        part.add_argument(
+            "--group", metavar="ID", help="the consumer group whose failed topic it is, _fleet.<group>.failed"
+        )
+        part.add_argument("--topic", metavar="TOPIC", help="in place of --group: the failed topic")
+        part.add_argument(
+            "--config",
+            metavar="FILE",
+            help="in place of --bootstrap: a worker.json or redrive.json, with its brokers, its group and its topic",
+        )
+        part.add_argument(
+            "--timeout",
+            type=_positive,
+            default=30,
+            metavar="SECONDS",
+            help="how long brokers may give no answer and no record (default: %(default)g)",
+        )
+        add_connection_options(part.add_argument_group("brokers"))
+
+
+def _add_filter(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--reason", action="append", default=[], help="only these reasons, such as exhausted")
+    group.add_argument(
+        "--error-class",
+        action="append",
+        default=[],
+        metavar="CLASS",
+        help="only errors of these classes, by full name or by what follows the last dot",
+    )
+    group.add_argument("--from", dest="start", metavar="TIME", help="2026-11-21T08:00:00Z, or 2h for two hours ago")
+    group.add_argument("--to", dest="end", metavar="TIME", help="likewise; exclusive")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; returns its exit code."""
+    from fleet_consumer.group.errors import ConsumerError
+    from fleet_consumer.librdkafka.settings import SettingsRefused
+    from fleet_consumer.worker.commands.failed_reading import RecordMissing
+    from fleet_consumer.worker.config.settings import CredentialsUnreadable
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal of a narrow character set must not end a list at the first wide name.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        return _run(options)
+    except SettingsInvalid as error:
+        _problem(error)
+        return EXIT_SETTINGS
+    except (ConsumerError, RecordMissing, SettingsRefused, CredentialsUnreadable) as error:
+        _problem(error)
+        return EXIT_SURROUNDINGS
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. The interpreter must not try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _run(options: argparse.Namespace) -> int:
+    from fleet_consumer.clock import SystemClock
+    from fleet_consumer.worker.commands.failed_reading import open_topic
+
+    clock = SystemClock()
+    now_ms = round(clock.wall() * 1000)
+    if options.part == "show":
+        place = _place(options.place)
+        with open_topic(*_where(options), options.timeout, clock) as topic:
+            _print_one(topic.one(*place), as_json=options.json)
+        return EXIT_OK
+    wanted = _wanted(options, now_ms)
+    # Reading ends before the connection that it reads from.
+    with (
+        open_topic(*_where(options), options.timeout, clock) as topic,
+        closing(topic.records(wanted)) as records,
+    ):
+        found = _with_progress(topic, records)
+        (_print_list if options.part == "list" else _print_counts)(found, options)
+    sys.stdout.flush()
+    return EXIT_OK
+
+
+def _where(options: argparse.Namespace) -> tuple[Any, str]:
+    """The brokers and the failed topic. Raises SettingsInvalid."""
+    from fleet_consumer.contract.brokers import parse_brokers
+    from fleet_consumer.contract.naming import failed_topic
+    from fleet_consumer.contract.section import Section
+
+    if options.group is not None and options.topic is not None:
+        raise SettingsInvalid("--group", "stands beside --topic; give one of the two")
+    named = options.topic or (failed_topic(options.group) if options.group else None)
+    if options.config is not None:
+        if options.bootstrap:
+            raise SettingsInvalid("--config", "stands beside --bootstrap; give one of the two")
+        brokers, topic = _from_file(options.config)
+        return brokers, named or topic
+    if named is None:
+        raise SettingsInvalid("--group", "is missing; name the group whose failed records are wanted")
+    return parse_brokers(Section(connection_of(options), "")), named
+
+
+def _from_file(path: str) -> tuple[Any, str]:
+    from fleet_consumer.contract.naming import failed_topic
+    from fleet_consumer.contract.redrive_config import parse_config as parse_redrive
+    from fleet_consumer.contract.worker_config import parse_config as parse_worker
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+    except (OSError, ValueError) as error:
+        raise SettingsInvalid("--config", f"cannot read {path}: {error}") from error
+    if isinstance(document, dict) and "maxRedrives" in document:
+        redrive = parse_redrive(document)
+        return redrive.brokers, failed_topic(redrive.group_id)
+    worker = parse_worker(document)
+    return worker.brokers, worker.failed_topic
+
+
+def _wanted(options: argparse.Namespace, now_ms: int) -> Wanted:
+    from fleet_consumer.worker.commands.failed_records import Wanted
+
+    return Wanted(
+        reasons=frozenset(options.reason),
+        error_classes=tuple(options.error_class),
+        from_ms=_time(options.start, "--from", now_ms),
+        to_ms=_time(options.end, "--to", now_ms),
+    )
+
+
+def _time(text: str | None, option: str, now_ms: int) -> int | None:
+    """Milliseconds since the epoch: a moment, in UTC where it names no zone, or a delay before now."""
+    from fleet_consumer.contract.naming import parse_delay
+
+    if text is None:
+        return None
+    try:
+        return now_ms - parse_delay(text) * 1000
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            told = "is no time; write 2026-11-21T08:00:00Z, or 30s, 5m, 2h or 7d for that long ago"
+            raise SettingsInvalid(option, f"{text!r} {told}") from None
+    # Brokers take negative times for something else than times.
+    return max(0, round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))
+
+
+def _place(text: str) -> tuple[int, int]:
+    partition, _, offset = text.partition(":")
+    if not all(part.isdecimal() and part.isascii() and len(part) <= 18 for part in (partition, offset)):
+        raise SettingsInvalid("PARTITION:OFFSET", f"is {text!r}; write two numbers, such as 3:1841")
+    return int(partition), int(offset)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _with_progress(topic: FailedTopic, found: Iterator[FailedRecord | None]) -> Iterator[FailedRecord]:
+    """What was found; None stands for a while without, which is a moment to report how far the reading is."""
+    for failed in found:
+        if failed is not None:
+            yield failed
+        if topic.progress_due(PROGRESS_S):
+            print(f"{topic.scanned} of about {topic.total} records read", file=sys.stderr, flush=True)
+
+
+def _print_one(failed: FailedRecord, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(failed.whole()))
+    else:
+        for line in failed.page():
+            print(line)
+    sys.stdout.flush()
+
+
+def _print_list(found: Iterator[FailedRecord], options: argparse.Namespace) -> None:
+    left = options.limit
+    for failed in found:
+        print(json.dumps(failed.summary()) if options.json else failed.line())
+        if left is not None and (left := left - 1) == 0:
+            return
+
+
+def _print_counts(found: Iterator[FailedRecord], options: argparse.Namespace) -> None:
+    from fleet_consumer.worker.commands.failed_records import Counts
+
+    counts = Counts(tuple(dict.fromkeys(options.by or ("reason", "class"))))
+    for failed in found:
+        counts.add(failed)
+    for names, count in counts.rows():
+        print(json.dumps(counts.row(names, count)) if options.json else counts.line(names, count))
+    if not options.json:
+        print(f"{counts.total:>9}  in all")
+
+
+def _problem(error: Exception) -> None:
+    print(f"{getattr(error, 'reason', type(error).__name__)}: {error}", file=sys.stderr)

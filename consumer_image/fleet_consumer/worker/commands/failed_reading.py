@@ -1,0 +1,122 @@
+"""Reading a failed topic up to the end that it has just now, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+from fleet_consumer.clock import Clock
+from fleet_consumer.contract.brokers import Brokers
+from fleet_consumer.group.errors import DataPlaneFailed, TopicMissing
+from fleet_consumer.librdkafka.bounded import BoundedReader
+from fleet_consumer.librdkafka.settings import consumer_config
+from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.worker.commands.failed_records import FailedRecord, Wanted
+from fleet_consumer.worker.config.settings import connection_settings
+
+CLIENT: Final = "fleet-consumer-failed"
+READ_AHEAD: Final = {"queued.max.messages.kbytes": "16384"}
+
+
+class RecordMissing(Exception):
+    """There is no record at the offset that was asked for."""
+
+    reason = "RecordMissing"
+
+
+class FailedTopic:
+    """One failed topic, read once. `patience_s` is how long nothing may come."""
+
+    def __init__(self, reader: BoundedReader, topic: str, patience_s: float, clock: Clock) -> None:
+        self._reader = reader
+        self._topic = topic
+        self._patience_s = patience_s
+        self._clock = clock
+        self.scanned = self.total = 0
+        self._told_at = clock.monotonic()
+
+    def progress_due(self, every_s: float) -> bool:
+        """Whether progress was not reported for so long; then it counts as reported now."""
+        now = self._clock.monotonic()
+        due = now >= self._told_at + every_s
+        self._told_at = now if due else self._told_at
+        return due
+
+    def records(self, wanted: Wanted) -> Generator[FailedRecord | None]:
+        """The records that are wanted, partition by partition in their order; None now and then while none is found.
+
+        Raises TopicMissing, TopicAuthorizationFailed, DataPlaneFailed.
+        """
+        partitions = self._reader.partitions(self._topic)
+        bounds = self._reader.bounds(partitions)
+        away = [part for part in partitions if part not in bounds]
+        if wanted.from_ms is not None:
+            since = self._reader.at_time(bounds, wanted.from_ms)
+            bounds = {part: (max(first, since.get(part, end)), end) for part, (first, end) in bounds.items()}
+        self.total = sum(max(0, end - first) for first, end in bounds.values())
+        now_ms = round(self._clock.wall() * 1000)
+        for partition, (first, end) in sorted(bounds.items()):
+            for run in self._read(partition, first, end):
+                self.scanned += len(run)
+                for record in run:
+                    failed = FailedRecord.of(record, now_ms)
+                    if wanted.takes(failed):
+                        yield failed
+                yield None
+        if away:
+            numbers = ", ".join(str(part.partition) for part in away)
+            raise DataPlaneFailed(f"topic {self._topic}: partitions {numbers} were not read, as their leaders are away")
+
+    def one(self, partition: int, offset: int) -> FailedRecord:
+        """One record. Raises RecordMissing, and as `records`."""
+        known = self._reader.partitions(self._topic)
+        part = TopicPartition(self._topic, partition)
+        if part not in known:
+            raise RecordMissing(f"topic {self._topic} has no partition {partition}; it has {len(known)}")
+        # That of one partition is there, or has been raised.
+        first, end = self._reader.bounds([part])[part]
+        if first <= offset < end:
+            for run in self._read(part, offset, offset + 1):
+                for record in run:
+                    return FailedRecord.of(record, round(self._clock.wall() * 1000))
+        holds = f"it holds offsets {first} to {end - 1}" if first < end else "it is empty"
+        raise RecordMissing(f"partition {self._topic}-{partition} has no record at offset {offset}; {holds}")
+
+    def _read(self, partition: TopicPartition, first: int, end: int) -> Iterator[list[Record]]:
+        heard_at = self._clock.monotonic()
+        for step in self._reader.read({partition: (first, end)}):
+            run = step.records.get(partition, [])
+            # The time that the caller takes with what it got does not count.
+            if run or step.done:
+                yield run
+                heard_at = self._clock.monotonic()
+            elif self._clock.monotonic() >= heard_at + self._patience_s:
+                name = f"{partition.topic}-{partition.partition}"
+                raise DataPlaneFailed(f"partition {name}: nothing came for {self._patience_s:g} s; its broker is away")
+            else:
+                yield []
+
+
+@contextmanager
+def open_topic(brokers: Brokers, topic: str, patience_s: float, clock: Clock) -> Iterator[FailedTopic]:
+    """Connect; what connections met is told with the failure that it led to."""
+    heard: list[str] = []
+
+    def note(error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            heard[:] = [f"{error.name()}: {error.str()}"]
+
+    connection = connection_settings(brokers, CLIENT)
+    # librdkafka wants a group's name, and asks who coordinates it; nothing joins it and nothing is stored in it.
+    config = {**consumer_config(connection, CLIENT, "read_uncommitted", READ_AHEAD), "error_cb": note}
+    with BoundedReader(config, stores_offsets=False, patience_s=patience_s) as reader:
+        try:
+            yield FailedTopic(reader, topic, patience_s, clock)
+        except TopicMissing as missing:
+            made = "it is made once the group has retries or a failed record"
+            raise TopicMissing(f"{missing}; {made}") from missing
+        except DataPlaneFailed as failure:
+            raise DataPlaneFailed(f"{failure}; last heard: {heard[0]}" if heard else str(failure)) from failure

@@ -1,0 +1,83 @@
+"""`fleet-consumer offsets`: what a group has committed, from its coordinator or from `__consumer_offsets` itself.
+
+Prints one JSON object for each partition, so that people and programs can read it. Joins nothing and commits nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any, Final
+
+from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.worker.config.connection_options import add_connection_options, connection_of
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 21
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("--group", required=True, metavar="ID", help="the consumer group")
+    parser.add_argument(
+        "--from-topic",
+        action="store_true",
+        help="read __consumer_offsets instead of asking the coordinator; adds commit times, needs Read on that topic",
+    )
+    add_connection_options(parser.add_argument_group("brokers"))
+    parser.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="default: %(default)g")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; returns its exit code."""
+    from fleet_consumer.contract.brokers import parse_brokers
+    from fleet_consumer.contract.section import Section
+    from fleet_consumer.group.errors import ConsumerError
+    from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
+
+    try:
+        brokers = parse_brokers(Section(connection_of(options), ""))
+        connection = connection_settings(brokers, "fleet-consumer-offsets")
+        rows = (_from_topic if options.from_topic else _from_coordinator)(connection, options.group, options.timeout)
+    except (ConsumerError, SettingsInvalid, CredentialsUnreadable, ValueError) as error:
+        print(f"{getattr(error, 'reason', type(error).__name__)}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    for row in rows:
+        print(json.dumps(row, ensure_ascii=False))
+    return EXIT_OK
+
+
+def _from_coordinator(connection: Any, group: str, timeout_s: float) -> list[dict[str, Any]]:
+    from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
+
+    with Consumer(ConsumerSettings(connection=connection, group_id=group)) as consumer:
+        found = consumer.committed(None, timeout_s)
+    return [
+        {
+            "topic": part.topic,
+            "partition": part.partition,
+            "offset": entry.offset,
+            "leaderEpoch": entry.leader_epoch,
+            "metadata": entry.metadata,
+        }
+        for part, entry in sorted(found.items())
+        if entry is not None
+    ]
+
+
+def _from_topic(connection: Any, group: str, timeout_s: float) -> list[dict[str, Any]]:
+    from fleet_consumer.consumer.offsets_topic import read_group
+
+    stored = read_group(connection, group, timeout_s)
+    return [
+        {
+            "topic": part.topic,
+            "partition": part.partition,
+            "offset": value.offset,
+            "leaderEpoch": value.leader_epoch,
+            "metadata": value.metadata,
+            "commitTimestamp": value.commit_timestamp,
+        }
+        for part, value in sorted(stored.offsets.items())
+    ]

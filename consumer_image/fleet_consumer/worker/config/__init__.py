@@ -1,0 +1,1 @@
+"""The worker's settings: role, identity, credentials and policies, from files and environment."""

@@ -1,0 +1,47 @@
+"""The options of commands that say where the brokers are and how to log in. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from fleet_consumer.contract.section import SettingsInvalid
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+
+def add_connection_options(group: argparse._ActionsContainer) -> None:
+    """Add the options to a parser or to a group of one."""
+    group.add_argument(
+        "--bootstrap", metavar="HOST:PORT[,…]", action="append", default=[], help="brokers; may be given several times"
+    )
+    group.add_argument("--tls-ca", metavar="FILE", help="speak TLS, and trust this certificate authority")
+    group.add_argument("--tls-cert", metavar="FILE", help="our certificate, with --tls-key")
+    group.add_argument("--tls-key", metavar="FILE", help="our certificate's key")
+    group.add_argument("--sasl", metavar="MECHANISM", choices=MECHANISMS, help=f"one of {', '.join(MECHANISMS)}")
+    group.add_argument(
+        "--credentials",
+        metavar="FOLDER",
+        help="with --sasl: holds the files username and password, for OAUTHBEARER clientId and clientSecret",
+    )
+    group.add_argument("--token-endpoint", metavar="URL", help="with OAUTHBEARER: where tokens come from")
+    group.add_argument("--token-scope", metavar="SCOPE", help="with OAUTHBEARER: what tokens are for")
+
+
+def connection_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The options as the `connection` of worker.json. Raises SettingsInvalid when no broker was named."""
+    servers = [server for text in options.bootstrap for server in text.split(",") if server]
+    if not servers:
+        raise SettingsInvalid("--bootstrap", "is missing; name a broker as HOST:PORT")
+    tls = {"caFile": options.tls_ca, "certFile": options.tls_cert, "keyFile": options.tls_key}
+    oauth = {"tokenEndpoint": options.token_endpoint, "scope": options.token_scope}
+    sasl = {
+        "mechanism": options.sasl,
+        "directory": options.credentials,
+        "oauth": oauth if options.token_endpoint else None,
+    }
+    return {
+        "bootstrapServers": servers,
+        "tls": tls if any(tls.values()) else None,
+        "sasl": sasl if options.sasl else None,
+    }

@@ -1,0 +1,162 @@
+"""From worker.json and the pod's identity to the settings of the parts: connection, consumer, producer, loop."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from fleet_consumer.consumer.consumer import ConsumerSettings
+from fleet_consumer.contract.brokers import Brokers, SaslSource
+from fleet_consumer.contract.naming import instance_id
+from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.contract.worker_config import WorkerConfig
+from fleet_consumer.net import ConnectionSettings, OAuthSettings, SaslSettings, TlsSettings
+from fleet_consumer.worker.config.role import (
+    RETRY_POLL_RECORDS,
+    RETRY_PREFETCH,
+    RETRY_PREFETCH_ALIASES,
+    Role,
+    consumer_group,
+)
+
+METADATA_AGE: Final = "metadata.max.age.ms"
+METADATA_AGE_DEFAULT_MS: Final = 300_000
+"""Kafka's own default."""
+
+ERROR_TEXT: Final = "FLEET_ERROR_TEXT"
+"""`off` keeps what errors say out of logs and headers: records' data is often in it."""
+PAUSED_BYTES: Final = "FLEET_PAUSED_BYTES_MAX"
+"""Bytes of memory that records of paused partitions may take in all: those that wait for a retry, among others."""
+
+ISOLATION_LEVELS: Final = {"ReadUncommitted": "read_uncommitted", "ReadCommitted": "read_committed"}
+"""Our words, and Kafka's."""
+
+
+class CredentialsUnreadable(Exception):
+    """User name or password cannot be read from where the operator mounts them."""
+
+    reason = "AuthenticationFailed"
+
+
+@dataclass(frozen=True, slots=True)
+class PodIdentity:
+    """Which worker of the fleet this is: its name for people and brokers, and its instance id when it is static."""
+
+    worker: str
+    instance_id: str | None
+
+
+def with_environment(config: WorkerConfig, environment: Mapping[str, str]) -> WorkerConfig:
+    """The settings with what the application's owner says of them in the pod's environment. Raises SettingsInvalid."""
+    said = environment.get(ERROR_TEXT, "on")
+    if said not in ("on", "off"):
+        raise SettingsInvalid("", f"the environment variable {ERROR_TEXT} must be on or off; it is {said!r}")
+    handler = replace(config.handler, error_text=said == "on")
+    budget = environment.get(PAUSED_BYTES, str(config.consumer.paused_bytes_max))
+    # No integer of Python's own notations, such as 1_000, and none that takes long to read.
+    if re.fullmatch(r"[1-9][0-9]{0,14}", budget) is None:
+        raise SettingsInvalid(
+            "", f"the environment variable {PAUSED_BYTES} must be a number of bytes, such as 33554432; it is {budget!r}"
+        )
+    return replace(config, handler=handler, consumer=replace(config.consumer, paused_bytes_max=int(budget)))
+
+
+def identify(config: WorkerConfig, environment: Mapping[str, str]) -> PodIdentity:
+    """Read the pod's name from the environment; a StatefulSet's pod ends in its ordinal.
+
+    Raises SettingsInvalid when static membership is wanted and there is no ordinal to make it from: two workers with
+    one instance id would fence each other.
+    """
+    pod = environment.get("POD_NAME", "")
+    if not config.consumer.static_membership:
+        return PodIdentity(pod or config.name, None)
+    ordinal = re.fullmatch(r".+-([0-9]+)", pod)
+    if ordinal is None:
+        raise SettingsInvalid(
+            "consumer.staticMembership",
+            f"needs the environment variable POD_NAME to end in an ordinal, such as {config.name}-0; it is {pod!r}",
+        )
+    return PodIdentity(pod, instance_id(config.namespace, config.name, config.uid, int(ordinal[1])))
+
+
+def connection_settings(brokers: Brokers, client_id: str) -> ConnectionSettings:
+    """How to reach the brokers. Reads the credentials anew each time, so that a new session sees a new password.
+
+    Raises SettingsInvalid and CredentialsUnreadable.
+    """
+    tls = sasl = None
+    if brokers.tls is not None:
+        tls = TlsSettings(ca_file=brokers.tls.ca_file, cert_file=brokers.tls.cert_file, key_file=brokers.tls.key_file)
+    if brokers.sasl is not None:
+        sasl = _login(brokers.sasl, None if brokers.tls is None else brokers.tls.ca_file)
+    try:
+        return ConnectionSettings(bootstrap_servers=brokers.bootstrap_servers, client_id=client_id, tls=tls, sasl=sasl)
+    except ValueError as error:
+        raise SettingsInvalid("connection.bootstrapServers", str(error)) from error
+
+
+def _login(source: SaslSource, ca_file: str | None) -> SaslSettings:
+    """The mounted credentials. `ca_file` is trusted for the token endpoint too: private authorities sign both."""
+    keys = ("username", "password") if source.oauth is None else ("clientId", "clientSecret")
+    name, proof = (_credential(source.directory, key) for key in keys)
+    try:
+        if source.oauth is None:
+            return SaslSettings(mechanism=source.mechanism, username=name, password=proof)
+        oauth = OAuthSettings(
+            token_endpoint=source.oauth.url,
+            client_id=name,
+            client_secret=proof,
+            scope=source.oauth.scope,
+            ca_file=ca_file,
+        )
+        return SaslSettings(mechanism=source.mechanism, oauth=oauth)
+    except ValueError as error:
+        raise SettingsInvalid("connection.sasl", str(error)) from error
+
+
+def consumer_settings(
+    config: WorkerConfig, connection: ConnectionSettings, identity: PodIdentity, role: Role = Role.MAIN
+) -> ConsumerSettings:
+    """The member's settings; the words of the custom resource become Kafka's.
+
+    A retry worker reads its topics from their beginning and little ahead: they hold nothing that may be left out.
+    """
+    consumer, retries = config.consumer, role is Role.RETRY
+    # One word for both halves of the client: how old what they know of topics may get. It is also what decides when a
+    # pattern takes in a new topic.
+    metadata_age = consumer.properties.get(METADATA_AGE)
+    return ConsumerSettings(
+        connection=connection,
+        group_id=consumer_group(role, config.group_id),
+        assignors=consumer.assignors,
+        group_instance_id=identity.instance_id,
+        session_timeout_ms=consumer.session_timeout_seconds * 1000,
+        heartbeat_interval_ms=consumer.heartbeat_interval_seconds * 1000,
+        max_poll_interval_ms=consumer.max_poll_interval_seconds * 1000,
+        max_poll_records=min(consumer.max_poll_records, RETRY_POLL_RECORDS) if retries else consumer.max_poll_records,
+        auto_offset_reset="earliest" if retries else consumer.auto_offset_reset.lower(),
+        isolation_level="read_uncommitted" if retries else ISOLATION_LEVELS[consumer.isolation_level],
+        metadata_max_age_ms=METADATA_AGE_DEFAULT_MS if metadata_age is None else int(metadata_age),
+        # The Secret may be renewed, at the brokers before here: the worker waits, and its status says for what.
+        retry_authentication=True,
+        paused_bytes_max=consumer.paused_bytes_max,
+        properties=_retry_properties(consumer.properties) if retries else consumer.properties,
+    )
+
+
+def _retry_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in properties.items() if name not in RETRY_PREFETCH_ALIASES}
+    return kept | dict(RETRY_PREFETCH)
+
+
+def _credential(directory: str, name: str) -> str:
+    path = Path(directory) / name
+    try:
+        return path.read_text(encoding="utf-8").rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CredentialsUnreadable(
+            f"cannot read {path}: {error}; the cluster's secret must hold the key {name}"
+        ) from error

@@ -1,0 +1,131 @@
+"""Everything a worker writes: handlers' outputs and failed records, each known until it is acknowledged.
+
+A write that fails is kept and sent again on request; giving up is not one of the choices here, because the offset of
+its record may not be committed before it is written. Used by the consume loop's thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from fleet_consumer.librdkafka.producer import ProduceFailed, RecordProducer, SendHandle
+from fleet_consumer.record import Headers
+
+BROKEN_PRODUCER_REASONS: Final = frozenset({"_FATAL", "_FENCED"})
+"""After these an idempotent producer of librdkafka refuses all further work and has to be replaced."""
+
+REFUSED_RECORD_REASONS: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_RECORD"})
+"""The topic will never take this record, however often it is sent; anything else may pass."""
+
+HOLD_REASONS: Final = {
+    "_UNKNOWN_TOPIC": "TopicNotFound",
+    "UNKNOWN_TOPIC_OR_PART": "TopicNotFound",
+    "TOPIC_AUTHORIZATION_FAILED": "AuthorizationFailed",
+    "CLUSTER_AUTHORIZATION_FAILED": "AuthorizationFailed",
+    "_AUTHENTICATION": "AuthenticationFailed",
+    "SASL_AUTHENTICATION_FAILED": "AuthenticationFailed",
+    "_MSG_TIMED_OUT": "BrokerUnreachable",
+    "_ALL_BROKERS_DOWN": "BrokerUnreachable",
+    "_TRANSPORT": "BrokerUnreachable",
+}
+"""librdkafka's words for what keeps a partition from going on, in those of our conditions."""
+
+WRITE_BYTES: Final = 1024
+"""What a record on its way takes besides its bytes, about: so a bound in bytes is one of their number as well."""
+
+
+class Outgoing:
+    """One record to be written, with the handle of its latest send, and by whom it was sent."""
+
+    __slots__ = ("_handle", "_sender", "headers", "key", "partition", "topic", "value")
+
+    def __init__(
+        self,
+        topic: str,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        headers: Headers,
+        partition: int | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self._handle: SendHandle | None = None
+        self._sender: RecordProducer | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the latest send's fate is known."""
+        return self._handle is not None and self._handle.done
+
+    @property
+    def error(self) -> ProduceFailed | None:
+        """Why the latest send did not succeed."""
+        return None if self._handle is None else self._handle.error
+
+    @property
+    def size(self) -> int:
+        """How many bytes of memory it takes, about."""
+        headers = sum(len(name) + len(value or b"") for name, value in self.headers)
+        return WRITE_BYTES + len(self.key or b"") + len(self.value or b"") + headers
+
+    @property
+    def refused(self) -> bool:
+        """Whether the topic will never take this record."""
+        return self.error is not None and self.error.reason in REFUSED_RECORD_REASONS
+
+
+class Outbox:
+    """Sends records through a producer that is made on first use, and again when librdkafka gives one up."""
+
+    def __init__(self, make_producer: Callable[[], RecordProducer]) -> None:
+        self._make_producer = make_producer
+        self._producer: RecordProducer | None = None
+
+    def write(
+        self,
+        topic: str,
+        *,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        headers: Headers = (),
+        partition: int | None = None,
+    ) -> Outgoing:
+        """Send a record; returns at once, unless the producer's queue is full, which takes up to a second.
+
+        `partition` None lets the key choose.
+        """
+        outgoing = Outgoing(topic, key, value, headers, partition)
+        self.send(outgoing)
+        return outgoing
+
+    def send(self, outgoing: Outgoing) -> None:
+        """Send a record, or send it again. An earlier copy may have been written after all: at least once."""
+        broken = outgoing.error is not None and outgoing.error.reason in BROKEN_PRODUCER_REASONS
+        # Many records tell of one broken producer: only the first of them replaces it.
+        if broken and self._producer is not None and outgoing._sender is self._producer:
+            self._producer.abandon()
+            self._producer = None
+        if self._producer is None:
+            self._producer = self._make_producer()
+        outgoing._sender = self._producer
+        outgoing._handle = self._producer.send(
+            outgoing.topic,
+            key=outgoing.key,
+            value=outgoing.value,
+            headers=outgoing.headers,
+            partition=outgoing.partition,
+        )
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the fate of every send is known, at most `timeout_s`; 0 only takes in what is known by now."""
+        if self._producer is not None:
+            self._producer.flush(timeout_s)
+
+
+def hold_reason(error: ProduceFailed) -> str:
+    """Our word for why a record could not be written."""
+    return HOLD_REASONS.get(error.reason, "ProduceFailed")

@@ -1,0 +1,256 @@
+"""What becomes of one record: decoded, answered, tried again later, failed or dropped, and what is written for it.
+
+Every method here begins writes and waits for none; `writing` sees them through. A record goes on as it was read: what
+its handler was given is the handler's own, and what a handler may assign to it counts for nothing. In a retry the
+record under its origin's coordinates is found anew where a failure asks for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any, Final
+
+from fleet_consumer.clock import Clock
+from fleet_consumer.contract.naming import canonical_delay
+from fleet_consumer.contract.policies import Policies, Policy
+from fleet_consumer.handlers.answers import Outputs
+from fleet_consumer.handlers.decoding import Decoder
+from fleet_consumer.handlers.forked import end_forked_child
+from fleet_consumer.handlers.performing import Result
+from fleet_consumer.librdkafka.fetched import as_read
+from fleet_consumer.record import Record
+from fleet_consumer.retry.delivered import story_of
+from fleet_consumer.retry.failure import Drop, Failure, FailureReason, Retry, classify, without_words
+from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, partition_of, route
+from fleet_consumer.worker.breaker.pacing import Course, Pacing
+from fleet_consumer.worker.consume.outbox import Outbox, Outgoing
+from fleet_consumer.worker.consume.progress import PartitionProgress, Unfinished
+from fleet_consumer.worker.logs import MESSAGE_CHARACTERS_MAX, LineBudget, about, fields
+from fleet_consumer.worker.stats import DONE, DROPPED, FAILED, RETRIED, Stats
+
+LOG = logging.getLogger("fleet_consumer.worker")
+
+TRACEBACK_EVERY_S: Final = 60.0
+PLACES_MAX: Final = 1_000
+
+Handle = Callable[[Record], Any]
+
+
+class PassedOver(Exception):
+    """Raised in place of a handler's call for a record that is a copy of one before; counted where it is found."""
+
+
+class Outcomes:
+    """Turns what handlers answer and raise into writes and counts. Used by the consume loop's thread only.
+
+    `policies` are those of now, None where there is no policy: then nothing has an attempt left. `retell` gives the
+    record as its handler knows it from the record as it was read. Without `error_text`, what an error says and the
+    calls that led to it stay out of logs and headers.
+    """
+
+    def __init__(
+        self,
+        *,
+        outbox: Outbox,
+        outputs: Outputs,
+        failed_topic: str,
+        group_id: str,
+        policies: Callable[[], Policies | None],
+        retell: Callable[[Record], Record],
+        pacing: Pacing,
+        stats: Stats,
+        clock: Clock,
+        error_text: bool = True,
+    ) -> None:
+        self._outbox = outbox
+        self._outputs = outputs
+        self._failed_topic = failed_topic
+        self._group_id = group_id
+        self._policies = policies
+        self._retell = retell
+        self._pacing = pacing
+        self._stats = stats
+        self._clock = clock
+        self._pid = os.getpid()
+        self._budget = LineBudget()
+        self._error_text = error_text
+        # Where errors were raised, and when each place was last shown with its calls.
+        self._shown_at: dict[str, float] = {}
+        # How many records counted as handled were not done: the others succeeded.
+        self._raised = 0
+
+    def decoding(self, handle: Handle, decode_key: Decoder | None, decode_value: Decoder | None) -> Handle:
+        """`handle` with decoding in front of it; `handle` itself when there is nothing to decode.
+
+        Decoding replaces key and value in the record, which is the handler's own.
+        """
+        if decode_key is None and decode_value is None:
+            return handle
+
+        def decode_and_handle(record: Record) -> Any:
+            if decode_key is not None and record.key is not None:
+                record.key = decode_key(record.key)
+            if decode_value is not None and record.value is not None:
+                record.value = decode_value(record.value)
+            return handle(record)
+
+        return decode_and_handle
+
+    def succeeded(self, handled: int) -> int:
+        """How many of so many handled records had handlers that raised nothing."""
+        return handled - self._raised
+
+    def answered(self, partition: PartitionProgress[Outgoing], record: Record, answer: object) -> int:
+        """Begin to write what a handler returned. 1 when the record counts later, 0 when nothing was to be written.
+
+        Raises what makes the answer unusable, which is then the record's failure.
+        """
+        produces = self._outputs.of(answer)
+        end_forked_child(self._pid)
+        if not produces:
+            return 0
+        writes = [self._outbox.write(p.topic, key=p.key, value=p.value, headers=p.headers) for p in produces]
+        self._stats.produced += len(writes)
+        self._begin(partition, as_read(record), DONE, writes)
+        return 1
+
+    def raised(
+        self, partition: PartitionProgress[Outgoing], record: Record, error: BaseException, handled: int
+    ) -> bool:
+        """Send the record on, to a retry topic or the failed one, or drop it, as its error and the policy ask for.
+
+        `handled` counts the records before it. False when it has to stay at its place: the pacing says so.
+        """
+        end_forked_child(self._pid, error)
+        if isinstance(error, PassedOver):
+            self._raised += 1
+            return True
+        read = as_read(record)
+        shown = self._retell(read)
+        way = self._way(shown, error, handled)
+        if way is None:
+            return False
+        if isinstance(way, Dropped):
+            self._stats.dropped += 1
+            return True
+        write = self._send_on(shown, way, error)
+        self._begin(partition, read, _result(way), [write])
+        return True
+
+    def conclude(self, unfinished: Unfinished[Outgoing], result: Result, handled: int) -> bool:
+        """A record that stood in `unfinished` since it was taken up has come back from its handler elsewhere.
+
+        What came back is checked already, so nothing here can fail. False when the record has to stay, as in `raised`.
+        """
+        if result.error is not None:
+            shown = self._retell(unfinished.record)
+            way = self._way(shown, result.error, handled)
+            if way is None:
+                return False
+            unfinished.result = _result(way)
+            if not isinstance(way, Dropped):
+                unfinished.writes = [self._send_on(shown, way, result.error)]
+        else:
+            unfinished.result = DONE
+            unfinished.writes = [
+                self._outbox.write(p.topic, key=p.key, value=p.value, headers=p.headers) for p in result.produces
+            ]
+            self._stats.produced += len(unfinished.writes)
+        unfinished.handled, unfinished.handled_at = True, self._clock.monotonic()
+        return True
+
+    def refused(self, unfinished: Unfinished[Outgoing], failure: Failure) -> None:
+        """What was to be written for this record will never be taken: the record itself goes to the failed topic."""
+        shown = self._retell(unfinished.record)
+        way = self._routed(shown, failure, self._policy_of(shown))
+        assert not isinstance(way, Dropped), "a failure is never dropped"
+        unfinished.result = _result(way)
+        unfinished.writes = [self._send_on(shown, way)]
+
+    def _begin(
+        self,
+        partition: PartitionProgress[Outgoing],
+        read: Record,
+        result: str,
+        writes: list[Outgoing],
+    ) -> None:
+        now, size = self._clock.monotonic(), sum(write.size for write in writes)
+        partition.begin(Unfinished(read, result, writes, handled_at=now, size=size))
+
+    def _way(self, shown: Record, error: BaseException, handled: int) -> Hop | ToFailed | Dropped | None:
+        """Where the record goes; None when it stays."""
+        policy = self._policy_of(shown)
+        verdict = classify(error, policy)
+        if isinstance(verdict, Retry):
+            course = self._pacing.failed(self.succeeded(handled))
+            if course is Course.STAY:
+                return None
+            if course is Course.FAIL:
+                verdict = dataclasses.replace(verdict.failure, reason=FailureReason.BREAKER)
+        self._raised += 1
+        if not self._error_text:
+            verdict = without_words(verdict)
+        if isinstance(verdict, Drop):
+            self._tell("record dropped", shown, reason="skip", error=verdict.message)
+        return self._routed(shown, verdict, policy)
+
+    def _policy_of(self, shown: Record) -> Policy | None:
+        policies = self._policies()
+        if policies is None:
+            return None
+        policy, known = policies.of(story_of(shown).policy)
+        self._stats.unknown_policies += not known
+        return policy
+
+    def _routed(
+        self, shown: Record, verdict: Retry | Failure | Drop, policy: Policy | None
+    ) -> Hop | ToFailed | Dropped:
+        now_ms = int(self._clock.wall() * 1000)
+        return route(shown, verdict, policy, group_id=self._group_id, now_ms=now_ms)
+
+    def _send_on(self, shown: Record, way: Hop | ToFailed, error: BaseException | None = None) -> Outgoing:
+        """Begin to write a record's copy, with its bytes as they were read."""
+        failure, key = way.failure, shown.key
+        told = {"errorClass": failure.error_class, "error": failure.message}
+        if isinstance(way, Hop):
+            delay = canonical_delay(way.delay_s)
+            self._stats.hopped(delay)
+            topic = way.topic
+            self._tell("record will be tried again", shown, delay=delay, **told, **self._calls(failure, error))
+        else:
+            self._stats.gave_up(failure.reason.value, failure.error_class)
+            topic = self._failed_topic
+            self._tell("record failed", shown, reason=failure.reason.value, **told, **self._calls(failure, error))
+        if failure.reason is FailureReason.TIMEOUT:
+            self._stats.timeouts += 1
+        policies = self._policies()
+        partition = None if policies is None else partition_of(key, story_of(shown).origin, policies.partitions)
+        return self._outbox.write(topic, key=key, value=shown.value, headers=way.headers, partition=partition)
+
+    def _calls(self, failure: Failure, error: BaseException | None) -> dict[str, str]:
+        """The traceback, for the log: once a minute for each place in the code. One place may fail a topic."""
+        if error is None or not failure.stack:
+            return {}
+        now = self._clock.monotonic()
+        if now - self._shown_at.get(failure.place, float("-inf")) < TRACEBACK_EVERY_S:
+            return {}
+        if len(self._shown_at) >= PLACES_MAX:
+            self._shown_at.clear()
+        self._shown_at[failure.place] = now
+        return {"exception": "".join(traceback.format_exception(error))[-MESSAGE_CHARACTERS_MAX:]}
+
+    def _tell(self, message: str, record: Record, **values: object) -> None:
+        allowed, left_out = self._budget.spend(self._clock.monotonic())
+        allowed = allowed or "exception" in values
+        if left_out:
+            LOG.warning("lines about single records were left out", extra=fields(count=left_out))
+        if allowed:
+            LOG.warning(message, extra=fields(**about(record), **values))
+
+
+def _result(way: Hop | ToFailed | Dropped) -> str:
+    return RETRIED if isinstance(way, Hop) else FAILED if isinstance(way, ToFailed) else DROPPED

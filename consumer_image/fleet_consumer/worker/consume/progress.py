@@ -1,0 +1,195 @@
+"""How far each partition has come: what was handled, what is written, and therefore what may be committed.
+
+A record is finished when its handler is done *and* everything written for it is acknowledged. The committable offset
+is that of the first record which is not finished; nothing ever moves it past such a record. Pure bookkeeping: nothing
+here sends, waits or reads a clock.
+
+One thread (the consume loop's) writes. Others may read single fields and copies of the mapping of partitions: each is
+replaced as a whole, so they see an older or a newer value, never half of one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from fleet_consumer.contract.breaker_mark import read_closed_mark, read_mark, without_mark
+from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.retry.reading import Reading
+from fleet_consumer.worker.consume.caution import Caution
+
+
+class Write(Protocol):
+    """One record on its way to a topic, as the bookkeeping sees it."""
+
+    @property
+    def done(self) -> bool:
+        """Whether its fate is known."""
+        ...
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it was not written; None while unknown and when it was."""
+        ...
+
+
+W = TypeVar("W", bound=Write)
+
+
+@dataclass(slots=True)
+class Unfinished(Generic[W]):
+    """A record whose writes are not all acknowledged yet. `result` is what it counts as once they are.
+
+    `record` is as it was read and nobody else's, whatever decoding or the handler made of theirs. Where several records
+    are handled at once, a record stands here from the moment it is taken up; `handled` turns true when its handler is
+    done, at `handled_at` (monotonic seconds). `size` is about how many bytes of memory its writes take, where that is
+    counted.
+    """
+
+    record: Record
+    result: str
+    writes: list[W]
+    handled: bool = True
+    handled_at: float = 0.0
+    size: int = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.handled and all(write.done and write.error is None for write in self.writes)
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether the handler is done, and something written for the record is not acknowledged."""
+        return self.handled and not self.finished
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why a partition stands still: from which offset, since when (wall clock, seconds), and what for."""
+
+    offset: int
+    since: float
+    reason: str
+    message: str
+
+
+class PartitionProgress(Generic[W]):
+    """One assigned partition. `start` is where its reading began, None while that is not known; `position` is the next
+    offset to take up, None before the first record. `unfinished` is in the order of offsets; `size` is the sum of its
+    sizes. `mark` is the metadata that the last acknowledged commit carried. Nothing is committable before `reading` is
+    known: a commit without it would say that the offset was reset. `note` is what commits say about hands (`caution`):
+    None while it is not known what the last one said, and `in_hand` while it says what must hold until those records
+    are done; nothing is committed in either case."""
+
+    __slots__ = (
+        "_epoch", "_gap", "caution", "committed", "hold", "in_hand", "mark", "note", "position", "reading", "size",
+        "start", "unfinished",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.start: int | None = None
+        self.position: int | None = None
+        self.committed: int | None = None
+        self.mark = ""
+        self.reading: Reading | None = None
+        self.note: str | None = ""
+        self.in_hand = False
+        self.caution: Caution | None = None
+        self.hold: Hold | None = None
+        self.unfinished: deque[Unfinished[W]] = deque()
+        self.size = 0
+        self._epoch = -1
+        # Offsets up to the end of the partition at which there is nothing to read, until something is read again.
+        self._gap: tuple[int, int] | None = None
+
+    def begin(self, unfinished: Unfinished[W]) -> None:
+        """The record that was handled last is not finished before its writes are."""
+        self.unfinished.append(unfinished)
+        self.size += unfinished.size
+
+    def handled(self, offset: int, leader_epoch: int) -> None:
+        """The record at `offset`, and all before it, have been through the handler, or stand in `unfinished`."""
+        self.position = offset + 1
+        self._epoch = leader_epoch
+
+    def read(self) -> None:
+        """Records of this partition have come: what was known of its end is over, or comes again."""
+        self._gap = None
+
+    def pass_gap(self, first: int, end: int) -> None:
+        """There is nothing to read from `first` up to and without `end`: markers of transactions, compacted offsets."""
+        before = self._gap
+        self._gap = (before[0] if before is not None and before[1] == first else first, end)
+
+    def settle(self) -> list[str]:
+        """Forget the finished records at the front; their results, in order."""
+        results = []
+        while self.unfinished and self.unfinished[0].finished:
+            first = self.unfinished.popleft()
+            self.size -= first.size
+            results.append(first.result)
+        return results
+
+    @property
+    def next_offset(self) -> int | None:
+        """Where taking up goes on; None while not even the start is known."""
+        return self.start if self.position is None else self.position
+
+    def committable(self, mark: str = "") -> OffsetAndMetadata | None:
+        """The next offset to read after a restart, with the note, `mark` and the mark of the reading as metadata.
+
+        None when all of it is committed already, or must not be yet.
+        """
+        if self.reading is None or self.note is None or self.in_hand:
+            return None
+        if self.unfinished:
+            # The epoch is that of the record not yet finished: it exists at this offset, as KIP-320 wants to check.
+            first = self.unfinished[0].record
+            offset, epoch = first.offset, first.leader_epoch
+        elif self.position is not None:
+            offset, epoch = self.position, self._epoch
+        elif self.start is not None:
+            # Worth a commit: under `latest` the next owner would begin at a later end, and skip what came between.
+            offset, epoch = self.start, -1
+        else:
+            return None
+        gap = self._gap
+        if gap is not None and not self.unfinished and gap[0] <= offset < gap[1]:
+            offset = gap[1]
+        metadata = " ".join(part for part in (self.note, mark, self.reading.mark(offset)) if part)
+        if offset == self.committed and (metadata == self.mark or self._rides_along(mark, metadata)):
+            return None
+        return OffsetAndMetadata(offset, epoch, metadata)
+
+    def _rides_along(self, mark: str, metadata: str) -> bool:
+        """Whether only the mark is new, and worth no commit: a closed breaker's where none is marked as open."""
+        if read_closed_mark(mark) is None or read_mark(self.mark) is not None:
+            return False
+        return without_mark(metadata) == without_mark(self.mark)
+
+
+class ConsumeProgress(Generic[W]):
+    """All partitions that this worker owns now."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicPartition, PartitionProgress[W]] = {}
+
+    def committable(self, mark: str = "") -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a commit would say now; only partitions that moved, or have another mark, since the last acknowledged
+        commit."""
+        offsets = {}
+        for topic_partition, partition in self.partitions.items():
+            offset = partition.committable(mark)
+            if offset is not None:
+                offsets[topic_partition] = offset
+        return offsets
+
+    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """These offsets are in the group's storage; partitions that went away meanwhile are left out."""
+        for topic_partition, offset in offsets.items():
+            partition = self.partitions.get(topic_partition)
+            if partition is not None:
+                partition.committed, partition.mark = offset.offset, offset.metadata

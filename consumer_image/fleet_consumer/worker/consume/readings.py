@@ -1,0 +1,153 @@
+"""Which reading each assigned partition is in: found out before any of its records is handled.
+
+A new reading is committed before its first record is handled. Otherwise a worker that dies before its first commit
+would have a successor that begins another one, and the hops of both would not be known as copies.
+
+Used by the consume loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+from fleet_consumer.clock import Clock
+from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
+from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.record import Record, Run, TopicPartition
+from fleet_consumer.retry.delivered import story_of, with_story
+from fleet_consumer.retry.reading import Reading, carried_on, continued
+from fleet_consumer.worker.consume.intake import Partitions
+from fleet_consumer.worker.logs import fields
+
+LOG = logging.getLogger("fleet_consumer.worker")
+
+ASK_TIMEOUT_S: Final = 5.0
+"""How long one question, or one commit, may hold up the partitions that are known already."""
+AGAIN_S: Final = 5.0
+"""How long after one that failed the next try is made."""
+
+
+class ReadingConsumer(Protocol):
+    """The part of `Consumer` that is needed here."""
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets."""
+        ...
+
+    def end_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
+        """The offset behind the last record of each."""
+        ...
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
+        """Commit and wait."""
+        ...
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on there."""
+        ...
+
+
+class Readings:
+    """The readings of the partitions of one loop.
+
+    `bounded` is for retry topics: there a reading ends where the partition ended when it began, so that hops that are
+    read for the first time are known as copies of others whichever way each of them came.
+    """
+
+    def __init__(self, consumer: ReadingConsumer, clock: Clock, *, bounded: bool) -> None:
+        self._consumer = consumer
+        self._clock = clock
+        self._bounded = bounded
+        self._partitions: Partitions = {}
+        self._again_at = float("-inf")
+
+    def admit(self, runs: list[Run], partitions: Partitions) -> list[Run]:
+        """The runs of partitions whose reading is known. The others are sought back to, and come again."""
+        self._partitions = partitions
+        if all(partitions[run.topic_partition].reading is not None for run in runs):
+            return runs
+        self.begin(partitions)
+        admitted: list[Run] = []
+        sought: set[TopicPartition] = set()
+        for run in runs:
+            if partitions[run.topic_partition].reading is not None:
+                admitted.append(run)
+            elif run.topic_partition not in sought:
+                sought.add(run.topic_partition)
+                self._consumer.seek(run.topic_partition, run.records[0].offset)
+        return admitted
+
+    def begin(self, partitions: Partitions) -> None:
+        """Find out the readings of partitions that are new; a try that failed is repeated after a while.
+
+        Raises FatalConsumerError.
+        """
+        if self._clock.monotonic() < self._again_at:
+            return
+        if isinstance(error := self._try(partitions, ASK_TIMEOUT_S), FatalConsumerError):
+            raise error
+
+    def begin_leaving(self, partitions: Partitions, timeout_s: float) -> None:
+        """The last chance for partitions that are about to go: one without a commit is worth one, under `latest`."""
+        self._try(partitions, timeout_s / 3)
+
+    def _try(self, partitions: Partitions, timeout_s: float) -> ConsumerError | None:
+        new = [each for each, partition in partitions.items() if partition.reading is None]
+        if not new:
+            return None
+        try:
+            self._begin(new, partitions, timeout_s)
+        except ConsumerError as error:
+            self._again_at = self._clock.monotonic() + AGAIN_S
+            LOG.warning(
+                "partitions cannot be begun before their commits are read; tried again",
+                extra=fields(partitions=len(new), reason=error.reason, error=str(error)),
+            )
+            return error
+        return None
+
+    def _begin(self, new: list[TopicPartition], partitions: Partitions, timeout_s: float) -> None:
+        committed = self._consumer.committed(new, timeout_s)
+        fresh: dict[TopicPartition, OffsetAndMetadata] = {}
+        for topic_partition in new:
+            entry = committed.get(topic_partition)
+            known = continued(entry)
+            start = partitions[topic_partition].start if entry is None else entry.offset
+            if known is not None:
+                partitions[topic_partition].reading = known
+            elif start is not None:
+                epoch = -1 if entry is None else entry.leader_epoch
+                fresh[topic_partition] = OffsetAndMetadata(start, epoch)
+        if not fresh:
+            return
+        ends = self._consumer.end_offsets(fresh, timeout_s) if self._bounded else {}
+        readings = {each: Reading(uuid.uuid4().hex[:16], ends.get(each)) for each in fresh}
+        marked = {each: entry._replace(metadata=readings[each].mark(entry.offset)) for each, entry in fresh.items()}
+        self._consumer.commit(marked, timeout_s)
+        for each, entry in marked.items():
+            partition = partitions[each]
+            partition.reading, partition.committed, partition.mark = readings[each], entry.offset, entry.metadata
+        LOG.info(
+            "partitions are read anew: their commits were made by no worker, or there were none",
+            extra=fields(partitions=sorted(f"{each.topic}-{each.partition}" for each in readings)),
+        )
+
+    def telling(self, retell: Callable[[Record], Record]) -> Callable[[Record], Record]:
+        """`retell` for whoever writes hops: the record with the reading that its next hop belongs to."""
+
+        def retell_with_reading(record: Record) -> Record:
+            partition = self._partitions.get(TopicPartition(record.topic, record.partition))
+            reading = None if partition is None or partition.reading is None else partition.reading.at(record.offset)
+            shown = retell(record)
+            if reading is None:
+                return shown
+            story = story_of(shown)
+            return with_story(shown, replace(story, reading=carried_on(story.reading, reading)))
+
+        return retell_with_reading

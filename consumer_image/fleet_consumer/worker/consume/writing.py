@@ -1,0 +1,275 @@
+"""Seeing writes through: waiting for acknowledgements, and holding the partitions whose writes do not come through.
+
+A held partition is paused at its first unfinished record. Its failed writes are sent again with backoff, for ever,
+because the alternatives are losing a record or repeating its handler. It goes on by itself once everything is
+acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from fleet_consumer.clock import Clock
+from fleet_consumer.record import TopicPartition
+from fleet_consumer.retry.failure import Failure, FailureReason, cut
+from fleet_consumer.retry.headers import without_details
+from fleet_consumer.worker.consume.outbox import Outbox, Outgoing, hold_reason
+from fleet_consumer.worker.consume.outcomes import Outcomes
+from fleet_consumer.worker.consume.pauses import Pausable
+from fleet_consumer.worker.consume.progress import Hold, PartitionProgress, Unfinished
+from fleet_consumer.worker.logs import fields
+from fleet_consumer.worker.stats import DONE, RETRIED, Stats
+
+LOG = logging.getLogger("fleet_consumer.worker")
+
+ACK_WAIT_S: Final = 5.0
+"""How long an acknowledgement may take before its partition is held and others go on."""
+
+LOOK_INTERVAL_S: Final = 0.1
+"""How often those who never wait look at everything that is under way, and all look at what is held."""
+
+ACK_LOOK_S: Final = 0.02
+"""How long a wait for acknowledgements lasts at a time, because it does not hear of anything else: of records, or that
+only those are missing that nobody waits for."""
+
+OPEN_BYTES_MAX: Final = 8 * 1024 * 1024
+"""So much memory may be taken by what waits for acknowledgements before nothing is added to it: some 6,000 hops of
+small records, more than a worker writes in the time of an acknowledgement, and far below librdkafka's own limits."""
+
+BACKOFF_FIRST_S: Final = 1.0
+BACKOFF_MAX_S: Final = 30.0
+"""Writes of a held partition are sent again after 1 s, 2 s, 4 s … 30 s."""
+
+Partitions = Mapping[TopicPartition, PartitionProgress[Outgoing]]
+
+
+@dataclass(slots=True)
+class _Held:
+    """A partition that stands still, and when its failed writes are sent again."""
+
+    partition: PartitionProgress[Outgoing]
+    retry_at: float
+    delay_s: float
+
+
+class Writing:
+    """All writes that are under way. Used by the consume loop's thread only."""
+
+    def __init__(self, *, outbox: Outbox, outcomes: Outcomes, consumer: Pausable, stats: Stats, clock: Clock) -> None:
+        self._outbox = outbox
+        self._outcomes = outcomes
+        self._consumer = consumer
+        self._stats = stats
+        self._clock = clock
+        self._held: dict[TopicPartition, _Held] = {}
+        self._awaited: dict[TopicPartition, PartitionProgress[Outgoing]] = {}
+        self._look_at = float("-inf")
+        self._open = False
+
+    @property
+    def open(self) -> bool:
+        """Whether acknowledgements are awaited that may come at any moment: others than those of held partitions."""
+        return bool(self._awaited)
+
+    def expect(self, batch: Partitions) -> None:
+        """Records of these partitions were handled: from now on `follow` sees to what is written for them."""
+        for topic_partition, partition in batch.items():
+            if partition.unfinished and topic_partition not in self._held:
+                self._awaited[topic_partition] = partition
+
+    def follow(self, wait_s: float) -> None:
+        """Take in acknowledgements, waiting for them at most `wait_s`, or longer when too much is on its way; hold the
+        partitions that miss some for too long, and see to held ones whose time has come."""
+        if not self._awaited and not self._held:
+            return
+        before = self._clock.monotonic()
+        self._wait(self._awaited, ACK_WAIT_S if self._full() else wait_s)
+        now = self._clock.monotonic()
+        self._stats.ack_wait_seconds += now - before
+        for topic_partition, partition in list(self._awaited.items()):
+            self._count(partition)
+            oldest = _first_unwritten(partition)
+            if oldest is None or self._hold_if_stuck(topic_partition, partition, oldest, now):
+                del self._awaited[topic_partition]
+        if now >= self._look_at:
+            self._look_at = now + LOOK_INTERVAL_S
+            self._look_after_all_held(now)
+
+    def _wait(self, partitions: Partitions, most_s: float) -> None:
+        """Take in acknowledgements; wait for those of these partitions, and for no others, at most `most_s`."""
+        deadline = self._clock.monotonic() + most_s
+        while True:
+            left = deadline - self._clock.monotonic() if _on_its_way(partitions) else 0.0
+            self._outbox.wait(max(0.0, min(left, ACK_LOOK_S)))
+            if left <= ACK_LOOK_S:
+                return
+
+    def _full(self) -> bool:
+        held = sum(each.partition.size for each in self._held.values())
+        return held + sum(each.size for each in self._awaited.values()) >= OPEN_BYTES_MAX
+
+    def tend(self, partitions: Partitions) -> bool:
+        """For those who never wait: take in acknowledgements, and hold the partitions that miss some for too long.
+
+        Returns whether any write was still open at the last look at all of them, so that the next comes soon. That look
+        costs as much as there are records under way, so it is taken a few times a second and not for each record.
+        """
+        self._outbox.wait(0)
+        for partition in partitions.values():
+            if partition.unfinished:
+                self._count(partition)
+        now = self._clock.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_INTERVAL_S
+            self._open = self._look_at_all(partitions, now)
+        return self._open
+
+    def _look_at_all(self, partitions: Partitions, now: float) -> bool:
+        still_open = False
+        for topic_partition, partition in partitions.items():
+            oldest = None if topic_partition in self._held else _first_unwritten(partition)
+            if oldest is None:
+                continue
+            still_open = True
+            self._hold_if_stuck(topic_partition, partition, oldest, now)
+        self._look_after_all_held(now)
+        return still_open
+
+    def finish(self, partitions: Partitions, timeout_s: float) -> None:
+        """Wait for what these partitions still write, because they are about to go; what stays open is repeated."""
+        deadline = self._clock.monotonic() + timeout_s
+        while any(partition.unfinished for partition in partitions.values()):
+            self._wait(partitions, deadline - self._clock.monotonic())
+            for partition in partitions.values():
+                self._count(partition)
+                self._mend(partition)
+            if self._clock.monotonic() >= deadline or not _on_its_way(partitions):
+                return
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """These partitions are not ours any more."""
+        for topic_partition in partitions:
+            self._held.pop(topic_partition, None)
+            self._awaited.pop(topic_partition, None)
+
+    def _hold_if_stuck(
+        self,
+        topic_partition: TopicPartition,
+        partition: PartitionProgress[Outgoing],
+        oldest: Unfinished[Outgoing],
+        now: float,
+    ) -> bool:
+        """Hold a partition whose oldest write failed or takes too long, unless something else can be written for it."""
+        overdue = now - oldest.handled_at >= ACK_WAIT_S
+        if not overdue and not _failed(oldest):
+            return False
+        self._mend(partition)
+        if not overdue and not _failed(oldest):
+            return False
+        self._hold(topic_partition, partition, now)
+        return True
+
+    def _look_after_all_held(self, now: float) -> None:
+        for topic_partition, held in list(self._held.items()):
+            self._look_after_held(topic_partition, held, now)
+
+    def _look_after_held(self, topic_partition: TopicPartition, held: _Held, now: float) -> None:
+        partition = held.partition
+        self._count(partition)
+        self._mend(partition)
+        if _first_unwritten(partition) is None:
+            self._release(topic_partition, partition)
+            return
+        partition.hold = _hold_of(partition, partition.hold, self._clock.wall())
+        if now >= held.retry_at:
+            held.delay_s = min(held.delay_s * 2, BACKOFF_MAX_S)
+            held.retry_at = now + held.delay_s
+            self._send_again(partition)
+
+    def _count(self, partition: PartitionProgress[Outgoing]) -> None:
+        for result in partition.settle():
+            self._stats.count(result)
+
+    def _mend(self, partition: PartitionProgress[Outgoing]) -> None:
+        for unfinished in partition.unfinished:
+            for write in unfinished.writes:
+                if write.refused:
+                    self._replace(unfinished, write)
+                    break
+
+    def _replace(self, unfinished: Unfinished[Outgoing], write: Outgoing) -> None:
+        """What a topic will never take is replaced by what it may take: an output by its record's failure; a record
+        that goes on by one that says less, then by one in the failed topic. One that is refused even there stays, and
+        its partition is held."""
+        if unfinished.result == DONE:
+            self._give_up(unfinished, "OutputRefused", f"an output was refused by its topic: {write.error}")
+            return
+        smaller = without_details(write.headers)
+        if len(smaller) < len(write.headers):
+            write.headers = smaller
+            self._outbox.send(write)
+        elif unfinished.result == RETRIED:
+            self._give_up(unfinished, "HopRefused", f"its retry topic does not take the record: {write.error}")
+
+    def _give_up(self, unfinished: Unfinished[Outgoing], error_class: str, error: str) -> None:
+        self._outcomes.refused(unfinished, Failure(FailureReason.FATAL, error_class, cut(error)))
+
+    def _hold(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing], now: float) -> None:
+        partition.hold = hold = _hold_of(partition, None, self._clock.wall())
+        self._held[topic_partition] = _Held(partition, now + BACKOFF_FIRST_S, BACKOFF_FIRST_S)
+        self._consumer.pause([topic_partition])
+        LOG.error(
+            "partition held: its writes are not acknowledged",
+            extra=fields(**topic_partition._asdict(), offset=hold.offset, reason=hold.reason, error=hold.message),
+        )
+
+    def _release(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing]) -> None:
+        del self._held[topic_partition]
+        partition.hold = None
+        self._consumer.resume([topic_partition])
+        LOG.info("partition goes on", extra=fields(topic=topic_partition.topic, partition=topic_partition.partition))
+
+    def _send_again(self, partition: PartitionProgress[Outgoing]) -> None:
+        for unfinished in partition.unfinished:
+            for write in unfinished.writes:
+                if write.done and write.error is not None:
+                    self._outbox.send(write)
+
+
+def _first_unwritten(partition: PartitionProgress[Outgoing]) -> Unfinished[Outgoing] | None:
+    return next((each for each in partition.unfinished if each.unwritten), None)
+
+
+def _on_its_way(partitions: Partitions) -> bool:
+    """Whether the fate of anything that is written for these is not known yet."""
+    return any(
+        not write.done
+        for partition in partitions.values()
+        for unfinished in partition.unfinished
+        for write in unfinished.writes
+    )
+
+
+def _failed(unfinished: Unfinished[Outgoing]) -> bool:
+    return any(write.error is not None for write in unfinished.writes)
+
+
+def _hold_of(partition: PartitionProgress[Outgoing], previous: Hold | None, wall: float) -> Hold:
+    """Why a partition stands still, as far as is known; what was known stays known while a write is tried again."""
+    first = _first_unwritten(partition)
+    assert first is not None, "only a partition that misses acknowledgements is held"
+    offset = first.record.offset
+    same = previous is not None and previous.offset == offset
+    errors = [write.error for each in partition.unfinished for write in each.writes if write.error is not None]
+    if errors:
+        reason, message = hold_reason(errors[0]), str(errors[0])
+    elif previous is not None and same:
+        reason, message = previous.reason, previous.message
+    else:
+        topics = sorted({write.topic for write in first.writes if not write.done})
+        reason = "Unacknowledged"
+        message = f"no acknowledgement yet from {', '.join(topics)}; see whether its brokers are up"
+    return Hold(offset, previous.since if previous is not None and same else wall, reason, message)

@@ -1,0 +1,1 @@
+"""The ends of a worker process: signals, watchdog, setup limit, termination message."""

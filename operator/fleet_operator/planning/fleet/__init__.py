@@ -1,0 +1,1 @@
+"""Plans for a fleet's pods: revisions, rollout, manifests, and what is read back from them."""

@@ -1,0 +1,60 @@
+"""The pod templates that this operator made for a fleet: told apart from those that somebody else wrote.
+
+A revision's record is a ConfigMap, and the operator runs pods by the template in it. So that the right to write
+ConfigMaps does not become the right to run any pod, the StatefulSet carries the digests of the templates that were
+rendered from the spec: whoever may change a StatefulSet may run pods anyway. A record that is not named there is not
+read, whatever it says of itself. A StatefulSet without the annotation was made before there was one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fleet_operator.planning.fleet.rollout import RevisionRecord
+from fleet_operator.planning.foreign_json import read_json
+
+KNOWN_ANNOTATION: Final = "consumerfleet.io/known-revisions"
+
+
+def template_digest(pod_template: Mapping[str, Any]) -> str:
+    """Equal for equal templates, whatever the order of their keys."""
+    canonical = json.dumps(pod_template, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def is_known(stateful_set: Mapping[str, Any] | None, record: RevisionRecord) -> bool:
+    """Whether a record's template may be run: the fleet's StatefulSet names it.
+
+    Without a StatefulSet nothing was ever run, so there is nothing to go back to.
+    """
+    if stateful_set is None:
+        return False
+    told = (stateful_set["metadata"].get("annotations") or {}).get(KNOWN_ANNOTATION)
+    if told is None:
+        return True
+    try:
+        known = read_json(told)
+    except ValueError:
+        return False
+    return isinstance(known, dict) and known.get(record.hash) == template_digest(record.pod_template)
+
+
+def known_to(stateful_set: Mapping[str, Any] | None) -> frozenset[str]:
+    """The revisions that a StatefulSet names."""
+    told = ((stateful_set or {}).get("metadata", {}).get("annotations") or {}).get(KNOWN_ANNOTATION, "")
+    try:
+        known = read_json(told)
+    except ValueError:
+        return frozenset()
+    return frozenset(known) if isinstance(known, dict) else frozenset()
+
+
+def with_known(stateful_set: Mapping[str, Any], templates: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The StatefulSet with the digests of these templates, by revision."""
+    digests = {revision: template_digest(template) for revision, template in sorted(templates.items())}
+    metadata = stateful_set["metadata"]
+    annotations = {**metadata["annotations"], KNOWN_ANNOTATION: json.dumps(digests, sort_keys=True)}
+    return {**stateful_set, "metadata": {**metadata, "annotations": annotations}}

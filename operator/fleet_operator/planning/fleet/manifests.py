@@ -1,0 +1,165 @@
+"""Builders of a ConsumerGroup's children, as the dicts that server-side apply sends.
+
+Each builder states the full intent of its object and changes none of its inputs: building twice gives equal results.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fleet_consumer.contract import naming
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.planning import labels, times
+from fleet_operator.planning.child_head import child_head
+from fleet_operator.planning.fleet.pod_template import check_pod_spec
+from fleet_operator.planning.fleet.readings import (
+    CHECKED_ANNOTATION,
+    HANDLER_ANNOTATION,
+    MESSAGE_ANNOTATION,
+    POD_TEMPLATE_KEY,
+    REASON_ANNOTATION,
+    REVISION_ANNOTATION,
+    SINCE_ANNOTATION,
+    STATE_ANNOTATION,
+    WORKER_CONFIG_KEY,
+)
+from fleet_operator.planning.fleet.revision import Revision
+from fleet_operator.planning.fleet.rollout import RevisionMark
+from fleet_operator.planning.fleet.sidecar import worker_port
+
+MIN_READY_S: Final = 5
+"""A worker counts as available after this: a crash loop that is ready for a moment counts as nothing."""
+
+CHECK_DEADLINE_S: Final = 180
+"""A check that runs longer than this is killed by the kubelet and counts as failed for an outside reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A set of workers of one fleet: the label that tells it apart, and the names of its children."""
+
+    component: str
+    stateful_set: Callable[[str], str]
+    headless_service: Callable[[str], str]
+    disruption_budget: Callable[[str], str]
+
+    def selector(self, name: str) -> dict[str, str]:
+        """What selects this part's workers, and nobody else; a StatefulSet's selector can never change."""
+        return {labels.GROUP_LABEL: name, labels.COMPONENT_LABEL: self.component}
+
+
+MAIN: Final = Part(labels.WORKER, naming.stateful_set, naming.headless_service, naming.disruption_budget)
+RETRY: Final = Part(
+    labels.RETRY, naming.retry_stateful_set, naming.retry_headless_service, naming.retry_disruption_budget
+)
+
+
+def headless_service(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]:
+    """The Service that gives each worker a name; it publishes workers that are not ready, for their metrics."""
+    name = group.metadata.name
+    return {
+        **head("v1", "Service", group, part.headless_service(name), part.component),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": part.selector(name),
+            "ports": [{"name": "http", "port": worker_port(group), "targetPort": "http", "protocol": "TCP"}],
+        },
+    }
+
+
+def disruption_budget(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]:
+    """One worker at a time may be evicted; one that is not ready may always go, it serves nobody."""
+    name = group.metadata.name
+    return {
+        **head("policy/v1", "PodDisruptionBudget", group, part.disruption_budget(name), part.component),
+        "spec": {
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": part.selector(name)},
+        },
+    }
+
+
+def stateful_set(
+    group: ConsumerGroup, *, revision: str, pod_template: Mapping[str, Any], replicas: int, part: Part = MAIN
+) -> dict[str, Any]:
+    """The workers, at this revision. `pod_template` comes from the revision's own record, byte for byte."""
+    name = group.metadata.name
+    body = head("apps/v1", "StatefulSet", group, part.stateful_set(name), part.component)
+    body["metadata"]["annotations"] = {REVISION_ANNOTATION: revision}
+    return {
+        **body,
+        "spec": {
+            "replicas": replicas,
+            "serviceName": part.headless_service(name),
+            "podManagementPolicy": "Parallel",
+            "minReadySeconds": MIN_READY_S,
+            "revisionHistoryLimit": 2,
+            "updateStrategy": {"type": "RollingUpdate"},
+            "selector": {"matchLabels": part.selector(name)},
+            "template": copy.deepcopy(dict(pod_template)),
+        },
+    }
+
+
+def revision_config_map(group: ConsumerGroup, revision: Revision, mark: RevisionMark) -> dict[str, Any]:
+    """One revision's record: settings and pod template (never changed), and what is known about it (annotations)."""
+    name = group.metadata.name
+    body = head("v1", "ConfigMap", group, naming.revision_config(name, revision.hash), labels.REVISION)
+    annotations = {REVISION_ANNOTATION: revision.hash, STATE_ANNOTATION: str(mark.state)}
+    if mark.since is not None:
+        annotations[SINCE_ANNOTATION] = times.to_text(mark.since)
+    if mark.reason:
+        annotations |= {REASON_ANNOTATION: mark.reason, MESSAGE_ANNOTATION: mark.message}
+    if mark.checked:
+        annotations[CHECKED_ANNOTATION] = "true"
+    if revision.handler_files is not None:
+        annotations[HANDLER_ANNOTATION] = naming.revision_handler(name, revision.hash)
+    body["metadata"]["annotations"] = annotations
+    data = {WORKER_CONFIG_KEY: to_json(revision.worker_config), POD_TEMPLATE_KEY: to_json(revision.pod_template)}
+    return {**body, "immutable": True, "data": data}
+
+
+def handler_config_map(group: ConsumerGroup, revision: Revision) -> dict[str, Any] | None:
+    """The copy of the handler's source that this revision runs; None when the source is in the image."""
+    if revision.handler_files is None:
+        return None
+    name = naming.revision_handler(group.metadata.name, revision.hash)
+    body = head("v1", "ConfigMap", group, name, labels.HANDLER)
+    body["metadata"]["annotations"] = {REVISION_ANNOTATION: revision.hash}
+    return {**body, "immutable": True, "data": dict(revision.handler_files)}
+
+
+def preflight_pod(group: ConsumerGroup, *, revision: str, pod_template: Mapping[str, Any]) -> dict[str, Any]:
+    """The one-shot pod that checks a revision before the fleet changes to it."""
+    name = group.metadata.name
+    body = head("v1", "Pod", group, naming.preflight_pod(name, revision), labels.CHECK)
+    template_metadata = pod_template["metadata"]
+    body["metadata"]["labels"] = {**template_metadata["labels"], **body["metadata"]["labels"]}
+    body["metadata"]["annotations"] = dict(template_metadata["annotations"])
+    return {**body, "spec": check_pod_spec(pod_template, deadline_s=CHECK_DEADLINE_S)}
+
+
+def head(api_version: str, kind: str, group: ConsumerGroup, name: str, component: str) -> dict[str, Any]:
+    """What every child of a ConsumerGroup begins with: its place, its labels, whose it is."""
+    metadata = group.metadata
+    return child_head(
+        api_version,
+        kind,
+        name=name,
+        namespace=metadata.namespace,
+        labels=labels.child_labels(metadata.name, component),
+        owner_kind="ConsumerGroup",
+        owner_name=metadata.name,
+        owner_uid=metadata.uid,
+    )
+
+
+def to_json(value: Mapping[str, Any]) -> str:
+    """Readable for people who look into the ConfigMap, and the same for the same content."""
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

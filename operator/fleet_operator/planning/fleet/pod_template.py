@@ -1,0 +1,223 @@
+"""The worker's pod template: what the spec's `template` may add, and what it may not change.
+
+Pod security level "restricted" holds for every container, also for those that a user adds: handler code and its helpers
+need no privilege. Settings, handler source and credentials come as one projected volume, so that no mount lies inside
+another.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fleet_consumer.contract import naming
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
+from fleet_operator.planning import labels
+from fleet_operator.planning.fleet.readings import REVISION_ANNOTATION, WORKER_CONFIG_KEY
+from fleet_operator.planning.fleet.sidecar import containers_of, worker_port
+from fleet_operator.planning.fleet.worker_config import (
+    CA_PATH,
+    CLIENT_CERT_PATH,
+    CONFIG_DIRECTORY,
+    CONFIG_FILE,
+    CREDENTIALS_PATH,
+    DRAIN_S,
+    HANDLER_PATH,
+    RETRY_DIRECTORY,
+)
+
+CONTAINER: Final = "worker"
+SETTINGS_VOLUME: Final = "consumer-fleet-settings"
+RETRY_VOLUME: Final = "consumer-fleet-retry"
+SCRATCH_VOLUME: Final = "consumer-fleet-scratch"
+SCRATCH_PATH: Final = "/tmp"
+USER_ID: Final = 65532
+"""The unprivileged user of our images."""
+
+GRACE_S: Final = DRAIN_S + 15
+"""Termination grace: the drain, then the last commit, leaving the group, and closing."""
+
+CHECK_GRACE_S: Final = 5
+"""The same for a check: a sidecar has nothing to drain after it, and the pod has not ended before all of it has."""
+
+SERVING: Final = ("startupProbe", "readinessProbe", "livenessProbe", "ports")
+"""What a container has that serves HTTP."""
+STARTUP_S: Final = 600
+"""Time in which a worker imports its handler. A longer wait is reported all the while: the pod is not ready."""
+
+KEPT_CONTEXT: Final = ("runAsUser", "runAsGroup", "readOnlyRootFilesystem")
+"""What a user's container may say about its own security; 0 and false are what the pod forbids or the default."""
+
+RESTRICTED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def pod_template(
+    group: ConsumerGroup, cluster: KafkaCluster, *, revision: str, handler_keys: tuple[str, ...] | None, image: str
+) -> dict[str, Any]:
+    """The pod template of one revision. `handler_keys` are the file names of the handler's source, None without one."""
+    extra = group.spec.template
+    metadata = {
+        "labels": {**extra.labels, **labels.child_labels(group.metadata.name, labels.WORKER)},
+        "annotations": {**extra.annotations, REVISION_ANNOTATION: revision},
+    }
+    first, beside = containers_of(group)
+    own_scratch = any(mount.get("mountPath", "").rstrip("/") == SCRATCH_PATH for mount in extra.volume_mounts)
+    volumes = [_settings_volume(group, cluster, revision, handler_keys), *_plain(extra.volumes)]
+    if group.spec.retry is not None:
+        # A volume of its own, mounted as a directory: files mounted alone are never renewed.
+        policies = {"name": naming.retry_config(group.metadata.name), "defaultMode": 0o440}
+        volumes.append({"name": RETRY_VOLUME, "configMap": policies})
+    if not own_scratch:
+        volumes.append({"name": SCRATCH_VOLUME, "emptyDir": {}})
+    spec: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_S,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_worker(group, image, own_scratch), *map(_restricted, beside)],
+        "volumes": volumes,
+    }
+    if first:
+        spec["initContainers"] = [_restricted(container) for container in first]
+    spec |= _placement(group)
+    return {"metadata": metadata, "spec": spec}
+
+
+def serve_nothing(spec: Mapping[str, Any], args: list[str]) -> dict[str, Any]:
+    """Give the worker's container in a pod's spec another command, one that serves nothing; returns the container."""
+    worker: dict[str, Any] = next(container for container in spec["containers"] if container["name"] == CONTAINER)
+    for key in SERVING:
+        worker.pop(key, None)
+    worker["args"] = args
+    return worker
+
+
+def check_pod_spec(template: Mapping[str, Any], *, deadline_s: int) -> dict[str, Any]:
+    """The spec of a pod that checks this template's revision once.
+
+    It is the worker's pod with another command. Probes go (nothing is served), and so do additional containers: they
+    would keep the pod running after the check has ended. Native sidecars (init containers that restart) end by
+    themselves.
+    """
+    spec = copy.deepcopy(dict(template["spec"]))
+    worker = serve_nothing(spec, ["check", "--config", CONFIG_FILE])
+    spec |= {
+        "containers": [worker],
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": deadline_s,
+        "terminationGracePeriodSeconds": CHECK_GRACE_S,
+    }
+    return spec
+
+
+def _worker(group: ConsumerGroup, image: str, own_scratch: bool) -> dict[str, Any]:
+    extra = group.spec.template
+    mounts = [{"name": SETTINGS_VOLUME, "mountPath": CONFIG_DIRECTORY, "readOnly": True}, *_plain(extra.volume_mounts)]
+    if group.spec.retry is not None:
+        mounts.append({"name": RETRY_VOLUME, "mountPath": RETRY_DIRECTORY, "readOnly": True})
+    if not own_scratch:
+        mounts.append({"name": SCRATCH_VOLUME, "mountPath": SCRATCH_PATH})
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["fleet-consumer"],
+        "args": ["run", "--config", CONFIG_FILE],
+        "env": [*_plain(extra.env), _field("POD_NAME", "metadata.name"), _field("POD_NAMESPACE", "metadata.namespace")],
+        "ports": [{"name": "http", "containerPort": worker_port(group), "protocol": "TCP"}],
+        # The worker serves once it has imported the handler. Libraries that take minutes, or a machine without a
+        # processor to spare, are no reason to kill it and begin anew.
+        "startupProbe": _probe("/healthz", period_s=1, failures=STARTUP_S),
+        "readinessProbe": _probe("/readyz", period_s=2, failures=2),
+        "livenessProbe": _probe("/healthz", period_s=10, failures=6),
+        "securityContext": {**copy.deepcopy(RESTRICTED), "readOnlyRootFilesystem": True},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+    if extra.env_from:
+        container["envFrom"] = _plain(extra.env_from)
+    if extra.resources:
+        container["resources"] = copy.deepcopy(extra.resources)
+    return container
+
+
+def _settings_volume(
+    group: ConsumerGroup, cluster: KafkaCluster, revision: str, handler_keys: tuple[str, ...] | None
+) -> dict[str, Any]:
+    """Everything under `/etc/consumer-fleet`, readable for the worker's group only."""
+    name = group.metadata.name
+    sources: list[dict[str, Any]] = [
+        {
+            "configMap": {
+                "name": naming.revision_config(name, revision),
+                "items": [{"key": WORKER_CONFIG_KEY, "path": WORKER_CONFIG_KEY}],
+            }
+        }
+    ]
+    if handler_keys is not None:
+        items = [{"key": key, "path": f"{HANDLER_PATH}/{key}"} for key in sorted(handler_keys)]
+        sources.append({"configMap": {"name": naming.revision_handler(name, revision), "items": items}})
+    tls, sasl = cluster.spec.tls, cluster.spec.sasl
+    if sasl is not None:
+        sources.append(_secret(sasl.secret_ref.name, CREDENTIALS_PATH, sasl.secret_keys))
+    if tls is not None and tls.ca_secret_ref is not None:
+        sources.append(_secret(tls.ca_secret_ref.name, CA_PATH, (tls.ca_secret_ref.key,)))
+    if tls is not None and tls.client_cert_secret_ref is not None:
+        sources.append(_secret(tls.client_cert_secret_ref.name, CLIENT_CERT_PATH, ("tls.crt", "tls.key")))
+    return {"name": SETTINGS_VOLUME, "projected": {"defaultMode": 0o440, "sources": sources}}
+
+
+def _secret(name: str, path: str, keys: tuple[str, ...]) -> dict[str, Any]:
+    return {"secret": {"name": name, "items": [{"key": key, "path": f"{path}/{key}"} for key in keys]}}
+
+
+def _placement(group: ConsumerGroup) -> dict[str, Any]:
+    """Where pods run and as whom: the spec's words, only those that were said."""
+    extra = group.spec.template
+    said: dict[str, Any] = {
+        "imagePullSecrets": [{"name": secret.name} for secret in extra.image_pull_secrets],
+        "nodeSelector": dict(extra.node_selector),
+        "tolerations": _plain(extra.tolerations),
+        "affinity": copy.deepcopy(extra.affinity),
+        "topologySpreadConstraints": _plain(extra.topology_spread_constraints),
+        "priorityClassName": extra.priority_class_name,
+        "serviceAccountName": extra.service_account_name,
+    }
+    return {key: value for key, value in said.items() if value}
+
+
+def _restricted(container: Mapping[str, Any]) -> dict[str, Any]:
+    """A user's container, held to the restricted level whatever it asks for: no privilege, no root, no port of the
+    node."""
+    allowed = copy.deepcopy(dict(container))
+    own = allowed.get("securityContext") or {}
+    kept = {key: own[key] for key in KEPT_CONTEXT if own.get(key)}
+    allowed["securityContext"] = {**kept, **copy.deepcopy(RESTRICTED)}
+    for port in allowed.get("ports") or ():
+        port.pop("hostPort", None)
+    return allowed
+
+
+def _plain(items: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
+    return [copy.deepcopy(item) for item in items]
+
+
+def _field(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _probe(path: str, *, period_s: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": period_s,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }

@@ -1,0 +1,185 @@
+"""Cluster objects (plain dicts, as the API server gives them) read into the facts of a rollout.
+
+The one place that knows under which annotations and fields these facts are kept; `manifests` writes the same names.
+Objects may have been touched by people: what cannot be read becomes the cautious value, never an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from fleet_operator.planning import times
+from fleet_operator.planning.fleet.pod_end import last_end
+from fleet_operator.planning.fleet.rollout import (
+    EXIT_REVISION,
+    CheckFacts,
+    FleetFacts,
+    PodFacts,
+    RevisionRecord,
+    RevisionState,
+)
+from fleet_operator.planning.foreign_json import read_json
+
+REVISION_ANNOTATION: Final = "consumerfleet.io/revision"
+STATE_ANNOTATION: Final = "consumerfleet.io/revision-state"
+SINCE_ANNOTATION: Final = "consumerfleet.io/since"
+REASON_ANNOTATION: Final = "consumerfleet.io/rejected-reason"
+MESSAGE_ANNOTATION: Final = "consumerfleet.io/rejected-message"
+CHECKED_ANNOTATION: Final = "consumerfleet.io/checked"
+HANDLER_ANNOTATION: Final = "consumerfleet.io/handler-config"
+
+WORKER_CONFIG_KEY: Final = "worker.json"
+POD_TEMPLATE_KEY: Final = "pod-template.json"
+
+CHECK_FAILED: Final = "CheckFailed"
+
+
+def read_revision(config_map: Mapping[str, Any], *, config_map_names: Iterable[str]) -> RevisionRecord | None:
+    """A revision ConfigMap; None for one that is none (any more).
+
+    `config_map_names` are the names of all of the group's ConfigMaps, to see whether the handler's copy is there.
+    """
+    metadata = config_map.get("metadata", {})
+    annotations = metadata.get("annotations") or {}
+    revision = annotations.get(REVISION_ANNOTATION, "")
+    template = _json_object((config_map.get("data") or {}).get(POD_TEMPLATE_KEY))
+    if not revision or template is None or metadata.get("deletionTimestamp"):
+        return None
+    handler = annotations.get(HANDLER_ANNOTATION, "")
+    state = annotations.get(STATE_ANNOTATION, "")
+    return RevisionRecord(
+        hash=revision,
+        state=RevisionState(state) if state in set(RevisionState) else RevisionState.CANDIDATE,
+        since=times.from_text(annotations.get(SINCE_ANNOTATION)),
+        reason=annotations.get(REASON_ANNOTATION, ""),
+        message=annotations.get(MESSAGE_ANNOTATION, ""),
+        checked=annotations.get(CHECKED_ANNOTATION) == "true",
+        complete=not handler or handler in set(config_map_names),
+        pod_template=template,
+    )
+
+
+def read_check(pod: Mapping[str, Any]) -> CheckFacts:
+    """A pre-flight pod. Its answer is the last line of JSON that it left as termination message."""
+    metadata, status = pod.get("metadata", {}), pod.get("status") or {}
+    worker: Mapping[str, Any] = next(iter(status.get("containerStatuses") or ()), {})
+    ended = (worker.get("state") or {}).get("terminated") or {}
+    phase = status.get("phase", "Pending")
+    facts = CheckFacts(
+        pod=metadata.get("name", ""),
+        revision=(metadata.get("annotations") or {}).get(REVISION_ANNOTATION, ""),
+        created_at=times.from_text(metadata.get("creationTimestamp")) or 0.0,
+        deleting="deletionTimestamp" in metadata,
+    )
+    if phase not in ("Succeeded", "Failed"):
+        reason, message = _waiting(status)
+        return replace(facts, reason=reason, message=message)
+    report = _last_json_line(ended.get("message", ""))
+    finished_at = times.from_text(ended.get("finishedAt"))
+    if phase == "Succeeded" and (report is None or report.get("ok") is True):
+        return replace(facts, ok=True, finished_at=finished_at)
+    exit_code = ended.get("exitCode")
+    if report is None or not report.get("reason"):
+        report = {"reason": CHECK_FAILED, "message": _unexplained(status, ended)}
+    return replace(
+        facts,
+        ok=False,
+        outside=exit_code != EXIT_REVISION,
+        reason=str(report["reason"]),
+        message=str(report.get("message", "")),
+        finished_at=finished_at,
+    )
+
+
+def read_fleet(stateful_set: Mapping[str, Any] | None) -> FleetFacts | None:
+    """The StatefulSet; None when there is none, or when it is going away."""
+    if stateful_set is None or stateful_set.get("metadata", {}).get("deletionTimestamp"):
+        return None
+    metadata, spec = stateful_set["metadata"], stateful_set.get("spec", {})
+    status = stateful_set.get("status") or {}
+    return FleetFacts(
+        revision=(metadata.get("annotations") or {}).get(REVISION_ANNOTATION, ""),
+        replicas=spec.get("replicas", 1),
+        observed=status.get("observedGeneration", 0) >= metadata.get("generation", 1),
+        current_replicas=status.get("replicas", 0),
+        updated_replicas=_updated_replicas(status),
+        ready_replicas=status.get("readyReplicas", 0),
+        available_replicas=status.get("availableReplicas", 0),
+    )
+
+
+def read_pod(pod: Mapping[str, Any], now: float | None = None) -> PodFacts:
+    """A worker pod; one that never told about its readiness counts as unready since its creation.
+
+    Without `now` (epoch seconds) it is not looked for containers that died lately.
+    """
+    metadata, status = pod.get("metadata", {}), pod.get("status") or {}
+    ready: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    created_at = times.from_text(metadata.get("creationTimestamp")) or 0.0
+    name = metadata.get("name", "")
+    tail = name.rpartition("-")[2]
+    unready_since = times.from_text(ready.get("lastTransitionTime")) or created_at
+    is_ready = ready.get("status") == "True"
+    reason, message = ("", "") if is_ready else _waiting(status)
+    ended = None if now is None else last_end(status)
+    return PodFacts(
+        name=name,
+        revision=(metadata.get("annotations") or {}).get(REVISION_ANNOTATION, ""),
+        ordinal=int(tail) if tail.isdigit() else -1,
+        unready_since=None if is_ready else unready_since,
+        deleting="deletionTimestamp" in metadata,
+        reason=reason,
+        message=message,
+        ended=ended if ended is not None and now is not None and ended.is_recent(now) else None,
+    )
+
+
+def _updated_replicas(status: Mapping[str, Any]) -> int:
+    """Pods of the newest template. Once all are updated, the controller makes both revisions equal and may count none
+    as updated (its `updatedReplicas` is dropped in some versions while `currentReplicas` counts them)."""
+    settled = status.get("updateRevision") is not None and status.get("currentRevision") == status.get("updateRevision")
+    counted: int = status.get("updatedReplicas", 0)
+    return max(counted, status.get("currentReplicas", 0)) if settled else counted
+
+
+def _waiting(status: Mapping[str, Any]) -> tuple[str, str]:
+    """Why a pod does not run or is not ready, in the kubelet's or the scheduler's words."""
+    statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    for container in statuses:
+        state = container.get("state") or {}
+        waiting = state.get("waiting") or {}
+        if waiting.get("reason") and waiting["reason"] not in ("ContainerCreating", "PodInitializing"):
+            ended = last_end({"containerStatuses": [container]})
+            return waiting["reason"], waiting.get("message", "") if ended is None else str(ended)
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return condition.get("reason", "Unschedulable"), condition.get("message", "")
+    return "", ""
+
+
+def _unexplained(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
+    """What is known about a check that left no answer: killed for memory, evicted, past its deadline."""
+    reason = ended.get("reason") or status.get("reason") or "no reason given"
+    lines = str(ended.get("message") or status.get("message") or "").strip().splitlines()
+    code = ended.get("exitCode")
+    return (
+        f"the check pod ended without an answer ({reason}"
+        + (f", exit code {code}" if code is not None else "")
+        + ")"
+        + (f": {lines[-1]}" if lines else "")
+    )
+
+
+def _json_object(text: Any) -> dict[str, Any] | None:
+    try:
+        value = read_json(text or "")
+    except (TypeError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _last_json_line(text: str) -> dict[str, Any] | None:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return _json_object(lines[-1]) if lines else None

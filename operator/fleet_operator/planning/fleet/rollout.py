@@ -1,0 +1,424 @@
+"""Which revision the fleet should run: check it first, roll it out, record it as good, or go back to the last good one.
+
+The problem: a bad revision must never take a fleet down, and the operator may be killed between any two writes. So
+every fact comes from cluster objects (`readings` parses them): the revision ConfigMaps say what was checked, good or
+refused, the check pod says how the check ended, the StatefulSet and its pods say how far the fleet is. One call of
+`decide` looks at all of it and says what to do next; doing it and calling again converges.
+
+A revision's way:  (absent) -> Candidate -> checked Candidate -> Good
+                                  |  ^            |
+                        check 20  v  | 10 min     v  not Ready in time, and there is a good revision to go back to
+                               Rejected        Rejected (for good: only another revision, or a removed record, mends it)
+
+A failed check whose cause lies outside the revision (exit 21: brokers, credentials, topics) leaves a Candidate with the
+reason noted, and is repeated after a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.planning.fleet.pod_end import ContainerEnd
+from fleet_operator.planning.problem import Problem
+
+PROGRESS_DEADLINE_S: Final = 120.0
+"""How long an updated pod may stay unready before the last good revision returns: image pull, start and join."""
+
+CHECK_RETRY_OUTSIDE_S: Final = 60.0
+"""Pause before a check that failed for a reason outside the revision: one pod a minute is no hot loop."""
+
+CHECK_RETRY_INSIDE_S: Final = 600.0
+"""Pause before a refused revision is checked once more: the image behind a moving tag may have been mended."""
+
+CHECK_PENDING_S: Final = 60.0
+"""How long a check pod may wait for its node and image before its waiting reason is shown."""
+
+POLL_S: Final = 5.0
+"""How often a rollout in motion is looked at, in case an event was missed."""
+
+EXIT_REVISION: Final = 20
+"""Exit code of `fleet-consumer check` for what only another revision can mend."""
+
+
+class RevisionState(StrEnum):
+    """What is known about a revision; the value of the annotation `consumerfleet.io/revision-state`."""
+
+    CANDIDATE = "Candidate"
+    GOOD = "Good"
+    REJECTED = "Rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionRecord:
+    """One revision ConfigMap as found.
+
+    `since` (epoch seconds) is when it became Good, or when its last failed check ended. `reason` and `message` tell why
+    it was refused, or why its last check failed. `complete` is False when the copy of the handler's source is missing.
+    """
+
+    hash: str
+    state: RevisionState = RevisionState.CANDIDATE
+    since: float | None = None
+    reason: str = ""
+    message: str = ""
+    checked: bool = False
+    complete: bool = True
+    pod_template: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckFacts:
+    """One pre-flight pod as found. `ok` is None until it ended; `outside` tells causes that a later try may not
+    meet."""
+
+    pod: str
+    revision: str
+    ok: bool | None = None
+    outside: bool = False
+    reason: str = ""
+    message: str = ""
+    created_at: float = 0.0
+    finished_at: float | None = None
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetFacts:
+    """The StatefulSet as found; `observed` is False while its controller has not seen the newest template."""
+
+    revision: str
+    replicas: int
+    observed: bool
+    current_replicas: int = 0
+    updated_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFacts:
+    """One worker pod as found. `unready_since` is None while it is Ready; `reason` and `message` say why it is not.
+    `ended` is the death of a container that still counts as failing."""
+
+    name: str
+    revision: str
+    ordinal: int
+    unready_since: float | None = None
+    deleting: bool = False
+    reason: str = ""
+    message: str = ""
+    ended: ContainerEnd | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.unready_since is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutFacts:
+    """Everything a rollout depends on.
+
+    `wanted` is the hash of the revision planned from the spec, None when none can be planned; `blocked` then says
+    why. `outside_ok` tells whether Kafka answers, and `outside_ok_since` since when: while it does not, an unready
+    pod proves nothing against its revision. `patience_s` lengthens the deadline while the group is being rebalanced
+    by others. `used` are revisions that others than the fleet's own workers run.
+    """
+
+    wanted: str | None
+    wanted_replicas: int
+    blocked: Problem | None = None
+    records: Mapping[str, RevisionRecord] = field(default_factory=dict)
+    checks: tuple[CheckFacts, ...] = ()
+    fleet: FleetFacts | None = None
+    pods: tuple[PodFacts, ...] = ()
+    outside_ok: bool = True
+    outside_ok_since: float | None = None
+    patience_s: float = 0.0
+    used: frozenset[str] = frozenset()
+
+
+class RolloutPhase(StrEnum):
+    """Where a rollout stands."""
+
+    HELD = "Held"  # no revision can be planned, or no workers are wanted
+    CHECKING = "Checking"  # the check pod is wanted, waiting or running
+    CHECK_FAILED = "CheckFailed"  # for a reason outside the revision; will be repeated
+    REJECTED = "Rejected"  # the wanted revision is refused; the fleet stays at, or returns to, the last good one
+    APPLYING = "Applying"  # the StatefulSet does not have the revision yet
+    WAITING = "Waiting"  # the StatefulSet has it, its pods are not all ready
+    SETTLED = "Settled"  # the wanted revision is good
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionMark:
+    """What the wanted revision's ConfigMap shall say about it; `since` in epoch seconds, None before any check."""
+
+    hash: str
+    state: RevisionState = RevisionState.CANDIDATE
+    since: float | None = None
+    reason: str = ""
+    message: str = ""
+    checked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutDecision:
+    """What to do now, in this order.
+
+    1. `write_revision`: make the wanted revision's copy of the handler's source, if it has one.
+    2. `mark`: apply the wanted revision's ConfigMap with this standing (marks never concern another revision).
+    3. `delete_checks`, `run_check`: remove these check pods; make the wanted revision's.
+    4. `target`: the hash whose template the StatefulSet should have; None leaves a StatefulSet as it is and makes none.
+    5. `delete_pods`, `prune`: remove these worker pods; remove the ConfigMaps of these revisions.
+
+    `cause` says why the wanted revision is not running, if it is not. `requeue_after` is in seconds, None for "wait for
+    an event".
+    """
+
+    phase: RolloutPhase
+    target: str | None
+    cause: Problem | None = None
+    write_revision: bool = False
+    mark: RevisionMark | None = None
+    delete_checks: tuple[str, ...] = ()
+    run_check: bool = False
+    delete_pods: tuple[str, ...] = ()
+    prune: tuple[str, ...] = ()
+    requeue_after: float | None = None
+
+
+def decide(facts: RolloutFacts, now: float) -> RolloutDecision:
+    """The next steps of a rollout; `now` in epoch seconds."""
+    decision = _choose(facts, now)
+    stale_checks = tuple(check.pod for check in facts.checks if check.revision != facts.wanted and not check.deleting)
+    mark = decision.mark
+    if mark is None and decision.write_revision:
+        mark = _standing(facts)
+    return replace(
+        decision,
+        mark=mark,
+        delete_checks=decision.delete_checks + stale_checks,
+        delete_pods=_rejected_pods(facts, decision),
+        prune=_prunable(facts, decision),
+    )
+
+
+def _standing(facts: RolloutFacts) -> RevisionMark:
+    """What is on record about the wanted revision: to write it again changes nothing that was known."""
+    assert facts.wanted is not None
+    record = facts.records.get(facts.wanted) or RevisionRecord(hash=facts.wanted)
+    return RevisionMark(
+        hash=record.hash,
+        state=record.state,
+        since=record.since,
+        reason=record.reason,
+        message=record.message,
+        checked=record.checked,
+    )
+
+
+def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
+    """The branch for the wanted revision; `decide` adds the cleaning up that is the same in all of them."""
+    if facts.wanted is None:
+        return RolloutDecision(phase=RolloutPhase.HELD, target=_fallback(facts), cause=facts.blocked)
+    record = facts.records.get(facts.wanted)
+    write = record is None or not record.complete
+    if facts.wanted_replicas == 0:
+        return RolloutDecision(phase=RolloutPhase.HELD, target=_running(facts))
+    if record is not None and record.state is RevisionState.GOOD and _newest_good(facts) is record:
+        return RolloutDecision(
+            phase=RolloutPhase.SETTLED, target=record.hash, write_revision=write, delete_checks=_check_pods(facts)
+        )
+    if record is not None and (record.state is RevisionState.GOOD or _is_checked(record)):
+        return replace(_roll_out(facts, record, now), write_revision=write, delete_checks=_check_pods(facts))
+    if record is not None and record.reason == conditions.PROGRESS_DEADLINE_EXCEEDED:
+        return RolloutDecision(phase=RolloutPhase.REJECTED, target=_fallback(facts), cause=_cause(record))
+    return replace(_check(facts, record, now), write_revision=write)
+
+
+# --- the check -------------------------------------------------------------------------------------------------------
+
+
+def _check(facts: RolloutFacts, record: RevisionRecord | None, now: float) -> RolloutDecision:
+    """The wanted revision has not passed a check yet."""
+    assert facts.wanted is not None
+    record = record or RevisionRecord(hash=facts.wanted)
+    due_at = _check_due_at(record)
+    check = next((check for check in facts.checks if check.revision == facts.wanted), None)
+    waiting = RolloutDecision(
+        phase=_phase_of_unchecked(record), target=_fallback(facts), cause=_cause(record), requeue_after=POLL_S
+    )
+    if check is None:
+        due = now >= due_at
+        return replace(waiting, run_check=due, requeue_after=POLL_S if due else due_at - now)
+    if check.deleting:
+        return waiting
+    if check.ok is None:
+        slow = now - check.created_at >= CHECK_PENDING_S and check.reason and not record.reason
+        return replace(waiting, cause=Problem(check.reason, check.message) if slow else waiting.cause)
+    if check.ok:
+        return _passed(facts, record, check, now)
+    return _failed(waiting, record, check, due_at, now)
+
+
+def _passed(facts: RolloutFacts, record: RevisionRecord, check: CheckFacts, now: float) -> RolloutDecision:
+    """The mark is written before the StatefulSet changes, so that whoever comes after a crash need not check again."""
+    mark = RevisionMark(hash=record.hash, state=RevisionState.CANDIDATE, since=now, checked=True)
+    passed = replace(record, state=RevisionState.CANDIDATE, since=now, reason="", message="", checked=True)
+    return replace(_roll_out(facts, passed, now), mark=mark, delete_checks=(check.pod,))
+
+
+def _failed(
+    waiting: RolloutDecision, record: RevisionRecord, check: CheckFacts, due_at: float, now: float
+) -> RolloutDecision:
+    """A failed check is noted once; its pod stays, so that its log can be read, until the next try is due."""
+    finished_at = check.finished_at or check.created_at
+    noted = bool(record.reason) and record.since is not None and finished_at <= record.since
+    if noted:
+        due = now >= due_at
+        return replace(waiting, delete_checks=(check.pod,) if due else (), requeue_after=1.0 if due else due_at - now)
+    state = RevisionState.CANDIDATE if check.outside else RevisionState.REJECTED
+    failed = replace(record, state=state, since=finished_at, reason=check.reason, message=check.message)
+    mark = RevisionMark(
+        hash=record.hash, state=state, since=finished_at, reason=check.reason, message=check.message, checked=False
+    )
+    return replace(
+        waiting,
+        phase=_phase_of_unchecked(failed),
+        cause=_cause(failed),
+        mark=mark,
+        requeue_after=max(1.0, _check_due_at(failed) - now),
+    )
+
+
+def _check_due_at(record: RevisionRecord) -> float:
+    if not record.reason or record.since is None:
+        return 0.0
+    inside = record.state is RevisionState.REJECTED
+    return record.since + (CHECK_RETRY_INSIDE_S if inside else CHECK_RETRY_OUTSIDE_S)
+
+
+def _phase_of_unchecked(record: RevisionRecord) -> RolloutPhase:
+    """While a check is being repeated, the last answer stands: a status must not flip with every try."""
+    if record.state is RevisionState.REJECTED:
+        return RolloutPhase.REJECTED
+    return RolloutPhase.CHECK_FAILED if record.reason else RolloutPhase.CHECKING
+
+
+def _is_checked(record: RevisionRecord) -> bool:
+    return record.state is RevisionState.CANDIDATE and record.checked
+
+
+def _check_pods(facts: RolloutFacts) -> tuple[str, ...]:
+    """The wanted revision's check pods, once their answer is on record."""
+    return tuple(check.pod for check in facts.checks if check.revision == facts.wanted and not check.deleting)
+
+
+# --- the rollout -----------------------------------------------------------------------------------------------------
+
+
+def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> RolloutDecision:
+    """The wanted revision may run, and is not (again) known to be good."""
+    fleet = facts.fleet
+    going = RolloutDecision(phase=RolloutPhase.APPLYING, target=record.hash, requeue_after=POLL_S)
+    if fleet is None or fleet.revision != record.hash:
+        return going
+    going = replace(going, phase=RolloutPhase.WAITING)
+    if _complete(fleet, facts.wanted_replicas):
+        mark = RevisionMark(hash=record.hash, state=RevisionState.GOOD, since=_good_since(facts, now), checked=True)
+        return replace(going, phase=RolloutPhase.SETTLED, mark=mark, requeue_after=None)
+    late = _late_pod(facts, record.hash, now)
+    if late is None:
+        return going
+    message = f"pod {late.name} was not ready within {PROGRESS_DEADLINE_S + facts.patience_s:.0f} s"
+    message += f": {late.reason}: {late.message}" if late.reason else ""
+    cause = Problem(conditions.PROGRESS_DEADLINE_EXCEEDED, message)
+    good = _newest_good(facts, other_than=record.hash)
+    if good is None:
+        return replace(going, cause=cause)
+    mark = RevisionMark(
+        hash=record.hash, state=RevisionState.REJECTED, since=now, reason=cause.reason, message=message, checked=True
+    )
+    return RolloutDecision(phase=RolloutPhase.REJECTED, target=good.hash, cause=cause, mark=mark, requeue_after=POLL_S)
+
+
+def _complete(fleet: FleetFacts, wanted_replicas: int) -> bool:
+    """All pods are of the newest template and available, and the StatefulSet's controller says so about this
+    template."""
+    counts = (fleet.replicas, fleet.current_replicas, fleet.updated_replicas, fleet.available_replicas)
+    return fleet.observed and all(count == wanted_replicas for count in counts)
+
+
+def _late_pod(facts: RolloutFacts, revision: str, now: float) -> PodFacts | None:
+    """An updated pod that has had its time. The time starts anew when Kafka comes back: nobody could join before."""
+    if not facts.outside_ok:
+        return None
+    floor = facts.outside_ok_since or 0.0
+    deadline_s = PROGRESS_DEADLINE_S + facts.patience_s
+    for pod in facts.pods:
+        updated = pod.revision == revision and not pod.deleting
+        if updated and pod.unready_since is not None and now - max(pod.unready_since, floor) >= deadline_s:
+            return pod
+    return None
+
+
+# --- what stays and what goes ----------------------------------------------------------------------------------------
+
+
+def _newest_good(facts: RolloutFacts, *, other_than: str | None = None) -> RevisionRecord | None:
+    """The revision that was last seen working. A revision that is rolled out again counts only when confirmed again."""
+    good = [r for r in facts.records.values() if r.state is RevisionState.GOOD and r.hash != other_than]
+    return max(good, key=lambda record: (record.since or 0.0, record.hash == facts.wanted), default=None)
+
+
+def _good_since(facts: RolloutFacts, now: float) -> float:
+    """The time of a revision that became good just now: after all others, also those that a leader marked whose clock
+    was ahead of ours. Else the older one would stay "last seen working", and this one be marked again and again."""
+    newest = _newest_good(facts, other_than=facts.wanted)
+    return now if newest is None or newest.since is None else max(now, newest.since + 1.0)
+
+
+def _running(facts: RolloutFacts) -> str | None:
+    """The StatefulSet's own revision, if its ConfigMap still exists."""
+    return facts.fleet.revision if facts.fleet and facts.fleet.revision in facts.records else None
+
+
+def _fallback(facts: RolloutFacts) -> str | None:
+    """What the fleet runs while the wanted revision may not: the last good one, else whatever it has."""
+    good = _newest_good(facts, other_than=facts.wanted)
+    running = _running(facts)
+    return good.hash if good and facts.fleet else running
+
+
+def _cause(record: RevisionRecord) -> Problem | None:
+    return Problem(record.reason, record.message) if record.reason else None
+
+
+def _rejected_pods(facts: RolloutFacts, decision: RolloutDecision) -> tuple[str, ...]:
+    """Unready pods of refused revisions, once the StatefulSet has been turned back.
+
+    Its controller waits for an unready pod before it replaces it, and a refused revision's pod never becomes ready.
+    """
+    if facts.fleet is None or facts.fleet.revision != decision.target or not facts.fleet.observed:
+        return ()
+    refused = {record.hash for record in facts.records.values() if record.state is RevisionState.REJECTED}
+    return tuple(
+        pod.name
+        for pod in facts.pods
+        if pod.revision in refused - {decision.target} and not pod.ready and not pod.deleting
+    )
+
+
+def _prunable(facts: RolloutFacts, decision: RolloutDecision) -> tuple[str, ...]:
+    """Revisions that nobody needs any more: not wanted, not running anywhere, not the one to go back to."""
+    good = _newest_good(facts)
+    older_good = _newest_good(facts, other_than=facts.wanted)
+    kept = {facts.wanted, decision.target, *(pod.revision for pod in facts.pods)}
+    kept |= {facts.fleet.revision} if facts.fleet else set()
+    kept |= facts.used
+    kept |= {record.hash for record in (good, older_good) if record}
+    return tuple(sorted(set(facts.records) - kept))

@@ -1,0 +1,107 @@
+"""The worker's settings file, `worker.json`: the contract between the operator and the pods that it makes.
+
+`fleet_consumer.contract.worker_config` parses what is rendered here; a test feeds the one into the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fleet_consumer.contract import naming
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, HttpHandler
+from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
+from fleet_operator.planning.fleet.sidecar import worker_port
+
+CONFIG_VERSION: Final = 1
+CONFIG_DIRECTORY: Final = "/etc/consumer-fleet"
+CONFIG_FILE: Final = f"{CONFIG_DIRECTORY}/worker.json"
+RETRY_DIRECTORY: Final = "/etc/fleet/retry"
+RETRY_FILE: Final = f"{RETRY_DIRECTORY}/policies.json"
+HANDLER_PATH: Final = "handler"
+CREDENTIALS_PATH: Final = "credentials"
+CA_PATH: Final = "tls/ca"
+CLIENT_CERT_PATH: Final = "tls/client"
+
+DRAIN_S: Final = 20
+"""How long a worker may finish what it has in hand after SIGTERM; the pod's grace period is longer."""
+
+
+def worker_config(group: ConsumerGroup, cluster: KafkaCluster, *, revision: str) -> dict[str, Any]:
+    """The content of `worker.json` for every worker of a fleet (what differs between them comes from the pod's
+    name)."""
+    spec, metadata = group.spec, group.metadata
+    return {
+        "version": CONFIG_VERSION,
+        "namespace": metadata.namespace,
+        "name": metadata.name,
+        "uid": metadata.uid,
+        "groupId": group.group_id,
+        "revision": revision,
+        "topics": list(group.source_topics),
+        "topicPattern": spec.topic_pattern,
+        "connection": _connection(cluster),
+        "handler": _handler(group),
+        "consumer": _consumer(group),
+        # The policies themselves are no part of a revision: running workers read them again when they change.
+        "retry": {"policyFile": RETRY_FILE} if spec.retry is not None else None,
+        "failedTopic": naming.failed_topic(group.group_id),
+        "httpPort": worker_port(group),
+        "drainSeconds": DRAIN_S,
+    }
+
+
+def _connection(cluster: KafkaCluster) -> dict[str, Any]:
+    tls, sasl = cluster.spec.tls, cluster.spec.sasl
+    ca, client = (tls.ca_secret_ref, tls.client_cert_secret_ref) if tls else (None, None)
+    files = {
+        "caFile": f"{CONFIG_DIRECTORY}/{CA_PATH}/{ca.key}" if ca else None,
+        "certFile": f"{CONFIG_DIRECTORY}/{CLIENT_CERT_PATH}/tls.crt" if client else None,
+        "keyFile": f"{CONFIG_DIRECTORY}/{CLIENT_CERT_PATH}/tls.key" if client else None,
+    }
+    login: dict[str, Any] | None = None
+    if sasl is not None:
+        oauth = {"tokenEndpoint": sasl.oauth.token_endpoint, "scope": sasl.oauth.scope} if sasl.oauth else None
+        directory = f"{CONFIG_DIRECTORY}/{CREDENTIALS_PATH}"
+        login = {"mechanism": sasl.mechanism, "directory": directory, "oauth": oauth}
+    return {
+        "bootstrapServers": list(cluster.spec.bootstrap_servers),
+        "tls": files if tls else None,
+        "sasl": login,
+    }
+
+
+def _handler(group: ConsumerGroup) -> dict[str, Any]:
+    handler = group.spec.handler
+    python = None
+    if handler.python is not None:
+        path = f"{CONFIG_DIRECTORY}/{HANDLER_PATH}" if handler.python.config_map_ref else None
+        python = {"callable": handler.python.callable, "path": path}
+    return {
+        "python": python,
+        "http": _http(handler.http) if handler.http else None,
+        "timeoutSeconds": handler.timeout_seconds,
+        "decode": {"key": handler.decode.key, "value": handler.decode.value},
+        "outputs": list(handler.outputs),
+        "concurrency": handler.concurrency,
+    }
+
+
+def _http(http: HttpHandler) -> dict[str, Any]:
+    return {"port": http.port, "path": http.path, "batch": http.batch}
+
+
+def _consumer(group: ConsumerGroup) -> dict[str, Any]:
+    consumer = group.spec.consumer
+    return {
+        "protocol": "Classic",
+        "assignors": list(consumer.classic.assignors),
+        "sessionTimeoutSeconds": consumer.classic.session_timeout_seconds,
+        "heartbeatIntervalSeconds": consumer.classic.heartbeat_interval_seconds,
+        "staticMembership": consumer.static_membership,
+        "maxPollIntervalSeconds": consumer.max_poll_interval_seconds,
+        "maxPollRecords": consumer.max_poll_records,
+        "autoOffsetReset": consumer.auto_offset_reset,
+        "isolationLevel": consumer.isolation_level,
+        "commitIntervalSeconds": consumer.commit_interval_seconds,
+        "properties": dict(sorted(consumer.properties.items())),
+    }

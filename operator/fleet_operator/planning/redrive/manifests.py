@@ -1,0 +1,150 @@
+"""Builders of a Redrive's children: its Job, and the ConfigMap with the Job's settings.
+
+The Job's pod is the worker's pod with another command: same image, account, credentials, placement and environment, so
+what reaches the brokers from a worker reaches them from here. What belongs to handling records stays out: the
+handler's source, probes, and the containers that a user puts beside the worker.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fleet_consumer.contract import naming
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
+from fleet_operator.api.v1alpha1.redrive import Redrive
+from fleet_operator.planning import labels, times
+from fleet_operator.planning.child_head import child_head
+from fleet_operator.planning.fleet.manifests import to_json
+from fleet_operator.planning.fleet.pod_template import CONTAINER, SETTINGS_VOLUME, pod_template, serve_nothing
+from fleet_operator.planning.fleet.readings import REVISION_ANNOTATION
+from fleet_operator.planning.fleet.worker_config import CONFIG_DIRECTORY, worker_config
+from fleet_operator.planning.redrive.needs import Target
+
+CONFIG_VERSION: Final = 1
+CONFIG_KEY: Final = "redrive.json"
+CONFIG_FILE: Final = f"{CONFIG_DIRECTORY}/{CONFIG_KEY}"
+
+COMPONENT: Final = "redrive"
+REDRIVE_LABEL: Final = "consumerfleet.io/redrive"
+RATE_ANNOTATION: Final = "consumerfleet.io/records-per-second"
+NO_LIMIT: Final = "unlimited"
+
+EXIT_SETTINGS: Final = 20
+"""How a run ends whose settings are wrong: trying again changes nothing. Any other failure is tried again."""
+BACKOFF_LIMIT: Final = 10
+"""Tries after failures from outside, 10 s apart at first and 6 minutes at last: about half an hour of outage."""
+TTL_S: Final = 86_400
+"""How long a finished Job and its logs are kept; the Redrive's own status says for ever how it ended."""
+
+
+def redrive_config(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, target: Target) -> dict[str, Any]:
+    """The content of `redrive.json`, which `fleet-consumer redrive` reads. Times are epoch milliseconds."""
+    spec, metadata = redrive.spec, redrive.metadata
+    chosen = spec.filter
+    return {
+        "version": CONFIG_VERSION,
+        "id": metadata.uid,
+        "name": metadata.name,
+        "namespace": metadata.namespace,
+        "groupId": group.group_id,
+        "connection": worker_config(group, cluster, revision="")["connection"],
+        "filter": {
+            "reasons": list(chosen.reasons) if chosen else [],
+            "errorRegex": chosen.error_regex if chosen else None,
+            "keyRegex": chosen.key_regex if chosen else None,
+            "fromTime": _milliseconds(chosen.from_time if chosen else None),
+            "toTime": _milliseconds(chosen.to_time if chosen else None),
+            # Left out where nothing is named: a group's own image may be of a version that does not know it.
+            **({"records": [place.model_dump() for place in spec.records]} if spec.records else {}),
+        },
+        "recordsPerSecond": redrive.rate,
+        "maxRecords": spec.max_records,
+        "dryRun": spec.dry_run,
+        "maxRedrives": spec.max_redrives,
+        "partitions": target.partitions,
+        "maxMessageBytes": target.max_message_bytes,
+    }
+
+
+def config_map(redrive: Redrive, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The ConfigMap that the Job's pods mount. Changed only while no run is under way."""
+    return {**_head("v1", "ConfigMap", redrive), "data": {CONFIG_KEY: to_json(config)}}
+
+
+def job(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image: str) -> dict[str, Any]:
+    """The Job of one run at one rate; `image` is used where the group names none."""
+    head = _head("batch/v1", "Job", redrive)
+    head["metadata"]["annotations"] = {RATE_ANNOTATION: rate_text(redrive.rate)}
+    return {
+        **head,
+        "spec": {
+            "completions": 1,
+            "parallelism": 1,
+            "backoffLimit": BACKOFF_LIMIT,
+            "ttlSecondsAfterFinished": TTL_S,
+            # A run whose predecessor is still ending would not see in the ledger what that one moves last.
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [EXIT_SETTINGS]},
+                    },
+                ]
+            },
+            "template": _pod_template(redrive, group, cluster, image=image),
+        },
+    }
+
+
+def rate_text(rate: int | None) -> str:
+    """A rate as the Job's annotation has it."""
+    return NO_LIMIT if rate is None else str(rate)
+
+
+def child_labels(redrive: Redrive) -> dict[str, str]:
+    """The group's labels too, so that one watch of pods delivers both."""
+    own = {REDRIVE_LABEL: redrive.metadata.name}
+    return {**labels.child_labels(redrive.spec.group_ref.name, COMPONENT), **own}
+
+
+def _pod_template(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image: str) -> dict[str, Any]:
+    used = group.spec.image or image
+    template = pod_template(group, cluster, revision="", handler_keys=None, image=used)
+    metadata, spec = template["metadata"], template["spec"]
+    metadata["annotations"].pop(REVISION_ANNOTATION)
+    metadata["labels"] |= child_labels(redrive)
+    worker = serve_nothing(spec, ["redrive", "--config", CONFIG_FILE])
+    settings = next(volume for volume in spec["volumes"] if volume["name"] == SETTINGS_VOLUME)
+    credentials = [source for source in settings["projected"]["sources"] if "configMap" not in source]
+    own = {
+        "name": naming.redrive_job(redrive.metadata.name),
+        "items": [{"key": CONFIG_KEY, "path": CONFIG_KEY}],
+    }
+    settings["projected"]["sources"] = [{"configMap": own}, *copy.deepcopy(credentials)]
+    spec.pop("initContainers", None)
+    spec |= {"containers": [worker], "restartPolicy": "Never"}
+    return template
+
+
+def _head(api_version: str, kind: str, redrive: Redrive) -> dict[str, Any]:
+    metadata = redrive.metadata
+    return child_head(
+        api_version,
+        kind,
+        name=naming.redrive_job(metadata.name),
+        namespace=metadata.namespace,
+        labels=child_labels(redrive),
+        owner_kind="Redrive",
+        owner_name=metadata.name,
+        owner_uid=metadata.uid,
+    )
+
+
+def _milliseconds(text: str | None) -> int | None:
+    at = times.from_text(text)
+    return None if at is None else round(at * 1000)

@@ -1,0 +1,163 @@
+"""A Redrive's Job and pods (plain dicts, as the API server gives them) and its offsets in Kafka, read into facts. Pure.
+
+Objects may have been touched by people, and metadata of offsets is a text that anybody may write: what cannot be read
+becomes the cautious value, never an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fleet_operator.planning.foreign_json import read_json
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.redrive.manifests import NO_LIMIT, RATE_ANNOTATION, REDRIVE_LABEL
+from fleet_operator.planning.redrive.phase import JobFacts, JobReport, RunPod, RunState
+
+COUNTS: Final = {
+    "selected": "selected",
+    "moved": "moved",
+    "guarded": "guarded",
+    "movedBefore": "moved_before",
+    "failedAgain": "failed_again",
+}
+"""What a run counts, by its names in metadata, in its last line, and in the status."""
+
+UNREADABLE_RATE = -1
+"""No rate that can be asked for, so that a Job whose annotation is damaged is replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """One committed offset of a Redrive's own Kafka group."""
+
+    offset: int
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedriveProgress:
+    """How far a Redrive is, by its own count; `remaining` are offsets of the failed topic not looked at yet."""
+
+    selected: int
+    moved: int
+    guarded: int
+    remaining: int
+    moved_before: int = 0
+    failed_again: int = 0
+
+
+def read_job(body: Mapping[str, Any] | None) -> JobFacts | None:
+    """The Job; None when there is none."""
+    if body is None:
+        return None
+    metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    held = {entry["type"]: entry for entry in status.get("conditions") or () if entry.get("status") == "True"}
+    state, problem = RunState.ACTIVE, None
+    if "Complete" in held:
+        state = RunState.COMPLETE
+    elif "Failed" in held:
+        state, words = RunState.FAILED, held["Failed"]
+        problem = Problem(words.get("reason") or "Failed", words.get("message") or "no message")
+    elif spec.get("suspend"):
+        state = RunState.SUSPENDED
+    rate = _rate((metadata.get("annotations") or {}).get(RATE_ANNOTATION))
+    return JobFacts(state=state, rate=rate, deleting="deletionTimestamp" in metadata, problem=problem)
+
+
+def _rate(text: str | None) -> int | None:
+    if text == NO_LIMIT:
+        return None
+    return int(text) if text is not None and text.isascii() and text.isdigit() else UNREADABLE_RATE
+
+
+def read_run_pods(pods: Iterable[Mapping[str, Any]], *, job_uid: str) -> tuple[RunPod, ...]:
+    """Pods of a Redrive's runs, in the order of their making.
+
+    Only those of the Job with this uid have a say: others may belong to a deleted Redrive of the same name.
+    """
+    ordered = sorted(pods, key=lambda pod: (pod["metadata"].get("creationTimestamp") or "", pod["metadata"]["name"]))
+    return tuple(_read_run_pod(pod, job_uid) for pod in ordered)
+
+
+def redrive_of(child: Mapping[str, Any]) -> str | None:
+    """The name of the Redrive that a Job or a pod was made for; None for one that was made for something else."""
+    name: str | None = (child["metadata"].get("labels") or {}).get(REDRIVE_LABEL)
+    return name
+
+
+def at_work(jobs: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The Redrives that may be writing: their Job may make a pod at any time, or a pod of theirs has not ended."""
+    busy = [redrive_of(job) for job in jobs if (read := read_job(job)) is not None and read.state is RunState.ACTIVE]
+    runs = [pod for pod in pods if redrive_of(pod) is not None]
+    busy += [redrive_of(pod) for pod in runs if not _read_run_pod(pod, "").ended]
+    return tuple(name for name in busy if name is not None)
+
+
+def _read_run_pod(pod: Mapping[str, Any], job_uid: str) -> RunPod:
+    status, name = pod.get("status") or {}, pod["metadata"]["name"]
+    ended = status.get("phase") in ("Succeeded", "Failed")
+    owners = pod["metadata"].get("ownerReferences") or ()
+    if not any(owner.get("uid") == job_uid for owner in owners):
+        return RunPod(name=name, ended=ended)
+    container: Mapping[str, Any] = next(iter(status.get("containerStatuses") or ()), {})
+    state = container.get("state") or {}
+    if ended:
+        return RunPod(name=name, ended=True, report=_report((state.get("terminated") or {}).get("message") or ""))
+    waiting = state.get("waiting") or {}
+    reason = waiting.get("reason", "")
+    stuck = reason and reason not in ("ContainerCreating", "PodInitializing")
+    problem = Problem(reason, waiting.get("message", "") or "no message") if stuck else _unscheduled(status)
+    return RunPod(name=name, waiting=problem)
+
+
+def _unscheduled(status: Mapping[str, Any]) -> Problem | None:
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return Problem(condition.get("reason") or "Unschedulable", condition.get("message") or "no message")
+    return None
+
+
+def _report(text: str) -> JobReport | None:
+    """The last line of JSON in a termination message."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    found = _json_object(lines[-1]) if lines else None
+    if found is None or not isinstance(found.get("ok"), bool):
+        return None
+    return JobReport(
+        ok=found["ok"],
+        **{field: _count(found, name) for name, field in COUNTS.items()},
+        redriven_to=_count(found, "redrivenTo") if "redrivenTo" in found else None,
+        reason=str(found.get("reason") or ""),
+        message=str(found.get("message") or ""),
+    )
+
+
+def read_progress(positions: Iterable[Position]) -> RedriveProgress | None:
+    """The counts of all partitions together; None before the first commit."""
+    counts = dict.fromkeys(COUNTS.values(), 0)
+    remaining, known = 0, False
+    for position in positions:
+        # librdkafka commits the zero byte at the end of its strings as well.
+        found = _json_object(position.metadata.rstrip("\0"))
+        if found is None:
+            continue
+        known = True
+        for name, field in COUNTS.items():
+            counts[field] += _count(found, name)
+        remaining += max(_count(found, "end") - position.offset, 0)
+    return RedriveProgress(**counts, remaining=remaining) if known else None
+
+
+def _count(found: Mapping[str, Any], key: str) -> int:
+    value = found.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    try:
+        value = read_json(text or "")
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,116 @@
+"""The status of a Redrive, projected from a decision and from what its runs count. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
+from fleet_operator.api.v1alpha1.redrive import FINAL_PHASES
+from fleet_operator.planning import times
+from fleet_operator.planning.redrive.phase import Act, JobReport, RedriveDecision, RedriveFacts
+from fleet_operator.planning.redrive.readings import COUNTS, RedriveProgress
+
+
+def project_redrive_status(
+    facts: RedriveFacts,
+    decision: RedriveDecision,
+    progress: RedriveProgress | None,
+    rate_per_second: int | None,
+    now: float,
+) -> dict[str, Any]:
+    """The whole status; counts that could not be asked keep their last values, and no count ever goes back."""
+    redrive, previous = facts.redrive, facts.redrive.status
+    final = decision.phase in FINAL_PHASES
+    status: dict[str, Any] = {"observedGeneration": redrive.metadata.generation, "phase": decision.phase}
+    status |= _counts(facts, progress, previous) | _redriven(facts, decision, previous)
+    if facts.started or decision.phase == "Running":
+        status["startedAt"] = previous.get("startedAt") or times.to_text(now)
+    if final:
+        status["finishedAt"] = previous.get("finishedAt") or times.to_text(now)
+        rate_per_second = _whole_rate(status, now)
+    if rate_per_second is not None:
+        status["ratePerSecond"] = rate_per_second
+    verdicts = (_ready(facts, decision), _complete(decision))
+    status["conditions"] = merge_conditions(
+        previous.get("conditions") or (), verdicts, times.to_text(now), observed_generation=redrive.metadata.generation
+    )
+    return status
+
+
+def renew_final_status(status: Mapping[str, Any], generation: int) -> dict[str, Any]:
+    """The status of a Redrive that has ended and was edited since: nothing but the generation that was looked at."""
+    renewed = [{**condition, "observedGeneration": generation} for condition in status.get("conditions") or ()]
+    return {**status, "observedGeneration": generation, "conditions": renewed}
+
+
+def invalid_redrive_status(generation: int, message: str, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """The status of an object that the CRD should have refused: the last known one, and why it is not looked at."""
+    verdicts = (
+        Condition(c.READY, "False", c.SPEC_INVALID, message),
+        Condition(c.COMPLETE, "Unknown", c.SPEC_INVALID, message),
+    )
+    merged = merge_conditions(
+        previous.get("conditions") or (), verdicts, times.to_text(now), observed_generation=generation
+    )
+    return {**previous, "observedGeneration": generation, "conditions": merged}
+
+
+def _counts(facts: RedriveFacts, progress: RedriveProgress | None, previous: Mapping[str, Any]) -> dict[str, int]:
+    """A run's last word is exact; before it, what it has committed."""
+    counts: dict[str, int] = {name: previous[name] for name in (*COUNTS, "remaining") if name in previous}
+    report = facts.report
+    tellers: list[RedriveProgress | JobReport] = [] if progress is None else [progress]
+    if progress is not None:
+        counts["remaining"] = progress.remaining
+    if report is not None and report.ok:
+        tellers.append(report)
+        counts["remaining"] = 0
+    for teller in tellers:
+        counts |= {name: max(getattr(teller, field), counts.get(name, 0)) for name, field in COUNTS.items()}
+    return counts
+
+
+def _redriven(facts: RedriveFacts, decision: RedriveDecision, previous: Mapping[str, Any]) -> dict[str, Any]:
+    """What `planning.redriven` reads of a Redrive that has succeeded.
+
+    The topic's id is that of a look before the first Job was made, and never renewed: as no topic has the id of
+    another, whoever sees it again later knows that the run read this very topic.
+    """
+    topic_id = previous.get("failedTopicId")
+    if decision.act is Act.CREATE and not facts.started:
+        topic_id = facts.failed_topic_id
+    redriven_to, report = previous.get("redrivenTo"), facts.report
+    if decision.phase == "Succeeded" and report is not None and report.ok and report.redriven_to is not None:
+        redriven_to = report.redriven_to
+    told = {"failedTopicId": topic_id, "redrivenTo": redriven_to}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _whole_rate(status: Mapping[str, Any], now: float) -> int | None:
+    """Over the whole time of a Redrive that has ended; a run of less than a second counts as one."""
+    began = times.from_text(status.get("startedAt"))
+    moved: int | None = status.get("moved")
+    if began is None or moved is None:
+        return None
+    ended = times.from_text(status.get("finishedAt")) or now
+    return round(moved / max(ended - began, 1.0))
+
+
+def _ready(facts: RedriveFacts, decision: RedriveDecision) -> Condition:
+    """Whether what a run needs is there; a Redrive that has ended needs nothing."""
+    if decision.phase in ("Failed", "Cancelled"):
+        return Condition(c.READY, "False", decision.reason, decision.message)
+    if decision.phase == "Succeeded":
+        return Condition(c.READY, "True", decision.reason, decision.message)
+    if decision.phase == "Pending" or decision.reason == c.POD_NOT_RUNNING:
+        return Condition(c.READY, "False", decision.reason, decision.message)
+    if decision.phase == "Paused" and facts.obstacle is not None:
+        return Condition(c.READY, "False", facts.obstacle.reason, facts.obstacle.message)
+    return Condition(c.READY, "True", c.READY_TO_RUN, "group, cluster and topics are there")
+
+
+def _complete(decision: RedriveDecision) -> Condition:
+    status: c.Status = "True" if decision.phase == "Succeeded" else "False"
+    return Condition(c.COMPLETE, status, decision.reason, decision.message)

@@ -1,0 +1,1 @@
+"""Plans for retries: policy, topics, publication, fleet size."""

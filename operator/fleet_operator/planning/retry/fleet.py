@@ -1,0 +1,77 @@
+"""The retry workers of a fleet: the main workers' pod in another role, and when running pods are told to look again.
+
+Both roles come from one revision, checked once: same image, handler, settings and credentials. What differs is the
+role's argument, the labels, and the resources if the spec gives others. The StatefulSet's count follows what is due.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.planning import labels, times
+from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.manifests import RETRY
+from fleet_operator.planning.fleet.pod_template import CONTAINER, RETRY_VOLUME
+from fleet_operator.planning.retry.records import Published
+
+CHANGED_ANNOTATION: Final = "consumerfleet.io/scaled-at"
+"""On the retry workers' StatefulSet: when its count was last changed."""
+
+POLICIES_ANNOTATION: Final = "consumerfleet.io/retry-policies"
+"""On pods: the digest of the policies that they were told to read. Changing it makes the kubelet look at the pod, and
+renew its mounted files, at once instead of within a minute or two."""
+
+
+def has_retries(pod_template: Mapping[str, Any]) -> bool:
+    """Whether pods of this template know retry policies: older revisions of a fleet may not."""
+    return any(volume.get("name") == RETRY_VOLUME for volume in pod_template["spec"].get("volumes", ()))
+
+
+def retry_pod_template(group: ConsumerGroup, pod_template: Mapping[str, Any]) -> dict[str, Any]:
+    """The pod template of the retry workers, made from the revision's own."""
+    template = copy.deepcopy(dict(pod_template))
+    template["metadata"]["labels"] |= labels.child_labels(group.metadata.name, labels.RETRY)
+    worker = next(container for container in template["spec"]["containers"] if container["name"] == CONTAINER)
+    worker["args"] = [*worker["args"], "--role", "retry"]
+    retry = group.spec.retry
+    if retry is not None and retry.worker.resources:
+        worker["resources"] = copy.deepcopy(retry.worker.resources)
+    return template
+
+
+def retry_stateful_set(
+    group: ConsumerGroup, *, revision: str, pod_template: Mapping[str, Any], replicas: int, changed_at: float | None
+) -> dict[str, Any]:
+    """The retry workers at a revision; `pod_template` is the revision's, as the main workers have it."""
+    template = retry_pod_template(group, pod_template)
+    body = manifests.stateful_set(group, revision=revision, pod_template=template, replicas=replicas, part=RETRY)
+    if changed_at is not None:
+        body["metadata"]["annotations"][CHANGED_ANNOTATION] = times.to_text(changed_at)
+    return body
+
+
+def changed_at_of(stateful_set: Mapping[str, Any] | None) -> float | None:
+    """When the count of a retry StatefulSet was last changed, epoch seconds."""
+    annotations = (stateful_set or {}).get("metadata", {}).get("annotations") or {}
+    return times.from_text(annotations.get(CHANGED_ANNOTATION))
+
+
+def pods_to_tell(pods: Iterable[Mapping[str, Any]], published: Published) -> list[dict[str, Any]]:
+    """What to apply to running pods so that they take up the newest policies soon.
+
+    Pods that were made after the publication have mounted it already.
+    """
+    digest, found = published.digest, []
+    for pod in pods:
+        metadata = pod["metadata"]
+        created_at = times.from_text(metadata.get("creationTimestamp")) or 0.0
+        told = (metadata.get("annotations") or {}).get(POLICIES_ANNOTATION)
+        if metadata.get("deletionTimestamp") or told == digest or created_at > published.published_at:
+            continue
+        where = {key: metadata[key] for key in ("name", "namespace", "uid")}
+        annotations = {POLICIES_ANNOTATION: digest}
+        found.append({"apiVersion": "v1", "kind": "Pod", "metadata": {**where, "annotations": annotations}})
+    return found

@@ -1,0 +1,1 @@
+"""Projections of facts into the status of each kind."""

@@ -1,0 +1,300 @@
+"""The conditions of a ConsumerGroup: one small function for each type, all types present from the first visit.
+
+A condition says what is known now. What cannot be known is Unknown with the reason why; nothing here counts time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.api.v1alpha1.conditions import Condition
+from fleet_operator.planning.fleet.rollout import RolloutPhase
+from fleet_operator.planning.lag import GroupLag
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.status.facts import ConsumerGroupFacts
+from fleet_operator.planning.status.members import STABLE, Roster, name_some, sort_members
+from fleet_operator.planning.status.problems import failures, find_problems, topics_problem, worker_problem
+from fleet_operator.planning.support import consumer_group_support
+
+
+def project_conditions(
+    facts: ConsumerGroupFacts, previous: Sequence[Mapping[str, Any]], lag: GroupLag | None, stuck: Sequence[Any] | None
+) -> list[Condition]:
+    """All conditions in their fixed order. `lag` is None when it could not be asked, `stuck` when no worker
+    answered."""
+    observed = facts.observed_group
+    roster = sort_members(facts.group, observed.members, facts.workers, facts.pods) if observed else None
+    problems = list(find_problems(facts))
+    found = (
+        _ready(facts, previous, roster, problems),
+        _cluster_reachable(facts),
+        _lag_known(facts, lag),
+        _stable(facts),
+        _scaling_active(facts),
+        _scaling_limited(facts),
+        _paused(facts),
+        stands := _stuck(facts, stuck),
+        _degraded(facts, problems, stands),
+        _topics_ready(facts),
+        _group_shared(facts, roster),
+        _spec_honored(facts),
+    )
+    assert tuple(condition.type for condition in found) == c.CONSUMER_GROUP_CONDITIONS
+    return list(found)
+
+
+def _ready(
+    facts: ConsumerGroupFacts,
+    previous: Sequence[Mapping[str, Any]],
+    roster: Roster | None,
+    problems: Sequence[Problem],
+) -> Condition:
+    """True while the wanted number of workers is ready and they have been Stable together.
+
+    Once True it stays so through rebalances: only missing workers end it. It judges the fleet that runs, so a refused
+    revision behind a working fleet leaves it True (`Degraded` tells of that).
+    """
+    wanted = facts.wanted_replicas
+    if facts.group.spec.suspend:
+        return Condition(c.READY, "False", c.SUSPENDED, "spec.suspend is true: no workers run")
+    if wanted == 0 and not problems:
+        return Condition(c.READY, "True", c.FLEET_READY, "no workers are wanted")
+    ready = facts.fleet.ready_replicas if facts.fleet else 0
+    enough = facts.fleet is not None and facts.fleet.replicas >= wanted > 0 and ready >= wanted
+    was_ready = _status_of(previous, c.READY) == "True"
+    stable = facts.observed_group is not None and facts.observed_group.state == STABLE
+    together = stable and roster is not None and len(roster.ours) >= wanted
+    if enough and (was_ready or together):
+        return Condition(c.READY, "True", c.FLEET_READY, f"{wanted} of {wanted} workers are ready")
+    if problems:
+        return Condition(c.READY, "False", problems[0].reason, problems[0].message)
+    if facts.rollout.phase is RolloutPhase.CHECKING:
+        return Condition(c.READY, "False", c.CHECKING_REVISION, "a check pod tries the revision before workers start")
+    if not enough:
+        return Condition(
+            c.READY, "False", c.WAITING_FOR_REPLICAS, f"{min(ready, wanted)} of {wanted} workers are ready"
+        )
+    return Condition(
+        c.READY,
+        "False",
+        c.WAITING_FOR_GROUP,
+        "the workers are ready; the group has not been Stable with all of them yet",
+    )
+
+
+def _cluster_reachable(facts: ConsumerGroupFacts) -> Condition:
+    name = facts.group.spec.cluster_ref.name
+    observation = facts.observation
+    if facts.cluster is None:
+        return Condition(
+            c.CLUSTER_REACHABLE, "False", c.CLUSTER_NOT_FOUND, f"KafkaCluster {name!r} does not exist in this namespace"
+        )
+    if observation is None:
+        return Condition(
+            c.CLUSTER_REACHABLE, "Unknown", c.NOT_YET_OBSERVED, f"KafkaCluster {name!r} has not been asked yet"
+        )
+    if observation.reachable:
+        return Condition(c.CLUSTER_REACHABLE, "True", c.REACHED, f"KafkaCluster {name!r} answers")
+    return Condition(c.CLUSTER_REACHABLE, "False", observation.reason or c.BROKER_UNREACHABLE, observation.message)
+
+
+def _not_observed(facts: ConsumerGroupFacts, kind: str) -> Condition:
+    """The same answer for everything that only Kafka could tell: Unknown, and why nobody could ask."""
+    observation = facts.observation
+    if facts.cluster is None:
+        return Condition(kind, "Unknown", c.CLUSTER_NOT_FOUND, "the KafkaCluster does not exist: nobody can be asked")
+    if observation is None:
+        return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "Kafka has not been asked yet")
+    if not observation.reachable:
+        return Condition(
+            kind,
+            "Unknown",
+            observation.reason or c.BROKER_UNREACHABLE,
+            "Kafka does not answer (see ClusterReachable); shown is what was last known",
+        )
+    group = observation.groups.get(facts.group.group_id)
+    if group is not None and group.error:
+        return Condition(
+            kind,
+            "Unknown",
+            group.error,
+            f"the coordinator of group {facts.group.group_id!r} answers {group.error}; shown is what was last known",
+        )
+    return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "Kafka has not been asked about this group yet")
+
+
+def _lag_known(facts: ConsumerGroupFacts, lag: GroupLag | None) -> Condition:
+    if facts.observed_group is None:
+        unknown = _not_observed(facts, c.LAG_KNOWN)
+        seen_before = facts.observation is not None and unknown.reason != c.NOT_YET_OBSERVED
+        return Condition(c.LAG_KNOWN, "False", unknown.reason, unknown.message) if seen_before else unknown
+    if lag is None:
+        problem = topics_problem(facts)
+        if problem is None:
+            return Condition(c.LAG_KNOWN, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been asked for yet")
+        return Condition(c.LAG_KNOWN, "False", problem.reason, problem.message)
+    if not lag.complete:
+        missing = [f"{topic}-{number}" for (topic, number), value in lag.partitions.items() if value is None]
+        return Condition(
+            c.LAG_KNOWN, "False", c.PARTITIONS_UNKNOWN, f"offsets could not be read for {name_some(missing)}"
+        )
+    return Condition(c.LAG_KNOWN, "True", c.ALL_PARTITIONS_KNOWN, "all partitions have answered")
+
+
+def _stable(facts: ConsumerGroupFacts) -> Condition:
+    observed = facts.observed_group
+    if observed is None:
+        return _not_observed(facts, c.STABLE)
+    if observed.state == STABLE:
+        return Condition(c.STABLE, "True", STABLE, "the group is Stable")
+    return Condition(c.STABLE, "False", observed.state, f"the group is {observed.state}")
+
+
+def _scaling_active(facts: ConsumerGroupFacts) -> Condition:
+    if facts.group.spec.scaling is None:
+        return Condition(c.SCALING_ACTIVE, "False", c.FIXED_REPLICAS, "spec.scaling is absent: spec.replicas holds")
+    return Condition(
+        c.SCALING_ACTIVE, "False", c.NOT_YET_AVAILABLE, "this version does not scale by lag: spec.replicas holds"
+    )
+
+
+def _scaling_limited(facts: ConsumerGroupFacts) -> Condition:
+    counts = facts.partition_counts
+    if counts is None:
+        problem = topics_problem(facts)
+        if problem is not None:
+            return Condition(c.SCALING_LIMITED, "Unknown", problem.reason, problem.message)
+        return _not_observed(facts, c.SCALING_LIMITED)
+    useful = useful_replicas(counts, _assignor(facts))
+    idle = facts.wanted_replicas - useful
+    if idle > 0:
+        return Condition(
+            c.SCALING_LIMITED,
+            "True",
+            c.MORE_WORKERS_THAN_PARTITIONS,
+            f"{facts.wanted_replicas} workers, but only {useful} can have a partition: {idle} without work",
+        )
+    return Condition(c.SCALING_LIMITED, "False", c.WITHIN_BOUNDS, "every worker can have a partition")
+
+
+def _paused(facts: ConsumerGroupFacts) -> Condition:
+    if facts.group.paused:
+        message = "the annotation consumerfleet.io/paused keeps the operator from changing anything"
+        return Condition(c.PAUSED, "True", c.PAUSED_BY_ANNOTATION, message)
+    if facts.group.spec.suspend:
+        return Condition(c.PAUSED, "True", c.SUSPENDED, "spec.suspend is true: no workers run")
+    return Condition(c.PAUSED, "False", c.NOT_PAUSED, "neither paused nor suspended")
+
+
+def _stuck(facts: ConsumerGroupFacts, stuck: Sequence[Any] | None) -> Condition:
+    """False only where workers say so: one that fails or does not answer may stand at a record without naming it."""
+    if stuck:
+        named = [f"{entry['topic']}-{entry['partition']}:{entry['offset']}" for entry in stuck]
+        first = stuck[0]  # it has waited longest
+        message = f"a record is not getting done: {name_some(named)}; in pod {first['pod']} since {first['since']}"
+        # An entry that an older worker told has no reason.
+        why = [word for word in (first.get("reason"), first.get("message")) if word]
+        return Condition(c.STUCK, "True", c.PARTITION_STUCK, ": ".join([message, *why]))
+    failure = next(failures((*facts.pods, *facts.retry_pods)), None)
+    if failure is not None:
+        return Condition(c.STUCK, "Unknown", c.WORKERS_FAILING, f"it does not say at which record: {failure}")
+    problem = worker_problem(facts)
+    if problem is not None:
+        return Condition(c.STUCK, "Unknown", problem.reason, f"it does not say at which record: {problem.message}")
+    if stuck is None:
+        return Condition(c.STUCK, "Unknown", c.NOT_YET_OBSERVED, "no worker has been asked yet")
+    if facts.wanted_replicas > 0 and not facts.workers:
+        running = f"none of {len(facts.pods)} workers answers" if facts.pods else "no worker runs"
+        return Condition(c.STUCK, "Unknown", c.WORKERS_SILENT, f"{running}: what they do is not known")
+    return Condition(c.STUCK, "False", c.ALL_PARTITIONS_MOVE, "no worker reports a stuck partition")
+
+
+def _degraded(facts: ConsumerGroupFacts, problems: Sequence[Problem], stands: Condition) -> Condition:
+    """True when a person should look, even if the fleet works; the message says what keeps running."""
+    phase, cause = facts.rollout.phase, facts.rollout.cause
+    stays = f"; revision {facts.rollout.target} keeps running" if facts.fleet and facts.rollout.target else ""
+    if phase is RolloutPhase.REJECTED and cause is not None:
+        message = f"the new revision is refused: {cause.reason}: {cause.message}{stays}"
+        return Condition(c.DEGRADED, "True", c.REVISION_REJECTED, message)
+    if problems and problems[0] != cause:
+        return Condition(c.DEGRADED, "True", problems[0].reason, problems[0].message)
+    if phase is RolloutPhase.CHECK_FAILED and cause is not None:
+        message = f"the new revision waits: {cause.reason}: {cause.message}{stays}; it is checked again every minute"
+        return Condition(c.DEGRADED, "True", c.REVISION_HELD, message)
+    if problems:
+        return Condition(c.DEGRADED, "True", problems[0].reason, problems[0].message)
+    if facts.open_breakers:
+        message = (
+            f"too many records fail in {name_some(facts.open_breakers)}: nothing more is handled there, save one "
+            "record at a time as a trial, until that succeeds; see what the handler depends on"
+        )
+        return Condition(c.DEGRADED, "True", c.BREAKER_OPEN, message)
+    if stands.status == "True":
+        return Condition(c.DEGRADED, "True", stands.reason, stands.message)
+    if facts.observation is None:
+        return Condition(c.DEGRADED, "Unknown", c.NOT_YET_OBSERVED, "Kafka has not been asked yet")
+    return Condition(c.DEGRADED, "False", c.AS_WANTED, "nothing is wrong")
+
+
+def _topics_ready(facts: ConsumerGroupFacts) -> Condition:
+    problem = topics_problem(facts)
+    if problem is not None:
+        return Condition(c.TOPICS_READY, "False", problem.reason, problem.message)
+    if facts.observation is None or not facts.observation.reachable:
+        return _not_observed(facts, c.TOPICS_READY)
+    known, sources = facts.observation.topics, facts.source_topics
+    needed = (*(sources or ()), *facts.group.spec.handler.outputs)
+    if sources is None or any(name not in known for name in needed):
+        return Condition(c.TOPICS_READY, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been asked for yet")
+    plan = facts.topics_plan
+    if plan.ready is None:
+        return Condition(c.TOPICS_READY, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been asked for yet")
+    if plan.create:
+        message = f"being made: {name_some([topic.name for topic in plan.create])}"
+        return Condition(c.TOPICS_READY, "False", c.TOPIC_NOT_CREATED, message)
+    if not plan.ready:
+        changing = dict.fromkeys([*(topic.name for topic in plan.grow), *plan.alter])
+        return Condition(c.TOPICS_READY, "False", c.TOPICS_CHANGING, f"being changed: {name_some(list(changing))}")
+    if facts.retry is not None:
+        return Condition(
+            c.TOPICS_READY, "True", c.TOPICS_EXIST, "source, output, retry and failed topics are as wanted"
+        )
+    return Condition(c.TOPICS_READY, "True", c.TOPICS_EXIST, "source, output and failed topics exist")
+
+
+def _group_shared(facts: ConsumerGroupFacts, roster: Roster | None) -> Condition:
+    if roster is None:
+        return _not_observed(facts, c.GROUP_SHARED)
+    if roster.foreign:
+        named = name_some([member.instance_id or member.client_id or member.member_id for member in roster.foreign])
+        message = f"members that are not ours: {named}; we consume beside them and never remove them"
+        return Condition(c.GROUP_SHARED, "True", c.FOREIGN_MEMBERS, message)
+    return Condition(c.GROUP_SHARED, "False", c.ONLY_OUR_MEMBERS, "all members of the Kafka group are ours")
+
+
+def _spec_honored(facts: ConsumerGroupFacts) -> Condition:
+    support = consumer_group_support(facts.group.spec)
+    if support.complete:
+        return Condition(c.SPEC_HONORED, "True", c.ALL_FIELDS_HONORED, "every field has its effect")
+    named = "; ".join(f"spec.{entry}" for entry in support.ignored)
+    return Condition(c.SPEC_HONORED, "False", c.NOT_YET_AVAILABLE, f"not in this version: {named}")
+
+
+def useful_replicas(partition_counts: Mapping[str, int], assignor: str) -> int:
+    """How many workers can have a partition: range deals each topic to the same first members, the others deal all."""
+    counts = partition_counts.values()
+    return max(counts, default=0) if assignor == "range" else sum(counts)
+
+
+def _assignor(facts: ConsumerGroupFacts) -> str:
+    observed = facts.observed_group
+    if observed is not None and observed.assignor:
+        return observed.assignor
+    return facts.group.spec.consumer.classic.assignors[0]
+
+
+def _status_of(previous: Sequence[Mapping[str, Any]], kind: str) -> str:
+    found = c.find_condition(previous, kind)
+    return str(found.get("status")) if found else "Unknown"

@@ -1,0 +1,272 @@
+"""The status of a ConsumerGroup, projected from facts.
+
+Calm by construction: the same facts over the same previous status give the same status. Times are of events, never
+ages; lag is in buckets. What Kafka could not be asked keeps its last value, `state` becomes Unknown, and conditions
+say why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from fleet_consumer.contract import naming
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
+from fleet_operator.planning import times
+from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts
+from fleet_operator.planning.labels import worker_selector_text
+from fleet_operator.planning.lag import (
+    UNKNOWN_TEXT,
+    GroupLag,
+    behind_text,
+    group_lag,
+    lag_bucket,
+    lag_text,
+)
+from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation, as_of, believed
+from fleet_operator.planning.retry.redriven import find_redriven
+from fleet_operator.planning.status.conditions import project_conditions
+from fleet_operator.planning.status.facts import ConsumerGroupFacts
+from fleet_operator.planning.status.members import extend_transitions, member_entries, shorten_id
+from fleet_operator.planning.status.retry import retry_status
+
+STUCK_MAX: Final = 20
+STUCK_REASON_MAX: Final = 128
+STUCK_MESSAGE_MAX: Final = 512
+"""Characters; the CRD refuses more."""
+NO_LIMIT: Final = "None"
+
+MIRRORED: Final = (
+    "assignor",
+    "generation",
+    "coordinator",
+    "memberCount",
+    "members",
+    "partitions",
+    "lag",
+    "lagText",
+    "behindText",
+    "transitions",
+    "retry",
+)
+"""Fields that only Kafka and the workers can tell; they outlive a time in which neither can be asked."""
+
+
+def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """The whole status. `previous` is the status as stored; `now` (epoch seconds) is used for what changes now."""
+    facts = _with_fresh_observation(facts, now)
+    observed = facts.observed_group
+    lag = _lag(facts)
+    stuck = _stuck_partitions(facts, previous)
+    status: dict[str, Any] = {
+        "observedGeneration": facts.group.metadata.generation,
+        **_state(observed, previous, now),
+        **_fleet(facts),
+        **_mirrored(facts, previous, lag),
+        "limit": _limit(facts),
+        "stuckPartitions": stuck or [],
+        "conditions": merge_conditions(
+            previous.get("conditions") or (),
+            project_conditions(facts, previous.get("conditions") or (), lag, stuck),
+            times.to_text(now),
+            observed_generation=facts.group.metadata.generation,
+        ),
+    }
+    retry = _with_retry_workers(status.pop("retry", {}), facts.retry_fleet)
+    return _with_observed_at(status | ({"retry": retry} if retry else {}), previous, observed)
+
+
+def _with_retry_workers(retry: Mapping[str, Any], fleet: FleetFacts | None) -> dict[str, Any]:
+    """What Kubernetes tells of the retry workers, beside what Kafka tells of their records."""
+    seen = {key: value for key, value in retry.items() if key not in ("replicas", "readyReplicas")}
+    if fleet is not None:
+        seen |= {"replicas": fleet.current_replicas, "readyReplicas": fleet.ready_replicas}
+    return seen
+
+
+def invalid_spec_status(
+    metadata: Mapping[str, Any], message: str, previous: Mapping[str, Any], now: float
+) -> dict[str, Any]:
+    """The status of an object that cannot be parsed: the last known one, with the reason and nothing else changed."""
+    generation = metadata.get("generation", 0)
+    unknown = [
+        Condition(kind, "Unknown", conditions.SPEC_INVALID, "the spec cannot be read")
+        for kind in conditions.CONSUMER_GROUP_CONDITIONS
+        if kind not in (conditions.READY, conditions.DEGRADED)
+    ]
+    verdict = [
+        Condition(conditions.READY, "False", conditions.SPEC_INVALID, message),
+        Condition(conditions.DEGRADED, "True", conditions.SPEC_INVALID, message),
+    ]
+    merged = merge_conditions(
+        previous.get("conditions") or (), [*verdict, *unknown], times.to_text(now), observed_generation=generation
+    )
+    return {"state": UNKNOWN_STATE, **previous, "observedGeneration": generation, "conditions": merged}
+
+
+def _with_fresh_observation(facts: ConsumerGroupFacts, now: float) -> ConsumerGroupFacts:
+    interval_s = facts.cluster.spec.observe_interval_seconds if facts.cluster else 0
+    fresh = as_of(facts.observation, interval_s=interval_s, now=now)
+    return replace(facts, observation=believed(fresh, facts.group.group_id))
+
+
+def _state(observed: GroupObservation | None, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
+    state = observed.state if observed else UNKNOWN_STATE
+    if previous.get("state") == state and previous.get("stateSince"):
+        return {"state": state, "stateSince": previous["stateSince"]}
+    return {"state": state, "stateSince": times.to_text(observed.observed_at if observed else now)}
+
+
+def _fleet(facts: ConsumerGroupFacts) -> dict[str, Any]:
+    fleet = facts.fleet
+    return {
+        "protocol": "Classic",
+        "replicas": fleet.current_replicas if fleet else 0,
+        "readyReplicas": fleet.ready_replicas if fleet else 0,
+        "targetReplicas": facts.wanted_replicas,
+        "selector": worker_selector_text(facts.group.metadata.name),
+    }
+
+
+def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any], lag: GroupLag | None) -> dict[str, Any]:
+    blank: dict[str, Any] = {
+        "assignor": "",
+        "members": [],
+        "lagText": UNKNOWN_TEXT,
+        "behindText": UNKNOWN_TEXT,
+        "transitions": [],
+    }
+    kept = blank | {key: previous[key] for key in MIRRORED if key in previous}
+    observed = facts.observed_group
+    if observed is None:
+        return kept
+    entries = member_entries(facts.group, observed, facts.workers, facts.pods, previous.get("members") or ())
+    generation = _generation(facts, observed, previous)
+    seen: dict[str, Any] = {
+        "assignor": shorten_id(observed.assignor) or kept["assignor"],
+        "memberCount": len(observed.members),
+        "members": entries,
+        "transitions": extend_transitions(previous, observed, entries, generation),
+    }
+    if generation is not None:
+        seen["generation"] = generation
+    coordinator = _coordinator(facts.observation, observed)
+    if coordinator:
+        seen["coordinator"] = coordinator
+    counts = facts.partition_counts
+    if counts is not None:
+        seen["partitions"] = sum(counts.values())
+    if lag is not None and lag.complete and lag.total is not None:
+        bucket = lag_bucket(lag.total, previous.get("lag"))
+        seen |= {
+            "lag": bucket,
+            "lagText": lag_text(bucket),
+            "behindText": behind_text(lag.behind, previous.get("behindText", "")),
+        }
+    before = previous.get("retry") or {}
+    redriven = find_redriven(facts.redrives, observed.observed_at, facts.failed_topic_id, before.get("redriven") or {})
+    retry = retry_status(observed, facts.retry, before, facts.workers, redriven)
+    if retry:
+        seen["retry"] = retry
+    return kept | seen
+
+
+def _lag(facts: ConsumerGroupFacts) -> GroupLag | None:
+    observed, counts = facts.observed_group, facts.partition_counts
+    if observed is None or counts is None:
+        return None
+    partitions = [(topic, number) for topic, count in counts.items() for number in range(count)]
+    return group_lag(observed, partitions, facts.group.spec.consumer.auto_offset_reset)
+
+
+def _generation(facts: ConsumerGroupFacts, observed: GroupObservation, previous: Mapping[str, Any]) -> int | None:
+    """The newest generation that a worker tells; workers that could not be asked leave the previous one."""
+    members = {member.member_id for member in observed.members}
+    told = [worker.generation for worker in facts.workers if worker.generation >= 0 and worker.member_id in members]
+    known = [*told, previous["generation"]] if "generation" in previous else told
+    # A group that was deleted and made again counts from the start: then all workers tell less than what was known.
+    return max(told, default=max(known, default=None))
+
+
+def _coordinator(observation: ClusterObservation | None, observed: GroupObservation) -> dict[str, Any]:
+    if observation is None or observed.coordinator_id is None:
+        return {}
+    broker = next((broker for broker in observation.brokers if broker.id == observed.coordinator_id), None)
+    coordinator: dict[str, Any] = {
+        "id": observed.coordinator_id,
+        "host": shorten_id(f"{broker.host}:{broker.port}") if broker else "",
+    }
+    text = f"broker {observed.coordinator_id}"
+    if observation.offsets_topic is not None:
+        partition = naming.coordinator_partition(observed.group_id, observation.offsets_topic.partitions)
+        coordinator["offsetsPartition"] = partition
+        text += f" (partition {partition})"
+    return coordinator | {"text": text}
+
+
+def _stuck_partitions(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """What workers report, and the records that killed their processes; workers that could not be asked keep what they
+    reported before. None when nobody ever answered."""
+    asked = {worker.pod for worker in facts.workers}
+    every = (*facts.pods, *facts.retry_pods)
+    deadly = _deadly(every, previous)
+    known = conditions.find_condition(previous.get("conditions") or (), conditions.STUCK)
+    if not asked and not deadly and (known is None or known.get("status") == "Unknown"):
+        return None
+    living = {pod.name for pod in every}
+    kept = [dict(e) for e in previous.get("stuckPartitions") or () if e["pod"] in living - asked]
+    told = [
+        {
+            "topic": stuck.topic,
+            "partition": stuck.partition,
+            "offset": stuck.offset,
+            "pod": worker.pod,
+            "reason": stuck.reason[:STUCK_REASON_MAX],
+            "message": stuck.message[:STUCK_MESSAGE_MAX],
+            "since": times.to_text(stuck.since),
+        }
+        for worker in facts.workers
+        for stuck in worker.stuck
+    ]
+    # One entry for a record, from whoever knows most of it: its process died, a worker tells of it, or told before.
+    found = {(e["topic"], e["partition"], e["offset"], e["pod"]): e for e in (*kept, *told, *deadly)}
+    return sorted(found.values(), key=lambda e: (e["since"], e["topic"], e["partition"]))[:STUCK_MAX]
+
+
+def _deadly(pods: Iterable[PodFacts], previous: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The records whose handlers were called when a container died; `since` is the first death that is known."""
+    before = {
+        (e["topic"], e["partition"], e["offset"], e["pod"]): e["since"] for e in previous.get("stuckPartitions") or ()
+    }
+    found = []
+    for pod in pods:
+        end = pod.ended
+        if end is None or pod.deleting:
+            continue
+        for record in end.records:
+            since = before.get((*record, pod.name)) or times.to_text(end.at or 0.0)
+            why = {"reason": end.reason or conditions.WORKERS_FAILING, "message": str(end)[:STUCK_MESSAGE_MAX]}
+            found.append({**record._asdict(), "pod": pod.name, **why, "since": since})
+    return found
+
+
+def _limit(facts: ConsumerGroupFacts) -> str:
+    if facts.group.spec.suspend:
+        return "Suspended"
+    counts = facts.partition_counts
+    if counts is not None and facts.wanted_replicas > sum(counts.values()):
+        return "Partitions"
+    return NO_LIMIT
+
+
+def _with_observed_at(
+    status: dict[str, Any], previous: Mapping[str, Any], observed: GroupObservation | None
+) -> dict[str, Any]:
+    """`observedAt` moves only with something else: it is the time of the look that brought what is shown."""
+    before = previous.get("observedAt")
+    unchanged = {key: value for key, value in previous.items() if key != "observedAt"} == status
+    if observed is None or (unchanged and before):
+        return status | ({"observedAt": before} if before else {})
+    return status | {"observedAt": times.to_text(observed.observed_at)}

@@ -1,0 +1,184 @@
+"""The mirrored part of a ConsumerGroup's status: members, who is ours, transitions.
+
+DescribeGroups tells assignments only while the group is Stable; between, each member keeps the last one it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from fleet_consumer.contract import naming
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.planning import times
+from fleet_operator.planning.fleet.rollout import PodFacts
+from fleet_operator.planning.observation import (
+    UNKNOWN_STATE,
+    GroupObservation,
+    MemberObservation,
+    WorkerObservation,
+)
+
+MEMBERS_MAX: Final = 100
+TRANSITIONS_MAX: Final = 10
+TEXT_CHARACTERS_MAX: Final = 1024
+ID_CHARACTERS_MAX: Final = 512
+"""Of what members say of themselves; the CRD refuses more, and with it the whole status."""
+ID_TAIL_CHARACTERS: Final = 40
+"""How much of an id's end is shown in any case: a member id ends with what tells it apart from the others."""
+NAMED_MAX: Final = 3
+"""How many members a sentence names before it only counts."""
+
+STABLE: Final = "Stable"
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The group's members, sorted into ours and others'."""
+
+    ours: tuple[MemberObservation, ...]
+    foreign: tuple[MemberObservation, ...]
+
+
+def sort_members(
+    group: ConsumerGroup,
+    members: Iterable[MemberObservation],
+    workers: Sequence[WorkerObservation],
+    pods: Sequence[PodFacts],
+) -> Roster:
+    """Ours are static members with an instance id of this very object, and dynamic ones that a worker of ours claims or
+    that call themselves after a pod of ours."""
+    metadata = group.metadata
+    prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
+    claimed = {worker.member_id for worker in workers if worker.member_id}
+    named = {pod.name for pod in pods}
+    ours: list[MemberObservation] = []
+    foreign: list[MemberObservation] = []
+    for member in members:
+        if member.instance_id is not None:
+            mine = naming.instance_ordinal(prefix, member.instance_id) is not None
+        else:
+            mine = member.member_id in claimed or member.client_id in named
+        (ours if mine else foreign).append(member)
+    return Roster(tuple(ours), tuple(foreign))
+
+
+def member_entries(
+    group: ConsumerGroup,
+    observed: GroupObservation,
+    workers: Sequence[WorkerObservation],
+    pods: Sequence[PodFacts],
+    previous: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """`status.members`, ours first by pod; at most `MEMBERS_MAX` (memberCount counts all)."""
+    claims = {worker.member_id: worker.pod for worker in workers if worker.member_id}
+    names = {pod.name for pod in pods}
+    last = {entry.get("instanceId") or entry.get("id"): entry.get("partitions", "") for entry in previous}
+    roster = sort_members(group, observed.members, workers, pods)
+    stable = observed.state == STABLE
+    mine = [(claims.get(member.member_id) or _pod(group, member, names), member) for member in roster.ours]
+    mine.sort(key=lambda pair: (len(pair[0]), pair[0], pair[1].member_id))
+    entries = []
+    for pod, member in (*mine, *(("", member) for member in roster.foreign)):
+        member_id, instance_id = shorten_id(member.member_id), shorten_id(member.instance_id or "")
+        assigned = ranges_text(member.partitions) if stable else last.get(instance_id or member_id, "")
+        entry = {
+            "id": member_id,
+            "instanceId": instance_id,
+            "pod": pod,
+            "host": shorten_id(member.host),
+            "partitions": assigned,
+            "state": ("Active" if assigned else "Idle") if stable else "Rebalancing",
+        }
+        entries.append(entry)
+    return entries[:MEMBERS_MAX]
+
+
+def shorten_id(text: str) -> str:
+    """An id as status can hold it: its start and its end. Kafka allows clients any length."""
+    if len(text) <= ID_CHARACTERS_MAX:
+        return text
+    return f"{text[: ID_CHARACTERS_MAX - ID_TAIL_CHARACTERS - 1]}…{text[-ID_TAIL_CHARACTERS:]}"
+
+
+def ranges_text(partitions: Mapping[str, Sequence[int]]) -> str:
+    """Partitions as ranges: `0-3,7` for one topic, `orders:0-3,7 refunds:1` for several; cut at 1024 characters."""
+    named = {topic: _ranges(numbers) for topic, numbers in sorted(partitions.items()) if numbers}
+    if len(named) == 1:
+        text = next(iter(named.values()))
+    else:
+        text = " ".join(f"{topic}:{ranges}" for topic, ranges in named.items())
+    return text if len(text) <= TEXT_CHARACTERS_MAX else text[: TEXT_CHARACTERS_MAX - 1] + "…"
+
+
+def extend_transitions(
+    previous: Mapping[str, Any],
+    observed: GroupObservation,
+    entries: Sequence[Mapping[str, Any]],
+    generation: int | None,
+) -> list[dict[str, Any]]:
+    """`status.transitions` (oldest first) with what has happened since the previous status.
+
+    A rebalance may begin and end between two looks; then only the generation tells, and the transition is inferred.
+    Causes are deduced from who came and went: no API tells them.
+    """
+    transitions = [dict(entry) for entry in previous.get("transitions") or ()]
+    before = transitions[-1]["to"] if transitions else UNKNOWN_STATE
+    generation_before = previous.get("generation")
+    unseen = (
+        before == observed.state == STABLE
+        and generation is not None
+        and generation_before is not None
+        and generation > generation_before
+    )
+    if before == observed.state and not unseen:
+        return transitions
+    cause = _cause(previous.get("members") or (), entries)
+    if unseen:
+        cause = f"generation {generation_before} to {generation}" + (f": {cause}" if cause else "")
+    transition = {
+        "from": before,
+        "to": observed.state,
+        "at": times.to_text(observed.observed_at),
+        "cause": cause if len(cause) <= TEXT_CHARACTERS_MAX else cause[: TEXT_CHARACTERS_MAX - 1] + "…",
+        "inferred": unseen or bool(cause),
+    }
+    return [*transitions, transition][-TRANSITIONS_MAX:]
+
+
+def name_some(names: Sequence[str]) -> str:
+    """A few names, and how many more there are."""
+    shown = ", ".join(names[:NAMED_MAX])
+    more = len(names) - NAMED_MAX
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _cause(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> str:
+    old, new = _names(before), _names(after)
+    came, went = [name for name in new if name not in old], [name for name in old if name not in new]
+    said = [f"{name_some(names)} {verb}" for names, verb in ((came, "joined"), (went, "left")) if names]
+    return "; ".join(said)
+
+
+def _names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [entry.get("pod") or entry.get("instanceId") or entry.get("id") or "" for entry in entries]
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    parts = []
+    for _, run in groupby(enumerate(sorted(set(numbers))), key=lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        parts.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
+    return ",".join(parts)
+
+
+def _pod(group: ConsumerGroup, member: MemberObservation, names: Collection[str]) -> str:
+    """The pod of a member of ours: by the ordinal in its instance id, or by what it calls itself."""
+    metadata = group.metadata
+    prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
+    ordinal = naming.instance_ordinal(prefix, member.instance_id or "")
+    if ordinal is not None:
+        return f"{naming.stateful_set(metadata.name)}-{ordinal}"
+    return member.client_id if member.client_id in names else ""

@@ -1,0 +1,50 @@
+"""The status of a RetryPolicy, projected from what its spec comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
+from fleet_operator.planning import times
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry.intent import PolicyRevision
+from fleet_operator.planning.retry.policy import delays_text, duration_text
+
+KEPT: Final = ("revision", "delaysText", "attempts", "totalText")
+
+
+def project_retrypolicy_status(
+    outcome: PolicyRevision | Problem, *, generation: int, groups: int, previous: Mapping[str, Any], now: float
+) -> dict[str, Any]:
+    """The whole status. A policy that cannot be used as it is written shows the content that could be used last."""
+    if isinstance(outcome, PolicyRevision):
+        shown: dict[str, Any] = {
+            "revision": outcome.hash,
+            "delaysText": delays_text(outcome.sequence),
+            "attempts": len(outcome.sequence),
+            "totalText": duration_text(outcome.total_seconds),
+        }
+    else:
+        shown = {key: previous[key] for key in KEPT if key in previous}
+    return {
+        "observedGeneration": generation,
+        **shown,
+        "groupCount": groups,
+        "conditions": merge_conditions(
+            previous.get("conditions") or (),
+            [_ready(outcome, previous.get("revision"))],
+            times.to_text(now),
+            observed_generation=generation,
+        ),
+    }
+
+
+def _ready(outcome: PolicyRevision | Problem, good: str | None) -> Condition:
+    if isinstance(outcome, PolicyRevision):
+        total = duration_text(outcome.total_seconds)
+        message = f"{len(outcome.sequence)} attempts after the first, over {total}"
+        return Condition(c.READY, "True", c.POLICY_ACCEPTED, message)
+    stays = f"; groups stay with revision {good}" if good else "; groups that refer to it wait"
+    return Condition(c.READY, "False", outcome.reason, f"{outcome.message}{stays}")

@@ -1,0 +1,1 @@
+"""The ConsumerGroup reconciler: gather, decide, act, publish."""

@@ -1,0 +1,260 @@
+"""Carries out a ConsumerGroup's deletion where its spec asks for something to be done in Kafka.
+
+The finalizer is ours, and the only thing that we ever write into a user's object besides its status. What is deleted in
+Kafka is read live just before; the finalizer goes in the same attempt, after the brokers have answered.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from pydantic import ValidationError
+
+from fleet_consumer.contract import naming
+from fleet_consumer.net import NetworkClient
+from fleet_operator.api.v1alpha1 import ConsumerGroup
+from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
+from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
+from fleet_operator.observe import topic_actions
+from fleet_operator.planning import times
+from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.deletion import (
+    FINALIZER,
+    FOREGROUND,
+    POLL_S,
+    DeletionFacts,
+    DeletionPhase,
+    decide_deletion,
+    doomed_groups,
+    doomed_topics,
+    wants_finalizer,
+)
+from fleet_operator.planning.fleet.known_revisions import with_known
+from fleet_operator.planning.retry.fleet import changed_at_of, retry_stateful_set
+from fleet_operator.planning.retry.plan import seen_flow
+from fleet_operator.planning.status.members import name_some
+from fleet_operator.reconcilers.claims import heir_of, older_claim
+from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
+from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
+from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
+from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.routing import cluster_of, group_id_of
+from fleet_operator.reconcilers.transitions import ACTION
+from fleet_operator.runtime.cache import key_of
+from fleet_operator.runtime.dispatcher import Result
+from fleet_operator.runtime.events import News
+
+log = logging.getLogger(__name__)
+
+
+class DeletionWork:
+    """The deletions of all ConsumerGroups. Used on the event loop only."""
+
+    def __init__(self, context: Context, kafka: KafkaSide) -> None:
+        self._context = context
+        self._kafka = kafka
+
+    async def keep_finalizer(self, body: JsonObject, group: ConsumerGroup) -> None:
+        """Have the finalizer exactly while the spec asks for something; before anything is made that it is for."""
+        wanted = wants_finalizer(group.spec.deletion)
+        if wanted != has_finalizer(body):
+            await self._set_finalizer(body, wanted=wanted)
+
+    def tell_of_kept(self, body: JsonObject) -> None:
+        """An Event about an object that went without a finalizer: what waits in Kafka stays there."""
+        group_id = group_id_of(body)
+        observation = self._context.observers.latest(cluster_of(body))
+        seen = observation.groups.get(group_id) if observation else None
+        if seen is None:
+            return
+        waiting = seen.retry.waiting if seen.retry else None
+        counted = {"wait in retry topics": waiting, "are in the failed topic": seen.failed_records}
+        parts = [f"{count} {where}" for where, count in counted.items() if count]
+        if parts:
+            note = f"records of Kafka group {group_id} that are kept: {' and '.join(parts)}"
+            self._tell(
+                body, "RecordsKept", f"{note}; a ConsumerGroup with spec.retry and the same spec.groupId takes them up"
+            )
+
+    async def end(self, body: JsonObject) -> Result:
+        """One step of a deletion; raises KubeError to be tried again."""
+        context = self._context
+        now = context.clock.wall()
+        try:
+            gathered = await gather(context, body)
+        except ValidationError as error:
+            await self._leave(body, f"its spec cannot be read: {error}")
+            return Result()
+        plan = make_plan(gathered, now, image=context.settings.consumer_image)
+        step = decide_deletion(self._facts(gathered), now)
+        if step.phase is DeletionPhase.LEAVE:
+            await self._leave(body, step.given_up)
+            return Result()
+        draining = step.phase is DeletionPhase.DRAIN
+        await self._scale(gathered, plan, draining=draining)
+        again = partial(context.queues.group, gathered.key)
+        if gathered.older is None and gathered.on_its_cluster:
+            self._kafka.remove_departed(gathered, plan.facts(gathered), again)
+            if step.phase is DeletionPhase.UNDO:
+                self._kafka.undo(gathered.key, lambda: self._undo(gathered), again)
+        if draining:
+            timeout_s = gathered.group.spec.deletion.timeout_seconds
+            self._tell(body, "Draining", f"retry workers go on until nothing waits any more, at most {timeout_s} s")
+        return Result(POLL_S)
+
+    def _facts(self, gathered: Gathered) -> DeletionFacts:
+        body, group = gathered.body, gathered.group
+        foreground = FOREGROUND in body["metadata"].get("finalizers", ())
+        return DeletionFacts(
+            deletion=group.spec.deletion,
+            deleted_at=times.from_text(body["metadata"]["deletionTimestamp"]) or 0.0,
+            cluster_known=gathered.cluster is not None,
+            reachable=gathered.on_its_cluster,
+            owner=gathered.older is None,
+            heir=f"{gathered.heir.namespace}/{gathered.heir.name}" if gathered.heir else "",
+            has_retries=gathered.retry is not None and gathered.published is not None,
+            can_drain=gathered.retry_stateful_set is not None and not foreground and not group.spec.suspend,
+            workers=len(gathered.workers),
+            retry_workers=len(gathered.retry_workers),
+            redrives=len(gathered.redrives),
+            seen=seen_flow(group, gathered.observation),
+        )
+
+    async def _scale(self, gathered: Gathered, plan: Plan, *, draining: bool) -> None:
+        """No main workers any more, and only those retry workers that draining needs.
+
+        Only StatefulSets that are there are changed: in a namespace that is being emptied others remove them.
+        """
+        group, store = gathered.group, self._context.store
+        wanted: list[tuple[JsonObject, JsonObject | None]] = []
+        if plan.fleet is not None and plan.fleet.revision in plan.templates:
+            template = plan.templates[plan.fleet.revision]
+            fleet = manifests.stateful_set(group, revision=plan.fleet.revision, pod_template=template, replicas=0)
+            wanted.append((with_known(fleet, plan.templates), gathered.stateful_set))
+        retry = plan.retry
+        if retry is not None and retry.fleet is not None and retry.fleet.revision in plan.templates:
+            replicas = retry.scale.replicas if draining else 0
+            changed = replicas != retry.fleet.replicas
+            fleet = retry_stateful_set(
+                group,
+                revision=retry.fleet.revision,
+                pod_template=plan.templates[retry.fleet.revision],
+                replicas=replicas,
+                changed_at=self._context.clock.wall() if changed else changed_at_of(gathered.retry_stateful_set),
+            )
+            wanted.append((fleet, gathered.retry_stateful_set))
+        for fleet, seen in wanted:
+            try:
+                await store.apply(fleet, over=seen)
+            except (KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError) as error:
+                log.info("a StatefulSet is going already", extra={"key": "/".join(gathered.key), "error": str(error)})
+
+    async def _undo(self, gathered: Gathered) -> None:
+        """Delete topics and groups, and let the object go once the brokers have said that they are gone.
+
+        Raises NetError and KafkaError; the next attempt begins anew.
+        """
+        group = gathered.group
+        if not await self._is_still_ours(gathered):
+            return  # the next step is decided from what is there now
+        found = await self._context.observers.change(
+            gathered.cluster_key, gathered.cluster_id, lambda client: _delete(client, group)
+        )
+        if found.refusals:
+            first = found.refusals[0]
+            note = f"{first.subject} could not be deleted: {first.reason}: {first.message}"
+            self._tell(gathered.body, "DeletionRefused", note, warning=True)
+            return
+        if found.waiting and self._context.clock.wall() < _drain_until(gathered):
+            return  # something was written after the last look: it is drained first
+        if found.deleted:
+            self._tell(gathered.body, "DeletedInKafka", f"deleted: {name_some(found.deleted)}")
+        if found.waiting:
+            kept = ", ".join(f"{count} in {topic}" for topic, count in sorted(found.waiting.items()))
+            note = f"records still wait, so their topics are kept: {kept}"
+            self._tell(gathered.body, "DrainTimedOut", note, warning=True)
+        if found.failed:
+            topic = naming.failed_topic(group.group_id)
+            self._tell(gathered.body, "RecordsKept", f"{found.failed} records stay in topic {topic}")
+        await self._set_finalizer(gathered.body, wanted=False)
+
+    async def _is_still_ours(self, gathered: Gathered) -> bool:
+        """Whether the object still asks for the same and nobody else has a claim: read again right before the act."""
+        context, body = self._context, gathered.body
+        found = await context.store.refresh(CONSUMER_GROUP, gathered.key)
+        if found is None or found["metadata"]["uid"] != body["metadata"]["uid"] or found["spec"] != body["spec"]:
+            return False
+        return older_claim(context, found) is None and heir_of(context, found) is None
+
+    async def _leave(self, body: JsonObject, given_up: str) -> None:
+        """Let the object go; what could not be done is told."""
+        if given_up:
+            note = f"topics and groups in Kafka are left as they are: {given_up}"
+            self._tell(body, "DeletionGivenUp", note, warning=True)
+        await self._set_finalizer(body, wanted=False)
+
+    async def _set_finalizer(self, body: JsonObject, *, wanted: bool) -> None:
+        """Have our finalizer, or have it no more: then also where others own it as well.
+
+        An apply without it only gives up our own share. Whoever made the object from an exported manifest owns it too,
+        and it would stay for ever.
+        """
+        store, key, uid = self._context.store, key_of(body), body["metadata"]["uid"]
+        found = await store.refresh(CONSUMER_GROUP, key)
+        if found is None or found["metadata"]["uid"] != uid or has_finalizer(found) == wanted:
+            return
+        head = {"apiVersion": body["apiVersion"], "kind": body["kind"]}
+        metadata = {name: found["metadata"][name] for name in ("name", "namespace", "uid")}
+        if wanted:
+            stored = await store.kube.apply({**head, "metadata": {**metadata, "finalizers": [FINALIZER]}})
+        else:
+            # All or nothing: between the read and this write others may have come or gone.
+            metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
+            left = [finalizer for finalizer in found["metadata"]["finalizers"] if finalizer != FINALIZER]
+            stored = await store.kube.merge({**head, "metadata": {**metadata, "finalizers": left}})
+        store.learn(CONSUMER_GROUP, stored)
+
+    def _tell(self, body: JsonObject, reason: str, note: str, *, warning: bool = False) -> None:
+        self._context.events.record(News(body, "Warning" if warning else "Normal", reason, ACTION, note))
+
+
+class _Found:
+    """What an attempt to delete came to. `waiting` has the topics that were left, with what waits in them."""
+
+    def __init__(self) -> None:
+        self.refusals: list[topic_actions.Refusal] = []
+        self.waiting: dict[str, int | None] = {}
+        self.deleted: tuple[str, ...] = ()
+        self.failed: int | None = None
+
+
+def _delete(client: NetworkClient, group: ConsumerGroup) -> _Found:
+    """On the observer's thread: topics first, for the commits of the groups tell which of them are drained."""
+    found = _Found()
+    known = client.metadata(None, timeout_s=topic_actions.CALL_SECONDS).topics
+    topics = doomed_topics(group, [topic.name for topic in known if topic.name is not None])
+    if group.spec.deletion.retry_topics == "Drain":
+        waiting = topic_actions.read_waiting(client, naming.retry_group(group.group_id), topics)
+        # A topic that is there and that another broker has not heard of yet is not known to be drained.
+        found.waiting = {topic: waiting.get(topic) for topic in topics if waiting.get(topic) != 0}
+        found.failed = topic_actions.count_records(client, naming.failed_topic(group.group_id))
+    doomed = [topic for topic in topics if topic not in found.waiting]
+    if doomed:
+        found.refusals += topic_actions.delete_topics(client, doomed)
+    # Commits are what tells how far records are done: they stay while any record is kept.
+    groups = doomed_groups(group) if not found.waiting else ()
+    if groups:
+        found.refusals += topic_actions.delete_groups(client, groups)
+    found.deleted = (*doomed, *groups)
+    return found
+
+
+def has_finalizer(body: JsonObject) -> bool:
+    """Whether the object carries our finalizer."""
+    return FINALIZER in (body["metadata"].get("finalizers") or ())
+
+
+def _drain_until(gathered: Gathered) -> float:
+    deleted_at = times.from_text(gathered.body["metadata"]["deletionTimestamp"]) or 0.0
+    return deleted_at + gathered.group.spec.deletion.timeout_seconds

@@ -1,0 +1,242 @@
+"""What a ConsumerGroup needs done in Kafka: its managed topics kept, its removed workers' static members taken out.
+
+Both are safe to repeat and read the live state first. They run beside the reconciles, which never wait for Kafka: a
+reconcile starts an attempt and reports what the last one ran into; the end of an attempt brings the group back into the
+queue. Attempts keep a pause between them, also successful ones, as the observation that asked for them lags behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from fleet_consumer.clock import Clock
+from fleet_consumer.contract import naming
+from fleet_consumer.net import KafkaError, NetError
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.clients.kinds import POD
+from fleet_operator.clients.kube import KubeError
+from fleet_operator.observe import actions, topic_actions
+from fleet_operator.observe.observer import ObserverStoppedError
+from fleet_operator.observe.observer_pool import ObserverPool
+from fleet_operator.planning.fleet.manifests import MAIN, RETRY, Part
+from fleet_operator.planning.fleet.readings import read_pod
+from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts
+from fleet_operator.planning.labels import selector_text
+from fleet_operator.planning.observation import MemberObservation, believed
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry.topics import TopicsPlan
+from fleet_operator.planning.status.facts import ConsumerGroupFacts
+from fleet_operator.planning.status.members import name_some
+from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.transitions import ACTION
+from fleet_operator.reconcilers.views import VIEWS
+from fleet_operator.runtime.cache import Key
+from fleet_operator.runtime.events import EventRecorder, News
+from fleet_operator.runtime.store import Store
+
+log = logging.getLogger(__name__)
+
+ATTEMPT_SECONDS: Final = 30.0
+"""How long an attempt waits for the observer's thread to come to it and do it."""
+PAUSE_SECONDS: Final = 10.0
+"""Between two attempts of a sort for a group. In memory only: a restart may try at once."""
+TOPICS: Final = "managed-topics"
+MEMBERS: Final = "departed-members"
+UNDO: Final = "deletion"
+ADVICE: Final = {
+    conditions.AUTHORIZATION_FAILED: "let the operator's principal create, alter and describe topics that begin with "
+    f"{naming.RESERVED_PREFIX}",
+    conditions.TOPIC_NAME_COLLIDES: "names of topics must differ in more than '.' and '_': give the group another "
+    "spec.groupId",
+    conditions.NOT_ENOUGH_BROKERS: "lower spec.retry.topics.replicationFactor, or add brokers",
+}
+"""What to do about the refusals that have a reason of their own."""
+
+
+FAILURES: Final = (NetError, KafkaError, KubeError, ObserverStoppedError, actions.AnotherClusterError, TimeoutError)
+"""What an attempt may run into; the next one begins anew."""
+
+
+class KafkaSide:
+    """Actions on Kafka for all groups, at most one of each sort at a time for each group.
+
+    Used on the event loop only; `close` ends the attempts that are under way. `again` queues a group.
+    """
+
+    def __init__(self, store: Store, clock: Clock, events: EventRecorder, observers: ObserverPool) -> None:
+        self._store = store
+        self._clock = clock
+        self._events = events
+        self._observers = observers
+        self._attempts: dict[tuple[str, Key], asyncio.Task[None]] = {}
+        self._pauses: dict[tuple[str, Key], float] = {}  # until when (monotonic seconds) not to try again
+        self._returns: dict[tuple[str, Key], asyncio.TimerHandle] = {}  # who comes back when a pause is over
+        self._refusals: dict[Key, Problem] = {}  # why the brokers would not do to a group's topics what is wanted
+
+    async def close(self) -> None:
+        """End the attempts that are under way."""
+        attempts = list(self._attempts.values())
+        for attempt in attempts:
+            attempt.cancel()
+        for timer in self._returns.values():
+            timer.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
+
+    def forget(self, group: Key) -> None:
+        """Drop what is remembered of a group that is gone."""
+        self._refusals.pop(group, None)
+        for sort in (TOPICS, MEMBERS, UNDO):
+            self._pauses.pop((sort, group), None)
+
+    def keep_topics(self, gathered: Gathered, facts: ConsumerGroupFacts, again: Callable[[], None]) -> None:
+        """Have managed topics made, mended, grown, and those of removed delays deleted, as the observation asks for."""
+        plan = facts.topics_plan
+        if plan.ready:
+            self._refusals.pop(gathered.key, None)
+        if not plan.idle:
+            self._attempt(TOPICS, gathered.key, lambda: self._change_topics(gathered, plan), again)
+
+    def topic_problem(self, gathered: Gathered, facts: ConsumerGroupFacts) -> Problem | None:
+        """Why managed topics cannot be used, or are not as they should be, if that is not going to pass by itself."""
+        shown = replace(facts, observation=believed(facts.observation, gathered.group.group_id))
+        return shown.topics_plan.problem or self._refusals.get(gathered.key)
+
+    def remove_departed(self, gathered: Gathered, facts: ConsumerGroupFacts, again: Callable[[], None]) -> None:
+        """Have the static members of removed ordinals taken out, once their pods are gone.
+
+        Without this the group keeps their partitions for a whole session timeout.
+        """
+        departed = tuple(part for part in _departed(gathered, facts) if part.ordinals)
+        if departed:
+            self._attempt(MEMBERS, gathered.key, lambda: self._remove_members(gathered, departed), again)
+
+    def undo(self, group: Key, make: Callable[[], Awaitable[None]], again: Callable[[], None]) -> None:
+        """Have the last things of a deleted group done; `make` is one attempt."""
+        self._attempt(UNDO, group, make, again)
+
+    def _come_back(self, address: tuple[str, Key], seconds: float, again: Callable[[], None]) -> None:
+        """What was put off by a pause is looked at again when it is over: nothing else may happen to the group."""
+
+        def over() -> None:
+            del self._returns[address]
+            again()
+
+        if address not in self._returns:
+            self._returns[address] = asyncio.get_running_loop().call_later(seconds, over)
+
+    def _attempt(self, sort: str, group: Key, make: Callable[[], Awaitable[None]], again: Callable[[], None]) -> None:
+        """Start an attempt unless one is under way, or the pause after the last one is not over."""
+        address = (sort, group)
+        if address in self._attempts:
+            return
+        pause = self._pauses.get(address, 0.0) - self._clock.monotonic()
+        if pause > 0.0:
+            self._come_back(address, pause, again)
+            return
+
+        async def attempt() -> None:
+            try:
+                async with asyncio.timeout(ATTEMPT_SECONDS):
+                    await make()
+            except FAILURES as error:
+                # Whether it was done is unknown; the next look tells.
+                fields = {"key": "/".join(group), "action": sort, "error": str(error) or type(error).__name__}
+                log.warning("action on Kafka failed", extra=fields)
+            finally:
+                del self._attempts[address]
+                self._pauses[address] = self._clock.monotonic() + PAUSE_SECONDS
+            again()
+
+        self._attempts[address] = asyncio.create_task(attempt(), name=f"{sort}-of-{'/'.join(group)}")
+
+    async def _change_topics(self, gathered: Gathered, plan: TopicsPlan) -> None:
+        retry_group = naming.retry_group(gathered.group.group_id)
+        done = await self._observers.change(
+            gathered.cluster_key,
+            gathered.cluster_id,
+            lambda client: topic_actions.carry_out(client, plan, retry_group=retry_group),
+        )
+        if done.refusals:
+            self._refusals[gathered.key] = _refused(plan, done.refusals)
+        else:
+            self._refusals.pop(gathered.key, None)
+        if done.changed:
+            fields = {sort: ", ".join(names) for sort, names in done.by_sort.items() if names}
+            log.info("managed topics changed", extra={"key": "/".join(gathered.key), **fields})
+            self._observers.look(gathered.cluster_key, done.changed)
+        if done.deleted:
+            note = f"deleted, as their delays were removed and nothing waited in them: {name_some(done.deleted)}"
+            self._events.record(News(gathered.body, "Normal", "RetryTopicsDeleted", ACTION, note))
+
+    async def _remove_members(self, gathered: Gathered, departed: Sequence[_Departed]) -> None:
+        """The pods are read live: a static member whose pod still runs would be fenced and come back."""
+        namespace, name = gathered.key
+        for part in departed:
+            selector = selector_text(part.part.selector(name))
+            live = await self._store.kube.list(POD, namespace, label_selector=selector, view=VIEWS[POD])
+            running = {read_pod(pod).ordinal for pod in live.items}
+            wanted = frozenset(instance for instance, ordinal in part.ordinals.items() if ordinal not in running)
+            if wanted:
+                await self._remove(gathered, part.group_id, wanted)
+
+    async def _remove(self, gathered: Gathered, group_id: str, wanted: frozenset[str]) -> None:
+        removed = await self._observers.change(
+            gathered.cluster_key,
+            gathered.cluster_id,
+            lambda client: actions.remove_members(client, group_id, wanted),
+        )
+        if removed:
+            note = f"static members of removed workers left group {group_id}: {', '.join(removed)}"
+            self._events.record(News(gathered.body, "Normal", "MembersRemoved", ACTION, note))
+            self._observers.look(gathered.cluster_key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Departed:
+    """Members of one of the fleet's Kafka groups whose workers are gone: their ordinals by instance id."""
+
+    part: Part
+    group_id: str
+    ordinals: Mapping[str, int]
+
+
+def _refused(plan: TopicsPlan, refusals: Sequence[topic_actions.Refusal]) -> Problem:
+    """The first refusal, those with a reason of their own before all others."""
+    first = min(refusals, key=lambda refusal: refusal.reason not in ADVICE)
+    wish = "make" if any(topic.name == first.subject for topic in plan.create) else "change"
+    reason = conditions.TOPIC_NOT_CREATED if wish == "make" else conditions.TOPIC_NOT_MENDED
+    message = f"the brokers refuse to {wish} topic {first.subject}: {first.reason}: {first.message}"
+    if first.reason in ADVICE:
+        return Problem(first.reason, f"{message}; {ADVICE[first.reason]}")
+    return Problem(reason, message)
+
+
+def _departed(gathered: Gathered, facts: ConsumerGroupFacts) -> Iterator[_Departed]:
+    """Instance ids of ours in both groups, with ordinals that the StatefulSet no longer wants and no known pod has."""
+    observed, group_id = facts.observed_group, gathered.group.group_id
+    if observed is None:
+        return
+    yield _Departed(MAIN, group_id, _unmanned(gathered, observed.members, facts.fleet, facts.pods))
+    if observed.retry is not None and not observed.retry.error:
+        ordinals = _unmanned(gathered, observed.retry.members, facts.retry_fleet, facts.retry_pods)
+        yield _Departed(RETRY, naming.retry_group(group_id), ordinals)
+
+
+def _unmanned(
+    gathered: Gathered, members: Sequence[MemberObservation], fleet: FleetFacts | None, pods: Sequence[PodFacts]
+) -> dict[str, int]:
+    if fleet is None or not fleet.observed:
+        return {}
+    metadata = gathered.group.metadata
+    prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
+    known = {pod.ordinal for pod in pods}
+    found = {}
+    for member in members:
+        ordinal = naming.instance_ordinal(prefix, member.instance_id or "")
+        if member.instance_id and ordinal is not None and ordinal >= fleet.replicas and ordinal not in known:
+            found[member.instance_id] = ordinal
+    return found

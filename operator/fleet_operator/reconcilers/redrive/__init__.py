@@ -1,0 +1,1 @@
+"""The Redrive reconciler."""

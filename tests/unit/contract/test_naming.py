@@ -1,0 +1,107 @@
+"""Names that operator and workers derive separately must come out equal, and within Kubernetes' and Kafka's limits."""
+
+from __future__ import annotations
+
+import re
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet_consumer.contract import naming
+
+
+def test_java_hash_equals_values_printed_by_java() -> None:
+    """`jshell> "…".hashCode()`, taken from a JVM; the emoji is two UTF-16 code units."""
+    known = {"": 0, "flights": -771814909, "polygenelubricants": -2147483648, "é": 233, "😀": 1772899}
+    assert {text: naming.java_string_hash(text) for text in known} == known
+
+
+def test_group_whose_hash_is_the_smallest_int_falls_on_partition_zero() -> None:
+    """Java's `Math.abs(Integer.MIN_VALUE)` is negative; Kafka maps it to 0 (`Utils.abs`)."""
+    assert naming.coordinator_partition("polygenelubricants", 50) == 0
+
+
+@given(st.text(max_size=200), st.integers(min_value=1, max_value=10_000))
+def test_coordinator_partition_is_always_one_of_the_partitions(group: str, partitions: int) -> None:
+    assert 0 <= naming.coordinator_partition(group, partitions) < partitions
+
+
+@given(st.integers(min_value=0, max_value=10_000))
+def test_ordinal_survives_the_way_through_an_instance_id(ordinal: int) -> None:
+    prefix = naming.instance_id_prefix("shop", "orders", "0f6c2f3e-8f0e")
+    assert naming.instance_ordinal(prefix, naming.instance_id("shop", "orders", "0f6c2f3e-8f0e", ordinal)) == ordinal
+
+
+@given(st.text(max_size=60))
+def test_instance_ids_of_others_have_no_ordinal(foreign: str) -> None:
+    prefix = naming.instance_id_prefix("shop", "orders", "0f6c2f3e")
+    tail = foreign.removeprefix(prefix)
+    ours = tail != foreign and tail != "" and set(tail) <= set(string.digits)
+    assert (naming.instance_ordinal(prefix, foreign) is not None) == ours
+
+
+def test_managed_topics_are_recognised_by_their_reserved_prefix() -> None:
+    assert naming.is_managed_topic(naming.failed_topic("orders"))
+    assert not naming.is_managed_topic("orders")
+
+
+def test_longest_object_name_leaves_room_for_every_child() -> None:
+    """A ConsumerGroup's name has at most 40 characters; a Pod's name must stay a DNS label of at most 63."""
+    name, revision = "n" * 40, "0123456789"
+    children = [
+        naming.stateful_set(name),
+        naming.headless_service(name),
+        naming.disruption_budget(name),
+        naming.revision_config(name, revision),
+        naming.revision_handler(name, revision),
+        naming.preflight_pod(name, revision),
+        naming.retry_stateful_set(name),
+        naming.retry_headless_service(name),
+        naming.retry_disruption_budget(name),
+        naming.retry_config(name),
+        naming.redrive_job(name),
+    ]
+    assert max(len(child) for child in children) <= 63
+
+
+def test_delays_of_equal_length_share_one_topic() -> None:
+    lengths = {"60s": "1m", "90s": "90s", "24h": "1d", "5m": "5m", "3600s": "1h", "120m": "2h", "604800s": "7d"}
+    assert {text: naming.canonical_delay(naming.parse_delay(text)) for text in lengths} == lengths
+
+
+@given(st.integers(min_value=1, max_value=naming.DELAY_SECONDS_MAX))
+def test_every_delay_survives_the_way_through_its_canonical_form(seconds: int) -> None:
+    assert naming.parse_delay(naming.canonical_delay(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0s", "05s", "5", "m", "1w", "-5s", "1.5m", "5 m", "5S", "1234567s", "٥s", "5s\n"]
+)
+def test_text_that_is_no_delay_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="such as 30s or 5m"):
+        naming.parse_delay(text)
+
+
+@pytest.mark.parametrize("text", ["8d", "169h", "604801s"])
+def test_delay_beyond_a_week_is_refused_with_the_limit(text: str) -> None:
+    with pytest.raises(ValueError, match="the longest delay is 7d"):
+        naming.parse_delay(text)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, naming.DELAY_SECONDS_MAX + 1])
+def test_seconds_out_of_range_have_no_canonical_form(seconds: int) -> None:
+    with pytest.raises(ValueError, match="from 1 s to 604800 s"):
+        naming.canonical_delay(seconds)
+
+
+def test_every_topic_of_a_retry_flow_is_managed_and_hidden_from_patterns() -> None:
+    topics = [naming.retry_topic("orders", "5m"), naming.redrive_topic("orders"), naming.failed_topic("orders")]
+    assert topics == ["_fleet.orders.retry.5m", "_fleet.orders.redrive", "_fleet.orders.failed"]
+    assert not any(naming.pattern_matches(re.compile(".*"), topic) for topic in topics)
+
+
+def test_kafka_groups_of_the_retry_flow_differ_from_the_main_one() -> None:
+    assert naming.retry_group("orders") == "orders.retry"
+    assert naming.redrive_group("orders", "0f6c2f3e-8f0e-4e0d") == "orders.redrive.0f6c2f3e"

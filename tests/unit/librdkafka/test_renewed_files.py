@@ -1,0 +1,98 @@
+"""librdkafka reads certificates once; renewed ones are taken up when they are needed, and only if they are of use."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.local_cluster.pki import Authority
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.fetch import thread as fetch_module
+from fleet_consumer.fetch.thread import FetchThread
+from fleet_consumer.librdkafka.producer import RecordProducer
+from tests.support.waiting import eventually
+
+PATIENCE_S = 30.0
+
+
+class Renewal:
+    """A data plane that trusts a file, and knows a broker that nobody reaches, which is trouble from the start."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = Authority(folder / "one")
+        authority.ensure()
+        self._other = Authority(folder / "other")
+        self._other.ensure()
+        self.file = folder / "ca.crt"
+        self.file.write_bytes(authority.root_certificate.read_bytes())
+        self.config = {
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(self.file),
+            "bootstrap.servers": "127.0.0.1:1",
+            "log_level": 0,
+        }
+        self.thread = FetchThread(
+            {**self.config, "group.id": "g", "auto.offset.reset": "error"},
+            name="fetch-test",
+            on_turn=threading.Event().set,
+            clock=SystemClock(),
+        )
+
+    def renew(self) -> None:
+        """A new authority in the place of the old."""
+        self.file.write_bytes(self._other.root_certificate.read_bytes())
+
+
+@pytest.fixture
+def renewal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Renewal]:
+    # So often does the thread look after its trouble while nobody reads.
+    monkeypatch.setattr(fetch_module, "SERVE_S", 0.05)
+    made = Renewal(tmp_path)
+    made.thread.start()
+    yield made
+    assert made.thread.close(10)
+    assert made.thread.failure is None
+
+
+def told(caplog: pytest.LogCaptureFixture, words: str) -> Callable[[], bool]:
+    return lambda: any(words in record.getMessage() for record in caplog.records)
+
+
+def test_data_plane_in_trouble_connects_anew_with_renewed_files(
+    renewal: Renewal, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    eventually(lambda: renewal.thread.last_error is not None, timeout_s=PATIENCE_S, what="trouble")
+    renewal.renew()
+    eventually(told(caplog, "the data plane connects anew"), timeout_s=PATIENCE_S, what="the renewal to be used")
+
+
+def test_renewal_that_cannot_be_used_leaves_the_data_plane_as_it_is(
+    renewal: Renewal, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    eventually(lambda: renewal.thread.last_error is not None, timeout_s=PATIENCE_S, what="trouble")
+    renewal.file.write_text("no certificate")
+    eventually(told(caplog, "renewed TLS files are of no use"), timeout_s=PATIENCE_S, what="the refusal to be told")
+    assert renewal.thread.alive
+    renewal.renew()
+    eventually(told(caplog, "the data plane connects anew"), timeout_s=PATIENCE_S, what="the next renewal to be used")
+
+
+def test_producer_in_trouble_gives_up_what_is_on_its_way_and_connects_anew(
+    renewal: Renewal, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever sent it sends it again: at once, and not after the delivery time-out of two minutes."""
+    caplog.set_level(logging.INFO)
+    producer = RecordProducer(renewal.config)
+    handle = producer.send("t", key=None, value="v")
+    assert producer.flush(1.0) == 1
+    renewal.renew()
+    eventually(lambda: producer.flush(0.1) == 0, timeout_s=PATIENCE_S, what="the record to be given up")
+    assert handle.error is not None
+    assert handle.error.reason.startswith("_PURGE")
+    assert told(caplog, "the producer connects anew")()

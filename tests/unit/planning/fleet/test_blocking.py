@@ -1,0 +1,119 @@
+"""Why a spec cannot become a revision, in the order of mending; and who owns a Kafka group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet_operator.planning.claims import Claim, older_owner
+from fleet_operator.planning.fleet.blocking import find_blocking_problem, wanted_replicas
+from fleet_operator.planning.observation import ClusterObservation
+from tests.unit.planning.builders import consumer_group, kafka_cluster, observation, unreachable
+
+FROM_CONFIG_MAP = {"python": {"callable": "shop:handle", "configMapRef": {"name": "source"}}}
+OLDER = Claim(cluster="c", group_id="orders", created_at="2026", namespace="shop", name="first")
+KNOWN = {"clusterId": "cluster-b"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "arguments", "reason", "named"),
+    [
+        ({}, {"cluster": None}, "ClusterNotFound", "'main'"),
+        ({"topics": None, "topicPattern": "("}, {}, "TopicPatternRefused", "spec.topicPattern: '('"),
+        ({"topics": None, "topicPattern": "(?=a)a"}, {}, "TopicPatternRefused", "the syntax is RE2's"),
+        ({"handler": {"http": {}}}, {}, "HandlerContainerNotFound", "'handler'"),
+        ({}, {"older": OLDER}, "GroupIdTaken", "shop/first"),
+        ({}, {"cluster": kafka_cluster(status=KNOWN), "observation": observation()}, "ClusterIdChanged", "cluster-b"),
+        ({"handler": FROM_CONFIG_MAP}, {}, "HandlerSourceNotFound", "'source'"),
+        ({"handler": FROM_CONFIG_MAP}, {"handler_files": {}}, "HandlerSourceNotFound", "data"),
+    ],
+)
+def test_blocking_problem_names_the_object_and_the_cause(
+    spec: dict[str, Any], arguments: dict[str, Any], reason: str, named: str
+) -> None:
+    given: dict[str, Any] = {"cluster": kafka_cluster()} | arguments
+    problem = find_blocking_problem(consumer_group(**spec), given.pop("cluster"), **given)
+    assert problem is not None
+    assert problem.reason == reason
+    assert named in problem.message
+
+
+def test_nothing_blocks_a_plain_group() -> None:
+    assert find_blocking_problem(consumer_group(), kafka_cluster()) is None
+    assert find_blocking_problem(consumer_group(topics=None, topicPattern="^orders\\..*"), kafka_cluster()) is None
+    served = consumer_group(handler={"http": {}}, template={"containers": [{"name": "handler", "image": "shop"}]})
+    assert find_blocking_problem(served, kafka_cluster()) is None
+    with_source = consumer_group(handler=FROM_CONFIG_MAP)
+    assert find_blocking_problem(with_source, kafka_cluster(), handler_files={"shop.py": ""}) is None
+
+
+def test_first_cause_comes_first() -> None:
+    group = consumer_group(handler=FROM_CONFIG_MAP)
+    problem = find_blocking_problem(group, None, older=OLDER)
+    assert problem is not None
+    assert problem.reason == "ClusterNotFound"
+
+
+@pytest.mark.parametrize(
+    ("status", "seen", "replicas"),
+    [
+        ({}, observation(), 3),
+        ({"clusterId": "cluster-a"}, observation(), 3),
+        (KNOWN, observation(), 0),
+        (KNOWN, unreachable(), 0),
+        (KNOWN, replace(unreachable(), cluster_id=None), 3),
+        (KNOWN, None, 3),
+    ],
+)
+def test_fleet_stops_only_when_another_cluster_is_seen_for_sure(
+    status: dict[str, Any], seen: ClusterObservation | None, replicas: int
+) -> None:
+    """Its offsets mean nothing there. A cluster that does not answer proves nothing, on either side: where another one
+    answered last, workers do not start because it is silent now."""
+    assert wanted_replicas(consumer_group(replicas=3), kafka_cluster(status=status), seen) == replicas
+
+
+def test_suspended_group_wants_no_workers() -> None:
+    assert wanted_replicas(consumer_group(replicas=3, suspend=True), kafka_cluster()) == 0
+
+
+def test_group_of_an_older_object_wants_no_workers() -> None:
+    """It may have had some before: the older one has asked for retries only now, and they are called like it."""
+    assert wanted_replicas(consumer_group(replicas=3), kafka_cluster(), observation(), claim("older")) == 0
+
+
+def claim(name: str, created_at: str = "2026-01-02T00:00:00Z", **changes: Any) -> Claim:
+    base: dict[str, Any] = {"cluster": "c", "group_id": "orders", "namespace": "shop"}
+    return Claim(name=name, created_at=created_at, **(base | changes))
+
+
+def test_older_object_owns_the_group() -> None:
+    older, younger = claim("b", "2026-01-01T00:00:00Z"), claim("a")
+    assert older_owner(younger, [older]) == older
+    assert older_owner(older, [younger]) is None
+
+
+def test_objects_of_the_same_second_are_ordered_by_name() -> None:
+    """Every operator must come to the same answer, and exactly one object may go on."""
+    first, second, third = claim("a"), claim("b"), claim("b", namespace="zoo")
+    assert older_owner(second, [first, third]) == first
+    assert older_owner(third, [second, first]) == first
+    assert older_owner(first, [second, third]) is None
+
+
+@pytest.mark.parametrize("other", [{"cluster": "d"}, {"group_id": "returns"}])
+def test_other_groups_and_clusters_are_no_rivals(other: dict[str, str]) -> None:
+    assert older_owner(claim("b"), [claim("a", **other)]) is None
+
+
+def test_claim_of_another_namespace_counts_only_where_the_same_brokers_answered() -> None:
+    """Anybody's own broker can report any cluster id: an object that came first would own every group's name."""
+    mine = claim("mine", answered=frozenset({"kafka-1:9092", "kafka-2:9092"}))
+    stranger = claim("first", "2026-01-01T00:00:00Z", namespace="stranger", answered=frozenset({"10.6.6.6:9092"}))
+    silent = replace(stranger, answered=frozenset())
+    backed = replace(stranger, answered=frozenset({"kafka-2:9092"}))
+    assert [older_owner(mine, [other]) for other in (stranger, silent, backed)] == [None, None, backed]
+    beside, before = replace(stranger, namespace="shop"), replace(stranger, answered=None)
+    assert [older_owner(mine, [other]) for other in (beside, before)] == [beside, before]

@@ -1,0 +1,149 @@
+"""How a deleted group leaves: never with something undone that could be done, and never not at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet_operator.api.v1alpha1.consumergroup import Deletion
+from fleet_operator.planning.fleet.deletion import (
+    UNDO_S,
+    DeletionFacts,
+    DeletionPhase,
+    decide_deletion,
+    doomed_groups,
+    doomed_topics,
+    wants_finalizer,
+)
+from fleet_operator.planning.observation import RetryObservation
+from tests.unit.planning.builders import NOW, consumer_group
+
+TIMEOUT = 600
+TOPICS = (
+    "_fleet.orders.retry.5s",
+    "_fleet.orders.retry.1h",
+    "_fleet.orders.redrive",
+    "_fleet.orders.failed",
+    "_fleet.orders.retry.failed",  # of a group named `orders.retry`
+    "_fleet.orders.retry.5s.failed",
+    "_fleet.orders2.retry.5s",
+    "orders",
+)
+
+
+def seen(waiting: int | None, at: float = NOW + 10) -> RetryObservation:
+    return RetryObservation(observed_at=at, waiting=waiting, due_lag=waiting)
+
+
+def facts(**changes: object) -> DeletionFacts:
+    base = DeletionFacts(
+        deletion=Deletion(retry_topics="Drain", timeout_seconds=TIMEOUT),
+        deleted_at=NOW,
+        cluster_known=True,
+        reachable=True,
+        owner=True,
+        has_retries=True,
+        can_drain=True,
+        workers=0,
+        retry_workers=1,
+        seen=seen(3),
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def phase(found: DeletionFacts, after_s: float = 20) -> DeletionPhase:
+    return decide_deletion(found, NOW + after_s).phase
+
+
+def test_drains_first_then_stops_then_deletes() -> None:
+    assert phase(facts(workers=2, seen=seen(0))) is DeletionPhase.DRAIN, "main workers may yet hop a record"
+    assert phase(facts()) is DeletionPhase.DRAIN
+    assert phase(facts(seen=seen(0))) is DeletionPhase.STOP
+    assert phase(facts(seen=seen(0), retry_workers=0)) is DeletionPhase.UNDO
+
+
+def test_redrive_that_has_not_ended_is_waited_for() -> None:
+    assert phase(facts(redrives=1, seen=seen(0))) is DeletionPhase.DRAIN
+    assert phase(facts(redrives=1, retry_workers=0, can_drain=False)) is DeletionPhase.STOP
+    assert phase(facts(redrives=1, retry_workers=0), TIMEOUT + UNDO_S) is DeletionPhase.LEAVE
+
+
+def test_what_another_object_takes_over_is_left_to_it() -> None:
+    step = decide_deletion(facts(heir="shop/orders-new", seen=seen(0), retry_workers=0), NOW + 20)
+    assert step.phase is DeletionPhase.LEAVE
+    assert "shop/orders-new" in step.given_up
+
+
+@pytest.mark.parametrize("unknown", [None, seen(None), seen(0, at=NOW - 1)])
+def test_what_is_not_known_to_be_drained_is_drained(unknown: RetryObservation | None) -> None:
+    assert phase(facts(seen=unknown)) is DeletionPhase.DRAIN
+
+
+def test_drain_ends_with_its_time() -> None:
+    assert phase(facts(), TIMEOUT) is DeletionPhase.STOP
+    assert phase(facts(retry_workers=0), TIMEOUT) is DeletionPhase.UNDO
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"can_drain": False}, {"has_retries": False}, {"deletion": Deletion(retry_topics="Delete")}],
+)
+def test_nothing_is_waited_for_where_nobody_drains(changes: dict[str, object]) -> None:
+    assert phase(facts(**changes)) is DeletionPhase.STOP
+
+
+def test_cluster_that_does_not_answer_is_waited_for_within_bounds() -> None:
+    silent = facts(reachable=False, seen=None, retry_workers=0, can_drain=False)
+    assert phase(silent) is DeletionPhase.STOP
+    step = decide_deletion(silent, NOW + TIMEOUT + UNDO_S)
+    assert (step.phase, step.given_up) == (DeletionPhase.LEAVE, "Kafka does not answer")
+
+
+def test_without_a_kafka_cluster_nothing_is_waited_for() -> None:
+    step = decide_deletion(facts(cluster_known=False), NOW)
+    assert step.phase is DeletionPhase.LEAVE
+    assert "KafkaCluster" in step.given_up
+
+
+def test_what_belongs_to_an_older_object_is_not_touched() -> None:
+    assert decide_deletion(facts(owner=False), NOW).phase is DeletionPhase.LEAVE
+
+
+@given(
+    st.builds(
+        facts,
+        cluster_known=st.booleans(),
+        reachable=st.booleans(),
+        owner=st.booleans(),
+        has_retries=st.booleans(),
+        can_drain=st.booleans(),
+        workers=st.integers(0, 3),
+        retry_workers=st.integers(0, 3),
+        seen=st.none() | st.builds(seen, st.none() | st.integers(0, 5)),
+    )
+)
+def test_every_deletion_ends(found: DeletionFacts) -> None:
+    assert phase(found, TIMEOUT + UNDO_S) is DeletionPhase.LEAVE
+
+
+def test_topics_of_this_group_only_and_as_many_as_asked_for() -> None:
+    def doomed(wish: str) -> set[str]:
+        return set(doomed_topics(consumer_group(deletion={"retryTopics": wish}), TOPICS))
+
+    assert doomed("Keep") == set()
+    assert doomed("Drain") == set(TOPICS[:3])
+    assert doomed("Delete") == set(TOPICS[:4])
+
+
+def test_groups_are_deleted_only_on_request() -> None:
+    assert doomed_groups(consumer_group()) == ()
+    assert doomed_groups(consumer_group(deletion={"group": "Delete"})) == ("orders", "orders.retry")
+
+
+def test_finalizer_is_for_those_who_ask_for_something() -> None:
+    assert not wants_finalizer(Deletion())
+    assert wants_finalizer(Deletion(group="Delete"))
+    assert wants_finalizer(Deletion(retry_topics="Drain"))

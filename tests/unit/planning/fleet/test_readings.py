@@ -1,0 +1,248 @@
+"""Cluster objects as people and kubelets leave them, read into facts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fleet_operator.planning.fleet import manifests, readings
+from fleet_operator.planning.fleet.revision import plan_revision
+from fleet_operator.planning.fleet.rollout import RevisionMark, RevisionState
+from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster
+
+
+def check_pod(phase: str, *, terminated: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
+    containers = [{"name": "worker", "state": {"terminated": terminated}}] if terminated else []
+    metadata = {
+        "name": "orders-check-abc",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "annotations": {"consumerfleet.io/revision": "abc"},
+    }
+    return {"metadata": metadata, "status": {"phase": phase, "containerStatuses": containers, **status}}
+
+
+def report(ok: bool, reason: str, message: str = "what to do") -> str:
+    return json.dumps({"ok": ok, "reason": reason, "message": message})
+
+
+def test_passed_check() -> None:
+    terminated = {"exitCode": 0, "finishedAt": "2026-01-01T00:00:09Z", "message": report(True, "CheckPassed")}
+    facts = readings.read_check(check_pod("Succeeded", terminated=terminated))
+    assert (facts.ok, facts.revision, facts.finished_at, facts.created_at) == (True, "abc", 1767225609.0, 1767225600.0)
+
+
+@pytest.mark.parametrize(("code", "outside"), [(20, False), (21, True), (137, True)])
+def test_failed_check_tells_whether_another_try_may_help(code: int, outside: bool) -> None:
+    terminated = {"exitCode": code, "message": report(False, "TopicNotFound")}
+    facts = readings.read_check(check_pod("Failed", terminated=terminated))
+    assert (facts.ok, facts.outside, facts.reason, facts.message) == (False, outside, "TopicNotFound", "what to do")
+
+
+def test_answer_is_the_last_line_of_what_the_container_left() -> None:
+    """With FallbackToLogsOnError the message may be the log's tail."""
+    text = "Traceback ...\n" + report(False, "HandlerImportFailed") + "\n"
+    facts = readings.read_check(check_pod("Failed", terminated={"exitCode": 20, "message": text}))
+    assert facts.reason == "HandlerImportFailed"
+
+
+@pytest.mark.parametrize(
+    ("terminated", "status", "message"),
+    [
+        (
+            {"exitCode": 137, "reason": "OOMKilled"},
+            {},
+            "the check pod ended without an answer (OOMKilled, exit code 137)",
+        ),
+        (
+            {"exitCode": 1, "reason": "Error", "message": "boom\nKeyError: x"},
+            {},
+            "the check pod ended without an answer (Error, exit code 1): KeyError: x",
+        ),
+        (
+            None,
+            {"reason": "Evicted", "message": "node was low on memory"},
+            "the check pod ended without an answer (Evicted): node was low on memory",
+        ),
+    ],
+)
+def test_check_that_left_no_answer_is_explained(
+    terminated: dict[str, Any] | None, status: dict[str, Any], message: str
+) -> None:
+    facts = readings.read_check(check_pod("Failed", terminated=terminated, **status))
+    assert (facts.ok, facts.outside, facts.reason, facts.message) == (False, True, "CheckFailed", message)
+
+
+def test_waiting_check_tells_what_it_waits_for() -> None:
+    pod = check_pod("Pending")
+    pod["status"]["containerStatuses"] = [
+        {"name": "worker", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}
+    ]
+    facts = readings.read_check(pod)
+    assert (facts.ok, facts.reason, facts.message) == (None, "ImagePullBackOff", "not found")
+
+
+def test_fresh_check_waits_for_nothing_special() -> None:
+    pod = check_pod("Pending")
+    pod["status"]["containerStatuses"] = [{"state": {"waiting": {"reason": "ContainerCreating"}}}]
+    assert readings.read_check(pod).reason == ""
+    assert readings.read_check({"metadata": {"name": "x"}}).ok is None
+
+
+@pytest.mark.parametrize("handler_files", [None, {"shop.py": "def handle(record): ..."}])
+def test_revision_is_read_as_it_was_written(handler_files: dict[str, str] | None) -> None:
+    """What `manifests` writes, `readings` reads: there is no other memory."""
+    group = consumer_group()
+    revision = plan_revision(group, kafka_cluster(), handler_files=handler_files, image=IMAGE)
+    mark = RevisionMark(
+        hash=revision.hash,
+        state=RevisionState.REJECTED,
+        since=NOW,
+        reason="HandlerImportFailed",
+        message="no module\nnamed 'shöp'",
+        checked=True,
+    )
+    handler = manifests.handler_config_map(group, revision)
+    names = [handler["metadata"]["name"]] if handler else []
+    read = readings.read_revision(manifests.revision_config_map(group, revision, mark), config_map_names=names)
+    assert read is not None
+    assert (read.hash, read.state, read.since) == (revision.hash, RevisionState.REJECTED, NOW)
+    assert (read.reason, read.message, read.checked) == (mark.reason, mark.message, True)
+    assert read.pod_template == revision.pod_template
+    assert read.complete
+
+
+def test_missing_handler_copy_makes_a_record_incomplete() -> None:
+    group = consumer_group()
+    revision = plan_revision(group, kafka_cluster(), handler_files={"a.py": ""}, image=IMAGE)
+    body = manifests.revision_config_map(group, revision, RevisionMark(hash=revision.hash))
+    read = readings.read_revision(body, config_map_names=[])
+    assert read is not None
+    assert not read.complete
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"data": {}},
+        {"data": {"pod-template.json": "{"}},
+        {"data": {"pod-template.json": "[]"}},
+        {"metadata": {"annotations": {}}},
+    ],
+)
+def test_spoilt_record_counts_as_none(spoil: dict[str, Any]) -> None:
+    group = consumer_group()
+    revision = plan_revision(group, kafka_cluster(), handler_files=None, image=IMAGE)
+    body = manifests.revision_config_map(group, revision, RevisionMark(hash=revision.hash))
+    assert readings.read_revision(body | spoil, config_map_names=[]) is None
+
+
+def test_unknown_state_word_is_read_as_candidate() -> None:
+    """Somebody edited the annotation: the revision must be checked again, not trusted."""
+    group = consumer_group()
+    revision = plan_revision(group, kafka_cluster(), handler_files=None, image=IMAGE)
+    body = manifests.revision_config_map(group, revision, RevisionMark(hash=revision.hash))
+    body["metadata"]["annotations"] |= {
+        "consumerfleet.io/revision-state": "Excellent",
+        "consumerfleet.io/since": "yesterday",
+    }
+    read = readings.read_revision(body, config_map_names=[])
+    assert read is not None
+    assert (read.state, read.since, read.checked) == (RevisionState.CANDIDATE, None, False)
+
+
+def stateful_set(**status: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"generation": 3, "annotations": {"consumerfleet.io/revision": "abc"}},
+        "spec": {"replicas": 2},
+        "status": status,
+    }
+
+
+def test_fleet_in_the_middle_of_an_update() -> None:
+    facts = readings.read_fleet(
+        stateful_set(
+            observedGeneration=3,
+            replicas=2,
+            updatedReplicas=1,
+            readyReplicas=2,
+            availableReplicas=1,
+            currentRevision="x",
+            updateRevision="y",
+        )
+    )
+    assert facts is not None
+    assert (facts.revision, facts.observed, facts.replicas, facts.current_replicas) == ("abc", True, 2, 2)
+    assert (facts.updated_replicas, facts.ready_replicas, facts.available_replicas) == (1, 2, 1)
+
+
+def test_fleet_whose_controller_is_behind_is_not_observed() -> None:
+    facts = readings.read_fleet(stateful_set(observedGeneration=2))
+    assert facts is not None
+    assert not facts.observed
+    facts = readings.read_fleet(stateful_set())
+    assert facts is not None
+    assert (facts.observed, facts.current_replicas) == (False, 0)
+
+
+def test_finished_update_counts_all_pods_as_updated() -> None:
+    """Once both revisions are equal, the controller may count the pods as current only."""
+    facts = readings.read_fleet(
+        stateful_set(observedGeneration=3, replicas=2, currentReplicas=2, currentRevision="y", updateRevision="y")
+    )
+    assert facts is not None
+    assert facts.updated_replicas == 2
+
+
+def test_absent_or_leaving_statefulset_is_no_fleet() -> None:
+    assert readings.read_fleet(None) is None
+    leaving = stateful_set()
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert readings.read_fleet(leaving) is None
+
+
+def worker_pod(ready: str | None, *, since: str = "2026-01-01T00:05:00Z", **status: Any) -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": ready, "lastTransitionTime": since}] if ready else []
+    metadata = {
+        "name": "orders-12",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "annotations": {"consumerfleet.io/revision": "abc"},
+    }
+    return {"metadata": metadata, "status": {"conditions": conditions, **status}}
+
+
+def test_ready_pod() -> None:
+    facts = readings.read_pod(worker_pod("True"))
+    assert (facts.name, facts.ordinal, facts.revision, facts.ready, facts.deleting) == (
+        "orders-12",
+        12,
+        "abc",
+        True,
+        False,
+    )
+
+
+def test_unready_pod_counts_from_its_last_change_else_from_its_creation() -> None:
+    assert readings.read_pod(worker_pod("False")).unready_since == 1767225900.0
+    assert readings.read_pod(worker_pod(None)).unready_since == 1767225600.0
+
+
+def test_crashing_pod_tells_its_exit_code_and_the_last_line_it_left() -> None:
+    crash = {
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
+        "name": "worker",
+        "lastState": {"terminated": {"exitCode": 1, "message": "Traceback\nValueError: no such table"}},
+    }
+    facts = readings.read_pod(worker_pod("False", containerStatuses=[crash]))
+    told = "container worker ended (exit code 1): ValueError: no such table"
+    assert (facts.reason, facts.message) == ("CrashLoopBackOff", told)
+
+
+def test_pod_without_a_node_tells_the_schedulers_words() -> None:
+    pod = worker_pod("False")
+    pod["status"]["conditions"].append(
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+    )
+    facts = readings.read_pod(pod)
+    assert (facts.reason, facts.message) == ("Unschedulable", "0/1 nodes")

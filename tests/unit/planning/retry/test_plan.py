@@ -1,0 +1,171 @@
+"""What stands in the way of retries, what their topics have in common, and when they are over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet_consumer.contract import naming
+from fleet_operator.planning.observation import ClusterObservation, ManagedTopic, RetryObservation, TopicObservation
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry.plan import RetryFacts, RetryPlan, plan_retry, seen_flow
+from fleet_operator.planning.retry.publication import SUPERSEDED_S, plan_intent
+from fleet_operator.planning.retry.records import Published
+from fleet_operator.planning.retry.scaling import RetryMemory
+from fleet_operator.planning.retry.topics import WantedTopic, wanted_topics
+from tests.unit.planning.builders import NOW, consumer_group, observation, observed_group, ready_fleet, unreachable
+from tests.unit.planning.retry.test_publication import OLD, revision
+
+GROUP = consumer_group(retry={"policyRef": {"name": "standard"}})
+CAREFUL = revision("5s", "30s", budget={"action": "Pause"})
+TOLD = Published(policy="standard", current=OLD.hash, known=(OLD,), partitions=4, max_message_bytes=1_114_124)
+
+
+def wanted() -> list[WantedTopic]:
+    intent = plan_intent(GROUP, OLD, None)
+    return list(wanted_topics(GROUP, intent, {"orders": 4}, 1_048_588))
+
+
+def flow(**changes: Any) -> RetryObservation:
+    """A retry flow in which all topics are as they should be, and nothing waits."""
+    topics = {
+        topic.name: ManagedTopic(partitions=4, configs=dict(topic.configs), waiting=0)
+        for topic in wanted()
+        if topic.name != "_fleet.orders.failed"
+    }
+    base: dict[str, Any] = {"observed_at": NOW, "topics": topics, "waiting": 0, "due_lag": 0}
+    return RetryObservation(**{**base, "source_max_message_bytes": 1_048_588, **changes})
+
+
+def cluster(
+    retry: RetryObservation | None = None, topics: Mapping[str, TopicObservation] | None = None
+) -> ClusterObservation:
+    """The cluster; `topics` replaces those of these delays."""
+    there = {topic.name: TopicObservation(partitions=4) for topic in wanted()}
+    there |= {naming.retry_topic("orders", delay): seen for delay, seen in (topics or {}).items()}
+    seen = observation(observed_group(retry=retry or flow()))
+    return replace(seen, topics={**seen.topics, **there})
+
+
+def plan(facts_changes: dict[str, Any] | None = None, **changes: Any) -> RetryPlan:
+    base: dict[str, Any] = {"group": GROUP, "published": None, "observation": cluster(), **changes}
+    intent = plan_intent(base["group"], base.pop("policy", OLD), base["published"])
+    assert intent is not None
+    return plan_retry(RetryFacts(intent=intent, **base, **(facts_changes or {})), NOW)
+
+
+def test_policy_is_published_once_its_topics_are_there() -> None:
+    made = plan()
+    assert made.publication is not None
+    assert (made.publication.current, made.publication.partitions, made.problem) == (OLD.hash, 4, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"policy": Problem("RetryPolicyNotFound", "it is not there")}, "RetryPolicyNotFound"),
+        ({"observation": None}, "NotYetObserved"),
+        ({"observation": unreachable()}, "BrokerUnreachable"),
+        (
+            {"observation": cluster(topics={"30s": TopicObservation(partitions=0, error="TopicNotFound")})},
+            "TopicNotCreated",
+        ),
+        (
+            {"observation": cluster(topics={"30s": TopicObservation(partitions=0, error="AuthorizationFailed")})},
+            "AuthorizationFailed",
+        ),
+    ],
+)
+def test_workers_wait_with_the_reason(changes: dict[str, Any], reason: str) -> None:
+    made = plan(**changes)
+    assert made.publication is None
+    assert made.problem is not None
+    assert made.problem.reason == reason
+
+
+def test_records_without_a_key_find_their_partition_in_every_topic() -> None:
+    """The smallest count is what workers may reckon with; larger ones stay as they are."""
+    made = plan(observation=cluster(topics={"30s": TopicObservation(partitions=12)}))
+    assert made.publication is not None
+    assert made.publication.partitions == 4
+
+
+def test_retries_are_over_when_the_end_is_old_enough_and_nothing_waits() -> None:
+    group = consumer_group()
+    ending = replace(TOLD, ending_since=NOW - SUPERSEDED_S)
+    assert plan(group=group, published=ending).over
+    assert not plan(group=group, published=ending, observation=cluster(flow(waiting=1))).over
+    assert not plan(group=group, published=ending, observation=cluster(flow(waiting=None))).over
+    assert not plan(group=group, published=ending, observation=unreachable()).over
+    assert not plan(group=group, published=replace(TOLD, ending_since=NOW - 1)).over
+    assert not plan(published=ending).over, "retries are wanted again"
+
+
+def test_retries_are_not_over_while_somebody_may_write_to_them() -> None:
+    """Main workers of a revision that knows retries, or a Redrive: what they write next would have no reader."""
+    ending = replace(TOLD, ending_since=NOW - SUPERSEDED_S)
+    assert not plan({"fed": True}, group=consumer_group(), published=ending).over
+
+
+def test_nothing_runs_while_the_fleet_is_stopped() -> None:
+    busy = cluster(flow(waiting=5, due_lag=5, oldest_due_at=NOW - 100))
+    running: dict[str, Any] = {"published": TOLD, "fleet": ready_fleet(2), "observation": busy}
+    assert plan(**running).scale.replicas >= 2
+    assert plan({"stopped": True}, **running).scale.replicas == 0
+
+
+def test_what_is_known_of_a_flow_that_could_not_be_asked_whole_wakes_its_workers() -> None:
+    part = cluster(flow(waiting=None, due_lag=None, oldest_due_at=NOW - 100, error="NotObserved"))
+    assert plan(published=TOLD, fleet=ready_fleet(0), observation=part).scale.replicas == 1
+
+
+def test_sleeping_group_is_joined_after_half_the_time_that_brokers_keep_its_commits() -> None:
+    asleep: dict[str, Any] = {"published": TOLD, "fleet": ready_fleet(0)}
+    kept = replace(cluster(flow(state="Empty")), offsets_retention_s=1000.0)
+    old, new = {"changed_at": NOW - 501}, {"changed_at": NOW - 499}
+    assert plan(old, **asleep, observation=kept).scale.replicas == 1
+    assert plan(new, **asleep, observation=kept).scale.replicas == 0
+    unsaid = cluster(flow(state="Empty"))
+    assert plan(old, **asleep, observation=unsaid).scale.replicas == 0
+    assert plan({"changed_at": NOW - 43_201}, **asleep, observation=unsaid).scale.replicas == 1
+    assert plan({"changed_at": NOW - 43_201}, **asleep).scale.replicas == 0, "a group that does not exist"
+
+
+def test_calm_is_remembered_until_something_is_due() -> None:
+    quiet: dict[str, Any] = {"published": TOLD, "fleet": ready_fleet(2)}
+    before = {"memory": RetryMemory(calm_since=NOW - 30)}
+    assert plan(**quiet).memory.calm_since == NOW
+    assert plan(before, **quiet).memory.calm_since == NOW - 30
+    assert plan(before, **quiet, observation=unreachable()).memory.calm_since == NOW - 30
+    due = cluster(flow(waiting=1, due_lag=1, oldest_due_at=NOW - 1))
+    assert plan(before, **quiet, observation=due).memory.calm_since is None
+
+
+def test_retry_workers_are_not_doubled_while_nobody_knows_of_breakers() -> None:
+    """After a restart, or where pods cannot be reached, an outage looks like too few workers."""
+    late = cluster(flow(waiting=5000, due_lag=5000, oldest_due_at=NOW - 600))
+    told = replace(TOLD, current=CAREFUL.hash, known=(CAREFUL,))
+    running: dict[str, Any] = {"policy": CAREFUL, "published": told, "fleet": ready_fleet(2), "observation": late}
+    for known, replicas in ((None, 2), (True, 2), (False, 4)):
+        facts = {"breaker_open": known, "changed_at": NOW - 600}
+        assert plan(facts, **running).scale.replicas == replicas, known
+    assert plan({"breaker_open": None}, **{**running, "fleet": ready_fleet(0)}).scale.replicas == 1
+    free: dict[str, Any] = {**running, "policy": OLD, "published": TOLD}
+    assert plan({"breaker_open": None, "changed_at": NOW - 600}, **free).scale.replicas == 4, "there are no breakers"
+
+
+def test_worker_stays_where_the_shortest_delay_is_shorter_than_a_start() -> None:
+    """Records of a 5 s delay would be late by a pod's start each time; as long as somebody may fail one."""
+    asleep: dict[str, Any] = {"published": TOLD, "fleet": ready_fleet(0)}
+    assert plan({"fed": True}, **asleep).scale.replicas == 1
+    assert plan({"fed": False}, **asleep).scale.replicas == 0
+
+
+def test_flow_that_could_not_be_asked_is_not_seen() -> None:
+    assert seen_flow(GROUP, cluster()) is not None
+    assert seen_flow(GROUP, None) is None
+    assert seen_flow(GROUP, unreachable()) is None
+    assert seen_flow(GROUP, cluster(flow(error="NotObserved"))) is None

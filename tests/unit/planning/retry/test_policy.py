@@ -1,0 +1,153 @@
+"""What a RetryPolicy comes to, and that workers can read it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet_consumer.contract import naming
+from fleet_consumer.contract.policies import parse_policies
+from fleet_operator.api.v1alpha1 import RetryPolicy
+from fleet_operator.planning.retry.intent import PolicyRevision
+from fleet_operator.planning.retry.policy import PolicyRefused, delays_text, duration_text, expand
+from fleet_operator.planning.retry.records import (
+    Published,
+    group_config_map,
+    policy_config_map,
+    read_policy_record,
+    read_published,
+)
+from tests.unit.planning.builders import consumer_group
+
+HEADLINE = ["5m", "5m", "30m", "30m", "30m", "1h"]
+
+
+def policy(**spec: Any) -> RetryPolicy:
+    metadata = {"name": "standard", "namespace": "shop", "uid": "p1"}
+    return RetryPolicy.model_validate({"metadata": metadata, "spec": spec or {"sequence": HEADLINE}})
+
+
+def published(*revisions: PolicyRevision, **changes: Any) -> Published:
+    base = {"policy": "standard", "current": revisions[-1].hash, "known": revisions, "partitions": 4}
+    return Published(**{**base, "max_message_bytes": 1_114_124, **changes})
+
+
+EVERYTHING = policy(
+    sequence=["90s", "60s", "1m", "24h"],
+    classify=[
+        {"when": {"exception": "shop.errors.OutOfStock"}, "then": "Retry"},
+        {"when": {"httpStatus": "4xx"}, "then": "Fail"},
+        {"when": {"messageRegex": "duplicate (key|row)"}, "then": "Drop"},
+    ],
+    undecodable="Drop",
+    maxTotalSeconds=3600,
+    headerProfile="Spring",
+    budget={"action": "Fail"},
+)
+
+
+def test_delays_are_written_in_one_way() -> None:
+    assert expand(EVERYTHING).sequence == ("90s", "1m", "1m", "1d")
+
+
+def test_hash_is_of_the_content_in_one_spelling() -> None:
+    revision = expand(policy(sequence=["60s", "1h"]))
+    canonical = json.dumps(revision.content, sort_keys=True, separators=(",", ":"))
+    assert revision.hash == hashlib.sha256(canonical.encode()).hexdigest()[:10]
+    assert expand(policy(sequence=["1m", "60m"])).hash == revision.hash
+    assert expand(policy(sequence=["60m", "1m"])).hash != revision.hash
+
+
+@pytest.mark.parametrize("made", [policy(), EVERYTHING, policy(generate={"initial": "1s", "count": 16, "max": "7d"})])
+def test_workers_read_what_is_published(made: RetryPolicy) -> None:
+    """Their parser is strict: it refuses fields that it does not know."""
+    revision = expand(made)
+    policies = parse_policies(published(revision).file)
+    assert policies.newest.revision == revision.hash
+    assert [naming.canonical_delay(delay) for delay in policies.newest.sequence] == list(revision.sequence)
+
+
+def test_record_can_be_tried_for_a_day_or_twice_the_sequence() -> None:
+    assert expand(policy()).content["maxTotalSeconds"] == 86_400
+    assert expand(policy(sequence=["1d", "1d"])).content["maxTotalSeconds"] == 4 * 86_400
+    assert expand(EVERYTHING).content["maxTotalSeconds"] == 3600
+
+
+@pytest.mark.parametrize(
+    ("generate", "sequence"),
+    [
+        ({"initial": "10s", "count": 6}, "10s,20s,40s,80s,160s,320s"),
+        ({"initial": "10s", "count": 3, "factorPercent": 100}, "10s,10s,10s"),
+        ({"initial": "3s", "count": 4, "factorPercent": 150}, "3s,4s,6s,9s"),
+        ({"initial": "30m", "count": 4}, "30m,1h,1h,1h"),
+        ({"initial": "2h", "count": 2, "max": "1h"}, "1h,1h"),
+    ],
+)
+def test_series_is_written_out(generate: dict[str, Any], sequence: str) -> None:
+    assert delays_text(expand(policy(generate=generate)).sequence) == sequence
+
+
+def test_too_many_different_delays_are_refused() -> None:
+    expand(policy(sequence=[f"{n}s" for n in range(1, 17)] * 6))
+    with pytest.raises(PolicyRefused, match="17 different delays"):
+        expand(policy(sequence=[f"{n}s" for n in range(1, 18)]))
+    expand(policy(sequence=[*(f"{n}m" for n in range(1, 17)), "60s", "120s"]))
+
+
+def test_pattern_that_re2_does_not_take_is_refused() -> None:
+    with pytest.raises(PolicyRefused) as caught:
+        expand(policy(sequence=["1s"], classify=[{"when": {"messageRegex": "(?=a)b"}, "then": "Fail"}]))
+    assert caught.value.problem.reason == "MessageRegexRefused"
+
+
+def test_text_of_the_headline_sequence() -> None:
+    revision = expand(policy())
+    assert (delays_text(revision.sequence), duration_text(revision.total_seconds)) == ("5m,5m,30m,30m,30m,1h", "2h40m")
+    assert duration_text(90) == "1m30s"
+    assert duration_text(7 * 86_400 + 61) == "7d1m"
+    assert len(delays_text(["604799s"] * 200)) == 1024
+
+
+@given(st.lists(st.integers(1, naming.DELAY_SECONDS_MAX), min_size=1, max_size=16))
+def test_whatever_is_published_is_read_back(seconds: list[int]) -> None:
+    revision = expand(policy(sequence=[f"{s}s" if s < 10**6 else "7d" for s in seconds]))
+    older = replace(expand(policy(sequence=["5m"], maxTotalSeconds=77)), superseded_at=1_799_999_000.0)
+    told = published(
+        *(older, revision), draining=("9s",) if 9 not in seconds else (), leaving=("11s",), published_at=1_800_000_000.0
+    )
+    body = group_config_map(consumer_group(retry={"policyRef": {"name": "standard"}}), told)
+    read = read_published(json.loads(json.dumps(body)))
+    assert read is not None
+    assert sorted(r.hash for r in read.known) == sorted(r.hash for r in told.known)
+    assert (read.file, read.leaving, read.published_at) == (told.file, told.leaving, told.published_at)
+    assert read.draining == told.draining
+    assert {r.hash: r.superseded_at for r in read.known} == {r.hash: r.superseded_at for r in told.known}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', "null"])
+def test_damaged_records_count_as_not_there(text: str) -> None:
+    body = {"metadata": {"name": "orders-retry"}, "data": {"policies.json": text}}
+    assert read_published(body) is None
+    assert read_policy_record({"metadata": {}, "data": {"policy.json": text}}) is None
+
+
+def test_what_workers_are_told_is_remembered_only_as_policies_said_it() -> None:
+    """Somebody edited the group's ConfigMap: it is written anew, from the policy."""
+    body = group_config_map(consumer_group(retry={"policyRef": {"name": "standard"}}), published(expand(policy())))
+    body["data"]["policies.json"] = body["data"]["policies.json"].replace('"undecodable": "Fail"', '"undecodable": 7')
+    assert '"undecodable": 7' in body["data"]["policies.json"]
+    assert read_published(body) is None
+
+
+def test_record_of_a_policy_is_believed_only_if_it_is_what_its_hash_says() -> None:
+    revision = expand(policy())
+    record = policy_config_map({"name": "standard", "namespace": "shop", "uid": "p1"}, revision)
+    assert read_policy_record(record) == revision
+    record["data"]["policy.json"] = record["data"]["policy.json"].replace("30m", "31m")
+    assert read_policy_record(record) is None

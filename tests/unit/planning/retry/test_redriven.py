@@ -1,0 +1,105 @@
+"""FAILED falls when records are put back, and never below the failures that nobody has put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet_consumer.redrive.progress import RedriveProgress
+from fleet_operator.planning import times
+from fleet_operator.planning.observation import TopicObservation
+from fleet_operator.planning.retry.redriven import Redriven, count_failures, find_redriven
+from tests.unit.planning.builders import NOW, facts, observation, observed_group
+from tests.unit.planning.status.test_consumergroup import project
+
+TOPIC, OTHER = "6f6e6520-0000-4000-8000-000000000001", "6f6e6520-0000-4000-8000-000000000002"
+
+
+def redrive(to: int, topic_id: str = TOPIC, *, ended: float = NOW - 60, phase: str = "Succeeded") -> dict[str, Any]:
+    return {"phase": phase, "finishedAt": times.to_text(ended), "failedTopicId": topic_id, "redrivenTo": to}
+
+
+def status(
+    *redrives: dict[str, Any], previous: dict[str, Any] | None = None, topic_id: str | None = TOPIC, end: int = 1_100
+) -> dict[str, Any]:
+    """`status.retry` of a group whose failed topic holds 100 records."""
+    seen = observation(
+        observed_group(failed_records=100, failed_end=end),
+        topics={"_fleet.orders.failed": TopicObservation(partitions=4, topic_id=topic_id)},
+    )
+    retry = project(facts(observation=seen, redrives=redrives), {"retry": previous or {}})["retry"]
+    assert isinstance(retry, dict)
+    return retry
+
+
+def test_what_was_put_back_has_not_failed_any_more() -> None:
+    assert status(redrive(1_070), redrive(1_020)) == {"failed": 30, "redriven": {"topicId": TOPIC, "to": 1_070}}
+
+
+def test_a_redrive_may_be_deleted() -> None:
+    before = status(redrive(1_070))
+    assert status(previous=before) == before
+
+
+def test_what_retention_took_since_is_not_counted_twice() -> None:
+    assert status(redrive(900))["failed"] == 100
+
+
+@pytest.mark.parametrize("topic_id", [OTHER, None])
+def test_a_topic_that_was_made_anew_has_nothing_put_back(topic_id: str | None) -> None:
+    before = status(redrive(1_070))
+    assert status(redrive(1_070), previous=before, topic_id=topic_id)["failed"] == 100
+
+
+def test_what_is_known_is_kept_while_the_topic_cannot_be_told() -> None:
+    before = status(redrive(1_070))
+    assert status(previous=status(previous=before, topic_id=None)) == before
+
+
+def test_an_end_that_went_back_is_not_believed() -> None:
+    assert status(redrive(1_070), end=1_069)["failed"] == 100
+
+
+@pytest.mark.parametrize("told", [redrive(1_070, ended=NOW), redrive(1_070, phase="Failed"), {"phase": "Succeeded"}])
+def test_a_run_counts_once_a_look_was_taken_after_its_end(told: dict[str, Any]) -> None:
+    assert status(told)["failed"] == 100
+
+
+@pytest.mark.parametrize("to", [-1, True, "5", None, 1.5])
+def test_a_damaged_status_is_nothing_known(to: Any) -> None:
+    assert find_redriven([redrive(to)], NOW, TOPIC, {"topicId": TOPIC, "to": to}) is None
+
+
+def test_what_is_unknown_stays_unknown() -> None:
+    assert count_failures(observed_group(failed_end=7), Redriven(TOPIC, 7)) is None
+
+
+@given(st.data())
+def test_no_failure_is_hidden_whatever_retention_takes_and_whatever_is_put_back(data: st.DataObject) -> None:
+    """Partitions as lists of "was it put back", runs that see any part of them, retention and new failures between."""
+    logs: list[list[bool]] = [[] for _ in range(3)]
+    starts, known = [0, 0, 0], []
+    for _ in range(data.draw(st.integers(1, 6))):
+        for number, log in enumerate(logs):
+            log.extend([False] * data.draw(st.integers(0, 5)))
+            starts[number] = data.draw(st.integers(starts[number], len(log)))
+        began = list(starts)
+        progress = [RedriveProgress(len(log), start=start) for log, start in zip(logs, began, strict=True)]
+        for number, log in enumerate(logs):
+            for offset in range(began[number], len(log)):
+                if data.draw(st.booleans()):
+                    log[offset] = log[offset] or data.draw(st.booleans())
+                    progress[number].put_back += log[offset]
+        for number, log in enumerate(logs):
+            log.extend([False] * data.draw(st.integers(0, 5)))
+            starts[number] = data.draw(st.integers(starts[number], len(log)))
+        known.append(sum(each.redriven_to(at) for each, at in zip(progress, began, strict=True)))
+        end = sum(map(len, logs))
+        seen = observed_group(failed_records=end - sum(starts), failed_end=end)
+        shown = count_failures(seen, Redriven(TOPIC, max(known)))
+        left = sum(log[start:].count(False) for log, start in zip(logs, starts, strict=True))
+        assert shown is not None
+        assert left <= shown <= end - sum(starts)

@@ -1,0 +1,600 @@
+"""The status of a ConsumerGroup: what is shown, what stays, and that it is calm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fleet_operator.api.v1alpha1.conditions import CONSUMER_GROUP_CONDITIONS, find_condition
+from fleet_operator.planning.fleet.rollout import PodFacts, RolloutDecision, RolloutPhase
+from fleet_operator.planning.observation import (
+    BrokerInfo,
+    MemberObservation,
+    OffsetSample,
+    StuckPartition,
+    TopicObservation,
+    WorkerObservation,
+)
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.status.consumergroup import invalid_spec_status, project_consumergroup_status
+from fleet_operator.planning.status.facts import ConsumerGroupFacts
+from tests.unit.planning.builders import (
+    NOW,
+    UID,
+    consumer_group,
+    facts,
+    member,
+    observation,
+    observed_group,
+    pods,
+    ready_fleet,
+    unreachable,
+)
+
+Status = Mapping[str, Any]
+MISSING = TopicObservation(partitions=0, error="TopicNotFound")
+FAILED_TOPIC = {"_fleet.orders.failed": TopicObservation(partitions=4)}
+
+
+def project(given: ConsumerGroupFacts, previous: Status | None = None, now: float = NOW) -> dict[str, Any]:
+    return project_consumergroup_status(given, previous or {}, now)
+
+
+def condition(status: Status, kind: str) -> tuple[str, str]:
+    found = find_condition(status["conditions"], kind)
+    assert found is not None
+    return found["status"], found["reason"]
+
+
+def message(status: Status, kind: str) -> str:
+    found = find_condition(status["conditions"], kind)
+    assert found is not None
+    return str(found["message"])
+
+
+def brand_new(**changes: Any) -> ConsumerGroupFacts:
+    """The first visit: nothing is known, nothing runs, the check is being started."""
+    checking = RolloutDecision(phase=RolloutPhase.CHECKING, target=None, run_check=True)
+    return facts(**({"observation": None, "rollout": checking, "fleet": None, "pods": ()} | changes))
+
+
+def cause(phase: RolloutPhase, reason: str, *, target: str | None = None) -> RolloutDecision:
+    return RolloutDecision(phase=phase, target=target, cause=Problem(reason, "what to do"))
+
+
+def test_working_fleet_as_a_whole() -> None:
+    status = project(facts(workers=(WorkerObservation(pod="orders-0", member_id="m0", generation=3),)))
+    shown = {key: status[key] for key in status if key not in ("conditions", "members", "transitions")}
+    assert shown == {
+        "observedGeneration": 1,
+        "state": "Stable",
+        "stateSince": "2027-01-15T07:59:59Z",
+        "protocol": "Classic",
+        "assignor": "range",
+        "generation": 3,
+        "coordinator": {
+            "id": 1,
+            "host": "broker-1:9092",
+            "offsetsPartition": 31,
+            "text": "broker 1 (partition 31)",
+        },
+        "memberCount": 2,
+        "replicas": 2,
+        "readyReplicas": 2,
+        "targetReplicas": 2,
+        "selector": "app.kubernetes.io/component=worker,consumerfleet.io/group=orders",
+        "partitions": 4,
+        "lag": 0,
+        "lagText": "0",
+        "behindText": "0s",
+        "limit": "None",
+        "stuckPartitions": [],
+        "observedAt": "2027-01-15T07:59:59Z",
+    }
+    assert status["members"][0] == {
+        "id": "m0",
+        "instanceId": "shop.orders.0a1b2c3d-0",
+        "pod": "orders-0",
+        "host": "/10.0.0.0",
+        "partitions": "0-1",
+        "state": "Active",
+    }
+    assert {c["type"]: c["status"] for c in status["conditions"]} == {
+        "Ready": "True",
+        "ClusterReachable": "True",
+        "LagKnown": "True",
+        "Stable": "True",
+        "ScalingActive": "False",
+        "ScalingLimited": "False",
+        "Paused": "False",
+        "Stuck": "False",
+        "Degraded": "False",
+        "TopicsReady": "True",
+        "GroupShared": "False",
+        "SpecHonored": "True",
+    }
+
+
+def test_first_visit_has_all_conditions_and_guesses_nothing() -> None:
+    status = project(brand_new())
+    assert [c["type"] for c in status["conditions"]] == list(CONSUMER_GROUP_CONDITIONS)
+    assert all(c["observedGeneration"] == 1 and c["reason"] and c["message"] for c in status["conditions"])
+    assert (status["state"], status["lagText"], status["behindText"]) == ("Unknown", "unknown", "unknown")
+    assert not {"lag", "partitions", "memberCount", "generation", "observedAt"} & status.keys(), "unknown is not zero"
+    unknown = ("ClusterReachable", "LagKnown", "Stable", "TopicsReady", "GroupShared", "Stuck", "Degraded")
+    assert {condition(status, kind) for kind in unknown} == {("Unknown", "NotYetObserved")}
+    assert condition(status, "Ready") == ("False", "CheckingRevision")
+
+
+@pytest.mark.parametrize("given", [facts(), brand_new(), facts(observation=unreachable()), facts(fleet=None, pods=())])
+def test_same_facts_give_the_same_status_however_often(given: ConsumerGroupFacts) -> None:
+    """Calm: no ages, no clock. A quiet hour writes nothing."""
+    once = project(given)
+    assert project(given, once, NOW + 30) == once
+
+
+def test_observer_that_hangs_is_found_out() -> None:
+    """Its last look stays good for a while; then what it saw counts as unknown, once and without an age."""
+    before = project(facts())
+    status = project(facts(), before, NOW + 90)
+    assert condition(status, "ClusterReachable") == ("False", "ObservationStale")
+    assert condition(status, "LagKnown") == ("False", "ObservationStale")
+    assert "2027-01-15T07:59:59Z" in message(status, "ClusterReachable")
+    assert (status["state"], status["lag"]) == ("Unknown", before["lag"])
+    assert project(facts(), status, NOW + 9000) == status
+
+
+def test_later_look_at_the_same_group_changes_nothing() -> None:
+    once = project(facts())
+    later = observed_group(observed_at=NOW + 500)
+    assert project(facts(observation=observation(later)), once, NOW + 501) == once
+
+
+def test_observed_at_moves_with_what_it_brought() -> None:
+    once = project(facts())
+    later = observed_group(observed_at=NOW + 500, end_offsets=dict.fromkeys([("orders", n) for n in range(4)], 1000))
+    status = project(facts(observation=observation(later)), once, NOW + 501)
+    assert (status["lag"], status["lagText"], status["observedAt"]) == (2048, "~2k", "2027-01-15T08:08:20Z")
+
+
+def test_unreachable_cluster_keeps_what_was_known() -> None:
+    """Unknown is not zero: lag, members and partitions stay; the state is Unknown, and conditions say why."""
+    before = project(facts())
+    status = project(facts(observation=unreachable()), before, NOW + 60)
+    kept = ("lag", "lagText", "members", "memberCount", "partitions", "coordinator", "assignor", "observedAt")
+    assert {key: status[key] for key in kept} == {key: before[key] for key in kept}
+    assert (status["state"], status["stateSince"]) == ("Unknown", "2027-01-15T08:01:00Z")
+    assert condition(status, "ClusterReachable") == ("False", "BrokerUnreachable")
+    assert condition(status, "LagKnown") == ("False", "BrokerUnreachable")
+    assert condition(status, "Stable") == ("Unknown", "BrokerUnreachable")
+    assert condition(status, "Ready") == ("True", "FleetReady"), "the workers themselves are still ready"
+    assert condition(status, "Degraded") == ("True", "BrokerUnreachable")
+
+
+def test_group_that_alone_could_not_be_asked_keeps_its_values_too() -> None:
+    before = project(facts())
+    broken = observation(observed_group(error="CoordinatorNotAvailable", committed={}))
+    status = project(facts(observation=broken), before, NOW + 30)
+    assert (status["lag"], status["state"]) == (0, "Unknown")
+    assert condition(status, "LagKnown") == ("False", "CoordinatorNotAvailable")
+    assert condition(status, "ClusterReachable") == ("True", "Reached")
+
+
+def test_look_that_failed_changes_no_status_until_enough_have_failed() -> None:
+    before = project(facts())
+    lost = replace(unreachable(), doubtful=True)
+    assert project(facts(observation=lost), before, NOW + 10) == before
+    assert project(facts(observation=unreachable()), before, NOW + 60)["state"] == "Unknown"
+    hanging = project(facts(observation=lost), before, NOW + 600)
+    assert condition(hanging, "ClusterReachable") == ("False", "ObservationStale")
+
+
+def test_group_whose_coordinator_moves_keeps_its_status() -> None:
+    before = project(facts())
+    moving = observation(observed_group(error="CoordinatorNotAvailable", failing_since=NOW, doubtful=True))
+    assert project(facts(observation=moving), before, NOW + 10) == before
+
+
+def test_partition_without_an_answer_leaves_the_last_known_lag() -> None:
+    before = project(facts())
+    group = observed_group(end_offsets={("orders", 0): 999})
+    status = project(facts(observation=observation(group)), before, NOW)
+    assert status["lag"] == 0
+    assert condition(status, "LagKnown") == ("False", "PartitionsUnknown")
+    assert "orders-1, orders-2, orders-3" in message(status, "LagKnown")
+
+
+@pytest.mark.parametrize(
+    ("why", "changes", "reason"),
+    [
+        (
+            "no KafkaCluster",
+            {"cluster": None, "rollout": cause(RolloutPhase.HELD, "ClusterNotFound")},
+            "ClusterNotFound",
+        ),
+        ("group id taken", {"rollout": cause(RolloutPhase.HELD, "GroupIdTaken")}, "GroupIdTaken"),
+        ("no handler source", {"rollout": cause(RolloutPhase.HELD, "HandlerSourceNotFound")}, "HandlerSourceNotFound"),
+        ("quota", {"refusal": Problem("RefusedByApiServer", "quota")}, "RefusedByApiServer"),
+        ("broker away", {"observation": unreachable()}, "BrokerUnreachable"),
+        ("wrong password", {"observation": unreachable("AuthenticationFailed")}, "AuthenticationFailed"),
+        ("no Secret", {"observation": unreachable("SecretNotFound")}, "SecretNotFound"),
+        ("no topic", {"observation": observation(topics={"orders": MISSING} | FAILED_TOPIC)}, "TopicNotFound"),
+        ("bad handler", {"rollout": cause(RolloutPhase.REJECTED, "HandlerImportFailed")}, "HandlerImportFailed"),
+        ("check meets no topic", {"rollout": cause(RolloutPhase.CHECK_FAILED, "TopicNotFound")}, "TopicNotFound"),
+        (
+            "no image",
+            {"pods": (PodFacts(name="orders-0", revision="a", ordinal=0, unready_since=1.0, reason="ErrImagePull"),)},
+            "WorkersFailing",
+        ),
+        (
+            "a worker complains",
+            {"workers": (WorkerObservation(pod="orders-0", error_reason="FencedInstance", error_message="m"),)},
+            "WorkerReportsError",
+        ),
+    ],
+)
+def test_root_cause_is_told_when_the_fleet_does_not_work(why: str, changes: dict[str, Any], reason: str) -> None:
+    status = project(brand_new(**({"observation": observation()} | changes)))
+    assert condition(status, "Ready") == ("False", reason), why
+    assert condition(status, "Degraded")[0] == "True", why
+    assert message(status, "Ready")
+
+
+def test_spec_problems_come_before_what_follows_from_them() -> None:
+    """Without a KafkaCluster the check cannot run and the topics are unknown: only the first can be mended."""
+    given = brand_new(cluster=None, rollout=cause(RolloutPhase.HELD, "ClusterNotFound"), observation=unreachable())
+    assert condition(project(given), "Ready") == ("False", "ClusterNotFound")
+
+
+def test_unreachable_cluster_comes_before_what_the_check_says_about_it() -> None:
+    given = brand_new(observation=unreachable(), rollout=cause(RolloutPhase.CHECK_FAILED, "TopicNotFound"))
+    assert condition(project(given), "Ready") == ("False", "BrokerUnreachable")
+
+
+def test_refused_revision_behind_a_working_fleet() -> None:
+    """The old fleet works on, so Ready stays; Degraded carries the check's own message."""
+    refused = RolloutDecision(
+        phase=RolloutPhase.REJECTED,
+        target="aaaaaaaaaa",
+        cause=Problem("HandlerImportFailed", "no module named 'shopp'"),
+    )
+    status = project(facts(rollout=refused))
+    assert condition(status, "Ready") == ("True", "FleetReady")
+    assert condition(status, "Degraded") == ("True", "RevisionRejected")
+    assert "no module named 'shopp'" in message(status, "Degraded")
+    assert "aaaaaaaaaa keeps running" in message(status, "Degraded")
+
+
+def test_revision_that_waits_for_the_outside_behind_a_working_fleet() -> None:
+    held = RolloutDecision(phase=RolloutPhase.CHECK_FAILED, target="aaaaaaaaaa", cause=Problem("TopicNotFound", "m"))
+    status = project(facts(rollout=held))
+    assert condition(status, "Degraded") == ("True", "RevisionHeld")
+    assert condition(status, "Ready") == ("True", "FleetReady")
+
+
+def test_ready_needs_the_group_stable_once_with_all_workers() -> None:
+    rebalancing = facts(observation=observation(observed_group(state="PreparingRebalance")))
+    assert condition(project(rebalancing), "Ready") == ("False", "WaitingForGroup")
+    one = facts(observation=observation(observed_group(members=(member(0),))))
+    assert condition(project(one), "Ready") == ("False", "WaitingForGroup")
+    assert condition(project(facts()), "Ready") == ("True", "FleetReady")
+
+
+def test_ready_does_not_flip_in_a_rebalance() -> None:
+    before = project(facts())
+    for state in ("PreparingRebalance", "CompletingRebalance", "Empty"):
+        status = project(facts(observation=observation(observed_group(state=state))), before, NOW + 5)
+        assert condition(status, "Ready") == ("True", "FleetReady")
+        assert condition(status, "Stable") == ("False", state)
+
+
+def test_ready_ends_when_a_worker_is_missing() -> None:
+    before = project(facts())
+    status = project(facts(fleet=ready_fleet(2, ready=1)), before, NOW + 5)
+    assert condition(status, "Ready") == ("False", "WaitingForReplicas")
+    assert message(status, "Ready") == "1 of 2 workers are ready"
+
+
+def test_growing_fleet_is_ready_again_when_all_have_joined() -> None:
+    before = project(facts())
+    growing = facts(wanted_replicas=3, fleet=ready_fleet(3, ready=2))
+    during = project(growing, before, NOW + 5)
+    assert condition(during, "Ready") == ("False", "WaitingForReplicas")
+    all_ready = facts(wanted_replicas=3, fleet=ready_fleet(3))
+    assert condition(project(all_ready, during), "Ready") == ("False", "WaitingForGroup")
+
+
+def test_suspended_and_paused() -> None:
+    suspended = facts(group=consumer_group(suspend=True), wanted_replicas=0, fleet=ready_fleet(0))
+    status = project(suspended)
+    assert condition(status, "Ready") == ("False", "Suspended")
+    assert condition(status, "Paused") == ("True", "Suspended")
+    assert (status["limit"], status["targetReplicas"]) == ("Suspended", 0)
+    paused = facts(group=consumer_group(annotations={"consumerfleet.io/paused": "true"}))
+    assert condition(project(paused), "Paused") == ("True", "PausedByAnnotation")
+
+
+def test_fleet_of_no_workers_is_ready() -> None:
+    empty = facts(group=consumer_group(replicas=0), wanted_replicas=0, fleet=ready_fleet(0), pods=())
+    assert condition(project(empty), "Ready") == ("True", "FleetReady")
+
+
+def test_more_workers_than_partitions_are_told() -> None:
+    crowded = facts(wanted_replicas=6, fleet=ready_fleet(6))
+    status = project(crowded)
+    assert condition(status, "ScalingLimited") == ("True", "MoreWorkersThanPartitions")
+    assert "2 without work" in message(status, "ScalingLimited")
+    assert status["limit"] == "Partitions"
+
+
+def test_fields_of_later_versions_are_named() -> None:
+    group = consumer_group(
+        scaling={"maxReplicas": 4},
+        consumer={"protocol": "Consumer"},
+    )
+    status = project(facts(group=group))
+    assert condition(status, "SpecHonored") == ("False", "NotYetAvailable")
+    for word in ("spec.scaling", "spec.consumer.protocol: Consumer", "runs Classic"):
+        assert word in message(status, "SpecHonored")
+    assert condition(status, "ScalingActive") == ("False", "NotYetAvailable")
+    assert condition(status, "Ready") == ("True", "FleetReady"), "the fleet works without them"
+
+
+@pytest.mark.parametrize(
+    ("topics", "verdict"),
+    [
+        ({"orders": MISSING} | FAILED_TOPIC, ("False", "TopicNotFound")),
+        ({"orders": TopicObservation(partitions=4)}, ("Unknown", "NotYetObserved")),
+        ({"orders": TopicObservation(partitions=4), "_fleet.orders.failed": MISSING}, ("False", "TopicNotCreated")),
+        (FAILED_TOPIC, ("Unknown", "NotYetObserved")),
+        (
+            {"orders": TopicObservation(partitions=0, error="AuthorizationFailed")} | FAILED_TOPIC,
+            ("False", "AuthorizationFailed"),
+        ),
+    ],
+)
+def test_topics(topics: Mapping[str, TopicObservation], verdict: tuple[str, str]) -> None:
+    assert condition(project(facts(observation=observation(topics=topics))), "TopicsReady") == verdict
+
+
+PATTERN: dict[str, Any] = {"topics": None, "topicPattern": "^orders.*"}
+TWO_MATCH = {
+    "orders": TopicObservation(partitions=4),
+    "orders.eu": TopicObservation(partitions=2),
+    "payments": TopicObservation(partitions=9),
+    "_fleet.orders.failed": TopicObservation(partitions=4),
+}
+
+
+def test_pattern_counts_the_topics_that_match_and_no_other() -> None:
+    group = consumer_group(replicas=2, **PATTERN)
+    ends = {("orders", n): 100 for n in range(4)} | {("orders.eu", n): 7 for n in range(2)}
+    seen = observation(
+        observed_group(end_offsets=ends, log_starts=dict.fromkeys(ends, 0)),
+        topics=TWO_MATCH,
+        matches={"^orders.*": ("orders", "orders.eu")},
+    )
+    status = project(facts(group=group, observation=seen))
+    assert (status["partitions"], status["lag"]) == (6, 8)
+    assert condition(status, "TopicsReady") == ("True", "TopicsExist")
+
+
+def test_pattern_that_matches_nothing_yet_is_told() -> None:
+    group = consumer_group(topics=None, topicPattern="^invoices")
+    seen = observation(topics=TWO_MATCH, matches={"^invoices": ()})
+    status = project(facts(group=group, observation=seen))
+    assert condition(status, "TopicsReady") == ("False", "TopicNotFound")
+    assert "'^invoices'" in message(status, "TopicsReady")
+
+
+def test_topics_of_a_pattern_are_unknown_until_a_look_was_taken_with_it() -> None:
+    group = consumer_group(**PATTERN)
+    status = project(facts(group=group, observation=observation(topics=TWO_MATCH, matches={"^others": ()})))
+    assert condition(status, "TopicsReady") == ("Unknown", "NotYetObserved")
+    assert "partitions" not in status
+
+
+def test_missing_output_topic_is_named() -> None:
+    group = consumer_group(handler={"python": {"callable": "a:b"}, "outputs": ["done"]})
+    topics = {"orders": TopicObservation(partitions=4), "done": MISSING} | FAILED_TOPIC
+    status = project(facts(group=group, observation=observation(topics=topics)))
+    assert condition(status, "TopicsReady") == ("False", "TopicNotFound")
+    assert "done" in message(status, "TopicsReady")
+
+
+def test_failed_topic_that_cannot_be_made_is_told() -> None:
+    problem = Problem("AuthorizationFailed", "grant Create on topic _fleet.orders.failed")
+    given = facts(observation=observation(topics={"orders": TopicObservation(partitions=4)}), topic_problem=problem)
+    assert condition(project(given), "TopicsReady") == ("False", "AuthorizationFailed")
+
+
+def foreign(name: str = "other-1") -> MemberObservation:
+    return MemberObservation(member_id=name, instance_id=None, client_id=name, host="/10.9.9.9")
+
+
+def test_foreign_members_are_told_and_listed_last() -> None:
+    shared = observed_group(members=(foreign(), member(0, {"orders": (0,)}), member(1, {"orders": (1,)})))
+    status = project(facts(observation=observation(shared)))
+    assert condition(status, "GroupShared") == ("True", "ForeignMembers")
+    assert "other-1" in message(status, "GroupShared")
+    assert [entry["pod"] for entry in status["members"]] == ["orders-0", "orders-1", ""]
+    assert status["memberCount"] == 3
+
+
+def too_long(value: object, schema: Mapping[str, Any], path: str = "") -> list[str]:
+    """Where a status has texts that the CRD refuses, and with them the whole status."""
+    if isinstance(value, Mapping):
+        fields = schema.get("properties", {})
+        return [found for key in value for found in too_long(value[key], fields[key], f"{path}.{key}")]
+    if isinstance(value, list):
+        return [found for entry in value for found in too_long(entry, schema["items"], f"{path}[]")]
+    limits = schema.get("minLength", 0), schema.get("maxLength", float("inf"))
+    return [path] if isinstance(value, str) and not limits[0] <= len(value) <= limits[1] else []
+
+
+def test_texts_of_others_never_make_a_status_that_the_api_server_refuses() -> None:
+    """Kafka allows a client.id of any length, workers and brokers may say anything; one refused field freezes all."""
+    long = "x" * 600
+    alien = [foreign(f"{long}-{number}") for number in range(5)]
+    alien.append(MemberObservation(member_id=long, instance_id=long, client_id=long, host=f"/{long}", partitions={}))
+    stuck = StuckPartition(topic="orders", partition=0, offset=1, since=NOW, reason=long, message=long)
+    workers = (WorkerObservation(pod="orders-0", stuck=(stuck,), error_reason=long, error_message=long),)
+    group = observed_group(members=(*alien, member(0)), assignor=long)
+    for reason in (long, ""):
+        given = facts(
+            observation=observation(group, brokers=(BrokerInfo(1, long, 9092),)),
+            workers=workers,
+            rollout=cause(RolloutPhase.CHECK_FAILED, reason),
+        )
+        first = project(given, project(facts()))
+        status = project(replace(given, observation=observation(replace(group, state="Empty", members=()))), first)
+        path = Path(__file__).parents[4] / "crds" / "consumerfleet.io_consumergroups.yaml"
+        schema = yaml.safe_load(path.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        for projected in (first, status):
+            assert too_long(projected, schema["properties"]["status"]) == []
+    shown = [entry["id"] for entry in first["members"] if entry["pod"] == ""]
+    assert len(set(shown)) == len(alien), "they are still told apart"
+
+
+def test_members_of_a_recreated_namesake_are_foreign() -> None:
+    """Its instance ids carry another uid: they must not be taken for ours."""
+    ghost = replace(member(0), instance_id="shop.orders.ffffffff-0")
+    status = project(facts(observation=observation(observed_group(members=(ghost, member(1))))))
+    assert condition(status, "GroupShared") == ("True", "ForeignMembers")
+
+
+def test_dynamic_members_are_known_by_what_workers_claim() -> None:
+    dynamic = replace(member(0), instance_id=None, member_id="x-1", client_id="orders-0")
+    worker = WorkerObservation(pod="orders-0", member_id="x-1", generation=1)
+    group = observed_group(members=(dynamic,))
+    status = project(facts(observation=observation(group), workers=(worker,)))
+    assert condition(status, "GroupShared") == ("False", "OnlyOurMembers")
+    assert status["members"][0]["pod"] == "orders-0"
+
+
+def test_dynamic_members_are_known_by_their_pods_names_when_no_worker_can_be_asked() -> None:
+    """Workers call themselves after their pods, and an operator outside the pod network cannot ask them."""
+    dynamic = replace(member(0), instance_id=None, member_id="x-1", client_id="orders-1")
+    status = project(facts(observation=observation(observed_group(members=(dynamic, foreign())))))
+    assert [entry["pod"] for entry in status["members"]] == ["orders-1", ""]
+    assert condition(status, "GroupShared") == ("True", "ForeignMembers")
+
+
+def test_members_keep_their_partitions_while_the_group_rebalances() -> None:
+    """Kafka tells assignments only while Stable."""
+    before = project(facts())
+    bare = observed_group(state="PreparingRebalance", members=(member(0), member(1)))
+    status = project(facts(observation=observation(bare)), before, NOW + 5)
+    assert [(m["partitions"], m["state"]) for m in status["members"]] == [
+        ("0-1", "Rebalancing"),
+        ("2-3", "Rebalancing"),
+    ]
+
+
+def test_member_without_partitions_is_idle() -> None:
+    group = observed_group(members=(member(0, {"orders": (0, 1, 2, 3)}), member(1)))
+    status = project(facts(observation=observation(group)))
+    assert [m["state"] for m in status["members"]] == ["Active", "Idle"]
+
+
+def test_big_group_lists_a_hundred_members_and_counts_all() -> None:
+    group = observed_group(members=tuple(member(n, {"orders": (n,)}) for n in range(250)))
+    status = project(facts(observation=observation(group)))
+    assert (len(status["members"]), status["memberCount"]) == (100, 250)
+
+
+def test_transitions_tell_who_came_and_who_went() -> None:
+    before = project(facts())
+    joined = observed_group(state="PreparingRebalance", members=(member(0), member(1), member(2)))
+    during = project(facts(observation=observation(joined)), before, NOW)
+    left = observed_group(state="Stable", members=(member(0), member(2)))
+    after = project(facts(observation=observation(left)), during, NOW)
+    assert [(t["from"], t["to"], t["cause"]) for t in after["transitions"]] == [
+        ("Unknown", "Stable", "orders-0, orders-1 joined"),
+        ("Stable", "PreparingRebalance", "orders-2 joined"),
+        ("PreparingRebalance", "Stable", "orders-1 left"),
+    ]
+
+
+def test_rebalance_between_two_looks_is_inferred_from_the_generation() -> None:
+    worker = WorkerObservation(pod="orders-0", member_id="m0", generation=3)
+    before = project(facts(workers=(worker,)))
+    after = project(facts(workers=(replace(worker, generation=5),)), before, NOW)
+    assert after["transitions"][-1] == {
+        "from": "Stable",
+        "to": "Stable",
+        "at": "2027-01-15T07:59:59Z",
+        "cause": "generation 3 to 5",
+        "inferred": True,
+    }
+    assert after["generation"] == 5
+
+
+def test_only_the_last_ten_transitions_are_kept() -> None:
+    status: dict[str, Any] = {}
+    for number in range(15):
+        state = "Stable" if number % 2 else "PreparingRebalance"
+        status = project(facts(observation=observation(observed_group(state=state))), status, NOW)
+    assert len(status["transitions"]) == 10
+
+
+def test_unknown_state_is_no_transition() -> None:
+    """A cluster that cannot be asked says nothing about the group."""
+    before = project(facts())
+    away = project(facts(observation=unreachable()), before, NOW + 5)
+    back = project(facts(), away, NOW + 10)
+    assert back["transitions"] == before["transitions"]
+    assert (back["state"], back["stateSince"]) == ("Stable", "2027-01-15T07:59:59Z")
+
+
+def test_stuck_partitions_stay_while_their_worker_cannot_be_asked() -> None:
+    why = {"reason": "WriteFailed", "message": "topic orders-done is not there"}
+    stuck = StuckPartition(topic="orders", partition=2, offset=7, since=NOW - 90, **why)
+    telling = WorkerObservation(pod="orders-1", stuck=(stuck,))
+    before = project(facts(workers=(telling,)))
+    assert condition(before, "Stuck") == condition(before, "Degraded") == ("True", "PartitionStuck")
+    assert (
+        message(before, "Stuck")
+        == message(before, "Degraded")
+        == (
+            "a record is not getting done: orders-2:7; in pod orders-1 since 2027-01-15T07:58:30Z: WriteFailed: "
+            "topic orders-done is not there"
+        )
+    )
+    silent = project(facts(workers=()), before, NOW + 5)
+    assert silent["stuckPartitions"] == before["stuckPartitions"]
+    mended = project(facts(workers=(replace(telling, stuck=()),)), silent, NOW + 10)
+    assert (mended["stuckPartitions"], condition(mended, "Stuck")) == ([], ("False", "AllPartitionsMove"))
+    gone = project(facts(pods=pods(1)), before, NOW + 5)
+    assert gone["stuckPartitions"] == []
+
+
+def test_time_behind_comes_from_the_history_of_end_offsets() -> None:
+    group = observed_group(
+        end_offsets=dict.fromkeys([("orders", n) for n in range(4)], 200),
+        end_history={("orders", n): (OffsetSample(NOW - 61, 0), OffsetSample(NOW - 1, 200)) for n in range(4)},
+    )
+    status = project(facts(observation=observation(group)))
+    assert (status["lag"], status["lagText"], status["behindText"]) == (256, "~256", "~30s")
+
+
+def test_failed_records_are_shown_when_known() -> None:
+    assert "retry" not in project(facts())
+    status = project(facts(observation=observation(observed_group(failed_records=8255))))
+    assert status["retry"] == {"failed": 8200}
+    assert project(facts(observation=unreachable()), status)["retry"] == {"failed": 8200}
+
+
+def test_unreadable_spec_keeps_the_rest_of_the_status() -> None:
+    before = project(facts())
+    status = invalid_spec_status({"generation": 2, "uid": UID}, "spec.topics: ...", before, NOW)
+    assert condition(status, "Ready") == ("False", "SpecInvalid")
+    assert condition(status, "LagKnown") == ("Unknown", "SpecInvalid")
+    assert (status["lag"], status["members"], status["observedGeneration"]) == (0, before["members"], 2)
+    assert {c["type"] for c in status["conditions"]} == set(CONSUMER_GROUP_CONDITIONS)
+    assert invalid_spec_status({"generation": 2}, "spec.topics: ...", status, NOW + 99) == status

@@ -1,0 +1,149 @@
+"""Retries in the status of a ConsumerGroup: what is shown, and that it is calm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet_operator.planning import times
+from fleet_operator.planning.observation import (
+    BreakerObservation,
+    RetryObservation,
+    TopicObservation,
+    WorkerObservation,
+)
+from fleet_operator.planning.retry.intent import RetryIntent
+from fleet_operator.planning.status.problems import find_problems
+from fleet_operator.planning.status.retry import retry_status
+from tests.unit.planning.builders import NOW, consumer_group, facts, kafka_cluster, observation, observed_group
+from tests.unit.planning.status.test_consumergroup import condition, message, project
+
+FAILED = "_fleet.orders.failed"
+INTENT = RetryIntent(policy="standard", current="a1b2c3d4e5")
+
+
+def flow(**changes: Any) -> RetryObservation:
+    values: dict[str, Any] = {"observed_at": NOW, "waiting": 0, "due_lag": 0}
+    return RetryObservation(**(values | changes))
+
+
+def shown(flow: RetryObservation | None, previous: dict[str, Any] | None = None) -> dict[str, Any]:
+    return retry_status(observed_group(retry=flow, failed_records=3), INTENT, previous or {})
+
+
+def test_waiting_and_due_records_are_shown_with_their_times() -> None:
+    status = shown(flow(waiting=5, due_lag=2, oldest_due_at=NOW - 90, next_due_at=NOW + 30))
+    assert status == {
+        "waiting": 4,
+        "dueLag": 2,
+        "oldestDueAt": times.to_text(NOW - 90),
+        "nextDueAt": times.to_text(NOW + 30),
+        "failed": 3,
+        "policyRevision": "standard@a1b2c3d4e5",
+    }
+
+
+def test_nothing_waiting_is_zero_and_has_no_times() -> None:
+    before = shown(flow(waiting=5, due_lag=2, oldest_due_at=NOW - 90, next_due_at=NOW + 30))
+    assert shown(flow(), before) == {"waiting": 0, "dueLag": 0, "failed": 3, "policyRevision": "standard@a1b2c3d4e5"}
+
+
+def test_what_cannot_be_asked_keeps_its_last_value_and_is_never_zero() -> None:
+    before = shown(flow(waiting=5, due_lag=2, oldest_due_at=NOW - 90))
+    assert shown(flow(waiting=None, due_lag=None, error="NotObserved"), before) == before
+    assert shown(flow(waiting=7, due_lag=None), before) == before
+    assert shown(None, before) == before
+    assert retry_status(None, INTENT, before) == before
+    assert "waiting" not in shown(flow(waiting=None))
+
+
+def test_record_that_has_just_become_due_is_not_late() -> None:
+    status = shown(flow(waiting=1, due_lag=1, oldest_due_at=NOW - 1))
+    assert (status["waiting"], status["dueLag"], status.get("oldestDueAt")) == (1, 0, None)
+
+
+def test_group_whose_retries_were_taken_away_shows_only_what_failed() -> None:
+    before = shown(flow(waiting=5))
+    assert retry_status(observed_group(failed_records=3), None, before) == {"failed": 3}
+    assert retry_status(observed_group(), None, {}) == {}
+
+
+def test_long_name_of_a_policy_leaves_the_hash() -> None:
+    long = replace(INTENT, policy="p" * 60)
+    assert retry_status(observed_group(retry=flow()), long, {})["policyRevision"] == "a1b2c3d4e5"
+
+
+def test_busy_flow_in_which_something_becomes_due_each_second_is_written_once_a_minute() -> None:
+    status: dict[str, Any] = {}
+    writes = 0
+    for second in range(600):
+        now = NOW + second
+        before, status = (
+            status,
+            shown(
+                flow(
+                    observed_at=now,
+                    waiting=100 + second % 7,
+                    due_lag=second % 2,
+                    oldest_due_at=now,
+                    next_due_at=now + 1,
+                ),
+                status,
+            ),
+        )
+        writes += before != status
+    assert writes <= 11
+
+
+@given(st.lists(st.floats(-500, 500), min_size=1, max_size=20))
+def test_shown_time_is_never_far_from_the_truth(steps: list[float]) -> None:
+    status: dict[str, Any] = {}
+    for step in steps:
+        status = shown(flow(waiting=1, next_due_at=NOW + 1000 + step), status)
+        before = times.from_text(status["nextDueAt"])
+        assert before is not None
+        assert -6 <= NOW + 1000 + step - before <= 61
+
+
+def test_open_breaker_degrades_the_group_and_names_the_workers() -> None:
+    opened = BreakerObservation(state="Open", since=NOW, failure_percent=80.0)
+    workers = (WorkerObservation(pod="orders-0", breaker=opened), WorkerObservation(pod="orders-1"))
+    given_ = facts(workers=workers)
+    status = project(given_)
+    assert condition(status, "Degraded") == ("True", "BreakerOpen")
+    assert "orders-0" in message(status, "Degraded")
+    assert given_.open_breakers == ("orders-0",)
+    trying = replace(workers[0], breaker=BreakerObservation(state="HalfOpen"))
+    assert condition(project(facts(workers=(trying,))), "Degraded") == ("True", "BreakerOpen")
+    closed = replace(workers[0], breaker=BreakerObservation())
+    assert condition(project(facts(workers=(closed,))), "Degraded")[0] == "False"
+
+
+def test_topics_of_the_flow_are_part_of_topics_ready() -> None:
+    owner = consumer_group(retry={"policyRef": {"name": "standard"}})
+    status = project(facts(group=owner, observation=observation(), retry=replace(INTENT, delays=("5s",))))
+    assert condition(status, "TopicsReady") == ("Unknown", "NotYetObserved")
+
+
+def test_records_that_wait_after_retries_have_ended_are_told() -> None:
+    """Nobody reads them, and nothing else would say so."""
+
+    def told(waiting: int) -> list[str]:
+        seen = observed_group(retry=RetryObservation(observed_at=NOW, waiting=waiting, due_lag=waiting))
+        ended = RetryIntent(policy="standard", current="a1b2c3d4e5", ending=True, ended=True)
+        return [found.reason for found in find_problems(facts(observation=observation(seen), retry=ended))]
+
+    assert told(3) == ["RetryNotConfigured"]
+    assert told(0) == []
+
+
+def test_topics_are_not_said_to_be_made_on_another_cluster() -> None:
+    missing = {"orders": TopicObservation(partitions=4), FAILED: TopicObservation(partitions=0, error="TopicNotFound")}
+    ours = facts(observation=observation(topics=missing))
+    assert condition(project(ours), "TopicsReady") == ("False", "TopicNotCreated")
+    other = facts(observation=observation(topics=missing), cluster=kafka_cluster(status={"clusterId": "another"}))
+    assert other.topics_plan.idle
+    assert condition(project(other), "TopicsReady")[0] == "Unknown"

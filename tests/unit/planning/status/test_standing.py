@@ -1,0 +1,116 @@
+"""A group that stands: pod, cause and record in Stuck and Degraded; what is unknown is not said to move."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet_operator.planning.fleet.pod_end import ContainerEnd, RecordInHand
+from fleet_operator.planning.fleet.rollout import PodFacts, RolloutPhase
+from fleet_operator.planning.observation import StuckPartition, WorkerObservation
+from fleet_operator.planning.status.problems import needs_watching
+from tests.unit.planning.builders import NOW, facts, observation, observed_group, pods, ready_fleet, unreachable
+from tests.unit.planning.status.test_consumergroup import cause, condition, message, project
+
+KILLED = ContainerEnd(
+    container="worker",
+    exit_code=137,
+    reason="OOMKilled",
+    at=NOW - 3,
+    said="ProcessDied",
+    records=(RecordInHand("orders", 2, 7),),
+)
+
+
+def dying(end: ContainerEnd | None = KILLED, **changes: Any) -> tuple[PodFacts, ...]:
+    first, second = pods()
+    return first, replace(second, unready_since=NOW - 3, ended=end, **changes)
+
+
+@pytest.mark.parametrize("waits", [{}, {"reason": "CrashLoopBackOff", "message": str(KILLED)}])
+def test_death_of_a_worker_names_pod_cause_and_record(waits: dict[str, Any]) -> None:
+    status = project(facts(pods=dying(**waits)))
+    assert condition(status, "Degraded") == ("True", "WorkersFailing")
+    for text in (message(status, "Degraded"), message(status, "Stuck")):
+        for part in ("orders-1", "OOMKilled", "exit code 137", "SIGKILL", "orders-2:7"):
+            assert part in text, text
+    assert condition(status, "Stuck") == ("True", "PartitionStuck")
+    (entry,) = status["stuckPartitions"]
+    assert (entry["pod"], entry["reason"], entry["since"]) == ("orders-1", "OOMKilled", "2027-01-15T07:59:57Z")
+
+
+def test_since_is_that_of_the_first_death_at_a_record() -> None:
+    before = project(facts(pods=dying()))
+    later = project(facts(pods=dying(replace(KILLED, at=NOW + 60))), before, NOW + 63)
+    assert later["stuckPartitions"] == before["stuckPartitions"]
+
+
+def test_death_that_names_no_record_leaves_it_unknown_whether_partitions_move() -> None:
+    healthy = project(facts(workers=(WorkerObservation(pod="orders-0"), WorkerObservation(pod="orders-1"))))
+    assert condition(healthy, "Stuck") == ("False", "AllPartitionsMove")
+    status = project(facts(pods=dying(replace(KILLED, records=()))), healthy)
+    assert condition(status, "Stuck") == ("Unknown", "WorkersFailing")
+    assert "exit code 137" in message(status, "Stuck")
+
+
+def test_sessions_that_a_bug_ends_are_told_though_the_next_one_has_begun() -> None:
+    bug = WorkerObservation(pod="orders-0", ended_reason="TypeError", ended_message="m (loop.py:7)", ended_since=NOW)
+    status = project(facts(workers=(bug,)))
+    assert condition(status, "Degraded") == ("True", "WorkerReportsError")
+    for part in ("orders-0", "TypeError: m (loop.py:7)", "since 2027-01-15T08:00:00Z"):
+        assert part in message(status, "Degraded")
+    assert condition(status, "Stuck") == ("Unknown", "WorkerReportsError")
+    named = replace(
+        bug, stuck=(StuckPartition(topic="orders", partition=2, offset=7, since=NOW, reason="SessionEnded"),)
+    )
+    assert condition(project(facts(workers=(named,))), "Stuck") == ("True", "PartitionStuck")
+
+
+def test_group_whose_workers_do_not_answer_any_more_is_not_said_to_move() -> None:
+    answered = project(facts(workers=(WorkerObservation(pod="orders-0"),)))
+    silent = project(facts(), answered, NOW + 30)
+    assert condition(silent, "Stuck") == ("Unknown", "WorkersSilent")
+    empty = project(facts(pods=()), answered, NOW + 30)
+    assert condition(empty, "Stuck") == ("Unknown", "WorkersSilent")
+    suspended = project(facts(wanted_replicas=0, pods=()), answered, NOW + 30)
+    assert condition(suspended, "Stuck") == ("False", "AllPartitionsMove")
+
+
+def test_dying_pod_is_the_cause_of_a_revision_that_does_not_become_ready() -> None:
+    late = cause(RolloutPhase.WAITING, "ProgressDeadlineExceeded", target="aaaaaaaaaa")
+    status = project(facts(rollout=late, fleet=ready_fleet(ready=1), pods=dying()))
+    assert condition(status, "Ready") == ("False", "WorkersFailing")
+    assert condition(status, "Degraded") == ("True", "WorkersFailing")
+    unexplained = project(facts(rollout=late, fleet=ready_fleet(ready=1)))
+    assert condition(unexplained, "Ready") == ("False", "ProgressDeadlineExceeded")
+
+
+def test_retry_worker_that_dies_names_its_record_too() -> None:
+    end = replace(KILLED, records=(RecordInHand("_fleet.orders.retry.5s", 0, 9),))
+    dead = PodFacts(name="orders-retry-0", revision="a", ordinal=0, unready_since=NOW - 3, ended=end)
+    status = project(facts(retry_pods=(dead,), workers=(WorkerObservation(pod="orders-0"),)))
+    assert condition(status, "Degraded") == ("True", "RetryWorkersFailing")
+    assert "_fleet.orders.retry.5s-0:9" in message(status, "Stuck")
+
+
+BEHIND = observed_group(end_offsets={("orders", number): 101 for number in range(4)})
+
+
+@pytest.mark.parametrize(
+    ("why", "changes", "watched"),
+    [
+        ("nothing waits", {}, False),
+        ("records wait", {"observation": observation(BEHIND)}, True),
+        ("nobody is to handle them", {"observation": observation(BEHIND), "wanted_replicas": 0}, False),
+        ("Kafka is away", {"observation": unreachable()}, False),
+        ("a pod dies", {"pods": dying()}, True),
+        ("a worker complains", {"workers": (WorkerObservation(pod="orders-0", ended_reason="TypeError"),)}, True),
+    ],
+)
+def test_workers_are_asked_again_while_records_wait_or_news_is_bad(
+    why: str, changes: dict[str, Any], watched: bool
+) -> None:
+    """A hung handler of a quiet topic changes nothing that anybody else would notice."""
+    assert needs_watching(facts(**changes)) is watched, why

@@ -1,0 +1,135 @@
+"""What a reconcile makes of what it gathered, where more than one planner has a say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet_operator.clients.kinds import JsonObject
+from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.known_revisions import with_known
+from fleet_operator.planning.fleet.pod_template import RETRY_VOLUME
+from fleet_operator.planning.fleet.rollout import RevisionMark, RevisionState
+from fleet_operator.planning.observation import BreakerObservation, WorkerObservation
+from fleet_operator.planning.retry.publication import plan_intent
+from fleet_operator.reconcilers.consumergroup.decide import breaker_open, make_plan
+from fleet_operator.reconcilers.consumergroup.gather import Gathered, knows_retries
+from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster
+from tests.unit.planning.retry.test_plan import GROUP, cluster
+from tests.unit.planning.retry.test_publication import OLD
+
+WITH_RETRIES = {"volumes": [{"name": RETRY_VOLUME}]}
+
+
+def gathered(**changes: Any) -> Gathered:
+    """A new group with retries whose topics are as they should be."""
+    found = Gathered(
+        body={"metadata": {"name": "orders", "namespace": "shop"}, "spec": {"clusterRef": {"name": "main"}}},
+        group=GROUP,
+        cluster=kafka_cluster(status={"clusterId": "cluster-a"}),
+        observation=cluster(),
+        handler_files=None,
+        older=None,
+        stateful_set=None,
+        workers=(),
+        checks=(),
+        config_maps=(),
+        worker_reports=(),
+        retry=plan_intent(GROUP, OLD, None),
+    )
+    return replace(found, **changes)
+
+
+def test_another_cluster_is_not_believed_to_have_the_groups_topics() -> None:
+    plan = make_plan(gathered(), NOW, image=IMAGE)
+    assert plan.retry is not None
+    assert plan.retry.publication is not None
+    other = gathered(cluster=kafka_cluster(status={"clusterId": "cluster-b"}))
+    plan = make_plan(other, NOW, image=IMAGE)
+    assert plan.retry is not None
+    assert (plan.retry.publication, plan.retry.scale.replicas) == (None, 0)
+    assert (gathered().on_its_cluster, other.on_its_cluster) == (True, False)
+
+
+def running(name: str, **spec: Any) -> JsonObject:
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z"}
+    return {"metadata": {"name": name}, "spec": spec, "status": {"conditions": [ready]}}
+
+
+@pytest.mark.parametrize(
+    ("worker_reports", "known"),
+    [
+        ((), None),
+        ((WorkerObservation(pod="orders-0"),), None),
+        ((WorkerObservation(pod="orders-0"), WorkerObservation(pod="orders-retry-0")), False),
+        ((WorkerObservation(pod="orders-0", breaker=BreakerObservation(state="Open")),), True),
+        ((WorkerObservation(pod="orders-retry-0", breaker=BreakerObservation(state="HalfOpen")),), True),
+    ],
+)
+def test_breaker_is_closed_only_when_every_worker_that_has_one_says_so(
+    worker_reports: tuple[WorkerObservation, ...], known: bool | None
+) -> None:
+    found = gathered(
+        workers=(running("orders-0", **WITH_RETRIES), running("orders-of-before")),
+        retry_workers=(running("orders-retry-0"),),
+        worker_reports=worker_reports,
+    )
+    assert breaker_open(found) is known
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "knows"),
+    [
+        ({}, {}, False),
+        ({}, {"retry": {"failed": 3}}, False),
+        ({"retry": {"policyRef": {"name": "standard"}}}, {}, True),
+        ({}, {"retry": {"policyRevision": "standard@aaaaaaaaaa"}}, True),
+    ],
+)
+def test_group_that_never_had_retries_is_not_asked_for_its_policies(
+    spec: JsonObject, status: JsonObject, knows: bool
+) -> None:
+    """Each question would be a request in every reconcile; every group has a count of failed records."""
+    body = {"metadata": {"namespace": "shop", "name": "orders"}, "spec": spec, "status": status}
+    assert knows_retries(body) is knows
+
+
+def test_forged_record_is_never_what_a_fleet_goes_back_to() -> None:
+    """Whoever may write ConfigMaps says of a template of his own that it was the last good one."""
+    group = consumer_group()
+    bare = {"cluster": kafka_cluster(), "group": group, "retry": None}
+    wanted = make_plan(gathered(**bare), NOW, image=IMAGE).revision
+    assert wanted is not None
+    good = RevisionMark(hash=wanted.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
+    ours = manifests.revision_config_map(group, wanted, good)
+    evil = replace(wanted, hash="f" * 10, pod_template={"spec": {"hostNetwork": True}})
+    forever = RevisionMark(hash=evil.hash, state=RevisionState.GOOD, since=4e9, checked=True)
+    forged = manifests.revision_config_map(group, evil, forever)
+    renamed = {**manifests.revision_config_map(group, wanted, replace(good, state=RevisionState.REJECTED))}
+    renamed["metadata"] = {**renamed["metadata"], "name": "orders-looks-like-it"}
+    fleet = manifests.stateful_set(group, revision=wanted.hash, pod_template=wanted.pod_template, replicas=2)
+    fleet = with_known(fleet, {wanted.hash: wanted.pod_template})
+    found = gathered(**bare, stateful_set=fleet, config_maps=(ours, forged, renamed))
+    settled = make_plan(found, NOW, image=IMAGE)
+    assert set(settled.records) == {wanted.hash}
+    assert settled.decision.prune == (evil.hash,)
+    blocked = make_plan(replace(found, cluster=None), NOW, image=IMAGE)
+    assert blocked.decision.target == wanted.hash
+    assert set(blocked.templates) == {wanted.hash}
+
+
+@pytest.mark.parametrize(
+    ("changes", "feeds"),
+    [
+        ({}, False),
+        ({"redrives": ("mended",)}, True),
+        ({"workers": ({"spec": {}},)}, False),
+        ({"workers": ({"spec": WITH_RETRIES},)}, True),
+        ({"stateful_set": {"spec": {"template": {"spec": WITH_RETRIES}}}}, True),
+    ],
+)
+def test_who_may_still_write_to_retry_topics(changes: dict[str, JsonObject], feeds: bool) -> None:
+    """Pods of a revision that knows retries, and whoever would make such pods, as well as Redrives."""
+    assert gathered(**changes).feeds_retries is feeds

@@ -1,0 +1,60 @@
+"""Attempts on Kafka keep a pause between them, and what the pause puts off is not forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from fleet_operator.reconcilers.consumergroup.kafka_side import PAUSE_SECONDS, KafkaSide
+from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
+
+GROUP = ("shop", "orders")
+
+
+def test_what_a_pause_put_off_comes_back_once_when_it_is_over() -> None:
+    """Nothing else may ever happen to the group: without this it would wait for the next resync."""
+
+    async def main() -> tuple[list[float], list[float]]:
+        loop = asyncio.get_running_loop()
+        nobody = cast("Any", None)
+        side = KafkaSide(nobody, VirtualClock(loop), nobody, nobody)
+        began, made, returned = loop.time(), list[float](), list[float]()
+
+        async def make() -> None:
+            made.append(loop.time() - began)
+
+        def ask() -> None:
+            side.undo(GROUP, make, lambda: returned.append(loop.time() - began))
+
+        ask()
+        await asyncio.sleep(1.0)
+        for _ in range(3):
+            ask()
+        await asyncio.sleep(PAUSE_SECONDS * 3)
+        ask()
+        await asyncio.sleep(1.0)
+        await side.close()
+        return made, returned
+
+    made, returned = run_virtual(main())
+    assert [round(at) for at in made] == [0, 31]
+    assert [round(at) for at in returned] == [0, 10, 31]
+
+
+def test_closing_ends_those_that_would_come_back() -> None:
+    async def main() -> int:
+        nobody = cast("Any", None)
+        side = KafkaSide(nobody, VirtualClock(asyncio.get_running_loop()), nobody, nobody)
+        returned = list[int]()
+
+        async def make() -> None:
+            return None
+
+        side.undo(GROUP, make, lambda: returned.append(1))
+        await asyncio.sleep(1.0)
+        side.undo(GROUP, make, lambda: returned.append(2))
+        await side.close()
+        await asyncio.sleep(PAUSE_SECONDS * 2)
+        return len(returned)
+
+    assert run_virtual(main()) == 1

@@ -1,0 +1,57 @@
+"""Gauges of a group: exact numbers, absent while unknown, gone with the group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fleet_operator.planning.observation import BreakerObservation, RetryObservation, WorkerObservation
+from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
+from fleet_operator.runtime.metrics import Metrics
+from tests.unit.planning.builders import NOW, facts, observation, observed_group, unreachable
+
+KEY = ("shop", "orders")
+FLOW = RetryObservation(observed_at=NOW, waiting=1234, due_lag=56, oldest_due_at=NOW - 60)
+
+
+def gauges(metrics: Metrics) -> dict[str, float]:
+    """Each sample of this group by its name."""
+    return {
+        sample.name.removeprefix("consumer_fleet_group_"): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.labels.get("name") == "orders" and "state" not in sample.labels
+    }
+
+
+def test_retries_are_told_exactly() -> None:
+    metrics = Metrics()
+    opened = WorkerObservation(pod="orders-0", breaker=BreakerObservation(state="Open"))
+    seen = observation(observed_group(retry=FLOW, failed_records=8217))
+    GroupMetrics(metrics).set(KEY, facts(observation=seen, workers=(opened,)), {})
+    found = gauges(metrics)
+    assert found["retry_waiting_records"] == 1234
+    assert found["retry_due_lag_records"] == 56
+    assert found["retry_oldest_due_timestamp_seconds"] == NOW - 60
+    assert found["failed_records"] == 8217
+    assert found["breakers_open"] == 1
+
+
+def test_what_is_unknown_is_absent_and_not_zero() -> None:
+    metrics = Metrics()
+    shown = GroupMetrics(metrics)
+    shown.set(KEY, facts(observation=observation(observed_group(retry=FLOW, failed_records=1))), {})
+    unknown = replace(FLOW, waiting=None, due_lag=None, oldest_due_at=None)
+    shown.set(KEY, facts(observation=observation(observed_group(retry=unknown, failed_records=1))), {})
+    assert {"retry_waiting_records", "retry_due_lag_records", "retry_oldest_due_timestamp_seconds"}.isdisjoint(
+        gauges(metrics)
+    )
+    shown.set(KEY, facts(observation=unreachable()), {})
+    assert "failed_records" not in gauges(metrics)
+
+
+def test_gauges_go_with_their_group() -> None:
+    metrics = Metrics()
+    shown = GroupMetrics(metrics)
+    shown.set(KEY, facts(observation=observation(observed_group(retry=FLOW, failed_records=1))), {})
+    shown.remove(KEY)
+    assert gauges(metrics) == {}

@@ -1,0 +1,51 @@
+"""The records of a group's revisions, beside ConfigMaps that somebody else put under its name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from fleet_operator.clients.kinds import CONFIG_MAP, JsonObject
+from fleet_operator.planning.fleet.known_revisions import KNOWN_ANNOTATION
+from fleet_operator.planning.fleet.readings import REVISION_ANNOTATION
+from fleet_operator.planning.labels import GROUP_LABEL
+from fleet_operator.reconcilers.consumergroup import records
+from fleet_operator.reconcilers.routing import INDEXES
+from fleet_operator.reconcilers.views import VIEWS
+from fleet_operator.runtime.store import Store
+from tests.unit.runtime.memory_kube import MemoryKube
+from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
+
+OWNER: JsonObject = {"metadata": {"namespace": "ns", "name": "orders", "uid": "owner"}}
+
+
+def record(revision: str, text: str, name: str = "") -> JsonObject:
+    metadata = {
+        "namespace": "ns",
+        "name": name or f"orders-{revision}",
+        "labels": {GROUP_LABEL: "orders"},
+        "annotations": {REVISION_ANNOTATION: revision},
+        "ownerReferences": [{"uid": "owner"}],
+    }
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"pod-template.json": text}}
+
+
+def test_strangers_are_read_up_to_a_limit_and_what_the_fleet_names_always() -> None:
+    async def main() -> None:
+        kube = MemoryKube()
+        store = Store(kube, VirtualClock(asyncio.get_running_loop()), INDEXES, VIEWS)
+        large = "x" * 1_000_000
+        for revision in [f"a{number:03}" for number in range(30)]:
+            store.learn(CONFIG_MAP, await kube.create(record(revision, large)))
+        store.learn(CONFIG_MAP, await kube.create(record("f00d", "{}")))
+        store.learn(CONFIG_MAP, await kube.create(record("f00d", large, "orders-f00d-handler")))
+        fleet = {"metadata": {"annotations": {KNOWN_ANNOTATION: json.dumps({"f00d": "digest"})}}}
+        seen = store.cache(CONFIG_MAP).having(("ns", "orders"))
+        found = await records.read_records(store, OWNER, seen, fleet)
+        assert [body["metadata"]["name"] for body in found] == [body["metadata"]["name"] for body in seen]
+        whole = {body["metadata"]["name"]: body for body in found if "data" in body}
+        assert "orders-f00d" in whole
+        assert "orders-f00d-handler" not in whole
+        assert 1_000_000 * (len(whole) - 1) <= records.CHARACTERS_MAX + 1_000_000
+
+    run_virtual(main())

@@ -1,0 +1,138 @@
+"""The policies file as a kubelet mounts it, as people write it, and as it should never look."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet_consumer.contract.policies import PolicyInvalid
+from fleet_consumer.worker.config import policy_file
+from fleet_consumer.worker.config.policy_file import PolicyFile, PolicyFileUnreadable
+from tests.support.clock import StillClock
+
+OLD, NEW = "a1b2c3d4e5", "0123456789"
+
+
+def document(current: str, delay: str = "5s") -> dict[str, Any]:
+    content = {
+        "sequence": [delay],
+        "classify": [],
+        "undecodable": "Fail",
+        "maxTotalSeconds": None,
+        "headerProfile": "Native",
+        "budget": None,
+    }
+    return {
+        "version": 1,
+        "policy": "standard",
+        "current": current,
+        "revisions": {current: content},
+        "delays": [delay],
+        "partitions": 2,
+        "maxMessageBytes": 1_114_124,
+    }
+
+
+class Mounted:
+    """A folder as the kubelet fills it: the file is a link into a link, and that one is put in another's place."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "policies.json"
+        self.clock = StillClock()
+        self.file = PolicyFile(str(self.path), self.clock)
+        self._versions = 0
+
+    def renew(self, content: str) -> None:
+        self._versions += 1
+        version = self.folder / f"..{self._versions}"
+        version.mkdir()
+        (version / "policies.json").write_text(content)
+        link = self.folder / "..fresh"
+        link.symlink_to(version.name)
+        link.replace(self.folder / "..data")
+        if not self.path.is_symlink():
+            self.path.symlink_to("..data/policies.json")
+
+    def look(self) -> bool:
+        self.clock.now += policy_file.LOOK_INTERVAL_S
+        return self.file.look()
+
+    @property
+    def current(self) -> str | None:
+        return None if self.file.policies is None else self.file.policies.current
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Mounted:
+    return Mounted(tmp_path)
+
+
+def test_a_file_that_is_renewed_by_its_links_is_noticed_and_told_once(mounted: Mounted) -> None:
+    mounted.renew(json.dumps(document(OLD)))
+    assert mounted.look()
+    assert mounted.current == OLD
+    assert not mounted.look()
+    mounted.renew(json.dumps(document(NEW)))
+    assert mounted.look()
+    assert mounted.current == NEW
+    mounted.renew(json.dumps(document(NEW)))
+    assert not mounted.look()  # other files, the same policies
+
+
+def test_a_file_written_in_place_is_noticed_too(mounted: Mounted) -> None:
+    mounted.path.write_text(json.dumps(document(OLD)))
+    assert mounted.look()
+    mounted.path.write_text(json.dumps(document(NEW, "30s")))
+    assert mounted.look()
+    assert mounted.current == NEW
+
+
+def test_nothing_is_looked_at_twice_within_a_second(mounted: Mounted) -> None:
+    mounted.renew(json.dumps(document(OLD)))
+    assert mounted.look()
+    mounted.renew(json.dumps(document(NEW)))
+    assert not mounted.file.look()
+    assert mounted.look()
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        ("", PolicyFileUnreadable),
+        ('{"version": 1, "pol', PolicyFileUnreadable),
+        ("[" * 100_000, PolicyFileUnreadable),
+        ("\udcff", PolicyFileUnreadable),
+        (" " * (policy_file.BYTES_MAX + 1), PolicyFileUnreadable),
+        ("[]", PolicyInvalid),
+        (json.dumps(document(OLD) | {"current": NEW}), PolicyInvalid),
+        (json.dumps(document(OLD) | {"surprise": 1}), PolicyInvalid),
+    ],
+    ids=["empty", "torn", "deep", "binary", "huge", "list", "names-no-revision", "unknown-field"],
+)
+def test_what_cannot_be_used_is_told_and_the_last_good_policies_go_on(
+    mounted: Mounted, content: str, kind: type[Exception]
+) -> None:
+    mounted.renew(json.dumps(document(OLD)))
+    assert mounted.look()
+    mounted.path.unlink()
+    mounted.path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    assert not mounted.look()
+    assert isinstance(mounted.file.last_error, kind)
+    assert mounted.file.last_error.reason == kind.__name__
+    assert mounted.current == OLD
+    mounted.path.write_text(json.dumps(document(OLD)))
+    assert not mounted.look()  # mended, and nothing new
+    assert mounted.file.last_error is None
+
+
+def test_a_file_that_is_not_there_yet_is_trouble_until_it_is(mounted: Mounted) -> None:
+    assert not mounted.look()
+    assert isinstance(mounted.file.last_error, PolicyFileUnreadable)
+    assert str(mounted.path) in str(mounted.file.last_error)
+    mounted.renew(json.dumps(document(OLD)))
+    assert mounted.look()
+    assert mounted.file.last_error is None

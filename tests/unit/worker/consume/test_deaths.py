@@ -1,0 +1,264 @@
+"""A record that kills its process ends like any other failure, and no other record does."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from fleet_consumer.contract.breaker_mark import read_mark
+from fleet_consumer.contract.policies import Policies
+from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.worker.consume.caution import Caution, Note, read_note
+from fleet_consumer.worker.consume.concurrent import Concurrency, ConcurrentLoop
+from tests.unit.retry.policies import policies
+from tests.unit.worker.manual_executor import ManualExecutor
+from tests.unit.worker.scripted import P0, P1, Bench, ScriptedConsumer
+
+FAILED = "_fleet.g.failed"
+LENGTHS = {P0: 60, P1: 40}
+RULE = {"when": {"exception": "Poison"}, "then": "Retry"}
+KINDS = ("alone", "executor", "batch")
+
+
+class Death(BaseException):
+    """The process is gone."""
+
+
+class Group:
+    """What outlives processes: the logs, the commits, and what was written; and a handler that `kills` may end."""
+
+    def __init__(
+        self,
+        kind: str,
+        kills: Callable[[Record], bool],
+        lengths: dict[TopicPartition, int] = LENGTHS,
+        found: Callable[[], Policies | None] = lambda: None,
+    ) -> None:
+        self.kind = kind
+        self.kills = kills
+        self.logs = {each: [b"%d-%d" % (each.partition, n) for n in range(count)] for each, count in lengths.items()}
+        self.offsets: dict[TopicPartition, int] = {}
+        self.marks: dict[TopicPartition, str] = {}
+        self.written: list[Any] = []
+        self.handled: list[bytes] = []
+        self.deaths = 0
+        self._policies = found
+        self._processes: Iterator[int] = itertools.count(1)
+
+    def begin(self, *owned: TopicPartition) -> tuple[Bench, ManualExecutor | None]:
+        """A process that takes these partitions, by default all."""
+        executor, concurrency = None, None
+        if self.kind != "alone":
+            batch = self.kind == "batch"
+            executor = ManualExecutor(self._handle_batch if batch else self._handle, 4, batch=batch)
+            concurrency = Concurrency.of(batch=batch, size=4, max_poll_records=20)
+        logs = {each: values for each, values in self.logs.items() if each in owned or not owned}
+        bench = Bench(
+            self._handle, logs, per_poll=20, executor=executor, concurrency=concurrency, policies=self._policies
+        )
+        bench.consumer.key = lambda value: None
+        bench.loop._notes._by = f"{next(self._processes):08x}"
+        consumer: ScriptedConsumer = bench.consumer
+        consumer.offsets, consumer.marks, bench.producer.written = self.offsets, self.marks, self.written
+        # Taken over from a dead one and kept in place: the loop replaces the mappings with each commit.
+        consumer.commit = self._commit  # type: ignore[method-assign]
+        if isinstance(bench.loop, ConcurrentLoop):
+
+            def wait(seconds: float) -> bool:
+                bench.clock.now += seconds
+                return False
+
+            bench.loop._news.wait = wait  # type: ignore[assignment,method-assign]
+        raised = bench.outcomes.raised
+
+        def dies(*arguments: Any) -> bool:
+            if isinstance(arguments[2], Death):
+                raise arguments[2]
+            return raised(*arguments)
+
+        bench.outcomes.raised = dies  # type: ignore[method-assign,assignment]
+        return bench, executor
+
+    def _commit(self, offsets: Any, timeout_s: float) -> None:
+        for each, offset in offsets.items():
+            assert offset.offset >= self.offsets.get(each, 0), "a commit never goes back"
+            self.offsets[each], self.marks[each] = offset.offset, offset.metadata
+
+    def _handle(self, record: Record) -> None:
+        if self.kills(record):
+            raise Death
+        self.handled.append(record.value)
+
+    def _handle_batch(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._handle(record)
+
+    def live(self, bench: Bench, executor: ManualExecutor | None, turns: int = 40) -> bool:
+        """Let a process work for some turns; whether it lives. A executor's other hands come to their end first."""
+        for _ in range(turns):
+            try:
+                bench.steps(1)
+            except Death:
+                self.deaths += 1
+                return False
+            while executor is not None and executor.jobs:
+                deadly = [any(self.kills(record) for record in job.records) for job in executor.jobs]
+                if all(deadly):
+                    self.deaths += 1
+                    return False
+                executor.finish(deadly.index(False))
+        return True
+
+    def live_on(self, processes: int = 12) -> None:
+        """One process after the other, until one of them has handled everything and is ended in order."""
+        for _ in range(processes):
+            bench, executor = self.begin()
+            for _ in range(40):
+                if not self.live(bench, executor, 10):
+                    break
+                if self.offsets == {each: len(values) for each, values in self.logs.items()}:
+                    bench.loop.close(1)
+                    return
+        raise AssertionError(f"still dying after {self.deaths} deaths: {self.offsets} {self.marks}")
+
+    def all_but(self, *values: bytes) -> set[bytes]:
+        return {value for log in self.logs.values() for value in log} - set(values)
+
+    def reasons(self) -> list[tuple[str, bytes, bytes | None]]:
+        return [(topic, value, dict(headers).get("kr-reason")) for topic, _, value, headers in self.written]
+
+
+def at(partition: TopicPartition, *offsets: int) -> Callable[[Record], bool]:
+    return lambda record: (record.topic, record.partition) == partition and record.offset in offsets
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("offset", [0, 1, 37, 59])
+def test_record_that_kills_its_process_fails_as_poison_and_all_others_are_done(kind: str, offset: int) -> None:
+    group = Group(kind, at(P0, offset))
+    group.live_on()
+    poison = b"0-%d" % offset
+    assert set(group.handled) == group.all_but(poison)
+    assert group.reasons() == [(FAILED, poison, b"poison")]
+    assert group.offsets == LENGTHS
+    assert [read_note(mark) for mark in group.marks.values()] == [None, None]
+    assert group.deaths <= 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_that_kill_fail_and_nobody_else(kind: str) -> None:
+    group = Group(kind, lambda record: record.offset in {3, 4, 30})
+    group.live_on(40)
+    poison = [b"%d-%d" % (partition, offset) for partition in (0, 1) for offset in (3, 4, 30)]
+    assert set(group.handled) == group.all_but(*poison)
+    assert sorted(group.reasons()) == sorted((FAILED, each, b"poison") for each in poison)
+    assert group.offsets == LENGTHS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_process_that_is_killed_again_and_again_with_records_that_are_well_fails_none(kind: str) -> None:
+    """Each time after a few turns, wherever it is then: between records, with some in hand, before its first commit."""
+    group = Group(kind, lambda record: False)
+    for turns in [0, 2, 1, 3, 0, 2, 1, 5, 3, 1, 4, 2]:
+        bench, executor = group.begin()
+        group.live(bench, executor, turns)
+        bench.steps(1)
+    group.live_on()
+    assert set(group.handled) == group.all_but()
+    assert group.written == []
+    assert group.offsets == LENGTHS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_partition_that_is_given_back_in_order_again_and_again_is_under_no_suspicion(kind: str) -> None:
+    group = Group(kind, lambda record: False)
+    for _ in range(5):
+        bench, _executor = group.begin()
+        bench.steps(2)
+        bench.loop.stop()
+        bench.clock.now += 60
+        bench.loop.close(1)
+        assert {read_note(mark) for mark in group.marks.values()} == {None}
+    group.live_on()
+    assert group.written == []
+
+
+def test_count_of_deaths_survives_owners_that_give_the_partition_back() -> None:
+    group = Group("alone", at(P0, 0), {P0: 5})
+    for _ in range(2):
+        assert not group.live(*group.begin())
+    bench, _ = group.begin()
+    bench.consumer.script[:] = [lambda: (bench.consumer.assign(P0), bench.consumer.revoke(P0))]
+    bench.steps(1)
+    assert group.marks[P0].startswith("fleet-hand=none;deaths=2")
+    group.live_on(2)
+    assert group.deaths == 3
+    assert group.reasons() == [(FAILED, b"0-0", b"poison")]
+
+
+def test_suspects_that_a_death_has_named_stay_named_when_the_partition_is_given_back() -> None:
+    found = read_note("fleet-hand=20;by=0a")
+    caution = Caution(found, 100, by="0b")
+    assert caution.take(50) == (1, "fleet-hand=1;deaths=1;named=20;by=0b")
+    caution.came_back(101, 1, 0.0)
+    assert caution.released == "fleet-hand=none;named=19;by=0b"
+    again = Caution(read_note(caution.released), 101, by="0c")
+    for offset in range(101, 120):
+        assert again.take(50)[0] == 1
+        again.came_back(offset + 1, 1, 0.0)
+    assert again.take(50)[0] > 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fleet-hand=", "fleet-hand=-1", "fleet-hand=open;deaths=x", "fleet-hand=0", "hand=1"]
+)
+def test_what_others_write_into_their_commits_is_no_note(text: str) -> None:
+    assert read_note(text) is None
+
+
+def test_note_stands_beside_a_breakers_mark() -> None:
+    assert read_note("fleet-hand=3;deaths=2;by=0a fleet-breaker=open;until=5") == Note(3, 2, "0a")
+    assert read_mark("fleet-hand=3;deaths=2;by=0a fleet-breaker=open;until=5") == 5
+
+
+def test_records_that_were_beside_the_one_that_kills_are_not_counted_with_it() -> None:
+    """The head of another partition waits each time while its owner dies, and never had a chance."""
+    group = Group("alone", at(P0, 0), {P0: 1, P1: 1})
+    group.live_on()
+    assert group.reasons() == [(FAILED, b"0-0", b"poison")]
+    assert group.handled == [b"1-0"]
+
+
+def test_policys_rule_decides_what_becomes_of_it() -> None:
+    group = Group("alone", at(P0, 2), {P0: 4}, found=lambda: policies("5s", classify=[RULE]))
+    group.live_on()
+    assert [(topic, value) for topic, value, _ in group.reasons()] == [("_fleet.g.retry.5s", b"0-2")]
+
+
+def test_normal_flow_commits_as_often_as_ever() -> None:
+    group = Group("alone", lambda record: False)
+    bench, _ = group.begin()
+    commits = bench.stats.commits
+    bench.steps(5)
+    assert bench.stats.commits - commits <= 2, "one before the first record, for all partitions"
+    assert len(group.handled) == 100
+
+
+def test_handler_that_hangs_in_a_crew_counts_as_a_death_when_its_process_ends_for_it() -> None:
+    group = Group("executor", lambda record: False, {P0: 8})
+    for _ in range(3):
+        bench, executor = group.begin()
+        assert executor is not None
+        for _ in range(6):
+            bench.steps(1)
+            while any(job.records[0].offset != 5 for job in executor.jobs):
+                executor.finish(next(n for n, job in enumerate(executor.jobs) if job.records[0].offset != 5))
+        assert [job.records[0].offset for job in executor.jobs] in ([5], [])
+        bench.loop.stop(0.0, gives_up=True)
+        bench.loop.close(1)
+    group.kills = at(P0, 5)
+    group.live_on()
+    assert group.reasons() == [(FAILED, b"0-5", b"poison")]

@@ -1,0 +1,169 @@
+"""The committable offset never passes a record that is not finished."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet_consumer.contract.breaker_mark import breaker_mark, closed_mark, read_closed_mark
+from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.retry.reading import Reading
+from fleet_consumer.worker.consume.progress import ConsumeProgress, PartitionProgress, Unfinished
+
+PARTITION = TopicPartition("t", 0)
+
+
+@dataclass
+class FakeWrite:
+    done: bool = False
+    error: Exception | None = None
+
+
+def begun() -> PartitionProgress[FakeWrite]:
+    partition: PartitionProgress[FakeWrite] = PartitionProgress()
+    partition.reading = Reading()
+    return partition
+
+
+def entry(offset: int, epoch: int) -> OffsetAndMetadata:
+    return OffsetAndMetadata(offset, epoch, Reading().mark(offset))
+
+
+def record(offset: int, epoch: int = 4) -> Record:
+    return Record("t", 0, offset, 0, None, None, leader_epoch=epoch)
+
+
+def unfinished(offset: int, *writes: FakeWrite) -> Unfinished[FakeWrite]:
+    return Unfinished(record(offset), "done", list(writes))
+
+
+def test_nothing_is_committable_before_the_first_record() -> None:
+    assert begun().committable() is None
+
+
+def test_handled_record_without_writes_is_committable_at_once() -> None:
+    partition = begun()
+    partition.handled(41, 4)
+    assert partition.committable() == entry(42, 4)
+
+
+def test_record_whose_write_is_open_holds_back_all_after_it() -> None:
+    partition = begun()
+    first, second = FakeWrite(), FakeWrite(done=True)
+    partition.unfinished.extend([unfinished(10, first), unfinished(11, second)])
+    partition.handled(20, 4)
+    assert (partition.settle(), partition.committable()) == ([], entry(10, 4))
+    first.done = True
+    assert (partition.settle(), partition.committable()) == (["done", "done"], entry(21, 4))
+
+
+def test_write_that_failed_is_not_finished() -> None:
+    partition = begun()
+    partition.unfinished.append(unfinished(10, FakeWrite(done=True, error=OSError("no"))))
+    partition.handled(10, 4)
+    assert (partition.settle(), partition.committable()) == ([], entry(10, 4))
+
+
+def test_offset_is_committed_once() -> None:
+    progress: ConsumeProgress[FakeWrite] = ConsumeProgress()
+    progress.partitions[PARTITION] = begun()
+    progress.partitions[PARTITION].handled(5, 0)
+    offsets = progress.committable()
+    assert offsets == {PARTITION: entry(6, 0)}
+    progress.committed(offsets)
+    assert progress.committable() == {}
+
+
+def test_commit_of_a_partition_that_went_away_is_ignored() -> None:
+    progress: ConsumeProgress[FakeWrite] = ConsumeProgress()
+    progress.committed({PARTITION: entry(6, 0)})
+    assert progress.partitions == {}
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=20), st.randoms(use_true_random=False))
+def test_committable_is_the_first_unfinished_record_in_any_order_of_acknowledgements(records, random) -> None:  # type: ignore[no-untyped-def]
+    """Invariant: after any number of acknowledgements, in any order, the offset is that of the first open record."""
+    partition = begun()
+    writes: list[tuple[int, FakeWrite]] = []
+    for offset, (writes_something, _) in enumerate(records):
+        if writes_something:
+            write = FakeWrite()
+            writes.append((offset, write))
+            partition.unfinished.append(unfinished(offset, write))
+        partition.handled(offset, 0)
+    random.shuffle(writes)
+    while True:
+        partition.settle()
+        still_open = [offset for offset, write in writes if not write.done]
+        if records:
+            committable = partition.committable()
+            assert committable is not None
+            assert committable.offset == min(still_open, default=len(records))
+        if not still_open:
+            break
+        next(write for _, write in writes if not write.done).done = True
+
+
+def test_gap_at_the_end_is_committed_once_all_before_it_is_finished() -> None:
+    partition = begun()
+    write = FakeWrite()
+    partition.unfinished.append(unfinished(4, write))
+    partition.handled(4, 2)
+    partition.pass_gap(5, 7)
+    assert partition.committable() == entry(4, 4)
+    write.done = True
+    partition.settle()
+    assert partition.committable() == entry(7, 2)
+    partition.pass_gap(7, 9)
+    assert partition.committable() == entry(9, 2)
+
+
+def test_gap_behind_records_that_were_read_and_not_handled_is_not_committed() -> None:
+    partition = begun()
+    partition.handled(4, 2)
+    partition.pass_gap(6, 7)  # the record at 5 is kept back
+    assert partition.committable() == entry(5, 2)
+    partition.handled(5, 2)
+    assert partition.committable() == entry(7, 2)
+
+
+def test_gap_of_a_partition_that_has_given_no_record_is_committed_and_ends_when_one_comes() -> None:
+    partition = begun()
+    partition.start = 3
+    partition.pass_gap(3, 5)
+    assert partition.committable() == entry(5, -1)
+    partition.read()
+    assert partition.committable() == entry(3, -1)
+
+
+def test_mark_of_a_closed_breaker_rides_along_and_one_of_an_open_breaker_is_committed_and_cleared() -> None:
+    """A closed breaker is marked anew every few seconds: partitions that do not move are spared those commits."""
+    partition = begun()
+    partition.handled(41, 4)
+    partition.committed, partition.mark = 42, Reading().mark(42)
+    assert partition.committable(closed_mark(7)) is None
+    opened = partition.committable(breaker_mark(8))
+    assert opened is not None
+    partition.mark = opened.metadata
+    assert partition.committable(closed_mark(9)) is not None, "an open mark must not stand"
+    partition.mark = Reading().mark(42)
+    partition.handled(42, 4)
+    moved = partition.committable(closed_mark(9))
+    assert moved is not None
+    assert read_closed_mark(moved.metadata) == 9
+
+
+def test_note_about_hands_is_committed_although_a_closed_breakers_mark_rides_along() -> None:
+    """A partition given back in order says so in its last commit, or its next owner would look for a deadly record."""
+    partition = begun()
+    partition.note = "fleet-hand=open"
+    partition.handled(4, 2)
+    first = partition.committable(closed_mark(7))
+    assert first is not None
+    partition.committed, partition.mark = first.offset, first.metadata
+    assert partition.committable(closed_mark(9)) is None
+    partition.note = ""
+    assert partition.committable(closed_mark(9)) is not None

@@ -1,0 +1,206 @@
+"""After an offset reset whatever fails is retried again; what a dead worker's successor repeats is a copy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from fleet_consumer.contract import naming
+from fleet_consumer.group.errors import OffsetLookupFailed, RebalanceInProgress
+from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.retry.headers import HeaderList
+from fleet_consumer.retry.reading import Reading
+from tests.unit.retry.policies import policies
+from tests.unit.worker.scripted import P0, P1, Bench, ScriptedConsumer
+
+R0 = TopicPartition(naming.retry_topic("g", "5s"), 0)
+FAILED = naming.failed_topic("g")
+LONG_AGO_MS = 1_600_000_000_000
+
+
+def boom(record: Record) -> None:
+    raise ConnectionError("down")
+
+
+@dataclasses.dataclass
+class Kafka:
+    """What outlives workers: commits with their metadata."""
+
+    offsets: dict[TopicPartition, int] = dataclasses.field(default_factory=dict)
+    marks: dict[TopicPartition, str] = dataclasses.field(default_factory=dict)
+
+    def worker(self, logs: dict[TopicPartition, Sequence[bytes]], **parts: Any) -> Bench:
+        bench = Bench(boom, logs, policies=lambda: policies("5s", "5s"), **parts)
+        bench.consumer.offsets, bench.consumer.marks = self.offsets, self.marks
+        bench.consumer.untouched = lambda at: None
+        return bench
+
+    def fail_all(self, *, killed: bool = False) -> list[HeaderList]:
+        """A main worker's life, in which all of a source's three records fail; the headers of their hops."""
+        bench = self.worker({P0: [b"v0", b"v1", b"v2"]})
+        bench.steps(3)
+        hops = [headers for topic, _, _, headers in bench.producer.written if topic == R0.topic]
+        if not killed:
+            bench.loop.close(1)
+        return hops
+
+    def retry(self, hops: Sequence[HeaderList]) -> tuple[list[int], Bench]:
+        """A retry worker's life over these hops: the places of those that it handled."""
+        seen: list[int] = []
+
+        def handle(record: Record) -> None:
+            seen.append(record.delivery.offset)
+            boom(record)
+
+        bench = self.worker({R0: [b"v"] * len(hops)}, retry_group="g")
+        bench.loop._handle = bench.intake.handling(handle, bench.watch)
+
+        def laid(record: Record) -> Record:
+            return dataclasses.replace(record, timestamp=LONG_AGO_MS, headers=hops[record.offset])
+
+        bench.consumer.record = laid
+        bench.steps(8)
+        return seen, bench
+
+
+def written(bench: Bench, topic: str) -> list[HeaderList]:
+    return [headers for name, _, _, headers in bench.producer.written if name == topic]
+
+
+def reset(kafka: Kafka, partition: TopicPartition, offset: int) -> None:
+    """As tools do it: an offset without metadata."""
+    kafka.offsets[partition], kafka.marks[partition] = offset, ""
+
+
+def test_what_fails_again_after_an_offset_reset_is_retried_again() -> None:
+    kafka = Kafka()
+    hops = kafka.fail_all()
+    reset(kafka, P0, 0)
+    hops += kafka.fail_all()
+    assert kafka.retry(hops)[0] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_two_resets_to_the_same_offset_are_two_readings(offset: int) -> None:
+    kafka = Kafka()
+    hops = kafka.fail_all()
+    for _ in range(2):
+        reset(kafka, P0, offset)
+        hops += kafka.fail_all()
+    assert len(kafka.retry(hops)[0]) == len(hops) == 9 - 2 * offset
+
+
+def test_what_fails_again_after_the_groups_offsets_were_deleted_is_retried_again() -> None:
+    kafka = Kafka()
+    hops = kafka.fail_all()
+    kafka.offsets.clear()
+    kafka.marks.clear()
+    hops += kafka.fail_all()
+    assert kafka.retry(hops)[0] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("begun", ["never", "by a worker", "by a reset"])
+def test_hops_of_a_worker_that_died_before_its_commit_are_repeated_as_copies(begun: str) -> None:
+    kafka = Kafka()
+    if begun != "never":
+        kafka.fail_all()
+    if begun == "by a reset":
+        reset(kafka, P0, 0)
+    elif begun == "by a worker":
+        kafka.offsets[P0], kafka.marks[P0] = 0, Reading().mark(0)
+    hops = kafka.fail_all(killed=True)
+    assert kafka.offsets == {P0: 0}, "died before it could commit what it did"
+    hops += kafka.fail_all()
+    seen, bench = kafka.retry(hops)
+    assert (seen, bench.stats.suppressed) == ([0, 1, 2], 3)
+
+
+def test_a_retry_topic_that_is_read_again_makes_new_hops_of_what_it_holds() -> None:
+    kafka = Kafka()
+    hops = kafka.fail_all()
+    _, first = kafka.retry(hops)
+    first.loop.close(1)
+    reset(kafka, R0, 0)
+    _, second = kafka.retry(hops)
+    second.loop.close(1)
+    told = [dict(headers)["kr-reading"] for bench in (first, second) for headers in written(bench, R0.topic)]
+    assert len(told) == 6
+    assert len(set(told)) == 2
+
+
+def test_what_comes_into_a_retry_topic_after_it_is_read_anew_keeps_its_reading() -> None:
+    """So that copies which came different ways are copies in the failed topic."""
+    kafka = Kafka()
+    (hop, *_) = kafka.fail_all()
+    kafka.retry([])[1].loop.close(1)
+    _, bench = kafka.retry([hop])
+    assert dict(written(bench, R0.topic)[0])["kr-reading"] == dict(hop)["kr-reading"]
+
+
+def test_nothing_is_handled_before_it_is_known_which_reading_it_belongs_to() -> None:
+    kafka = Kafka()
+    bench = kafka.worker({P0: [b"v0", b"v1"]})
+    bench.consumer.ask_error = OffsetLookupFailed("no coordinator")
+    bench.steps(3)
+    assert (bench.producer.sent, kafka.offsets) == ([], {})
+    bench.consumer.ask_error = None
+    bench.clock.now += 10
+    bench.steps(2)
+    assert [value for _, value in bench.producer.sent] == [b"v0", b"v1"]
+
+
+def test_nothing_is_handled_before_a_new_reading_is_committed() -> None:
+    kafka = Kafka()
+    bench = kafka.worker({P0: [b"v0"]})
+    bench.consumer.commit_error = RebalanceInProgress("not now")
+    bench.steps(3)
+    assert bench.producer.sent == []
+    bench.consumer.commit_error = None
+    bench.clock.now += 10
+    bench.steps(2)
+    assert [value for _, value in bench.producer.sent] == [b"v0"]
+
+
+def test_a_partition_that_goes_takes_no_reading_but_its_own_with_it() -> None:
+    kafka = Kafka()
+    bench = kafka.worker({P0: [b"v0", b"v1"], P1: [b"w0"]}, per_poll=1)
+    bench.steps(1)
+    bench.consumer.revoke(P1)
+    bench.steps(2)
+    readings = [
+        dict(headers).get("kr-reading") for _, _, value, headers in bench.producer.written if value in (b"v0", b"v1")
+    ]
+    assert len(readings) == 2
+    assert readings[0] is not None
+    assert readings[0] == readings[1]
+
+
+def test_a_partition_that_goes_before_its_reading_is_known_keeps_its_commit_as_it_is() -> None:
+    kafka = Kafka({P0: 1}, {P0: Reading("a" * 16).mark(1)})
+    bench = kafka.worker({P0: [b"v0", b"v1"]})
+    bench.consumer.ask_error = OffsetLookupFailed("no coordinator")
+    bench.steps(1)
+    bench.consumer.revoke(P0)
+    assert (kafka.offsets, kafka.marks) == ({P0: 1}, {P0: Reading("a" * 16).mark(1)})
+
+
+def test_the_start_of_a_quiet_partition_is_committed_with_its_reading() -> None:
+    kafka = Kafka()
+    bench = kafka.worker({P0: []})
+    commit: Callable[..., None] = bench.consumer.commit
+    commits: list[Any] = []
+
+    def noted(offsets: Any, timeout_s: float) -> None:
+        commits.append(offsets)
+        commit(offsets, timeout_s)
+
+    consumer: ScriptedConsumer = bench.consumer
+    consumer.commit = noted  # type: ignore[method-assign]
+    bench.clock.now += 6
+    bench.steps(2)
+    assert kafka.offsets == {P0: 0}
+    assert " fleet-reading=0;id=" in kafka.marks[P0]
+    assert len(commits) == 2, "the reading, and then whose hands it is in"

@@ -1,0 +1,94 @@
+"""A handler that does not answer is noticed, named, and told apart from one that is merely busy."""
+
+from __future__ import annotations
+
+import threading
+
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.handlers.call import HandlerCall
+from fleet_consumer.record import Record
+from fleet_consumer.worker.lifecycle.watchdog import Hang, HangDetector, Held, Watch, Watchdog
+from tests.support.waiting import eventually
+
+
+def record(offset: int) -> Record:
+    return Record("t", 0, offset, 0, None, None)
+
+
+def held(offset: int) -> Held:
+    return Held(record(offset), object(), 5)
+
+
+def test_same_record_past_the_timeout_is_a_hang_and_past_the_limit_over() -> None:
+    detector, stuck = HangDetector(timeout_s=60, limit_s=300), held(7)
+    assert detector.look([stuck], 100.0) == []
+    assert detector.look([stuck], 159.9) == []
+    assert detector.look([stuck], 160.0) == [Hang(stuck.record, 5, 60.0, over=False)]
+    assert detector.look([stuck], 400.0) == [Hang(stuck.record, 5, 300.0, over=True)]
+
+
+def test_busy_handler_is_no_hang() -> None:
+    """Equal records are different ones: only the same object, seen again, shows that nothing moved."""
+    detector = HangDetector(timeout_s=1, limit_s=10)
+    assert [detector.look([held(7)], float(now)) for now in range(100)] == [[]] * 100
+
+
+def test_idle_loop_is_no_hang() -> None:
+    detector = HangDetector(timeout_s=1, limit_s=10)
+    assert [detector.look([], float(now)) for now in range(100)] == [[]] * 100
+
+
+def test_record_after_a_hang_starts_afresh() -> None:
+    detector, stuck = HangDetector(timeout_s=60, limit_s=300), held(7)
+    detector.look([stuck], 0.0)
+    assert detector.look([stuck], 70.0)
+    after = held(8)
+    assert detector.look([after], 71.0) == []
+    assert detector.look([after], 130.0) == []
+    assert detector.look([after], 131.0) == [Hang(after.record, 5, 60.0, over=False)]
+
+
+def test_each_of_several_handlers_has_its_own_time() -> None:
+    detector, first, second = HangDetector(timeout_s=60, limit_s=300), held(7), held(8)
+    detector.look([first], 0.0)
+    detector.look([first, second], 30.0)
+    assert [hang.record.offset for hang in detector.look([second, first], 60.0)] == [7]
+    assert [hang.record.offset for hang in detector.look([second, first], 90.0)] == [8, 7]
+
+
+def test_batch_that_goes_on_record_by_record_is_no_hang() -> None:
+    detector = HangDetector(timeout_s=60, limit_s=300)
+    call = HandlerCall([record(7), record(8)], 5)
+    detector.look([Held(call.records[0], call.records, call.thread)], 0.0)
+    call.records = [record(7)]
+    assert detector.look([Held(call.records[0], call.records, call.thread)], 61.0) == []
+
+
+def test_thread_tells_each_hang_once_with_the_place_it_hangs_in() -> None:
+    watch, release, told = Watch(), threading.Event(), []
+    watch.record = record(7)
+
+    def a_call_that_never_returns() -> None:
+        release.wait()
+
+    hung = threading.Thread(target=a_call_that_never_returns)
+    hung.start()
+    watchdog = Watchdog(
+        watch,
+        HangDetector(timeout_s=0, limit_s=3600),
+        calls=list,
+        clock=SystemClock(),
+        on_look=lambda now: None,
+        on_hang=lambda hang, stack: told.append((hang.record.offset, stack)),
+    )
+    watchdog.start(hung)
+    try:
+        eventually(lambda: told and watch.due, timeout_s=10, what="the hang to be told, and the loop to be reminded")
+        watch.record = record(8)
+        eventually(lambda: len(told) == 2, timeout_s=10, what="the next record to be told")
+    finally:
+        release.set()
+        hung.join()
+        watchdog.close()
+    assert [offset for offset, _ in told] == [7, 8]
+    assert "a_call_that_never_returns" in told[0][1]

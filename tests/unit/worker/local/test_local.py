@@ -1,0 +1,160 @@
+"""Options of a local run become the settings that a worker's pod would have."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.contract.worker_config import WorkerConfig, parse_config
+from fleet_consumer.worker.cli import _parser, main
+from fleet_consumer.worker.local import retries as local_retries
+from fleet_consumer.worker.local.retries import Counts
+from fleet_consumer.worker.local.running import ProgressPrinter, settings_of
+from fleet_consumer.worker.member import WorkerState
+from fleet_consumer.worker.stats import Stats
+
+
+@pytest.fixture
+def handler(tmp_path: Path) -> Path:
+    file = tmp_path / "shop.py"
+    file.write_text("def handle(record): pass\n")
+    return file
+
+
+def config(*arguments: str) -> WorkerConfig:
+    return parse_config(settings_of(_parser().parse_args(["run", *arguments])))
+
+
+def test_least_that_can_be_said_is_enough(handler: Path) -> None:
+    found = config("--local", str(handler), "--topic", "orders", "--bootstrap", "localhost:9092")
+    assert found.handler.python is not None
+    assert (found.handler.python.callable, found.handler.python.path) == ("shop:handle", str(handler.parent))
+    assert (found.topics, found.brokers.bootstrap_servers) == (("orders",), ("localhost:9092",))
+    assert found.group_id.startswith("local.")
+    assert found.group_id.endswith(".shop")
+    assert found.failed_topic == f"_fleet.{found.group_id}.failed"
+    assert found.consumer.auto_offset_reset == "Earliest"
+    assert not found.consumer.static_membership
+
+
+def test_everything_can_be_said(handler: Path) -> None:
+    text = (
+        f"--local {handler}:Shop.sell --topic-pattern orders.* --bootstrap a:1 --bootstrap b:2 --group mine "
+        "--from latest --output done --failed-topic bad --concurrency 4 --timeout 5 --decode-key String "
+        "--decode-value Json --assignor range --tls-ca ca.pem --sasl PLAIN --credentials /secrets"
+    )
+    found = config(*text.split())
+    assert found.handler.title == "shop:Shop.sell"
+    assert found.topic_pattern is not None
+    assert (found.group_id, found.failed_topic, found.handler.outputs) == ("mine", "bad", ("done",))
+    assert (found.handler.concurrency, found.handler.timeout_seconds) == (4, 5)
+    assert (found.handler.decode_key, found.handler.decode_value) == ("String", "Json")
+    assert (found.consumer.assignors, found.consumer.auto_offset_reset) == (("range",), "Latest")
+    assert found.brokers.tls is not None
+    assert found.brokers.sasl is not None
+
+
+def test_batch_handler_is_found_when_it_is_alone(handler: Path) -> None:
+    handler.write_text("def handle_batch(records): pass\n")
+    assert config("--local", str(handler), "--topic", "t", "--bootstrap", "a:1").handler.title == "shop:handle_batch"
+
+
+def test_handler_behind_http_is_its_address() -> None:
+    found = config("--local", "http://localhost:8000/records", "--topic", "t", "--bootstrap", "a:1", "--batch")
+    assert found.handler.title == "http://127.0.0.1:8000/records"
+    assert found.handler.http is not None
+    assert found.handler.http.batch
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("--topic t", "--bootstrap: is missing"),
+        ("--bootstrap a:1", "--topic: give --topic"),
+        ("--bootstrap a:1 --topic t --topic-pattern x", "--topic: give --topic"),
+        ("--bootstrap a:1 --topic-pattern (", "no regular expression"),
+        ("--bootstrap a:1 --topic t --group @", "groupId"),
+        ("--bootstrap a:1 --topic t --tls-cert c.pem", "certFile and keyFile go together"),
+        ("--bootstrap a:1 --topic t --sasl PLAIN", "directory"),
+        ("--bootstrap a:1 --topic t --local gone.py", "there is no file"),
+        ("--bootstrap a:1 --topic t --local handler", "not the name of a Python module"),
+        ("--bootstrap a:1 --topic t --local http://example.org/", "http://localhost:PORT/PATH"),
+    ],
+)
+def test_what_cannot_work_is_named(handler: Path, arguments: str, told: str) -> None:
+    with pytest.raises(SettingsInvalid) as caught:
+        config("--local", str(handler), *arguments.split())
+    assert told in str(caught.value)
+
+
+def test_progress_is_written_over_itself_on_a_terminal_and_rarely_elsewhere() -> None:
+    written: dict[bool, list[Any]] = {True: [], False: []}
+    stats = Stats(done=3, failed=1)
+    for terminal in (True, False):
+        progress = ProgressPrinter(lambda: 0.0, written[terminal].append, terminal=terminal)
+        progress.watch(stats, WorkerState("local", 300.0, None))
+        for quarter in range(80):
+            progress.look(quarter / 4)
+    assert len(written[True]) == 19
+    assert written[True][0].startswith("\rdone=3 failed=1 dropped=0")
+    assert written[False] == ["done=3 failed=1 dropped=0\n"] * 2
+
+
+class Retries:
+    """A retry process that is said to have come so far."""
+
+    def __init__(self, counts: Counts, waiting: int | None) -> None:
+        self.counts = counts
+        self.waiting = waiting
+        self.looks = 0
+
+    def look(self) -> None:
+        self.looks += 1
+
+
+@pytest.mark.parametrize(("waiting", "told"), [(2, "waiting=2"), (None, "waiting=?")])
+def test_progress_with_retries_is_of_both_processes(waiting: int | None, told: str) -> None:
+    retries = Retries(Counts(done=2, failed=1, dropped=1, retried=4), waiting)
+    progress = ProgressPrinter(lambda: 0.0, print, terminal=False, retries=retries)
+    progress.watch(Stats(done=3, retried=3), WorkerState("local", 300.0, None))
+    assert progress.line() == f"done=5 failed=1 dropped=1 retried=7 {told}"
+    progress.look(0.5)
+    assert retries.looks == 1
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_retry_process_ends_by_a_word_and_by_the_end_of_its_input(
+    monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    """A handler may have forked: then its forks hold the pipe open, and only the word comes through."""
+    told = threading.Event()
+    monkeypatch.setattr(local_retries, "end_main_thread", told.set)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as lifeline, os.fdopen(writing, "wb", buffering=0) as end:
+        line = local_retries.Lifeline(lifeline)
+        line.hold()
+        if closes:
+            end.close()
+        else:
+            end.write(b"\n")
+        assert told.wait(30)
+        assert line.cut is closes
+
+
+def test_help_names_both_ways_to_retry(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    told = capsys.readouterr().out
+    assert "--retry 5s,5s,30s" in told
+    assert "--retry-policy fleet.yaml" in told
+
+
+def test_retry_role_is_not_for_a_local_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--local", "handler.py", "--role", "retry"])
+    assert "--local runs both roles by itself with --retry" in capsys.readouterr().err
