@@ -1,8 +1,7 @@
-"""Kafka's wire protocol, as far as Consumer Fleet speaks it: one module for each API, named after it.
+"""Kafka's wire protocol: one module for each API, named after it.
 
-Messages are frozen dataclasses whose fields carry the names of Kafka's schemas in snake case. Error codes stay plain
-numbers (`errors` explains them). Nothing here may do I/O, and no bytes from a peer may do worse than raise
-MalformedMessage.
+Messages are frozen dataclasses; field names are those of Kafka's schemas in snake case. Error codes stay plain
+numbers (see `errors`). No I/O. Bytes from a peer never raise anything but MalformedMessage.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""ApiVersions (key 18): which APIs and versions a broker speaks; the first request on every connection.
+"""ApiVersions (key 18): the APIs and versions of a broker; the first request on every connection.
 
-A broker that does not know the asked version answers in version 0 with UNSUPPORTED_VERSION (KIP-511).
+A broker that does not know the requested version answers in version 0 with UNSUPPORTED_VERSION (KIP-511).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ApiVersionsFinalizedFeature:
 
 @structure
 class ApiVersionsResponse(Response):
-    """What the broker speaks."""
+    """The APIs and versions that the broker supports."""
 
     API_KEY: ClassVar[int] = 18
     MIN_VERSION: ClassVar[int] = 0
@@ -64,7 +64,7 @@ class ApiVersionsResponse(Response):
 
 @structure
 class ApiVersionsRequest(Request[ApiVersionsResponse]):
-    """Asks for the list; the names feed the broker's statistics of client software (KIP-511)."""
+    """Asks for the supported APIs; brokers keep statistics of the client's name and version (KIP-511)."""
 
     RESPONSE: ClassVar[type[Response]] = ApiVersionsResponse
 
@@ -73,6 +73,6 @@ class ApiVersionsRequest(Request[ApiVersionsResponse]):
 
     @classmethod
     def decode_response(cls, version: int, buffer: bytes | bytearray | memoryview) -> Response:
-        """As for every request, but a refused version is answered in version 0, which every client can read."""
+        """As for every request, except that an unsupported version is answered in version 0."""
         refused = int.from_bytes(bytes(buffer[:2]), "big", signed=True) == ErrorCode.UNSUPPORTED_VERSION
         return cls.RESPONSE.decode(0 if refused else version, buffer)

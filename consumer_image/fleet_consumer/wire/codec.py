@@ -1,7 +1,7 @@
-"""Readers and writers for declared messages, made once for each class and version.
+"""Readers and writers of declared messages, compiled once per class and version.
 
 Neighbouring numbers are fused into one `struct` call, which is most of the speed. Unknown tagged fields are skipped,
-so that a newer broker's answers can be read (KIP-482); a message must otherwise end where its data ends.
+so that responses of newer brokers can be read (KIP-482); any other trailing bytes are an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def decode(cls: Any, version: int, flexible: bool, data: bytes, units: int) -> t
     """Read one structure from the start of `data`; returns it and the position after it.
 
     `units` bounds the elements of all its arrays together (`primitives.allowance`).
-    Raises MalformedMessage, and nothing else, whatever the data.
+    Raises MalformedMessage only, whatever the data.
     """
     try:
         with primitives.allowance(units):
@@ -40,7 +40,7 @@ def decode(cls: Any, version: int, flexible: bool, data: bytes, units: int) -> t
     except (IndexError, struct.error) as error:
         raise MalformedMessage(f"{cls.__name__} version {version} ends early, after {len(data)} bytes") from error
     except UnicodeDecodeError as error:
-        raise MalformedMessage(f"{cls.__name__} version {version} has a string that is no UTF-8: {error}") from error
+        raise MalformedMessage(f"{cls.__name__} version {version} has a string that is not UTF-8: {error}") from error
 
 
 def encode(message: Any, version: int, flexible: bool) -> bytes:
@@ -192,7 +192,7 @@ def _field_write_step(name: str, write: Writer) -> WriteStep:
 
 
 def _refuse_step(name: str, default: Any, spec: FieldSpec) -> WriteStep:
-    """Dropping such a value in silence would change what is asked: a static member would join as a dynamic one."""
+    """Refuse a value that this version cannot carry: dropped silently, a static member would join as a dynamic one."""
     if default is dataclasses.MISSING:
         raise TypeError(f"field {name} is not in every version, so it needs a default")
     get = attrgetter(name)

@@ -1,7 +1,7 @@
-"""The blobs inside JoinGroup and SyncGroup of protocol type "consumer": subscriptions and assignments.
+"""Subscriptions and assignments of protocol type "consumer": the blobs inside JoinGroup and SyncGroup.
 
-The broker never reads them; members of other libraries do. A blob starts with its version. Rules of Kafka's
-`ConsumerProtocol`: a version newer than ours is read as our newest, and bytes that follow are somebody's extension.
+The broker does not read them; members that use other libraries do. A blob starts with its version. Rules of Kafka's
+`ConsumerProtocol`: a version newer than ours is read as our newest, and trailing bytes are extensions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ConsumerProtocolTopicPartitions:
 
 @structure
 class ConsumerProtocolSubscription(Message):
-    """What a member wants and owns; `generation_id` is the one in which it was given `owned_partitions`."""
+    """A member's topics and owned partitions; `generation_id` is the generation that assigned `owned_partitions`."""
 
     MIN_VERSION: ClassVar[int] = 0
     MAX_VERSION: ClassVar[int] = 3
@@ -46,7 +46,7 @@ class ConsumerProtocolSubscription(Message):
 
 @structure
 class ConsumerProtocolAssignment(Message):
-    """What a member gets."""
+    """A member's assigned partitions."""
 
     MIN_VERSION: ClassVar[int] = 0
     MAX_VERSION: ClassVar[int] = 3
@@ -64,7 +64,7 @@ def encode_subscription(subscription: ConsumerProtocolSubscription, version: int
 
 
 def decode_subscription(data: bytes) -> ConsumerProtocolSubscription:
-    """Read the blob of a subscription of any version. Raises MalformedMessage, whatever the bytes."""
+    """Read a subscription of any version. Raises MalformedMessage only."""
     return _decode(ConsumerProtocolSubscription, data)
 
 
@@ -74,12 +74,12 @@ def encode_assignment(assignment: ConsumerProtocolAssignment, version: int) -> b
 
 
 def decode_assignment(data: bytes) -> ConsumerProtocolAssignment:
-    """Read the blob of an assignment of any version. Raises MalformedMessage, whatever the bytes."""
+    """Read an assignment of any version. Raises MalformedMessage only."""
     return _decode(ConsumerProtocolAssignment, data)
 
 
 def partitions_by_topic(listed: Iterable[ConsumerProtocolTopicPartitions]) -> dict[str, tuple[int, ...]]:
-    """The partition numbers of each topic, each once. A list by another library may name a topic several times."""
+    """The distinct partition numbers of each topic. Other libraries may list a topic several times."""
     numbers: dict[str, tuple[int, ...]] = {}
     repeated: dict[str, dict[int, None]] = {}
     for entry in listed:

@@ -22,7 +22,7 @@ class DescribedGroupMember:
 
 @structure
 class DescribedGroup:
-    """One group; before version 6 an unknown group comes as state Dead without an error."""
+    """One group; before version 6 an unknown group has the state Dead and no error."""
 
     error_code: int = int16()
     error_message: str | None = string(since=6, default=None, nullable_since=6)
@@ -36,7 +36,7 @@ class DescribedGroup:
 
 @structure
 class DescribeGroupsResponse(Response):
-    """Every group has its own result."""
+    """One result per group."""
 
     API_KEY: ClassVar[int] = 15
     MIN_VERSION: ClassVar[int] = 0
@@ -50,7 +50,7 @@ class DescribeGroupsResponse(Response):
 
 @structure
 class DescribeGroupsRequest(Request[DescribeGroupsResponse]):
-    """Must go to the coordinator of all the groups it names."""
+    """Must be sent to the coordinator of all the groups it names."""
 
     RESPONSE: ClassVar[type[Response]] = DescribeGroupsResponse
 

@@ -1,7 +1,7 @@
 """Kafka's error codes.
 
 A message keeps the plain number, since a newer broker may send one that is not in this table; `describe` and
-`is_retriable` take any number. Names and retriable marks are those of Kafka's `Errors` and its exception classes.
+`is_retriable` take any number. Names and retriable flags are those of Kafka's `Errors` and its exception classes.
 """
 
 from __future__ import annotations
@@ -186,11 +186,11 @@ RETRIABLE: Final[frozenset[int]] = frozenset(
         ErrorCode.SHARE_SESSION_LIMIT_REACHED,
     }
 )
-"""Codes that say "later" or "elsewhere": the same request may well succeed when it is sent again."""
+"""Transient errors: the same request may succeed later or at another broker."""
 
 
 def describe(code: int) -> str:
-    """A code for people: name and number, also for one that this table does not know."""
+    """Name and number of a code; for an unknown code the number alone."""
     try:
         return f"{ErrorCode(code).name} ({code})"
     except ValueError:
@@ -198,14 +198,14 @@ def describe(code: int) -> str:
 
 
 def is_retriable(code: int) -> bool:
-    """Whether sending the same request again may help; no, for a code that this table does not know."""
+    """True if repeating the same request may help; False for unknown codes."""
     return code in RETRIABLE
 
 
 class KafkaError(Exception):
-    """A broker's refusal: `code` (any number), `message` (the broker's words, if any) and `subject`, what it is about.
+    """An error returned by a broker: `code` (any number), `message` (the broker's text, if any) and `subject`.
 
-    `subject` names the object in our words, such as "group 'flights'", so that the text makes sense on its own.
+    `subject` names the object concerned, such as "group 'flights'", so that the text makes sense on its own.
     """
 
     def __init__(self, code: int, subject: str, message: str | None = None) -> None:
@@ -216,5 +216,5 @@ class KafkaError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later."""
+        """True if the same request may succeed later."""
         return is_retriable(self.code)

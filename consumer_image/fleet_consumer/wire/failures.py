@@ -1,14 +1,15 @@
-"""The two ways in which a message can be wrong: the peer sent nonsense, or our caller asked for the impossible.
+"""Errors of encoding and decoding.
 
-Everything the codec refuses is one of these two, so that a caller needs no knowledge of `struct` or UTF-8.
+The codec raises nothing else, so that callers need not know about `struct` or UTF-8.
 """
 
 from __future__ import annotations
 
 
 class MalformedMessage(Exception):
-    """Bytes from a peer that are no message of the claimed type and version: cut short, overlong or absurd."""
+    """Bytes from a peer that are not a message of the expected type and version: truncated, overlong or
+    inconsistent."""
 
 
 class UnencodableMessage(Exception):
-    """A message of ours that the asked version cannot carry, such as a static member's id before version 5."""
+    """A message that the requested version cannot carry, such as a static member's id before version 5."""

@@ -1,4 +1,4 @@
-"""FindCoordinator (key 10): which broker coordinates a group; from version 4 on, many groups at once (KIP-699)."""
+"""FindCoordinator (key 10): the coordinators of groups; from version 4 on, of many groups at once (KIP-699)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GROUP_KEY_TYPE: Final = 0
 
 @structure
 class FindCoordinatorResponseCoordinator:
-    """The coordinator of one key, or why there is none now."""
+    """The coordinator of one key, or the error code if there is none."""
 
     key: str = string()
     node_id: int = int32()
@@ -25,7 +25,7 @@ class FindCoordinatorResponseCoordinator:
 
 @structure
 class FindCoordinatorResponse(Response):
-    """One answer up to version 3; `coordinators` after."""
+    """One coordinator up to version 3; `coordinators` from version 4 on."""
 
     API_KEY: ClassVar[int] = 10
     MIN_VERSION: ClassVar[int] = 0
@@ -45,7 +45,7 @@ class FindCoordinatorResponse(Response):
 
 @structure
 class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
-    """`key_type` is 0 for groups, 1 for transactions; `key` up to version 3, `coordinator_keys` after."""
+    """`key_type` is 0 for groups, 1 for transactions; `key` up to version 3, `coordinator_keys` from version 4 on."""
 
     RESPONSE: ClassVar[type[Response]] = FindCoordinatorResponse
 

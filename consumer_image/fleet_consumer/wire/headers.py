@@ -1,8 +1,8 @@
-"""What stands before every message: the request's and the response's header.
+"""Request and response headers, which precede every message.
 
-Their form follows from whether the message is flexible (KIP-482), with two exceptions: the client id keeps the old
-string encoding for ever, and an ApiVersions answer always has the old header, because it is read before anything is
-known about the broker.
+Their form depends on whether the message is flexible (KIP-482), with two exceptions: the client id always has the old
+string encoding, and an ApiVersions response always has the old header, because it is read before the broker's
+versions are known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _read_client_id: Final = primitives.string_reader(primitives.read_length_int16, 
 
 
 class RequestHeader(NamedTuple):
-    """Which API and version a request is of, who sends it, and the number that its answer will carry."""
+    """API, version, client and correlation id of a request."""
 
     api_key: int
     api_version: int
@@ -37,7 +37,7 @@ def encode_request(request: Request[Any], version: int, correlation_id: int, cli
     try:
         _write_client_id(out, client_id)
     except UnicodeEncodeError as error:
-        raise UnencodableMessage(f"client id is no Unicode text: {error}") from error
+        raise UnencodableMessage(f"client id is not Unicode text: {error}") from error
     if request.is_flexible(version):
         out.append(0)
     out += body
@@ -45,7 +45,7 @@ def encode_request(request: Request[Any], version: int, correlation_id: int, cli
 
 
 def decode_request_header(data: bytes, request: type[Request[Any]]) -> tuple[RequestHeader, int]:
-    """The header of a request of a known class, and where its body starts. Raises MalformedMessage."""
+    """Read a request header; returns it and the position of the body. Raises MalformedMessage."""
     try:
         api_key, version, correlation_id = _FIXED.unpack_from(data)
         client_id, pos = _read_client_id(data, _FIXED.size)
@@ -57,13 +57,13 @@ def decode_request_header(data: bytes, request: type[Request[Any]]) -> tuple[Req
 
 
 def encode_response(response: Response, version: int, correlation_id: int) -> bytes:
-    """Header and body of a response: the broker's half. Raises UnencodableMessage."""
+    """Header and body of a response, as a broker sends it. Raises UnencodableMessage."""
     tags = b"\0" if _has_tags(type(response), version) else b""
     return _CORRELATION.pack(correlation_id) + tags + response.encode(version)
 
 
 def decode_response_header(data: bytes, response: type[Response], version: int) -> tuple[int, int]:
-    """The correlation id of a response, and where its body starts. Raises MalformedMessage."""
+    """Read a response header; returns the correlation id and the position of the body. Raises MalformedMessage."""
     try:
         correlation_id = _CORRELATION.unpack_from(data)[0]
         pos = skip_tags(data, _CORRELATION.size) if _has_tags(response, version) else _CORRELATION.size
@@ -73,7 +73,7 @@ def decode_response_header(data: bytes, response: type[Response], version: int) 
 
 
 def skip_tags(data: bytes, pos: int) -> int:
-    """The position after a tagged section, of which no header uses any field yet."""
+    """The position after a tagged section; headers have no tagged fields that we use."""
     return primitives.read_tags(data, pos, {}, {})
 
 

@@ -1,4 +1,4 @@
-"""Heartbeat (key 12): tell the coordinator that a member lives, and hear of rebalances."""
+"""Heartbeat (key 12): keeps a member's session alive; the response announces rebalances."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fleet_consumer.wire.schema import int16, int32, string, structure
 
 @structure
 class HeartbeatResponse(Response):
-    """REBALANCE_IN_PROGRESS asks the member to join again."""
+    """REBALANCE_IN_PROGRESS: the member must join again."""
 
     API_KEY: ClassVar[int] = 12
     MIN_VERSION: ClassVar[int] = 0
@@ -24,7 +24,7 @@ class HeartbeatResponse(Response):
 
 @structure
 class HeartbeatRequest(Request[HeartbeatResponse]):
-    """Names the member and the generation it believes in."""
+    """The member and its current generation."""
 
     RESPONSE: ClassVar[type[Response]] = HeartbeatResponse
 

@@ -1,4 +1,4 @@
-"""JoinGroup (key 11): enter a group, or take part in its next rebalance; answered when all members have joined."""
+"""JoinGroup (key 11): enter a group or take part in its next rebalance; answered when all members have joined."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class JoinGroupResponseMember:
 
 @structure
 class JoinGroupResponse(Response):
-    """The new generation; only the leader gets `members`.
+    """The new generation; only the leader receives `members`.
 
-    `skip_assignment` tells a returning static leader to keep the old plan (KIP-814).
+    `skip_assignment`: a returning static leader keeps the previous assignment (KIP-814).
     """
 
     API_KEY: ClassVar[int] = 11
@@ -51,7 +51,7 @@ class JoinGroupRequestProtocol:
 
 @structure
 class JoinGroupRequest(Request[JoinGroupResponse]):
-    """Offers a member's protocols, the preferred first; `reason` is for the broker's log (KIP-800)."""
+    """A member's protocols in order of preference; `reason` is for the broker's log (KIP-800)."""
 
     RESPONSE: ClassVar[type[Response]] = JoinGroupResponse
 

@@ -1,4 +1,4 @@
-"""LeaveGroup (key 13): leave a group; from version 3 on, for several members, also by instance id (KIP-345)."""
+"""LeaveGroup (key 13): remove members from a group; from version 3 on several, also by instance id (KIP-345)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fleet_consumer.wire.schema import array, int16, int32, string, structure
 
 @structure
 class LeaveGroupResponseMember:
-    """Whether one member has left."""
+    """The result for one member."""
 
     member_id: str = string()
     group_instance_id: str | None = string(nullable_since=0)
@@ -19,7 +19,7 @@ class LeaveGroupResponseMember:
 
 @structure
 class LeaveGroupResponse(Response):
-    """`error_code` is about the whole request, each member has its own."""
+    """`error_code` concerns the whole request; each member has its own."""
 
     API_KEY: ClassVar[int] = 13
     MIN_VERSION: ClassVar[int] = 0
@@ -43,7 +43,7 @@ class LeaveGroupRequestMember:
 
 @structure
 class LeaveGroupRequest(Request[LeaveGroupResponse]):
-    """`member_id` up to version 2, `members` after."""
+    """`member_id` up to version 2, `members` from version 3 on."""
 
     RESPONSE: ClassVar[type[Response]] = LeaveGroupResponse
 

@@ -1,6 +1,6 @@
-"""ListOffsets (key 2): a partition's first and next offset, or the first at or after a time.
+"""ListOffsets (key 2): a partition's first and next offset, or the first at or after a timestamp.
 
-Versions from 9 on only add special timestamps for tiered storage and a time-out for remote lookups.
+Versions from 9 on only add special timestamps for tiered storage and a timeout for remote lookups.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from fleet_consumer.wire.schema import array, int8, int16, int32, int64, string,
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
-"""Timestamps with a meaning of their own: the end, the start, the record with the highest timestamp (KIP-734)."""
+"""Special timestamps: the end, the start, the record with the highest timestamp (KIP-734)."""
 
 
 @structure
 class ListOffsetsPartitionResponse:
-    """The offset found, or -1 when no record is that young."""
+    """The offset found; -1 if all records are older."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -37,7 +37,7 @@ class ListOffsetsTopicResponse:
 
 @structure
 class ListOffsetsResponse(Response):
-    """Every partition has its own result."""
+    """One result per partition."""
 
     API_KEY: ClassVar[int] = 2
     MIN_VERSION: ClassVar[int] = 1
@@ -60,7 +60,7 @@ class ListOffsetsPartition:
 
 @structure
 class ListOffsetsTopic:
-    """One topic asked for."""
+    """One topic of the request."""
 
     name: str = string()
     partitions: tuple[ListOffsetsPartition, ...] = array(ListOffsetsPartition)
@@ -68,7 +68,7 @@ class ListOffsetsTopic:
 
 @structure
 class ListOffsetsRequest(Request[ListOffsetsResponse]):
-    """`replica_id` -1 marks a client; `isolation_level` 1 asks for the last stable offset as the end."""
+    """`replica_id` -1 marks a client; `isolation_level` 1 requests the last stable offset as the end."""
 
     RESPONSE: ClassVar[type[Response]] = ListOffsetsResponse
 

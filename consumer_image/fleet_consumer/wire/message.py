@@ -1,6 +1,6 @@
-"""What all requests and responses share: their API's key and versions, and the way from and to bytes.
+"""Base classes of requests and responses: API key, versions, encoding and decoding.
 
-Both directions exist for both, because a scripted broker in a test needs the broker's half.
+Both can be encoded and decoded, because scripted brokers of tests need the broker's side.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from fleet_consumer.wire import codec
 from fleet_consumer.wire.failures import MalformedMessage, UnencodableMessage
 
 BYTES_PER_UNIT = 4
-"""A number takes at least so much of an array; partitions, topics and members, which count as four, sixteen."""
+"""The least that an array element takes. Numbers count as one unit; partitions, topics and members as four."""
 
 
 class Message:
@@ -25,18 +25,18 @@ class Message:
     """The first version in the flexible encoding (KIP-482); None when there is none."""
 
     BYTES_MAX: ClassVar[int] = 16 * 1024 * 1024
-    """The longest such message that is taken, and for every `BYTES_PER_UNIT` of it one element of an array: so much
-    memory a hostile peer may cost. Wide enough for the largest clusters."""
+    """The largest such message accepted, and for every `BYTES_PER_UNIT` of it one array element: the bound of the
+    memory that a hostile peer can claim. Large enough for the largest clusters."""
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
-        """Whether this version uses the flexible encoding."""
+        """True if this version uses the flexible encoding."""
         return cls.FLEXIBLE_FROM is not None and version >= cls.FLEXIBLE_FROM
 
     def encode(self, version: int) -> bytes:
-        """This message's bytes, without any header.
+        """Encode this message without a header.
 
-        Raises UnencodableMessage when `version` is not one of ours or cannot carry a value that is set.
+        Raises UnencodableMessage when `version` is not supported or cannot carry a value that is set.
         """
         if not self.MIN_VERSION <= version <= self.MAX_VERSION:
             raise UnencodableMessage(
@@ -46,7 +46,7 @@ class Message:
 
     @classmethod
     def decode(cls, version: int, buffer: bytes | bytearray | memoryview) -> Self:
-        """Read the bytes of one message, all of them. Raises MalformedMessage, whatever the bytes."""
+        """Decode one message from the whole buffer. Raises MalformedMessage only."""
         message, end = cls.decode_prefix(version, buffer)
         if end != len(buffer):
             raise MalformedMessage(f"{cls.__name__} version {version}: {len(buffer) - end} bytes too many")
@@ -54,7 +54,7 @@ class Message:
 
     @classmethod
     def decode_prefix(cls, version: int, buffer: bytes | bytearray | memoryview) -> tuple[Self, int]:
-        """As `decode`, but bytes may follow; returns the message and where it ended."""
+        """As `decode`, but bytes may follow; returns the message and its end."""
         if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
             raise MalformedMessage(f"{cls.__name__} has versions {cls.MIN_VERSION} to {cls.MAX_VERSION}, not {version}")
         message: Any
@@ -65,7 +65,7 @@ class Message:
 
 
 class Response(Message):
-    """What a broker answers."""
+    """A broker's response."""
 
     __slots__ = ()
 
@@ -76,9 +76,9 @@ ResponseT_co = TypeVar("ResponseT_co", bound=Response, covariant=True)
 
 
 class Request(Message, Generic[ResponseT_co]):
-    """What a client asks; `ResponseT_co` is the class of the answer, at run time `RESPONSE`.
+    """A client's request; `ResponseT_co` is the class of the response, at run time `RESPONSE`.
 
-    A request and its answer always share key, versions and encoding, so they are declared once, at the answer.
+    A request and its response share key, versions and encoding, so these are declared once, at the response.
     """
 
     __slots__ = ()
@@ -94,10 +94,10 @@ class Request(Message, Generic[ResponseT_co]):
 
     @property
     def version_max(self) -> int:
-        """The highest version that can carry this very request."""
+        """The highest version that can carry this request's values."""
         return self.MAX_VERSION
 
     @classmethod
     def decode_response(cls, version: int, buffer: bytes | bytearray | memoryview) -> Response:
-        """Read the answer to a request of this version. Raises MalformedMessage, whatever the bytes."""
+        """Decode the response to a request of this version. Raises MalformedMessage only."""
         return cls.RESPONSE.decode(version, buffer)

@@ -1,6 +1,6 @@
 """Metadata (key 3): the brokers, and topics with their partitions.
 
-`topics` None asks for all topics; empty asks for none (from version 1 on; version 0 has no way to ask for none).
+`topics` None requests all topics, empty none (from version 1 on; version 0 cannot request none).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fleet_consumer.wire.schema import INT32, ZERO_UUID, array, boolean, int16, 
 
 @structure
 class MetadataResponseBroker:
-    """One live broker, at the address it advertises on the listener that was asked."""
+    """One live broker, at its advertised address on the listener used."""
 
     node_id: int = int32()
     host: str = string()
@@ -37,7 +37,7 @@ class MetadataResponsePartition:
 
 @structure
 class MetadataResponseTopic:
-    """One topic; `error_code` tells why it has no partitions."""
+    """One topic; `error_code` is set if it has no partitions."""
 
     error_code: int = int16()
     name: str | None = string(nullable_since=12)
@@ -49,7 +49,7 @@ class MetadataResponseTopic:
 
 @structure
 class MetadataResponse(Response):
-    """The cluster as the asked broker sees it."""
+    """The cluster as this broker sees it."""
 
     API_KEY: ClassVar[int] = 3
     MIN_VERSION: ClassVar[int] = 0
@@ -67,7 +67,7 @@ class MetadataResponse(Response):
 
 @structure
 class MetadataRequestTopic:
-    """One topic asked for."""
+    """One topic of the request."""
 
     topic_id: UUID = uuid(since=10, default=ZERO_UUID, ignorable=True)
     name: str | None = string(nullable_since=10)
@@ -75,7 +75,7 @@ class MetadataRequestTopic:
 
 @structure
 class MetadataRequest(Request[MetadataResponse]):
-    """Asks for brokers, and for topics by name or (from version 12 on) by id."""
+    """Requests brokers, and topics by name or (from version 12 on) by id."""
 
     RESPONSE: ClassVar[type[Response]] = MetadataResponse
 

@@ -1,7 +1,7 @@
-"""OffsetCommit (key 8): store a group's positions.
+"""OffsetCommit (key 8): store a group's offsets.
 
-Topics go by name up to version 9 and by id from version 10 on (KIP-848, Kafka 4.1). A position that is committed by id
-cannot end up in another topic that has taken over the name; the broker refuses it with UNKNOWN_TOPIC_ID.
+Topics are named up to version 9 and identified by id from version 10 on (KIP-848, Kafka 4.1). An offset committed by
+id cannot end up in another topic of the same name; the broker refuses it with UNKNOWN_TOPIC_ID.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import ZERO_UUID, array, int16, int32, int64, string, structure, uuid
 
 LAST_BY_NAME: Final = 9
-"""The last version in which topics go by name."""
+"""The last version that identifies topics by name."""
 
 
 @structure
 class OffsetCommitResponsePartition:
-    """Whether one position was stored."""
+    """The result for one partition."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -26,7 +26,7 @@ class OffsetCommitResponsePartition:
 
 @structure
 class OffsetCommitResponseTopic:
-    """One topic's results, under what the request called it."""
+    """One topic's results, by name or id as in the request."""
 
     name: str = string(until=LAST_BY_NAME, default="", ignorable=True)
     topic_id: UUID = uuid(since=LAST_BY_NAME + 1, default=ZERO_UUID, ignorable=True)
@@ -35,7 +35,7 @@ class OffsetCommitResponseTopic:
 
 @structure
 class OffsetCommitResponse(Response):
-    """Every partition has its own result."""
+    """One result per partition."""
 
     API_KEY: ClassVar[int] = 8
     MIN_VERSION: ClassVar[int] = 2
@@ -59,7 +59,7 @@ class OffsetCommitRequestPartition:
 
 @structure
 class OffsetCommitRequestTopic:
-    """One topic's positions. With both name and id it fits every version."""
+    """One topic's offsets. With both name and id it fits every version."""
 
     name: str = string(until=LAST_BY_NAME, default="", ignorable=True)
     topic_id: UUID = uuid(since=LAST_BY_NAME + 1, default=ZERO_UUID, ignorable=True)
@@ -68,7 +68,7 @@ class OffsetCommitRequestTopic:
 
 @structure
 class OffsetCommitRequest(Request[OffsetCommitResponse]):
-    """Commits as a member; generation -1 commits from outside, into an empty group only."""
+    """A member's commit; with generation -1 an administrative commit, which requires an empty group."""
 
     RESPONSE: ClassVar[type[Response]] = OffsetCommitResponse
 
@@ -81,6 +81,6 @@ class OffsetCommitRequest(Request[OffsetCommitResponse]):
 
     @property
     def version_max(self) -> int:
-        """The newest version, or the last one with names while the id of a topic is not known."""
+        """The newest version, or the last one with names if some topic id is unknown."""
         by_id = all(topic.topic_id != ZERO_UUID for topic in self.topics)
         return self.MAX_VERSION if by_id else LAST_BY_NAME

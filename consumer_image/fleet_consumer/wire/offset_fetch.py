@@ -1,6 +1,6 @@
-"""OffsetFetch (key 9): read committed positions; from version 8 on, of many groups at once (KIP-709).
+"""OffsetFetch (key 9): read committed offsets; from version 8 on, of many groups at once (KIP-709).
 
-`topics` None asks for all topics with commits.
+`topics` None requests all topics with commits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fleet_consumer.wire.schema import INT32, array, boolean, int16, int32, int6
 
 @structure
 class OffsetFetchResponsePartition:
-    """A position, up to version 7; `committed_offset` -1 means none."""
+    """An offset, up to version 7; `committed_offset` -1 means none."""
 
     partition_index: int = int32()
     committed_offset: int = int64()
@@ -32,7 +32,7 @@ class OffsetFetchResponseTopic:
 
 @structure
 class OffsetFetchResponsePartitions:
-    """A position, from version 8 on; `committed_offset` -1 means none."""
+    """An offset, from version 8 on; `committed_offset` -1 means none."""
 
     partition_index: int = int32()
     committed_offset: int = int64()
@@ -76,7 +76,7 @@ class OffsetFetchResponse(Response):
 
 @structure
 class OffsetFetchRequestTopic:
-    """One topic asked for, up to version 7."""
+    """One topic of the request, up to version 7."""
 
     name: str = string()
     partition_indexes: tuple[int, ...] = array(INT32)
@@ -84,7 +84,7 @@ class OffsetFetchRequestTopic:
 
 @structure
 class OffsetFetchRequestTopics:
-    """One topic asked for, from version 8 on."""
+    """One topic of the request, from version 8 on."""
 
     name: str = string()
     partition_indexes: tuple[int, ...] = array(INT32)
@@ -92,7 +92,7 @@ class OffsetFetchRequestTopics:
 
 @structure
 class OffsetFetchRequestGroup:
-    """One group asked for, from version 8 on."""
+    """One group of the request, from version 8 on."""
 
     group_id: str = string()
     member_id: str | None = string(since=9, default=None, nullable_since=9, ignorable=True)
@@ -102,7 +102,7 @@ class OffsetFetchRequestGroup:
 
 @structure
 class OffsetFetchRequest(Request[OffsetFetchResponse]):
-    """`group_id`, `topics` up to version 7, then `groups`. `require_stable` waits out open transactions (KIP-447)."""
+    """`group_id`, `topics` up to version 7, then `groups`. `require_stable` waits for open transactions (KIP-447)."""
 
     RESPONSE: ClassVar[type[Response]] = OffsetFetchResponse
 

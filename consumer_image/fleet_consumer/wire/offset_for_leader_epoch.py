@@ -1,6 +1,6 @@
-"""OffsetForLeaderEpoch (key 23): where a leader epoch ends in a partition's log (KIP-320).
+"""OffsetForLeaderEpoch (key 23): the end of a leader epoch in a partition's log (KIP-320).
 
-A reader that was at an offset beyond the end of its epoch has read records that are no longer in the log.
+A consumer whose offset lies beyond the end of its epoch has read records that are no longer in the log.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fleet_consumer.wire.schema import array, int16, int32, int64, string, struc
 
 @structure
 class EpochEndOffset:
-    """The largest epoch up to the one asked about, and its end; both -1 when the log knows no epoch so large."""
+    """The largest epoch up to the requested one, and its end; both -1 if the log has no such epoch."""
 
     error_code: int = int16()
     partition: int = int32()
@@ -31,7 +31,7 @@ class OffsetForLeaderTopicResult:
 
 @structure
 class OffsetForLeaderEpochResponse(Response):
-    """Every partition has its own result."""
+    """One result per partition."""
 
     API_KEY: ClassVar[int] = 23
     MIN_VERSION: ClassVar[int] = 2
@@ -44,7 +44,7 @@ class OffsetForLeaderEpochResponse(Response):
 
 @structure
 class OffsetForLeaderPartition:
-    """`leader_epoch` is asked about; `current_leader_epoch`, when not -1, must be the leader's own, or it refuses."""
+    """The epoch requested; `current_leader_epoch`, if not -1, must be the leader's own, or the request fails."""
 
     partition: int = int32()
     current_leader_epoch: int = int32(default=-1, ignorable=True)
@@ -53,7 +53,7 @@ class OffsetForLeaderPartition:
 
 @structure
 class OffsetForLeaderTopic:
-    """One topic asked for."""
+    """One topic of the request."""
 
     topic: str = string()
     partitions: tuple[OffsetForLeaderPartition, ...] = array(OffsetForLeaderPartition)

@@ -1,9 +1,9 @@
-"""The records of `__consumer_offsets`: what brokers write there, as values.
+"""Records of `__consumer_offsets`: committed offsets and group metadata.
 
-One partition of that topic holds everything of the groups that hash to it, as keys and values with a version in front;
-a key without a value says that the entry was removed. Formats after Kafka's own message definitions
-(`OffsetCommitKey`, `OffsetCommitValue`, `GroupMetadataKey`, `GroupMetadataValue`). What has a version that is not known
-here (KIP-848's groups have keys of their own) is kept as it is: nothing of a newer broker may make a reader fail.
+One partition of that topic holds all data of the groups that hash to it, as versioned keys and values; a key without
+a value is a tombstone. Formats after Kafka's message definitions (`OffsetCommitKey`, `OffsetCommitValue`,
+`GroupMetadataKey`, `GroupMetadataValue`). Unknown versions (such as the keys of KIP-848's groups) are kept as they are:
+records of a newer broker must not make a reader fail.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _VERSION = struct.Struct(">h")
 
 @structure
 class OffsetCommitKey(Message):
-    """Whose offset of which partition: key versions 0 and 1."""
+    """Group, topic and partition of a committed offset: key versions 0 and 1."""
 
     MIN_VERSION: ClassVar[int] = 0
     MAX_VERSION: ClassVar[int] = 1
@@ -51,7 +51,7 @@ class OffsetCommitValue(Message):
 
 @structure
 class GroupMetadataKey(Message):
-    """Which group: key version 2."""
+    """A group's id: key version 2."""
 
     MIN_VERSION: ClassVar[int] = 2
     MAX_VERSION: ClassVar[int] = 2
@@ -91,7 +91,7 @@ class GroupMetadataValue(Message):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A group's offset of one partition; `value` None: it was removed or has expired."""
+    """A group's offset of one partition; `value` None: removed or expired."""
 
     group: str
     partition: TopicPartition
@@ -108,7 +108,7 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A record of another kind or version, as it was written; `why` says what was not known about it."""
+    """A record of another kind or version, as it was written; `why` says what was not recognised."""
 
     key: bytes | None
     value: bytes | None
@@ -119,7 +119,7 @@ Entry = CommittedOffset | StoredGroup | Unknown
 
 
 def decode(key: bytes | None, value: bytes | None) -> Entry:
-    """Read one record of the topic. Never raises: what cannot be read is `Unknown`."""
+    """Read one record of the topic. Never raises: an unreadable record is `Unknown`."""
     try:
         return _decode(key, value)
     except MalformedMessage as cause:
@@ -149,5 +149,5 @@ def _decode(key: bytes | None, value: bytes | None) -> Entry:
 
 def _version(data: bytes) -> int:
     if len(data) < _VERSION.size:
-        raise MalformedMessage(f"{len(data)} bytes hold no version")
+        raise MalformedMessage(f"no version in {len(data)} bytes")
     return int(_VERSION.unpack_from(data)[0])

@@ -25,10 +25,10 @@ TAGGED_FIELDS_MAX: Final = 10_000
 """Brokers since Kafka 4.4 refuse more tagged fields in one structure."""
 
 STRUCTURE_COST: Final = 4
-"""What an element of an array costs of its message's allowance, when it is more than a number."""
+"""The cost of an array element that is not a number, in units of its message's allowance."""
 
 STRING_BYTES_MAX: Final = 0x7FFF
-"""A string's length was an int16 at first; Kafka kept that limit in the flexible encoding."""
+"""The old encoding has int16 lengths; Kafka kept that limit in the flexible encoding."""
 
 VARINT_BYTES_MAX: Final = 5
 """An unsigned 32-bit number takes at most five groups of seven bits."""
@@ -42,7 +42,7 @@ _INT32: Final = struct.Struct(">i")
 
 @contextmanager
 def allowance(units: int) -> Iterator[None]:
-    """Within this, arrays may have so many elements altogether: numbers count once, others `STRUCTURE_COST` times."""
+    """Limit the array elements read inside to `units`: numbers count once, others `STRUCTURE_COST` times."""
     token = _allowance.set([units])
     try:
         yield
@@ -51,7 +51,7 @@ def allowance(units: int) -> Iterator[None]:
 
 
 def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
-    """An unsigned variable-length number, little end first, seven bits a byte."""
+    """Read an unsigned varint: little end first, seven bits a byte."""
     byte = data[pos]
     if byte < 0x80:
         return byte, pos + 1
@@ -67,7 +67,7 @@ def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def write_uvarint(out: bytearray, value: int) -> None:
-    """The inverse of `read_uvarint`."""
+    """Append an unsigned varint."""
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -75,17 +75,17 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 
 def read_length_int16(data: bytes, pos: int) -> tuple[int, int]:
-    """A length in the old encoding of strings; -1 stands for null."""
+    """Read the length of a string in the old encoding; -1 means null."""
     return _INT16.unpack_from(data, pos)[0], pos + 2
 
 
 def read_length_int32(data: bytes, pos: int) -> tuple[int, int]:
-    """A length in the old encoding of bytes and arrays; -1 stands for null."""
+    """Read the length of bytes or an array in the old encoding; -1 means null."""
     return _INT32.unpack_from(data, pos)[0], pos + 4
 
 
 def read_length_compact(data: bytes, pos: int) -> tuple[int, int]:
-    """A length in the flexible encoding, which writes length + 1 and 0 for null; returned as -1 for null."""
+    """Read a length in the flexible encoding (length + 1, 0 for null); returns -1 for null."""
     byte = data[pos]
     if byte < 0x80:  # nearly always
         return byte - 1, pos + 1
@@ -106,7 +106,7 @@ def write_length_compact(out: bytearray, length: int) -> None:
 
 
 def span(data: bytes, pos: int, length: int) -> int:
-    """The end of `length` bytes at `pos`, once it is sure that the data holds them."""
+    """The end of `length` bytes at `pos`. Raises MalformedMessage if the data is shorter."""
     end = pos + length
     if length < 0 or end > len(data):
         raise MalformedMessage(f"length {length} at byte {pos}, but {len(data) - pos} bytes remain")
@@ -114,7 +114,7 @@ def span(data: bytes, pos: int, length: int) -> int:
 
 
 def read_tags(data: bytes, pos: int, known: dict[int, tuple[str, Reader]], found: dict[str, Any]) -> int:
-    """Read a tagged section: fields in `known` go into `found` by name, others are skipped; returns its end."""
+    """Read a tagged section: fields in `known` are stored in `found` by name, others skipped; returns its end."""
     count, pos = read_uvarint(data, pos)
     if count > TAGGED_FIELDS_MAX:
         raise MalformedMessage(f"{count} tagged fields, at most {TAGGED_FIELDS_MAX} are allowed")
@@ -221,14 +221,14 @@ def number_array_reader(read_length: Reader, nullable: bool, code: str) -> Reade
 
 
 def check_count(data: bytes, pos: int, count: int, cost: int) -> None:
-    """Refuse an array that is too long: for Kafka, for the data at hand at a byte or more for each element, or, with
-    all arrays before it, for its message."""
+    """Check an array's length against Kafka's limit, the remaining data (at least a byte per element) and the message's
+    allowance. Raises MalformedMessage."""
     if count < 0 or count > ARRAY_ELEMENTS_MAX or count > len(data) - pos:
         raise MalformedMessage(f"array of {count} elements at byte {pos}, but {len(data) - pos} bytes remain")
     left = _allowance.get()
     left[0] -= count * cost
     if left[0] < 0:
-        raise MalformedMessage(f"array of {count} elements at byte {pos}: more in all than such a message may have")
+        raise MalformedMessage(f"array of {count} elements at byte {pos} exceeds the limit of elements of its message")
 
 
 def array_writer(write_length: Callable[[bytearray, int], None], nullable: bool, write_item: Writer) -> Writer:
@@ -268,5 +268,5 @@ def _writable_count(value: Any) -> int:
 
 def _write_null(out: bytearray, write_length: Callable[[bytearray, int], None], nullable: bool) -> None:
     if not nullable:
-        raise UnencodableMessage("None in a field that this version cannot leave out")
+        raise UnencodableMessage("None in a field that is not nullable in this version")
     write_length(out, -1)

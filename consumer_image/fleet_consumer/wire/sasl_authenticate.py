@@ -10,7 +10,7 @@ from fleet_consumer.wire.schema import blob, int16, int64, string, structure
 
 @structure
 class SaslAuthenticateResponse(Response):
-    """The server's next bytes; a lifetime of 0 means that the session does not end."""
+    """The server's next bytes; a lifetime of 0 means no expiry."""
 
     API_KEY: ClassVar[int] = 36
     MIN_VERSION: ClassVar[int] = 0

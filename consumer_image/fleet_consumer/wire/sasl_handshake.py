@@ -10,7 +10,7 @@ from fleet_consumer.wire.schema import STRING, array, int16, string, structure
 
 @structure
 class SaslHandshakeResponse(Response):
-    """With UNSUPPORTED_SASL_MECHANISM come the mechanisms that are on offer."""
+    """UNSUPPORTED_SASL_MECHANISM comes with the supported mechanisms."""
 
     API_KEY: ClassVar[int] = 17
     MIN_VERSION: ClassVar[int] = 0
@@ -23,7 +23,7 @@ class SaslHandshakeResponse(Response):
 
 @structure
 class SaslHandshakeRequest(Request[SaslHandshakeResponse]):
-    """Names the wanted mechanism."""
+    """The chosen mechanism."""
 
     RESPONSE: ClassVar[type[Response]] = SaslHandshakeResponse
 

@@ -1,8 +1,8 @@
-"""How a Kafka message is declared: a frozen dataclass whose fields say type, versions and null rules.
+"""Declarations of Kafka messages: frozen dataclasses whose fields give type, versions and null rules.
 
 A declaration follows Kafka's message schema (clients/src/main/resources/common/message): the same field order, names
-in snake case, the same version ranges, defaults, tags and "ignorable" marks. `codec` makes readers and writers of it.
-Fields that some version lacks need a default, which stands for them when such a version is read.
+in snake case, the same version ranges, defaults, tags and "ignorable" flags. `codec` compiles it into readers and
+writers. A field that some version lacks needs a default, which is its value when such a version is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ZERO_UUID: Final = UUID(int=0)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """A type on the wire: a number (`code` is its struct letter), "string", "bytes", "uuid", or an array of `item`."""
+    """A type on the wire: "number" (`code` is its struct letter), "string", "bytes", "uuid", or "array" of `item`."""
 
     name: str
     code: str = ""
@@ -42,17 +42,17 @@ UUID_KIND: Final = Kind("uuid")
 class FieldSpec:
     """One field's rules.
 
-    It exists in versions `since` to `until` (None: to the last), may be null from `nullable_since` on (None: never).
+    It exists in versions `since` to `until` (None: the last) and may be null from `nullable_since` on (None: never).
     A field with a `tag` is written in the tagged section, and only when it differs from its default.
     `ignorable` fields are left out silently where a version lacks them; others must then hold their default.
     """
 
     kind: Kind
-    since: int
-    until: int | None
-    nullable_since: int | None
-    tag: int | None
-    ignorable: bool
+    since: int = 0
+    until: int | None = None
+    nullable_since: int | None = None
+    tag: int | None = None
+    ignorable: bool = False
 
     def exists_in(self, version: int) -> bool:
         return version >= self.since and (self.until is None or version <= self.until)
@@ -61,62 +61,53 @@ class FieldSpec:
         return self.nullable_since is not None and version >= self.nullable_since
 
 
-def _field(
-    kind: Kind,
-    default: Any,
-    since: int = 0,
-    until: int | None = None,
-    nullable_since: int | None = None,
-    tag: int | None = None,
-    ignorable: bool = False,
-) -> Any:
-    spec = FieldSpec(kind, since, until, nullable_since, tag, ignorable)
-    return dataclasses.field(default=default, metadata={METADATA_KEY: spec})
+def _field(kind: Kind, default: Any, rules: dict[str, Any]) -> Any:
+    return dataclasses.field(default=default, metadata={METADATA_KEY: FieldSpec(kind, **rules)})
 
 
 def int8(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     """A signed 8-bit field."""
-    return _field(INT8, default, **rules)
+    return _field(INT8, default, rules)
 
 
 def int16(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     """A signed 16-bit field."""
-    return _field(INT16, default, **rules)
+    return _field(INT16, default, rules)
 
 
 def int32(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     """A signed 32-bit field."""
-    return _field(INT32, default, **rules)
+    return _field(INT32, default, rules)
 
 
 def int64(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     """A signed 64-bit field."""
-    return _field(INT64, default, **rules)
+    return _field(INT64, default, rules)
 
 
 def boolean(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
-    """A truth value: one byte, and any but 0 is true."""
-    return _field(BOOLEAN, default, **rules)
+    """A boolean: one byte; any but 0 is true."""
+    return _field(BOOLEAN, default, rules)
 
 
 def string(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     """A UTF-8 string of at most 32,767 bytes."""
-    return _field(STRING, default, **rules)
+    return _field(STRING, default, rules)
 
 
 def blob(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     """Opaque bytes."""
-    return _field(BYTES, default, **rules)
+    return _field(BYTES, default, rules)
 
 
 def uuid(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     """A topic id; `ZERO_UUID` means none."""
-    return _field(UUID_KIND, default, **rules)
+    return _field(UUID_KIND, default, rules)
 
 
 def array(item: Kind | type, *, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
-    """A tuple of one kind of thing: a `Kind`, or a class made by `structure`."""
-    return _field(Kind("array", item=item), default, **rules)
+    """A tuple of elements of one `Kind`, or of one class made by `structure`."""
+    return _field(Kind("array", item=item), default, rules)
 
 
 @dataclass_transform(
@@ -125,7 +116,7 @@ def array(item: Kind | type, *, default: Any = dataclasses.MISSING, **rules: Any
     field_specifiers=(int8, int16, int32, int64, boolean, string, blob, uuid, array),
 )
 def structure(cls: type[T]) -> type[T]:
-    """Make a class body of the field functions above a frozen, slotted, keyword-only dataclass."""
+    """Make a class with fields declared as above a frozen, slotted, keyword-only dataclass."""
     make: Callable[[type[T]], type[T]] = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
     return make(cls)
 

@@ -1,4 +1,4 @@
-"""SyncGroup (key 14): the leader hands out the assignment, everybody receives a share of it."""
+"""SyncGroup (key 14): the leader sends the assignment, each member receives its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SyncGroupResponse(Response):
 
 @structure
 class SyncGroupRequestAssignment:
-    """What one member gets."""
+    """One member's assignment."""
 
     member_id: str = string()
     assignment: bytes = blob()

@@ -1,4 +1,4 @@
-"""CreatePartitions (key 37): give topics more partitions; no API takes any away."""
+"""CreatePartitions (key 37): increase the partitions of topics; they cannot be decreased."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fleet_consumer.wire.schema import INT32, array, boolean, int16, int32, stri
 
 @structure
 class CreatePartitionsTopicResult:
-    """Whether one topic has grown."""
+    """The result for one topic."""
 
     name: str = string()
     error_code: int = int16()
@@ -19,7 +19,7 @@ class CreatePartitionsTopicResult:
 
 @structure
 class CreatePartitionsResponse(Response):
-    """Every topic has its own result."""
+    """One result per topic."""
 
     API_KEY: ClassVar[int] = 37
     MIN_VERSION: ClassVar[int] = 0
@@ -39,7 +39,7 @@ class CreatePartitionsAssignment:
 
 @structure
 class CreatePartitionsTopic:
-    """One topic and the number of partitions it should have; `assignments` None lets the brokers place them."""
+    """One topic and its new number of partitions; `assignments` None lets the brokers place them."""
 
     name: str = string()
     count: int = int32()
@@ -50,7 +50,7 @@ class CreatePartitionsTopic:
 
 @structure
 class CreatePartitionsRequest(Request[CreatePartitionsResponse]):
-    """`timeout_ms` is how long the broker may wait for the controller."""
+    """`timeout_ms`: how long the broker may wait for the controller."""
 
     RESPONSE: ClassVar[type[Response]] = CreatePartitionsResponse
 

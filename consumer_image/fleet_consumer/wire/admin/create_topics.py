@@ -1,4 +1,4 @@
-"""CreateTopics (key 19): create topics, or only check that they could be created."""
+"""CreateTopics (key 19): create topics, or only validate that they could be created."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CreatableTopicConfigs:
 
 @structure
 class CreatableTopicResult:
-    """Whether one topic was created, and with what."""
+    """The result for one topic."""
 
     name: str = string()
     topic_id: UUID = uuid(since=7, default=ZERO_UUID, ignorable=True)
@@ -38,7 +38,7 @@ class CreatableTopicResult:
 
 @structure
 class CreateTopicsResponse(Response):
-    """Every topic has its own result."""
+    """One result per topic."""
 
     API_KEY: ClassVar[int] = 19
     MIN_VERSION: ClassVar[int] = 2
@@ -78,7 +78,7 @@ class CreatableTopic:
 
 @structure
 class CreateTopicsRequest(Request[CreateTopicsResponse]):
-    """`timeout_ms` is how long the broker may wait for the controller."""
+    """`timeout_ms`: how long the broker may wait for the controller."""
 
     RESPONSE: ClassVar[type[Response]] = CreateTopicsResponse
 

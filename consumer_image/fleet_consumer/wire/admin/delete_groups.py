@@ -1,4 +1,4 @@
-"""DeleteGroups (key 42): delete groups that have no members, with their committed offsets; asks their coordinator."""
+"""DeleteGroups (key 42): delete empty groups with their committed offsets; sent to their coordinator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fleet_consumer.wire.schema import STRING, array, int16, int32, string, stru
 
 @structure
 class DeletableGroupResult:
-    """Whether one group was deleted; NON_EMPTY_GROUP while it has members."""
+    """The result for one group; NON_EMPTY_GROUP while it has members."""
 
     group_id: str = string()
     error_code: int = int16()
@@ -18,7 +18,7 @@ class DeletableGroupResult:
 
 @structure
 class DeleteGroupsResponse(Response):
-    """Every group has its own result."""
+    """One result per group."""
 
     API_KEY: ClassVar[int] = 42
     MIN_VERSION: ClassVar[int] = 0

@@ -11,7 +11,7 @@ from fleet_consumer.wire.schema import STRING, ZERO_UUID, array, int16, int32, s
 
 @structure
 class DeletableTopicResult:
-    """Whether one topic was deleted; `name` is None where only an id was given that nobody knows."""
+    """The result for one topic; `name` is None if the request gave only an unknown id."""
 
     name: str | None = string(nullable_since=6)
     topic_id: UUID = uuid(since=6, default=ZERO_UUID, ignorable=True)
@@ -21,7 +21,7 @@ class DeletableTopicResult:
 
 @structure
 class DeleteTopicsResponse(Response):
-    """Every topic has its own result."""
+    """One result per topic."""
 
     API_KEY: ClassVar[int] = 20
     MIN_VERSION: ClassVar[int] = 1

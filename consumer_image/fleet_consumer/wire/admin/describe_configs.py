@@ -1,4 +1,4 @@
-"""DescribeConfigs (key 32): settings of brokers and topics, with where each value comes from."""
+"""DescribeConfigs (key 32): settings of brokers and topics, with the source of each value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BROKER_RESOURCE: Final = 4
 
 @structure
 class DescribeConfigsSynonym:
-    """A place that could also set it, in order of precedence."""
+    """Another source of the value, in order of precedence."""
 
     name: str = string()
     value: str | None = string(nullable_since=0)
@@ -48,7 +48,7 @@ class DescribeConfigsResult:
 
 @structure
 class DescribeConfigsResponse(Response):
-    """Every resource has its own result."""
+    """One result per resource."""
 
     API_KEY: ClassVar[int] = 32
     MIN_VERSION: ClassVar[int] = 1
@@ -61,7 +61,7 @@ class DescribeConfigsResponse(Response):
 
 @structure
 class DescribeConfigsResource:
-    """One resource; `configuration_keys` None asks for all its settings."""
+    """One resource; `configuration_keys` None requests all its settings."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -70,7 +70,7 @@ class DescribeConfigsResource:
 
 @structure
 class DescribeConfigsRequest(Request[DescribeConfigsResponse]):
-    """Asks about resources."""
+    """Requests settings of resources."""
 
     RESPONSE: ClassVar[type[Response]] = DescribeConfigsResponse
 

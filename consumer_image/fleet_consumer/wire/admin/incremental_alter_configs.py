@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (key 44): change some settings of a resource and leave the others alone (KIP-339)."""
+"""IncrementalAlterConfigs (key 44): change some settings of a resource, leaving the others (KIP-339)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DELETE: Final = 1
 
 @structure
 class AlterConfigsResourceResponse:
-    """Whether one resource was changed."""
+    """The result for one resource."""
 
     error_code: int = int16()
     error_message: str | None = string(nullable_since=0)
@@ -26,7 +26,7 @@ class AlterConfigsResourceResponse:
 
 @structure
 class IncrementalAlterConfigsResponse(Response):
-    """Every resource has its own result."""
+    """One result per resource."""
 
     API_KEY: ClassVar[int] = 44
     MIN_VERSION: ClassVar[int] = 0
@@ -39,7 +39,7 @@ class IncrementalAlterConfigsResponse(Response):
 
 @structure
 class AlterableConfig:
-    """One change; `value` is None with DELETE, which returns to the default."""
+    """One change; `value` is None with DELETE, which restores the default."""
 
     name: str = string()
     config_operation: int = int8()
@@ -48,7 +48,7 @@ class AlterableConfig:
 
 @structure
 class AlterConfigsResource:
-    """The changes of one resource (its types are those of DescribeConfigs)."""
+    """The changes of one resource (resource types as in DescribeConfigs)."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -57,7 +57,7 @@ class AlterConfigsResource:
 
 @structure
 class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsResponse]):
-    """Changes of any number of resources; each is made wholly or not at all."""
+    """Changes of any number of resources; each resource is changed atomically."""
 
     RESPONSE: ClassVar[type[Response]] = IncrementalAlterConfigsResponse
 
@@ -66,7 +66,7 @@ class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsResponse]):
 
 
 def set_topics(settings: Mapping[str, Mapping[str, str]]) -> IncrementalAlterConfigsRequest:
-    """The request that gives topics, by name, these values of settings, by name."""
+    """The request that sets these values on topics, by topic and setting."""
     return IncrementalAlterConfigsRequest(
         resources=tuple(
             AlterConfigsResource(

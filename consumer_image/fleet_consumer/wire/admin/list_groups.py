@@ -1,4 +1,4 @@
-"""ListGroups (key 16): the groups that one broker coordinates."""
+"""ListGroups (key 16): the groups coordinated by one broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ListedGroup:
 
 @structure
 class ListGroupsResponse(Response):
-    """The groups of the asked broker only."""
+    """The groups of this broker only."""
 
     API_KEY: ClassVar[int] = 16
     MIN_VERSION: ClassVar[int] = 0
@@ -35,7 +35,7 @@ class ListGroupsResponse(Response):
 
 @structure
 class ListGroupsRequest(Request[ListGroupsResponse]):
-    """Empty filters let every group through."""
+    """Empty filters match every group."""
 
     RESPONSE: ClassVar[type[Response]] = ListGroupsResponse
 

@@ -1,4 +1,4 @@
-"""OffsetDelete (key 47): forget committed positions of topics that a group no longer subscribes to (KIP-496)."""
+"""OffsetDelete (key 47): delete a group's committed offsets of topics it no longer subscribes to (KIP-496)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fleet_consumer.wire.schema import array, int16, int32, string, structure
 
 @structure
 class OffsetDeleteResponsePartition:
-    """GROUP_SUBSCRIBED_TO_TOPIC: the group still reads this topic."""
+    """GROUP_SUBSCRIBED_TO_TOPIC: the group still consumes this topic."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -26,7 +26,7 @@ class OffsetDeleteResponseTopic:
 
 @structure
 class OffsetDeleteResponse(Response):
-    """Every partition has its own result."""
+    """One result per partition."""
 
     API_KEY: ClassVar[int] = 47
     MIN_VERSION: ClassVar[int] = 0
@@ -39,14 +39,14 @@ class OffsetDeleteResponse(Response):
 
 @structure
 class OffsetDeleteRequestPartition:
-    """One partition to forget the position of."""
+    """One partition whose offset is deleted."""
 
     partition_index: int = int32()
 
 
 @structure
 class OffsetDeleteRequestTopic:
-    """One topic to forget positions of."""
+    """One topic whose offsets are deleted."""
 
     name: str = string()
     partitions: tuple[OffsetDeleteRequestPartition, ...] = array(OffsetDeleteRequestPartition)
@@ -54,7 +54,7 @@ class OffsetDeleteRequestTopic:
 
 @structure
 class OffsetDeleteRequest(Request[OffsetDeleteResponse]):
-    """Names what to forget."""
+    """The offsets to delete."""
 
     RESPONSE: ClassVar[type[Response]] = OffsetDeleteResponse
 
