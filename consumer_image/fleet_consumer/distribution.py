@@ -1,4 +1,4 @@
-"""Name and version of this distribution, as brokers and people see them."""
+"""Name and version of this distribution."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import cache
 from importlib import metadata
 from typing import Final
 
-DISTRIBUTION: Final = "consumer-fleet"
+The name by which brokers count this client software (KIP-511).
 """The name under which brokers count us among the client software they see (KIP-511)."""
 
 UNKNOWN_VERSION: Final = "unknown"

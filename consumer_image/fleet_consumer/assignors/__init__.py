@@ -1,7 +1,7 @@
 """Assignors: pure functions from a cluster's partitions and the members' subscriptions to an assignment.
 
 The group's leader runs one of them; custom ones implement `Assignor` and are named as `module:Class`. `load` finds
-both kinds. Nothing here may do I/O or look at a clock; an assignor may take long, it runs beside the heartbeats.
+both kinds. No I/O and no clock. A slow assignor is fine: it runs beside the heartbeats.
 """
 
 from fleet_consumer.assignors.interface import (

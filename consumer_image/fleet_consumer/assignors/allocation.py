@@ -1,4 +1,4 @@
-"""Making a million small lists without Python's cycle collector walking over them again and again.
+"""Pause of Python's cycle collector while a plan of a million small lists is built.
 
 A plan has one list for each member and topic, and none of them is garbage: more than half of the time of a large plan
 went into collections that found nothing.
@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collector_at_rest() -> Iterator[None]:
-    """No automatic collection inside; afterwards it is as it was. Where it was off already nothing is changed."""
+def gc_paused() -> Iterator[None]:
+    """Disable automatic collection inside, and restore it afterwards if it was enabled."""
     if not gc.isenabled():
         yield
         return

@@ -1,8 +1,8 @@
-"""Who may go on with what: members' claims to have held partitions, judged against the cluster as it is now.
+"""Members' claims to partitions they owned, validated against the current cluster.
 
-Sticky plans start from here. A claim may be about a topic that is gone or no longer subscribed to, a number that no
-longer exists, or a partition that others claim too: members that slept through a rebalance still believe in what they
-held. Nothing is planned here; what is nobody's is only listed.
+Sticky plans start from here. A claim may name a deleted or unsubscribed topic, a partition that no longer exists, or
+one that other members claim too: members that missed a rebalance still claim what they had. Nothing is planned here;
+partitions without an owner are only listed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a member says it held, and in which generation (-1: it does not know)."""
+    """The partitions that a member claims, and the generation that assigned them (-1: unknown)."""
 
     owned: Mapping[str, Sequence[int]]
     generation: int
@@ -21,11 +21,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """The claims that stand.
+    """The valid claims.
 
     `kept` has one entry for each member: partition numbers by topic. `free` are the partitions without an owner, by
-    topic, in order. `contested` are those of them that somebody claims all the same: two members with equal right, or
-    one that gave up the topic. Whoever gets one must not have it before all claimants have let go (KIP-429).
+    topic, in order. `contested` are the free ones that somebody still claims: two members of the same generation, or
+    one that unsubscribed. A new owner must not receive them before all claimants have revoked them (KIP-429).
     """
 
     kept: list[dict[str, Sequence[int]]]
@@ -34,22 +34,22 @@ class Holdings:
 
 
 def settle(counts: Mapping[str, int], wanted: Sequence[frozenset[str]], claims: Sequence[Claim]) -> Holdings:
-    """Judge the claims of all members; `counts` are the existing topics that somebody wants.
+    """Validate the claims of all members; `counts` are the existing topics that somebody subscribes to.
 
-    Of several claims to one partition the one of the highest generation stands; between equals nobody keeps it, as
-    neither can know (rules of Kafka's `AbstractStickyAssignor`).
+    The claim of the highest generation wins; claims of equal generation cancel each other, as the true owner is unknown
+    (rules of Kafka's `AbstractStickyAssignor`).
     """
     claimed: dict[str, list[int]] = {topic: [] for topic in counts}
     given_up: set[str] = set()
     contested: dict[str, set[int]] = {}
     kept: list[dict[str, Sequence[int]]] = []
     for topics, claim in zip(wanted, claims, strict=True):
-        held = dict(claim.owned) if all(claim.owned.values()) else {t: some for t, some in claim.owned.items() if some}
-        if not held.keys() <= topics:
-            given_up |= held.keys() - topics
-            held = {topic: numbers for topic, numbers in held.items() if topic in topics}
-        kept.append(held)
-        for topic, numbers in held.items():
+        owned = dict(claim.owned) if all(claim.owned.values()) else {t: some for t, some in claim.owned.items() if some}
+        if not owned.keys() <= topics:
+            given_up |= owned.keys() - topics
+            owned = {topic: numbers for topic, numbers in owned.items() if topic in topics}
+        kept.append(owned)
+        for topic, numbers in owned.items():
             claimed[topic].extend(numbers)
     free = {}
     for topic, count in counts.items():
@@ -65,9 +65,9 @@ def settle(counts: Mapping[str, int], wanted: Sequence[frozenset[str]], claims: 
 def _judge(
     topic: str, count: int, claims: Sequence[Claim], kept: Sequence[dict[str, Sequence[int]]]
 ) -> tuple[frozenset[int], set[int]]:
-    """Cut the claims to one topic down to those that stand; returns what is kept now, and what nobody may keep.
+    """Cut the claims to one topic down to the valid ones; returns the partitions kept and the contested ones.
 
-    A member that no longer subscribes keeps nothing of the topic, but its claim counts: it may well be the true one.
+    A member that unsubscribed keeps nothing of the topic, but its claim counts: it may be the true one.
     """
     best: dict[int, tuple[int, int]] = {}
     contested = set()
@@ -82,8 +82,8 @@ def _judge(
             elif claim.generation == generation:
                 contested.add(number)
     contested |= {number for number, (_, member) in best.items() if topic not in kept[member]}
-    for held in kept:
-        held.pop(topic, None)
+    for owned in kept:
+        owned.pop(topic, None)
     standing: dict[int, list[int]] = {}
     for number, (_, member) in best.items():
         if number not in contested:

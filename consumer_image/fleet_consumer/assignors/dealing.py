@@ -1,7 +1,7 @@
-"""Dealing partitions like cards: topics by name, partitions by number, around the table of members.
+"""Round-robin dealing of partitions: topics by name, partitions by number, to members in turn.
 
-Neighbouring partitions go to different members, so that a busy topic burdens all of them. Shares are cut with slices:
-no step is taken for a single partition where a million of them are dealt.
+Neighbouring partitions go to different members, so that a busy topic loads all of them. Shares are cut with slices,
+with no step per partition, as there may be a million.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Cards:
 
 
 def deal(cards: Cards, tables: Iterable[Sequence[tuple[int, int]]]) -> Iterator[tuple[int, Cards]]:
-    """Deal all cards, one table after the other, to (member, number of cards wanted).
+    """Deal all cards, one table after the other, to (member, number of cards needed).
 
-    At a table cards go round one by one; who has enough gets up. The wants sum up to the cards that there are. Yields
-    members with their hands, in which the order is kept.
+    At a table cards go round one by one; a member with enough drops out. The needs add up to the number of cards.
+    Yields members with their hands, in the order dealt.
     """
     hands: dict[int, Cards] = {}
     at = 0

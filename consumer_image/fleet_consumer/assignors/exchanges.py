@@ -1,8 +1,8 @@
-"""As little moved as possible, and as much near a replica: exchanges that leave the counts as even as they are.
+"""Minimum-cost exchanges between members: fewer moves and nearer replicas at unchanged counts.
 
-The plan is a flow of partitions to members. Of all flows with optimal counts the best is the one with no cycle of
-exchanges whose cost is negative (Klein): such cycles are looked for by Bellman and Ford's method and carried out. A
-partition in the wrong rack costs more than any number of moves, as Java's sticky assignors prefer racks to stickiness.
+The plan is a flow of partitions to members. Among flows with optimal counts, the best has no cycle of exchanges with
+negative cost (Klein): such cycles are found by the Bellman-Ford algorithm and carried out. A partition in the wrong
+rack costs more than any number of moves, as Java's sticky assignors prefer racks to stickiness.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from fleet_consumer.assignors.spread import Spread
 
 FAR_COST: Final = 1 << 32
 EFFORT: Final = 10_000_000
-"""How many possible exchanges are looked at, at most: seconds. What is reached then is taken: the counts are optimal
-from the start, only a few moves more than needed may remain."""
+"""Limit of the exchanges examined, which takes seconds. The plan reached then is used: its counts are optimal from the
+start, only a few moves too many may remain."""
 
 
 def exchange(spread: Spread) -> None:
-    """Carry out exchanges until none would spare a move or bring a partition nearer."""
+    """Carry out exchanges until none would save a move or bring a partition nearer."""
     effort = EFFORT
     arcs = 2 * sum(len(members) for members in spread.takers) + len(spread.load)
     while effort > 0:
@@ -35,10 +35,10 @@ def exchange(spread: Spread) -> None:
 
 
 class _Graph:
-    """Nodes: members, then kinds, then one for each count that members have.
+    """Nodes: members, then kinds, then one for each count of partitions that members have.
 
-    Member to kind: it gives one away. Kind to member: it takes one. The node of a count leads from the members with
-    that count, one of whom gets one more, to those with one more, one of whom gets one less.
+    Member to kind: the member gives one. Kind to member: the member takes one. The node of a count leads from the
+    members with that count, one of whom gains one, to those with one more, one of whom loses one.
     """
 
     def __init__(self, spread: Spread) -> None:
@@ -54,7 +54,7 @@ class _Graph:
         self._before = list(range(size))
 
     def relax(self) -> bool:
-        """One round over all exchanges; False: nothing improves any more, so no cycle is negative."""
+        """One round over all exchanges; False: nothing improves, so no cycle is negative."""
         changed = False
         for kind, members in enumerate(self._spread.takers):
             changed |= self._relax_kind(kind, members)
@@ -88,9 +88,9 @@ class _Graph:
         return True
 
     def cycles(self) -> Iterator[list[int]]:
-        """The cycles among the predecessors, each from the node on that is before its first: all are negative.
+        """The cycles among the predecessors, each starting at its first node: all are negative.
 
-        They share no node, so carrying one out leaves the others as they are.
+        They share no node, so carrying one out leaves the others valid.
         """
         seen_in = [-1] * len(self._before)
         for start in range(len(self._before)):
@@ -106,7 +106,7 @@ class _Graph:
                 yield cycle[::-1]
 
     def carry_out(self, cycle: Sequence[int]) -> None:
-        """Move partitions along a cycle, as many at once as cost the same; a step in counts is made once."""
+        """Move partitions along a cycle, as many at once as have the same cost; a step in counts is made once."""
         arcs = [*zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
         gifts = [(member, kind - self._first_kind) for member, kind in arcs if self._is_kind(kind)]
         takes = [(member, kind - self._first_kind) for kind, member in arcs if self._is_kind(kind)]

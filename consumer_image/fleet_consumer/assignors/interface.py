@@ -1,7 +1,6 @@
-"""The words every assignor speaks. Users write against them, so they may only grow.
+"""The types of assignors. Users implement them, so they may only be extended.
 
-Partitions are grouped by topic, as on the wire: a million of them need no million objects. Nothing here may decide
-anything.
+Partitions are grouped by topic, as on the wire: a million of them need no million objects. No decisions here.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Protocol
 
 
 class RebalanceProtocol(Enum):
-    """Whether members give up everything before a rebalance, or only what moves (KIP-429)."""
+    """EAGER members revoke everything before a rebalance, COOPERATIVE ones only what moves (KIP-429)."""
 
     EAGER = 0
     COOPERATIVE = 1
@@ -25,9 +24,9 @@ COOPERATIVE = RebalanceProtocol.COOPERATIVE
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """How many partitions each topic has: numbers 0 to count-1. A topic that is absent does not exist.
+    """The number of partitions of each existing topic, numbered from 0.
 
-    `racks`, where known, lists for each partition of a topic the racks that hold a replica of it.
+    `racks`, if known, lists for each partition of a topic the racks that hold a replica of it.
     """
 
     partitions: Mapping[str, int]
@@ -36,10 +35,10 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member told the group when it joined (`ConsumerPartitionAssignor.Subscription`).
+    """One member's subscription (`ConsumerPartitionAssignor.Subscription`).
 
-    `owned` is what it held before, `generation` when it held it (-1: unknown); both are empty for eager members.
-    `user_data` is what the assignor of that member wrote with `subscription_user_data`.
+    `owned` and `generation` (-1: unknown) are its previous assignment; both are empty for eager members.
+    `user_data` was written by the member's assignor in `subscription_user_data`.
     `instance_id` is None for dynamic members.
     """
 
@@ -53,36 +52,36 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one member gets: partition numbers by topic, and bytes that only the assignor understands."""
+    """One member's partition numbers by topic, and bytes that only the assignor understands."""
 
     partitions: Mapping[str, Sequence[int]]
     user_data: bytes | None = None
 
 
 class Assignor(Protocol):
-    """What the group needs of an assignor (Java: `ConsumerPartitionAssignor`).
+    """The interface of an assignor (Java: `ConsumerPartitionAssignor`).
 
-    One object serves one consumer for its whole life; `on_assignment` may remember, `assign` must not depend on when
+    One object serves one consumer for its whole life; `on_assignment` may store state, `assign` must not depend on when
     it is called. Calls come from one thread at a time, `assign` from another thread than the rest.
 
-    A user's own class needs `name` and `assign`; `loading.complete` supplies the rest with Java's defaults. A
-    COOPERATIVE one must not give a partition to a member while another still has it in `owned`: it leaves it out, and
-    the plan of the rebalance that follows gives it away (KIP-429).
+    A user's class needs `name` and `assign`; `loading.complete` adds the rest with Java's defaults. A COOPERATIVE one
+    must not assign a partition that another member still has in `owned`: it leaves the partition out, and the next
+    rebalance assigns it (KIP-429).
     """
 
     @property
     def name(self) -> str:
-        """The name under which members agree on it."""
+        """The name under which members agree on the assignor."""
         ...
 
     @property
     def version(self) -> int:
-        """The version of what `subscription_user_data` writes."""
+        """The version of the user data."""
         ...
 
     @property
     def protocol(self) -> RebalanceProtocol:
-        """Which rebalance protocol it needs."""
+        """The rebalance protocol that the assignor needs."""
         ...
 
     def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:
@@ -90,9 +89,9 @@ class Assignor(Protocol):
         ...
 
     def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
-        """Give every member (keys are member ids) its assignment; members without partitions are present, empty."""
+        """Plan the assignments by member id; members without partitions are included, empty."""
         ...
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
-        """This member has been given `assignment` in `generation`."""
+        """Notify the assignor that this member received `assignment` in `generation`."""
         ...

@@ -1,7 +1,7 @@
-"""Sorting partitions into kinds: those of one kind may go to the same members, at the same distance.
+"""Kinds of partitions: those of one kind may go to the same members, at the same distance.
 
-With equal subscriptions and without racks there is one kind. One member that differs makes two or three of them; only
-where every member wants something else is a kind as small as a topic.
+With equal subscriptions and without racks there is one kind. One member that differs makes two or three; a kind is as
+small as a topic only if every member subscribes to something else.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from fleet_consumer.assignors.racks import NOWHERE, partition_racks, racks_matte
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """`of` says the kind of a topic's partitions: one for all, or one for each.
+    """Kinds of partitions; `of` maps a topic to one kind for all its partitions, or to one for each.
 
-    `sizes` counts each kind's partitions, `takers` are the members (by index) who may have them, `far` those of the
-    takers in whose rack there is no replica.
+    `sizes` counts each kind's partitions, `takers` are the members (by index) that may have them, `far` those of the
+    takers whose rack has no replica.
     """
 
     of: dict[str, int | list[int]]
@@ -26,13 +26,13 @@ class Kinds:
     takers: list[list[int]]
     far: list[frozenset[int]]
 
-    def tally(self, held: Mapping[str, Sequence[int]]) -> dict[int, int]:
-        """How many partitions of each kind these are; kinds without any are left out."""
+    def tally(self, owned: Mapping[str, Sequence[int]]) -> dict[int, int]:
+        """The number of partitions of each kind; kinds without any are left out."""
         if len(self.sizes) == 1:
-            count = sum(map(len, held.values()))
+            count = sum(map(len, owned.values()))
             return {0: count} if count else {}
         counts: dict[int, int] = {}
-        for topic, numbers in held.items():
+        for topic, numbers in owned.items():
             kind = self.of[topic]
             if isinstance(kind, int):
                 counts[kind] = counts.get(kind, 0) + len(numbers)
@@ -42,7 +42,7 @@ class Kinds:
         return {kind: count for kind, count in counts.items() if count}
 
     def split(self, topic: str, numbers: Sequence[int]) -> dict[int, Sequence[int]]:
-        """These partitions of one topic by kind."""
+        """These partitions of one topic, by kind."""
         kind = self.of[topic]
         if isinstance(kind, int):
             return {kind: numbers}
@@ -91,7 +91,7 @@ def sort_into_kinds(
 def _racks_that_matter(
     cluster: ClusterView, counts: Mapping[str, int], racks: Sequence[str | None]
 ) -> dict[str, list[frozenset[str]]]:
-    """The racks of every partition; empty when they can make no difference."""
+    """The racks of every partition; empty if they make no difference."""
     members = {rack for rack in racks if rack}
     if not members or not cluster.racks:
         return {}

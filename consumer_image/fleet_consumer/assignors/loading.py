@@ -1,7 +1,7 @@
-"""From the name in a configuration, or an object of the user's own, to an assignor that the group can rely on.
+"""Loading and validation of assignors, built in or the user's own.
 
-What can be wrong with a user's assignor is found here, when it is loaded, and told in words: in a rebalance it would
-stop every member of the group.
+A user's assignor is validated when it is loaded, with an error that says what is wrong: an error during a rebalance
+would stop every member of the group.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _OPTIONAL: Final = ("version", "protocol", "subscription_user_data", "on_assignm
 
 
 class AssignorUnknown(Exception):
-    """No assignor by that name: not built in, or its module or class cannot be loaded."""
+    """No such assignor: not built in, or its module or class cannot be loaded."""
 
     reason = "AssignorUnknown"
 
 
 class AssignorInvalid(AssignorUnknown):
-    """There is something by that name, but it cannot serve as an assignor."""
+    """The object exists, but is not a valid assignor."""
 
     reason = "AssignorInvalid"
 
 
 def load(name: str) -> Assignor:
-    """A new assignor: built in (a name of BUILT_IN), or a user's own as `package.module:Class`, made without arguments.
+    """Create an assignor: built in (a name of BUILT_IN), or `package.module:Class`, called without arguments.
 
-    Raises AssignorUnknown when there is none and AssignorInvalid when it cannot be made or does not fit; the messages
-    say what was looked for and what to change.
+    Raises AssignorUnknown if it cannot be found or imported, and AssignorInvalid if it cannot be created or is not
+    valid; the message says what to change.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]()
@@ -64,38 +64,38 @@ def load(name: str) -> Assignor:
     except Exception as cause:  # importing runs the user's code, which may raise anything
         raise AssignorUnknown(f"cannot load assignor {name!r}: {type(cause).__name__}: {cause}") from cause
     if not callable(found):
-        raise AssignorInvalid(f"assignor {name!r} is {type(found).__name__}, not a class")
+        raise AssignorInvalid(f"assignor {name!r} is {type(found).__name__}, not a class; name a class")
     try:
         made = found()
     except Exception as cause:
         raise AssignorInvalid(
-            f"assignor {name!r} cannot be made: {type(cause).__name__}: {cause}; it is called without arguments"
+            f"cannot create assignor {name!r}: {type(cause).__name__}: {cause}; the class is called without arguments"
         ) from cause
     return complete(made, name)
 
 
 def complete(candidate: object, label: str) -> Assignor:
-    """Check that an object can serve as an assignor, and supply what it may leave out.
+    """Validate an object as an assignor, adding defaults for what it omits.
 
-    Needed are `name` (text) and `assign`. As in Java the rest has defaults: `version` 0, `protocol` EAGER, no user
-    data, nothing done with an assignment. `label` is what messages call the object. Raises AssignorInvalid.
+    `name` (text) and `assign` are required. The rest has Java's defaults: `version` 0, `protocol` EAGER, no user data,
+    no `on_assignment`. `label` names the object in errors. Raises AssignorInvalid.
     """
     words = ("name", "assign", *_OPTIONAL)
     has = {word: value for word in words if (value := _attribute(candidate, label, word)) is not None}
     missing = [word for word in ("name", "assign") if word not in has]
     if missing:
-        raise AssignorInvalid(f"{label!r} is no assignor: it lacks {' and '.join(missing)}")
+        raise AssignorInvalid(f"{label!r} is not an assignor: it lacks {' and '.join(missing)}")
     if not isinstance(has["name"], str) or not has["name"]:
-        raise AssignorInvalid(f"assignor {label!r}: name is {has['name']!r}, not a text that members can agree on")
+        raise AssignorInvalid(f"assignor {label!r}: name is {has['name']!r}; it must be a non-empty text")
     version = has.get("version", 0)
     if not isinstance(version, int) or isinstance(version, bool):
-        raise AssignorInvalid(f"assignor {label!r}: version is {version!r}, not an int")
+        raise AssignorInvalid(f"assignor {label!r}: version is {version!r}; it must be an int")
     protocol = has.get("protocol", EAGER)
     if not isinstance(protocol, RebalanceProtocol):
-        raise AssignorInvalid(f"assignor {label!r}: protocol is {protocol!r}, not EAGER or COOPERATIVE")
+        raise AssignorInvalid(f"assignor {label!r}: protocol is {protocol!r}; it must be EAGER or COOPERATIVE")
     for method in ("assign", "subscription_user_data", "on_assignment"):
         if method in has and not callable(has[method]):
-            raise AssignorInvalid(f"assignor {label!r}: {method} cannot be called")
+            raise AssignorInvalid(f"assignor {label!r}: {method} is not callable")
     if len(has) == len(words):
         return candidate  # type: ignore[return-value]
     return _Completed(has["name"], version, protocol, has)

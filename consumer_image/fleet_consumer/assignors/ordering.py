@@ -1,6 +1,6 @@
 """The order in which Java's assignors see members and topics.
 
-Every member that may lead must plan alike whatever language it is written in, so the order is part of the contract.
+Every leader must make the same plan whatever language it is written in, so the order is part of the contract.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def java_key(text: str) -> bytes:
 def sorted_members(subscriptions: Mapping[str, Subscription], members: Iterable[str]) -> list[str]:
     """Static members by instance id, then dynamic ones by member id (`AbstractPartitionAssignor.MemberInfo`).
 
-    Instance ids outlive restarts, member ids do not: so a restarted static member gets its place back.
+    Instance ids survive restarts, member ids do not: a restarted static member gets its partitions back.
     """
 
     def key(member: str) -> tuple[bool, bytes]:
@@ -32,7 +32,7 @@ def sorted_members(subscriptions: Mapping[str, Subscription], members: Iterable[
 
 
 def members_by_topic(subscriptions: Mapping[str, Subscription]) -> dict[str, list[str]]:
-    """Which members want each topic, in the members' order; topics may share one list."""
+    """The subscribers of each topic, in the members' order; topics may share one list."""
     members = sorted_members(subscriptions, subscriptions)
     if len({tuple(subscriptions[member].topics) for member in members}) == 1:
         return dict.fromkeys(subscriptions[members[0]].topics, members)

@@ -1,15 +1,15 @@
-"""Range: each topic by itself, its partitions cut into one contiguous piece for each subscriber.
+"""Range: each topic separately, its partitions cut into one contiguous piece for each subscriber.
 
-Co-partitioned topics meet in the same member, at the price that the first members get the remainder of every topic.
-Parity with `org.apache.kafka.clients.consumer.RangeAssignor`. Where racks can matter (KIP-881), partitions are first
-given to members near a replica, as far as the same quotas allow; the pieces are then no longer contiguous.
+Co-partitioned topics meet in the same member, but the first members get the remainder of every topic. Parity with
+`org.apache.kafka.clients.consumer.RangeAssignor`. If racks make a difference (KIP-881), partitions are first given to
+members near a replica within the same quotas; the pieces are then no longer contiguous.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fleet_consumer.assignors.allocation import collector_at_rest
+from fleet_consumer.assignors.allocation import gc_paused
 from fleet_consumer.assignors.interface import EAGER, Assignment, ClusterView, RebalanceProtocol, Subscription
 from fleet_consumer.assignors.ordering import members_by_topic
 from fleet_consumer.assignors.racks import member_racks, partition_racks, racks_matter
@@ -29,7 +29,7 @@ class RangeAssignor:
         return None
 
     def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
-        with collector_at_rest():
+        with gc_paused():
             topics = {
                 topic: members
                 for topic, members in members_by_topic(subscriptions).items()
@@ -39,7 +39,7 @@ class RangeAssignor:
             return {member: Assignment(share) for member, share in shares.items()}
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
-        """Plans of range depend on nothing that was before."""
+        """Nothing to store: a plan does not depend on earlier ones."""
 
 
 def _plain(cluster: ClusterView, members: Mapping[str, Subscription], topics: Mapping[str, list[str]]) -> Shares:
@@ -57,10 +57,10 @@ def _plain(cluster: ClusterView, members: Mapping[str, Subscription], topics: Ma
 def _near(
     cluster: ClusterView, subscriptions: Mapping[str, Subscription], topics: Mapping[str, list[str]]
 ) -> Shares | None:
-    """The plan with racks; None where they matter for no topic, and then for none of the plan.
+    """The plan with racks; None if they make no difference for any topic.
 
-    Topics with the same members and as many partitions are given out together, so that they still meet in the same
-    member. Without a member that has a rack a topic takes no part: Java knows no partitions of it here.
+    Topics with the same members and as many partitions are assigned together, so that they still meet in the same
+    member. A topic none of whose members has a rack is left out: Java knows no partitions of it here.
     """
     racks = member_racks(subscriptions)
     if not racks or not cluster.racks:

@@ -1,7 +1,7 @@
-"""One topic's partitions given to members near a replica, within the quotas of range.
+"""Assignment of one topic's partitions to members near a replica, within the quotas of range.
 
 Java's `RangeAssignor` walks over all members for each partition; here each rack has its own row of members and of
-partitions, in the same order, and what is used up is passed once. The outcome is the same to the last partition.
+partitions, in the same order, and used entries are passed once. The outcome is the same to the last partition.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 class TopicShares:
-    """What each member has of one topic, and how much more it may have.
+    """Each member's partitions of one topic, and its remaining quota.
 
-    As many members as the remainder says may have one more than the base: whoever comes first.
+    The first members may have one more than the base, as many of them as the remainder says.
     """
 
     def __init__(self, count: int, members: Sequence[str], racks: Mapping[str, str]) -> None:
@@ -23,7 +23,7 @@ class TopicShares:
         self._taken = bytearray(count)
 
     def room(self, member: str) -> int:
-        """How many more partitions the member may have."""
+        """The number of further partitions that the member may have."""
         return max(0, self._base + (self._larger > 0) - len(self.given[member]))
 
     def give(self, member: str, numbers: Sequence[int]) -> None:
@@ -34,7 +34,7 @@ class TopicShares:
             self._taken[number] = 1
 
     def take(self, row: Iterable[int], room: int) -> list[int]:
-        """The next free partitions in a row, up to `room`; the row must be an iterator that goes on."""
+        """The next free partitions in a row, up to `room`; the row must be an iterator, which continues."""
         found: list[int] = []
         if room:
             for number in row:
@@ -45,7 +45,7 @@ class TopicShares:
         return found
 
     def share_rest(self) -> None:
-        """Give out what is left, in order, members in turn up to their quotas."""
+        """Assign the remaining partitions in order, to members in turn up to their quotas."""
         row = iter(range(len(self._taken)))
         for member in self.members:
             rest = self.take(row, self.room(member))
@@ -68,7 +68,7 @@ def share_near(state: TopicShares, where: Sequence[frozenset[str]]) -> None:
 
 
 def share_alike(states: Sequence[TopicShares], where: Sequence[Sequence[frozenset[str]]]) -> None:
-    """Partition by partition, of all these topics at once, to the first member that is near every one of them.
+    """Assign partition by partition, of all these topics at once, to the first member near every one of them.
 
     The topics have the same members and as many partitions, so they also have the same room.
     """

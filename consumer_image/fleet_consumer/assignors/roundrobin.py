@@ -1,14 +1,14 @@
-"""Round robin: all partitions of all topics, dealt like cards around the table of members.
+"""Round robin: all partitions of all topics, dealt to members in turn.
 
-Evener than range with many small topics; a leaver moves nearly everything. Parity with
-`org.apache.kafka.clients.consumer.RoundRobinAssignor`; racks play no part there either.
+More even than range with many small topics; a member that leaves moves nearly everything. Parity with
+`org.apache.kafka.clients.consumer.RoundRobinAssignor`, which ignores racks too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fleet_consumer.assignors.allocation import collector_at_rest
+from fleet_consumer.assignors.allocation import gc_paused
 from fleet_consumer.assignors.interface import EAGER, Assignment, ClusterView, RebalanceProtocol, Subscription
 from fleet_consumer.assignors.ordering import java_key, sorted_members
 
@@ -29,7 +29,7 @@ class RoundRobinAssignor:
         shares: list[dict[str, list[int]]] = [{} for _ in members]
         common = frozenset.intersection(*wanted) if wanted else frozenset[str]()
         cursor = 0
-        with collector_at_rest():
+        with gc_paused():
             for topic in sorted(frozenset[str]().union(*wanted), key=java_key):
                 count = cluster.partitions.get(topic, 0)
                 if count:
@@ -40,14 +40,14 @@ class RoundRobinAssignor:
         return {member: Assignment(share) for member, share in zip(members, shares, strict=True)}
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
-        """Plans of round robin depend on nothing that was before."""
+        """Nothing to store: a plan does not depend on earlier ones."""
 
 
 def _deal(topic: str, count: int, circle: Sequence[int], shares: Sequence[dict[str, list[int]]]) -> None:
-    """Deal one topic to those around the table who want it, beginning with the first of `circle`.
+    """Deal one topic to its subscribers, beginning with the first of `circle`.
 
-    Within one topic the circle is the same for every partition, so each member's share is an arithmetic sequence and
-    no partition needs a step of its own.
+    Within one topic the circle is the same for every partition, so each member's share is an arithmetic sequence, made
+    without a step per partition.
     """
     if count <= len(circle):
         for seat, place in enumerate(circle[:count]):

@@ -1,7 +1,7 @@
-"""How many partitions of each kind every member gets: the state on which sticky plans are worked out.
+"""The state on which sticky plans are computed: the number of partitions of each kind for every member.
 
-A kind is a set of partitions that the planner need not tell apart: the same members may have them, at the same
-distance. So a million partitions are a handful of numbers, and which partition it is in the end is settled afterwards.
+A kind is a set of partitions that the planner need not distinguish: the same members may have them, at the same
+distance. A million partitions become a handful of numbers; the actual partitions are chosen afterwards.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Spread:
-    """Members and kinds are numbered from 0.
+    """Counts of partitions by member and kind, both numbered from 0.
 
-    `sizes` counts the partitions of each kind, `takers` lists who may have them, in order, `far` those of them who
-    have no replica of that kind in their rack. `owned` is what each member held by kind, `given` what it has now in
+    `sizes` counts the partitions of each kind, `takers` lists the members that may have them, in order, `far` those
+    without a replica of that kind in their rack. `owned` is each member's previous share by kind, `given` its share in
     this plan; `load` is the sum of the latter.
     """
 
@@ -28,15 +28,15 @@ class Spread:
     kinds_of: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.given = [dict(held) for held in self.owned]
-        self.load = [sum(held.values()) for held in self.owned]
+        self.given = [dict(owned) for owned in self.owned]
+        self.load = [sum(owned.values()) for owned in self.owned]
         self.kinds_of = [[] for _ in self.owned]
         for kind, members in enumerate(self.takers):
             for member in members:
                 self.kinds_of[member].append(kind)
 
     def give(self, kind: int, member: int, count: int) -> None:
-        """Hand out `count` more partitions; a negative count takes them away."""
+        """Give `count` more partitions; a negative count takes them away."""
         given = self.given[member]
         given[kind] = given.get(kind, 0) + count
         if not given[kind]:
@@ -44,19 +44,19 @@ class Spread:
         self.load[member] += count
 
     def move(self, kind: int, giver: int, taker: int) -> None:
-        """One partition from one member to another."""
+        """Move one partition from one member to another."""
         self.give(kind, giver, -1)
         self.give(kind, taker, 1)
 
     def surplus(self, kind: int, member: int) -> int:
-        """How many partitions the member has beyond those it held: these are the ones that cost nothing to take."""
+        """The member's partitions beyond those it owned before; these cost nothing to take away."""
         return self.given[member].get(kind, 0) - self.owned[member].get(kind, 0)
 
 
 def place(spread: Spread) -> None:
-    """Hand out what nobody has: to those who may have it and have least, up to a common level.
+    """Assign the free partitions to the members that may have them and have least, up to a common level.
 
-    Kinds with few takers go first, as they have the least choice, and those near a replica are asked before others.
+    Kinds with few takers go first, as they have the least choice, and members near a replica before others.
     """
     handed = [0] * len(spread.sizes)
     for given in spread.given:
@@ -93,16 +93,16 @@ def _pour(spread: Spread, kind: int, members: Sequence[int], rest: int) -> None:
             spread.give(kind, member, count)
 
 
-def even_quotas(total: int, held: Sequence[int]) -> list[int]:
+def even_quotas(total: int, owned: Sequence[int]) -> list[int]:
     """Shares of `total` that differ by at most one, when every member may have every partition.
 
-    The larger shares go to the members that hold more than the smaller one, so that as little as possible moves, then
-    to the first members.
+    The larger shares go to the members that own more than the smaller one, so that as little as possible moves, then to
+    the first members.
     """
-    base, larger = divmod(total, len(held))
-    quotas = [base] * len(held)
-    full = [member for member, count in enumerate(held) if count > base]
-    others = [member for member, count in enumerate(held) if count <= base]
+    base, larger = divmod(total, len(owned))
+    quotas = [base] * len(owned)
+    full = [member for member, count in enumerate(owned) if count > base]
+    others = [member for member, count in enumerate(owned) if count <= base]
     for member in (*full, *others)[:larger]:
         quotas[member] += 1
     return quotas

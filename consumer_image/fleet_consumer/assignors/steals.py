@@ -1,9 +1,9 @@
-"""Counts as even as subscriptions allow: members below the others steal, along chains where they cannot directly.
+"""Counts as even as subscriptions allow: members with less take from others, along chains if necessary.
 
-Member u can give to member v when it has a partition that v may have. Where no v can be reached from any u that has
-two more, moving along the path would not help anybody: the counts are then optimal (Harvey et al., semi-matchings).
-Members are settled from the lowest up. When nothing more can reach the lowest, everybody who reaches it is settled with
-it and never looked at again: so all searches together look at each kind a few times, not once for each member.
+Member u can give to member v when it has a partition that v may have. If no v can be reached from any u that has two
+more, no move along a path helps: the counts are then optimal (Harvey et al., semi-matchings). Members are settled from
+the lowest up. When nothing more can reach the lowest, everybody who reaches it is settled with it and never looked at
+again, so that all searches together look at each kind a few times, not once for each member.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def steal(spread: Spread) -> None:
 
 
 def _take_directly(spread: Spread, member: int, settled: list[bool]) -> set[int]:
-    """Take from those who have most of what this member may have, always from the one with the highest count.
+    """Take from the members with the highest counts what this member may have.
 
-    Returns the members whose counts have changed.
+    Returns the members whose counts changed.
     """
     load, mine = spread.load, frozenset(spread.kinds_of[member])
     givers = [
@@ -74,7 +74,7 @@ def _take_directly(spread: Spread, member: int, settled: list[bool]) -> set[int]
 
 
 def _cheapest(spread: Spread, kinds: Iterable[int], giver: int, taker: int) -> int:
-    """What to move: nothing the giver held, what the taker held, of what the giver has most, in this order."""
+    """The best kind to move: not owned by the giver, owned by the taker, most of the giver's, in this order."""
     return min(
         kinds,
         key=lambda kind: (
@@ -88,7 +88,7 @@ def _cheapest(spread: Spread, kinds: Iterable[int], giver: int, taker: int) -> i
 
 
 def _search(spread: Spread, member: int, settled: list[bool]) -> tuple[Path, int | None]:
-    """Who reaches `member`, nearest first, and the richest of the nearest who have two more; None: there is none."""
+    """The members that reach `member`, nearest first, and the richest of the nearest that have two more, or None."""
     load = spread.load
     holders = _holders(spread)
     reached: Path = {}
@@ -121,10 +121,10 @@ def _holders(spread: Spread) -> list[list[int]]:
 
 
 def is_settled(spread: Spread) -> bool:
-    """Whether it is certain without a search that no other plan with optimal counts would move less.
+    """True if, without a search, no other plan with optimal counts can move less.
 
-    Only moves that lower a member's count are left, and nowhere could such a member go back up in place of one that
-    went up. (A sum of convex functions over the optimal counts has no other local minima.)
+    True if the only moves left lower a member's count, and nowhere could such a member rise again in place of one that
+    rose. (A sum of convex functions over the optimal counts has no other local minima.)
     """
     if any(not spread.far[kind].isdisjoint((member,)) for member, given in enumerate(spread.given) for kind in given):
         return False

@@ -1,14 +1,14 @@
-"""The sticky pair: `sticky` gives everything up before each rebalance, `cooperative-sticky` only what moves (KIP-429).
+"""The sticky pair: `sticky` revokes everything before each rebalance, `cooperative-sticky` only what moves (KIP-429).
 
-Both make the same plan and speak to Java members of the same name: their user data has the same bytes. What Java's
-plan leaves to the order of its hash maps is decided here by names; counts and invariants are the same.
+Both make the same plan and work with Java members of the same name: their user data has the same bytes. Where Java's
+plan depends on the order of its hash maps, names decide here; counts and invariants are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fleet_consumer.assignors.allocation import collector_at_rest
+from fleet_consumer.assignors.allocation import gc_paused
 from fleet_consumer.assignors.claims import Claim
 from fleet_consumer.assignors.interface import (
     COOPERATIVE,
@@ -31,8 +31,7 @@ from fleet_consumer.assignors.sticky_user_data import (
 class StickyAssignor:
     """As even as possible, then as unchanged as possible; members revoke everything before they rejoin.
 
-    Subscriptions tell what a member held in their user data. One without user data is taken at the word of its
-    `owned` and `generation`.
+    A member's previous partitions come in its user data; without user data, its `owned` and `generation` are used.
     """
 
     name = "sticky"
@@ -43,28 +42,28 @@ class StickyAssignor:
         self._remembered: tuple[Assignment, int] | None = None
 
     def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:
-        """What this member was last given and when; None before its first assignment."""
+        """This member's last assignment and its generation; None before the first."""
         if self._remembered is None:
             return None
         assignment, generation = self._remembered
         return encode_sticky(assignment.partitions, generation)
 
     def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
-        with collector_at_rest():
+        with gc_paused():
             reader = StickyReader()
             claims = {
-                member: reader.read(told.user_data) if told.user_data else Claim(told.owned, told.generation)
-                for member, told in subscriptions.items()
+                member: reader.read(joined.user_data) if joined.user_data else Claim(joined.owned, joined.generation)
+                for member, joined in subscriptions.items()
             }
             return plan_sticky(cluster, subscriptions, claims, hand_over=True)
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
-        """Remember, for the next subscription."""
+        """Store the assignment for the next subscription."""
         self._remembered = (assignment, generation)
 
 
 class CooperativeStickyAssignor:
-    """The plan of `sticky`, reached in two rounds: a partition that changes hands is nobody's in between."""
+    """The plan of `sticky`, reached in two rounds: a partition that moves has no owner in between."""
 
     name = "cooperative-sticky"
     version = 0
@@ -79,12 +78,14 @@ class CooperativeStickyAssignor:
 
     def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
         claims = {
-            member: Claim(told.owned, told.generation if told.generation >= 0 else decode_generation(told.user_data))
-            for member, told in subscriptions.items()
+            member: Claim(
+                joined.owned, joined.generation if joined.generation >= 0 else decode_generation(joined.user_data)
+            )
+            for member, joined in subscriptions.items()
         }
-        with collector_at_rest():
+        with gc_paused():
             return plan_sticky(cluster, subscriptions, claims, hand_over=False)
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
-        """Remember, for the next subscription."""
+        """Store the generation for the next subscription."""
         self._generation = generation

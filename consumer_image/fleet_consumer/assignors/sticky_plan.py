@@ -1,8 +1,8 @@
-"""The plan of the sticky pair: as even as possible first, near replicas second, as unchanged as possible third.
+"""The plan of the sticky pair: even first, near replicas second, unchanged third.
 
-Three steps. Claims are settled; counts are worked out on kinds of partitions, where a million partitions are a few
-numbers; then each member keeps that many of what it held, and what nobody holds is dealt out. No step depends on the
-order in which members were listed, so every leader makes the same plan.
+Three steps: validate the claims; compute counts on kinds of partitions, where a million partitions are a few numbers;
+let each member keep that many of what it owned, and deal out the rest. No step depends on the order in which members
+were listed, so every leader makes the same plan.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from fleet_consumer.assignors.spread import Spread, even_quotas, place
 from fleet_consumer.assignors.steals import is_settled, steal
 
 Tally = Mapping[int, int]
-"""How many partitions of each kind."""
+"""The number of partitions by kind."""
 Needs = list[tuple[int, int]]
-"""Members by index, and how many more partitions they want."""
+"""Members by index, with the number of further partitions they need."""
 
 
 def plan_sticky(
@@ -31,10 +31,9 @@ def plan_sticky(
     *,
     hand_over: bool,
 ) -> dict[str, Assignment]:
-    """Everybody's share. Unless `hand_over`, what another member still holds is left out until it has let go.
+    """Plan everybody's share. Unless `hand_over`, a partition that another member still owns is left out.
 
-    The member that holds it is not given it either, so it learns that it has to let go; the next plan gives it away
-    and changes nothing else (KIP-429).
+    Its owner does not get it either and so revokes it; the next plan assigns it and changes nothing else (KIP-429).
     """
     members = sorted(subscriptions, key=java_key)
     subscribed = _subscribed(subscriptions[member].topics for member in members)
@@ -47,14 +46,14 @@ def plan_sticky(
     wanted = [existing[topics] for topics in subscribed]
     holdings = settle(counts, wanted, [claims[member] for member in members])
     kinds = sort_into_kinds(cluster, counts, wanted, [subscriptions[member].rack for member in members])
-    held = [kinds.tally(kept) for kept in holdings.kept]
-    given = _spread_out(kinds, held)
-    for index, (had, gets) in enumerate(zip(held, given, strict=True)):
+    owned = [kinds.tally(kept) for kept in holdings.kept]
+    given = _spread_out(kinds, owned)
+    for index, (had, gets) in enumerate(zip(owned, given, strict=True)):
         surplus = {kind: count - gets.get(kind, 0) for kind, count in had.items() if count > gets.get(kind, 0)}
         if surplus:
             _release(kinds, holdings, index, surplus)
     shares = [dict(zip(kept, map(sorted, kept.values()), strict=True)) for kept in holdings.kept]
-    for cards, tables in zip(_cards(kinds, counts, holdings.free), _tables(kinds, held, given), strict=True):
+    for cards, tables in zip(_cards(kinds, counts, holdings.free), _tables(kinds, owned, given), strict=True):
         for index, hand in deal(cards, tables):
             put(hand if hand_over else _uncontested(hand, holdings.contested), shares[index])
     return {member: Assignment(share) for member, share in zip(members, shares, strict=True)}
@@ -66,11 +65,11 @@ def _subscribed(topics: Iterable[Sequence[str]]) -> list[frozenset[str]]:
     return [sets.setdefault(key, frozenset(key)) if key not in sets else sets[key] for key in map(tuple, topics)]
 
 
-def _spread_out(kinds: Kinds, held: Sequence[Tally]) -> Sequence[Tally]:
-    """How many of each kind everybody gets."""
-    if len(kinds.sizes) == 1 and not kinds.far[0] and len(kinds.takers[0]) == len(held):
-        return [{0: quota} for quota in even_quotas(kinds.sizes[0], [had.get(0, 0) for had in held])]
-    spread = Spread(kinds.sizes, kinds.takers, kinds.far, [dict(had) for had in held])
+def _spread_out(kinds: Kinds, owned: Sequence[Tally]) -> Sequence[Tally]:
+    """The number of partitions of each kind for every member."""
+    if len(kinds.sizes) == 1 and not kinds.far[0] and len(kinds.takers[0]) == len(owned):
+        return [{0: quota} for quota in even_quotas(kinds.sizes[0], [had.get(0, 0) for had in owned])]
+    spread = Spread(kinds.sizes, kinds.takers, kinds.far, [dict(had) for had in owned])
     place(spread)
     steal(spread)
     if not is_settled(spread):
@@ -78,11 +77,11 @@ def _spread_out(kinds: Kinds, held: Sequence[Tally]) -> Sequence[Tally]:
     return spread.given
 
 
-def _tables(kinds: Kinds, held: Sequence[Tally], given: Sequence[Tally]) -> list[tuple[Needs, Needs]]:
-    """Who is dealt how many cards of each kind: first those below the lowest count of all, up to it, then the rest."""
+def _tables(kinds: Kinds, owned: Sequence[Tally], given: Sequence[Tally]) -> list[tuple[Needs, Needs]]:
+    """The cards each member needs, by kind: first those below the lowest count, up to it, then the rest."""
     floor = min((sum(gets.values()) for gets in given), default=0)
     tables: list[tuple[Needs, Needs]] = [([], []) for _ in kinds.sizes]
-    for index, (had, gets) in enumerate(zip(held, given, strict=True)):
+    for index, (had, gets) in enumerate(zip(owned, given, strict=True)):
         below = floor - sum(had.values())
         for kind, count in gets.items():
             need = count - had.get(kind, 0)
@@ -95,10 +94,10 @@ def _tables(kinds: Kinds, held: Sequence[Tally], given: Sequence[Tally]) -> list
 
 
 def _release(kinds: Kinds, holdings: Holdings, index: int, surplus: Mapping[int, int]) -> None:
-    """Take the surplus from a member: its highest numbers, so that what is left of every topic stays together."""
+    """Take the surplus from a member: its highest numbers, so that the rest of every topic stays together."""
     kept = holdings.kept[index]
     released: dict[str, set[int]] = {}
-    for kind, pairs in _held_by_kind(kinds, kept, surplus).items():
+    for kind, pairs in _owned_by_kind(kinds, kept, surplus).items():
         for number, topic in sorted(pairs)[-surplus[kind] :]:
             released.setdefault(topic, set()).add(number)
     for topic, gone in released.items():
@@ -109,10 +108,10 @@ def _release(kinds: Kinds, holdings: Holdings, index: int, surplus: Mapping[int,
         holdings.contested.setdefault(topic, set()).update(gone)
 
 
-def _held_by_kind(
+def _owned_by_kind(
     kinds: Kinds, kept: Mapping[str, Sequence[int]], wanted: Iterable[int]
 ) -> dict[int, list[tuple[int, str]]]:
-    """What a member holds of the wanted kinds, as (number, topic)."""
+    """A member's partitions of the wanted kinds, as (number, topic)."""
     if len(kinds.sizes) == 1:
         return {0: [(number, topic) for topic, numbers in kept.items() for number in numbers]}
     by_kind: dict[int, list[tuple[int, str]]] = {kind: [] for kind in wanted}
@@ -124,7 +123,7 @@ def _held_by_kind(
 
 
 def _cards(kinds: Kinds, topics: Iterable[str], free: Mapping[str, list[int]]) -> list[Cards]:
-    """What nobody holds, for each kind in the order of dealing."""
+    """The free partitions of each kind in the order of dealing."""
     decks = [Cards() for _ in kinds.sizes]
     for topic in topics:
         if topic in free:
@@ -134,11 +133,11 @@ def _cards(kinds: Kinds, topics: Iterable[str], free: Mapping[str, list[int]]) -
 
 
 def _uncontested(hand: Cards, contested: Mapping[str, set[int]]) -> Cards:
-    """Without the partitions that others have to let go of first."""
+    """The hand without the partitions that others must revoke first."""
     if contested.keys().isdisjoint(hand.topics):
         return hand
-    left = Cards()
+    remaining = Cards()
     for topic, number in zip(hand.topics, hand.numbers, strict=True):
         if number not in contested.get(topic, ()):
-            left.add(topic, (number,))
-    return left
+            remaining.add(topic, (number,))
+    return remaining

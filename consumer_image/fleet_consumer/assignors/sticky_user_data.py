@@ -1,9 +1,9 @@
-"""What the sticky pair carries in its members' subscriptions, byte for byte as Kafka's Java client writes it.
+"""User data of the sticky pair's subscriptions, byte for byte as Kafka's Java client writes it.
 
-`sticky` is eager: its members have given everything up when they join, so what they held travels as user data
+Members of `sticky` have revoked everything when they join, so their previous partitions travel as user data
 (`StickyAssignorUserData` version 1: partitions by topic, then the generation; version 0 lacks the generation).
-`cooperative-sticky` needs its generation only, for members whose subscriptions are too old to have a field for it.
-Bytes of others never raise: a member that cannot be understood is one that held nothing.
+`cooperative-sticky` needs the generation only, for subscriptions of versions without a field for it. Unreadable bytes
+never raise: such a member counts as having owned nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INT32: Final = struct.Struct(">i")
 _TWO_INT32: Final = struct.Struct(">ii")
 _UINT16: Final = struct.Struct(">H")
 MOST_FORMS: Final = 64
-"""How many forms of data are remembered; where members differ more than that, reading each by itself is as good."""
+"""The number of layouts cached; if members differ more than that, reading each by itself is as fast."""
 NOTHING: Final = Claim({}, UNKNOWN_GENERATION)
 
 
@@ -40,10 +40,10 @@ def decode_sticky(data: bytes | None) -> Claim:
 
 
 class StickyReader:
-    """Reads the user data of many members, as a leader does, with what it has learned from those before.
+    """A reader of many members' user data, for a leader; caches topic names and layouts.
 
-    The same topics come back thousands of times. Members of a group that was dealt out evenly even have names of the
-    same lengths in the same places, with as many partitions: such data are taken apart in one step.
+    The same topics come back thousands of times. In a group with an even assignment even the lengths of names and the
+    numbers of partitions agree: such data are read in one step.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class StickyReader:
 
 
 class _Form:
-    """Where what stands in data of one form: lengths of names and numbers of partitions in their order."""
+    """A layout of user data: lengths of names and numbers of partitions in their order."""
 
     def __init__(self, owned: Mapping[str, Sequence[int]]) -> None:
         form, lengths, names, at = [">i"], [0], [], 1
@@ -93,7 +93,7 @@ class _Form:
         )
 
     def read(self, data: bytes, topics: Mapping[bytes, str]) -> Claim | None:
-        """The claim, or None when the data have another form, or topics that nobody has named yet, or one twice."""
+        """The claim, or None if the data have another layout, an unknown topic or a topic twice."""
         if len(data) != self._struct.size:
             return None
         fields = self._struct.unpack(data)
@@ -108,7 +108,7 @@ class _Form:
 
 
 def _read_owned(data: bytes, names: dict[bytes, str]) -> tuple[dict[str, Sequence[int]], int]:
-    """Partitions by topic, and where they end. No length makes anything larger than the data are.
+    """Read the partitions by topic; returns them and their end. Memory stays within the size of the data.
 
     A leader reads a million of these entries, most of them with one partition. So a length and the first number are
     read together (four more bytes make that safe at the end), and names of impossible length run over the end.
@@ -147,7 +147,7 @@ def encode_generation(generation: int) -> bytes:
 
 
 def decode_generation(data: bytes | None) -> int:
-    """The generation, or -1 when there is none to read."""
+    """The generation, or -1 if absent."""
     if data is None or len(data) < _INT32.size:
         return UNKNOWN_GENERATION
     generation: int = _INT32.unpack_from(data)[0]

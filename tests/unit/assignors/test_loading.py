@@ -130,7 +130,7 @@ def test_what_a_custom_assignor_leaves_out_has_javas_defaults() -> None:
 def test_object_of_the_users_own_is_checked_in_the_same_way() -> None:
     own = Weighted()
     assert complete(own, "own") is own
-    with pytest.raises(AssignorInvalid, match=r"'own' is no assignor: it lacks name and assign"):
+    with pytest.raises(AssignorInvalid, match=r"'own' is not an assignor: it lacks name and assign"):
         complete(object(), "own")
 
 
@@ -146,16 +146,16 @@ def test_unknown_assignor_is_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("Raising", r"cannot be made: KeyError: 'WEIGHT'"),
-        ("NeedsArguments", r"missing 1 required positional argument: 'weight'; it is called without arguments"),
-        ("Nameless", r"name is '', not a text"),
-        ("NumberedName", r"name is 5, not a text"),
-        ("TextVersion", r"version is '1', not an int"),
-        ("TextProtocol", r"protocol is 'EAGER', not EAGER or COOPERATIVE"),
+        ("Raising", r"cannot create assignor .*: KeyError: 'WEIGHT'"),
+        ("NeedsArguments", r"missing 1 required positional argument: 'weight'; the class is called without arguments"),
+        ("Nameless", r"name is ''; it must be a non-empty text"),
+        ("NumberedName", r"name is 5; it must be a non-empty text"),
+        ("TextVersion", r"version is '1'; it must be an int"),
+        ("TextProtocol", r"protocol is 'EAGER'; it must be EAGER or COOPERATIVE"),
         ("WithoutAssign", r"it lacks assign"),
-        ("AssignIsNoMethod", r"assign cannot be called"),
+        ("AssignIsNoMethod", r"assign is not callable"),
         ("RaisingProperty", r"reading version raised OSError: no such file"),
-        ("not_a_class", r"is int, not a class"),
+        ("not_a_class", r"is int, not a class; name a class"),
     ],
 )
 def test_assignor_that_cannot_serve_is_refused_with_what_is_wrong(name: str, complaint: str) -> None:
