@@ -6,8 +6,8 @@ from functools import cache
 from importlib import metadata
 from typing import Final
 
-The name by which brokers count this client software (KIP-511).
-"""The name under which brokers count us among the client software they see (KIP-511)."""
+DISTRIBUTION: Final = "consumer-fleet"
+"""The name by which brokers count this client software (KIP-511)."""
 
 UNKNOWN_VERSION: Final = "unknown"
 """The version of code that runs without installed metadata: a checkout on the path, a zipped application."""

@@ -90,7 +90,7 @@ def test_paused_broker_times_out_and_is_used_again_after_it_went_on(
     fragile.pause()
     try:
         begun = time.monotonic()
-        with pytest.raises(RequestTimedOut, match=r"within 0\.5 s: the broker has not answered"):
+        with pytest.raises(RequestTimedOut, match=r"within 0\.5 s: no response"):
             client.call(address, LIST_GROUPS, timeout_s=0.5)
         # The kernel still accepts connections for it, so the next call hangs in the negotiation.
         with pytest.raises(RequestTimedOut, match="negotiating"):

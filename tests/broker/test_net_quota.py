@@ -42,7 +42,7 @@ def test_muted_client_holds_its_requests_back_and_keeps_its_connection(broker: K
 
         eventually(throttled, timeout_s=PATIENCE_S, what="the broker to throttle", poll_s=0.001)
         # Sent in spite of it, the request would wait at the broker, and its time-out would cost the connection.
-        with pytest.raises(RequestTimedOut, match="not sent, the broker's quota has muted this client"):
+        with pytest.raises(RequestTimedOut, match="not sent, the client is throttled by the broker's quota"):
             client.call(address, LIST_GROUPS, timeout_s=0.1)
         assert client.call(address, LIST_GROUPS, timeout_s=PATIENCE_S).error_code == 0
     finally:

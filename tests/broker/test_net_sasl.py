@@ -61,7 +61,7 @@ def test_right_password_opens_and_wrong_password_is_told(guarded: KafkaBroker, m
 def test_listener_that_wants_a_login_is_recognized_by_a_client_without(guarded: KafkaBroker) -> None:
     client = NetworkClient(ConnectionSettings(bootstrap_servers=(guarded.sasl_bootstrap,), client_id="net-sasl"))
     try:
-        with pytest.raises(AllBrokersUnreachable, match="TLS or SASL that is not configured"):
+        with pytest.raises(AllBrokersUnreachable, match="TLS or SASL, which is not configured"):
             client.metadata(timeout_s=1.0)
     finally:
         client.close()

@@ -1,6 +1,6 @@
-"""Connections to brokers: TCP, TLS, SASL, version negotiation, pipelining, time-outs, and who is where.
+"""Connections to brokers: TCP, TLS, SASL, version negotiation, pipelining, timeouts, and broker addresses.
 
-Knows nothing of groups beyond looking up their coordinator. One thread owns a `NetworkClient`.
+One thread owns a `NetworkClient`. Of groups it knows only their coordinators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where brokers listen: addresses as values, and as text."""
+"""Broker addresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/
 
 
 class BrokerAddress(NamedTuple):
-    """Where a broker listens."""
+    """Host and port of a broker."""
 
     host: str
     port: int
@@ -21,9 +21,9 @@ class BrokerAddress(NamedTuple):
 
 
 def parse_address(text: str) -> BrokerAddress:
-    """Read "host:port", "[ipv6]:port" or "host" (port 9092). Raises ValueError that names the text."""
+    """Read "host:port", "[ipv6]:port" or "host" (port 9092). Raises ValueError, naming the text."""
     match = _ADDRESS.fullmatch(text.strip())
     port = int(match["port"] or DEFAULT_PORT) if match else 0
     if not match or not 0 < port < 65536:
-        raise ValueError(f"bootstrap server {text!r} is no host:port, such as broker-0.kafka:9092")
+        raise ValueError(f"bootstrap server {text!r} is not host:port, such as broker-0.kafka:9092")
     return BrokerAddress(match["v6"] or match["host"], port)

@@ -1,4 +1,4 @@
-"""A request on its way: what `NetworkClient.send` returns."""
+"""A request in flight, as returned by `NetworkClient.send`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 
 class Call(Generic[ResponseT]):
-    """One request and, once `done`, its response or its error. Only the client's own thread may touch it."""
+    """A request and, once `done`, its response or error. Only the client's own thread may use it."""
 
     __slots__ = ("_response", "address", "deadline", "error", "request", "timeout_s")
 
@@ -28,23 +28,23 @@ class Call(Generic[ResponseT]):
 
     @property
     def done(self) -> bool:
-        """Whether the call has ended, well or not."""
+        """True once there is a response or an error."""
         return self._response is not None or self.error is not None
 
     @property
     def response(self) -> ResponseT:
-        """The broker's answer; raises `error` if there is none. May only be asked once `done`."""
+        """The broker's response; raises `error` if there is none. Only valid once `done`."""
         if self.error is not None:
             raise self.error
         assert self._response is not None, "the call is not done"
         return cast(ResponseT, self._response)
 
     def succeed(self, response: Response) -> None:
-        """End the call with the broker's answer."""
+        """End the call with the broker's response."""
         assert not self.done, "a call ends once"
         self._response = response
 
     def fail(self, error: NetError) -> None:
-        """End the call without an answer."""
+        """End the call with an error."""
         assert not self.done, "a call ends once"
         self.error = error

@@ -1,4 +1,4 @@
-"""The client of a whole cluster: requests in, answers out, connections kept behind."""
+"""Client of a whole cluster, which maintains the connections to its brokers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.call import Call
+from fleet_consumer.net.connection import IoLoop
 from fleet_consumer.net.errors import (
     AllBrokersUnreachable,
     AuthenticationFailed,
@@ -34,7 +35,7 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 MAIN_LANE: Final = "main"
 
 GROUPS_PER_LOOKUP: Final = 1_000
-"""How many groups one FindCoordinator request names; more are asked for in turn, so that messages stay small."""
+"""The number of groups in one FindCoordinator request; more are split over several, to keep messages small."""
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
@@ -47,11 +48,11 @@ class Coordinator(NamedTuple):
 
 
 class NetworkClient:
-    """Talks to the brokers of one cluster, from one thread; only `wakeup` may be called from any.
+    """A client of one cluster's brokers, used from one thread; only `wakeup` may be called from any.
 
-    The constructor starts nothing and connects nowhere; connections are opened when a call needs them. A lane is a
-    connection of its own to the same broker, for requests that must not wait behind each other. Calls that time out
-    after they were sent take their connection with them; others on it end with Disconnected.
+    The constructor does no I/O; connections are opened when a call needs them. A lane is a separate connection to the
+    same broker, for requests that must not wait behind each other. A sent request that times out closes its connection;
+    other calls on it end with Disconnected.
     """
 
     def __init__(self, settings: ConnectionSettings, clock: Clock = _SYSTEM_CLOCK) -> None:
@@ -66,7 +67,7 @@ class NetworkClient:
         self._deadlines: list[tuple[float, int, Call[Any], BrokerLane]] = []
         self._sequence = count()
         self._closed = False
-        # One-slot latches: what has happened since the last poll returned. Only the owning thread touches them.
+        # One-slot latches: events since the last poll returned. Only the owning thread uses them.
         self._ended = False
         self._woken = False
         # The wake-up pair: any thread writes one byte, the owning thread reads; a full pipe means "woken" already.
@@ -77,7 +78,7 @@ class NetworkClient:
 
     @property
     def brokers(self) -> Mapping[int, BrokerAddress]:
-        """The brokers by node id, as the last `metadata` told; empty before the first."""
+        """The brokers by node id from the last `metadata`; empty before the first."""
         return self._brokers
 
     def send(
@@ -88,9 +89,9 @@ class NetworkClient:
         lane: str = MAIN_LANE,
         timeout_s: float | None = None,
     ) -> Call[ResponseT]:
-        """Put a request on its way; `poll` moves it. Never blocks; every failure is told through the call.
+        """Queue a request; `poll` sends it. Never blocks; every failure is reported through the call.
 
-        `timeout_s` covers everything from now to the answer; without one it is the settings' request timeout.
+        `timeout_s` spans from now to the response; the default is the settings' request timeout.
         """
         patience_s = self._settings.request_timeout_ms / 1000 if timeout_s is None else timeout_s
         call: Call[ResponseT] = Call(
@@ -111,11 +112,11 @@ class NetworkClient:
         """Close a lane's connection; its calls end with Disconnected, and the next call opens a new one."""
         given_up = self._lanes.pop((address, lane), None)
         if given_up is not None:
-            given_up.shut(Disconnected(f"connection to broker {address} given up: no answer", address=address))
+            given_up.shut(Disconnected(f"connection to broker {address} closed: no answer", address=address))
             self._ended = True
 
     def poll(self, timeout_s: float) -> None:
-        """Do I/O and time-outs until a call ends, somebody calls `wakeup`, or `timeout_s` seconds are over."""
+        """Do I/O and timeouts until a call ends, `wakeup` is called, or `timeout_s` seconds have passed."""
         deadline = self._clock.monotonic() + timeout_s
         while True:
             self._turn(0.0 if self._ended or self._woken else deadline - self._clock.monotonic())
@@ -131,7 +132,7 @@ class NetworkClient:
     def call(
         self, address: BrokerAddress | None, request: Request[ResponseT], *, lane: str = MAIN_LANE, timeout_s: float
     ) -> ResponseT:
-        """Send and wait for the answer; None asks any broker, trying one after the other. Raises NetError.
+        """Send and wait for the response; None tries any broker, one after the other. Raises NetError.
 
         A `wakeup` does not end the wait; it is kept for the next `poll`.
         """
@@ -143,20 +144,20 @@ class NetworkClient:
         return call.response
 
     def metadata(self, topics: Sequence[str] | None = (), *, timeout_s: float) -> MetadataResponse:
-        """Ask any broker for brokers and topics (None: all topics), and remember the brokers. Raises NetError.
+        """Request brokers and topics (None: all topics) from any broker, and store the brokers. Raises NetError.
 
-        Never creates topics. A topic that cannot be described carries its error code in the answer.
+        Never creates topics. A topic that cannot be described carries its error code in the response.
         """
         wanted = None if topics is None else tuple(MetadataRequestTopic(name=name) for name in topics)
         response = self._call_any(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), MAIN_LANE, timeout_s)
-        # A broker that is only just starting may know of none; what we knew before is then the better guess.
+        # A broker that is still starting may know of none; the brokers known before are then the better guess.
         if response.brokers:
             self._brokers = {broker.node_id: BrokerAddress(broker.host, broker.port) for broker in response.brokers}
             self._forget_strangers()
         return response
 
     def find_coordinators(self, group_ids: Sequence[str], *, timeout_s: float) -> dict[str, Coordinator | KafkaError]:
-        """The coordinator of each group, or why there is none just now. Raises NetError when nobody answers."""
+        """Find the coordinator of each group, or the error. Raises NetError if no broker answers."""
         deadline = self._clock.monotonic() + timeout_s
         names = list(dict.fromkeys(group_ids))
         found: dict[str, Coordinator | KafkaError] = {}
@@ -166,7 +167,7 @@ class NetworkClient:
             response = self._call_any(request, MAIN_LANE, max(0.0, deadline - self._clock.monotonic()))
             for name in part:
                 found[name] = KafkaError(
-                    ErrorCode.UNKNOWN_SERVER_ERROR, f"coordinator of group {name!r}", "the broker left it out"
+                    ErrorCode.UNKNOWN_SERVER_ERROR, f"coordinator of group {name!r}", "missing in the broker's response"
                 )
             for entry in response.coordinators:
                 if entry.error_code == ErrorCode.NONE:
@@ -177,7 +178,7 @@ class NetworkClient:
         return found
 
     def close(self) -> None:
-        """Close all connections; calls under way end with Disconnected. May be called again."""
+        """Close all connections; pending calls end with Disconnected. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -190,7 +191,7 @@ class NetworkClient:
         self._wake_writer.close()
 
     def _turn(self, wait_s: float) -> None:
-        """One round: what is due, then what the sockets allow, waiting at most `wait_s` for it."""
+        """One round: due work, then socket events, waiting at most `wait_s` for them."""
         if self._closed:
             return
         now = self._clock.monotonic()
@@ -207,7 +208,7 @@ class NetworkClient:
         self._ended = self._ended or ended > 0
 
     def _advance(self, now: float) -> tuple[int, float]:
-        """Do what time has made due, everywhere; returns how many calls ended, and when the next thing is due."""
+        """Do all work that is due; returns how many calls ended, and the time of the next due work."""
         ended, due = 0, float("inf")
         while self._deadlines and (self._deadlines[0][2].done or self._deadlines[0][0] <= now):
             _, _, call, lane = heapq.heappop(self._deadlines)
@@ -233,17 +234,16 @@ class NetworkClient:
         return BrokerLane(
             address,
             self._settings,
-            selector=self._selector,
+            loop=IoLoop(self._selector, self.wakeup),
             pause=self._pauses.setdefault(address, ReconnectPause(self._settings, self._chance)),
             chance=self._chance,
-            on_news=self.wakeup,
         )
 
     def _call_any(self, request: Request[ResponseT], lane: str, timeout_s: float) -> ResponseT:
-        """Ask one broker after the other, round and round, until one answers or the time is over.
+        """Try one broker after the other until one answers or the time is over.
 
-        Wrong credentials and missing versions end it at once, since the next broker would say the same; a round in
-        which no failure can heal by itself ends it too.
+        Wrong credentials and unsupported versions end it at once, since the next broker would report the same; a round
+        with only permanent failures ends it too.
         """
         deadline = self._clock.monotonic() + timeout_s
         failures: dict[BrokerAddress, NetError] = {}
@@ -258,7 +258,7 @@ class NetworkClient:
                 except (AuthenticationFailed, UnsupportedByBroker):
                     raise
                 except NetError as error:
-                    # A mere time-out must not hide what an earlier round has learnt about the address.
+                    # A mere timeout must not replace an earlier, more precise error of this address.
                     if not isinstance(error, RequestTimedOut) or address not in failures:
                         failures[address] = error
             hopeless = [error for error in failures.values() if not error.retriable]
@@ -272,7 +272,7 @@ class NetworkClient:
                 )
 
     def _candidates(self) -> list[BrokerAddress]:
-        """Whom to ask: connected ones first, then those that failed least; the bootstrap list is never forgotten.
+        """Addresses in order: connected first, then by fewest failures; always with the bootstrap list.
 
         So a cluster whose brokers have all moved is found again through its bootstrap addresses.
         """

@@ -1,6 +1,6 @@
-"""One socket's life: name lookup, connect, TLS, negotiation, use, end.
+"""One socket: name lookup, connect, TLS, negotiation, use, close.
 
-Every method that moves it may raise a NetError; the connection is then over and its owner must `close` it.
+Its methods may raise NetError; the connection is then over and its owner must `close` it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fleet_consumer.net import tls_failures
 from fleet_consumer.net.addresses import BrokerAddress
@@ -27,16 +27,16 @@ from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.net.transport import Transport, make_transport
 
 TOKEN_RETRY_S: Final = 1.0
-"""How soon a token is asked for again while there is none for the renewal of a login."""
+"""Interval of requests for a token while none is available for re-authentication."""
 
 SEND_BYTES: Final = 256 * 1024
-"""How much is handed to the kernel at once."""
+"""The most bytes passed to the kernel at once."""
 
 _CONNECTING_ERRNOS: Final = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
 class ConnectionPhase(Enum):
-    """How far a connection has come; the value completes "while it was ..."."""
+    """The state of a connection; the value completes "while it was ..."."""
 
     AUTHORIZING = "waiting for a token"
     RESOLVING = "looking up the name"
@@ -46,10 +46,17 @@ class ConnectionPhase(Enum):
     OPEN = "in use"
 
 
-class Connection:
-    """A connection to one broker, registered in `selector` with `owner` as the key's data.
+class IoLoop(NamedTuple):
+    """A network client's I/O loop: its selector, and `wakeup`, which ends its wait from any thread."""
 
-    `on_news` is called, on another thread, when `advance` has something new to look at: a looked-up name, a token.
+    selector: selectors.BaseSelector
+    wakeup: Callable[[], None]
+
+
+class Connection:
+    """A connection to one broker, registered in the loop's selector with `owner` as the key's data.
+
+    `loop.wakeup` is called on another thread when `advance` has new input: a resolved name or a token.
     """
 
     def __init__(
@@ -57,9 +64,8 @@ class Connection:
         address: BrokerAddress,
         settings: ConnectionSettings,
         *,
-        selector: selectors.BaseSelector,
+        loop: IoLoop,
         owner: object,
-        on_news: Callable[[], None],
         renewal_share: float,
         now: float,
     ) -> None:
@@ -68,11 +74,10 @@ class Connection:
         self.phase = ConnectionPhase.RESOLVING if self._tokens is None else ConnectionPhase.AUTHORIZING
         self.session = AuthenticatedSession(address, settings.client_id, settings.sasl, renewal_share)
         self.opened = False
-        """Whether the negotiation has ever been completed."""
+        """True once the negotiation has ever completed."""
         self._settings = settings
-        self._selector = selector
+        self._loop = loop
         self._owner = owner
-        self._on_news = on_news
         self._idle_s = settings.connections_max_idle_ms / 1000
         self._patience_s = settings.connect_timeout_ms / 1000
         self._setup_deadline: float | None = now + self._patience_s
@@ -84,30 +89,30 @@ class Connection:
         self._transport: Transport | None = None
         self._registered: int | None = None
         self._interest = 0
-        self._lookup = Lookup(address, on_news)
+        self._lookup = Lookup(address, loop.wakeup)
         self._lookup.start()
         self._token: OAuthToken | None = None
-        # The wish for the next token: for the first login from the start, then whenever a renewal comes near.
-        self._token_wish = self._tokens.request(on_news) if self._tokens is not None else None
+        # The pending request for a token: for the first login from the start, then whenever a renewal is near.
+        self._token_request = self._tokens.request(loop.wakeup) if self._tokens is not None else None
 
     @property
     def due(self) -> float:
-        """When `advance` must be called at the latest, though nothing happens on the socket."""
+        """Latest time of the next `advance` if no socket event comes first."""
         if self._setup_deadline is not None:
             return self._attempt_deadline if self.phase is ConnectionPhase.CONNECTING else self._setup_deadline
         if not self.session.idle:
-            return float("inf")  # an idle end or a new login has to wait for the answers
+            return float("inf")  # closing when idle and re-authentication wait for the responses
         idle_end = self._last_used_at + self._idle_s
-        if self._token_wish is not None:
-            return min(idle_end, self.session.expires_at + self._patience_s)  # the token itself is told
+        if self._token_request is not None:
+            return min(idle_end, self.session.expires_at + self._patience_s)  # a token calls `loop.wakeup`
         return idle_end if self.session.renew_at is None else min(idle_end, self.session.renew_at)
 
     def has_idled_out(self, now: float) -> bool:
-        """Whether this connection has been unused for so long that it should end."""
+        """True if this connection has been unused long enough to be closed."""
         return self.phase is ConnectionPhase.OPEN and self.session.idle and now >= self._last_used_at + self._idle_s
 
     def advance(self, now: float) -> None:
-        """Do what time, the lookup or a token has made due."""
+        """Continue after a deadline, a resolved name or a token."""
         if self.phase is ConnectionPhase.AUTHORIZING and self._take_token():
             self.phase = ConnectionPhase.RESOLVING
         if self.phase is ConnectionPhase.RESOLVING and self._lookup.done:
@@ -136,7 +141,7 @@ class Connection:
         self._last_used_at = now
 
     def on_events(self, mask: int, now: float) -> None:
-        """Do what the selector has seen to be possible."""
+        """Handle a selector event."""
         if self.phase is ConnectionPhase.CONNECTING:
             self._finish_connect(now)
         if self.phase is ConnectionPhase.SECURING:
@@ -147,7 +152,7 @@ class Connection:
             self._read(now)
 
     def flush(self) -> None:
-        """Send what can be sent now, and ask the selector for what is still to come."""
+        """Send what the socket takes, and register for the events still needed."""
         outbox = self.session.outbox
         transport = self._transport
         try:
@@ -161,7 +166,7 @@ class Connection:
         self._watch()
 
     def close(self) -> None:
-        """Give everything back. Safe in every phase, and twice."""
+        """Close and unregister. Safe in every phase, and twice."""
         self._unwatch()
         if self._transport is not None:
             self._transport.close()
@@ -169,14 +174,14 @@ class Connection:
             self._socket.close()
 
     def rejected(self, error: NetError) -> None:
-        """The login failed with `error`; if a token was refused, others must not show it again."""
+        """Report a failed login; a rejected token must not be used again."""
         if self._tokens is not None and self._token is not None:
             self._tokens.reject(self._token, error)
 
     def _renew(self, now: float) -> None:
-        """Log in again before the broker would close the connection.
+        """Re-authenticate before the broker would close the connection.
 
-        Requests go on until a new token is there, or the present login has ended; then they wait.
+        Requests continue until a new token is available or the present login has ended; then they wait.
         """
         if self._tokens is not None and not self.session.renewing and not self._renew_token(now):
             return
@@ -187,11 +192,11 @@ class Connection:
             self.session.renew(self._token)
 
     def _renew_token(self, now: float) -> bool:
-        """Whether a token for the renewal is there. Raises NetError once the login has ended and none will come."""
+        """True if a token for the renewal is available. Raises NetError if there is none after the login's end."""
         assert self._tokens is not None
         expires_at = self.session.expires_at
-        if self._token_wish is None:
-            self._token_wish = self._tokens.request(self._on_news)
+        if self._token_request is None:
+            self._token_request = self._tokens.request(self._loop.wakeup)
         try:
             if self._take_token():
                 return True
@@ -201,27 +206,28 @@ class Connection:
             self.session.renew_at = min(now + TOKEN_RETRY_S, expires_at)
         if now >= expires_at + self._patience_s:
             raise TokenUnavailable(
-                f"the login at broker {self.address} has ended and no new token came within {self._patience_s:g} s",
+                f"the login at broker {self.address} has expired and no new token came within {self._patience_s:g} s; "
+                "check the token endpoint",
                 address=self.address,
             )
         return False
 
     def _take_token(self) -> bool:
-        """Whether the token that was wished for is there. Raises NetError when there will be none."""
-        wish = self._token_wish
-        if wish is None or not wish.done:
+        """Take the requested token, if it is there. Raises NetError if the request failed."""
+        request = self._token_request
+        if request is None or not request.done:
             return False
-        self._token_wish = None
-        if isinstance(wish.result, NetError):
-            raise wish.result
-        self._token = wish.result
+        self._token_request = None
+        if isinstance(request.result, NetError):
+            raise request.result
+        self._token = request.result
         return True
 
     def _take_lookup(self) -> None:
         found = self._lookup.result
         if isinstance(found, OSError) or not found:
             raise ConnectFailed(
-                f"broker {self.address}: no address for this name: {found or 'none found'}; check the name and DNS",
+                f"broker {self.address}: cannot resolve the name: {found or 'none found'}; check name and DNS",
                 address=self.address,
                 reason="NameNotResolved",
             )
@@ -261,7 +267,7 @@ class Connection:
     def _finish_connect(self, now: float) -> None:
         assert self._socket is not None
         code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        # On loopback a dead port in the ephemeral range can be handed out as our own end: we talk to ourselves then.
+        # On loopback a dead port in the ephemeral range can be our own local port: TCP then connects to itself.
         if code == 0 and self._socket.getsockname() == _peer_name(self._socket):
             code = errno.ECONNREFUSED
         if code != 0:
@@ -305,7 +311,8 @@ class Connection:
         self._last_used_at = now
 
     def _last_words(self) -> ssl.SSLError | None:
-        """What the broker said before it hung up, if it did: a TLS alert may wait unread when our own send fails."""
+        """A TLS alert that the broker sent before it closed the connection; it may be unread when our own send
+        fails."""
         assert self._transport is not None
         try:
             self._transport.receive()
@@ -316,7 +323,7 @@ class Connection:
         return None
 
     def _broken(self, error: OSError | None) -> NetError:
-        """What a failed or ended socket means in this phase."""
+        """The error for a failed or closed socket in this phase."""
         seen = "closed by the broker" if error is None else (error.strerror or str(error))
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
             return tls_failures.refused(error, self.address, self._settings.tls)
@@ -326,14 +333,14 @@ class Connection:
                 address=self.address,
             )
         wanted = "TLS or SASL" if self._settings.tls is None else "SASL or a client certificate"
-        hint = "" if self.session.answers > 1 else f"; does this listener want {wanted} that is not configured?"
+        hint = "" if self.session.answers > 1 else f"; does this listener require {wanted}, which is not configured?"
         return Disconnected(
             f"connection to broker {self.address} ended while it was {self.phase.value}: {seen}{hint}",
             address=self.address,
         )
 
     def _watch(self) -> None:
-        """Ask the selector for exactly the events that can move this connection."""
+        """Register for exactly the events that can move this connection."""
         if self._socket is None:
             return
         wants_write = self.phase is ConnectionPhase.CONNECTING or bool(self.session.outbox)
@@ -342,15 +349,15 @@ class Connection:
         interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if wants_write else 0)
         if self._registered is None:
             descriptor = self._socket.fileno() if self._transport is None else self._transport.fileno()
-            self._selector.register(descriptor, interest, self._owner)
+            self._loop.selector.register(descriptor, interest, self._owner)
             self._registered = descriptor
         elif interest != self._interest:
-            self._selector.modify(self._registered, interest, self._owner)
+            self._loop.selector.modify(self._registered, interest, self._owner)
         self._interest = interest
 
     def _unwatch(self) -> None:
         if self._registered is not None:
-            self._selector.unregister(self._registered)
+            self._loop.selector.unregister(self._registered)
             self._registered = None
 
 

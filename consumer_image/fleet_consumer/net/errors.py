@@ -1,7 +1,7 @@
-"""Why a request got no answer.
+"""Errors of requests without a response.
 
-One class for each thing that the user must do something different about. A broker that answers with an error code is
-no NetError: that is the caller's business, or a `KafkaError`.
+One class for each remedy. A response with an error code is not a NetError: the caller handles it, or raises
+`KafkaError`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from fleet_consumer.net.addresses import BrokerAddress
 
 
 class NetError(Exception):
-    """Root of what `net` reports; never raised itself.
+    """Base class of the errors of `net`; never raised itself.
 
-    `reason` is a CamelCase word for conditions and metrics. `address` is the broker, None when there was no single one.
-    `retriable` tells whether the same request may get through later without anybody changing a setting.
+    `reason` is a CamelCase word for conditions and metrics. `address` is the broker, None if there was no single one.
+    `retriable`: the same request may succeed later without a change of settings.
     """
 
     reason: str = "NetError"
@@ -36,55 +36,56 @@ class ConnectFailed(NetError):
 
 
 class TlsFailed(NetError):
-    """No TLS session: certificates that do not match, files that cannot be read, or a listener without TLS."""
+    """No TLS session: untrusted certificates, unreadable files, or a listener without TLS."""
 
     reason = "TlsFailed"
 
 
 class AuthenticationFailed(NetError):
-    """The broker refused the credentials or the mechanism, or could not prove that it knows the password (SCRAM).
+    """The broker refused the credentials or the mechanism, or did not prove that it knows the password (SCRAM).
 
-    Also when the token endpoint (then `address` is None) refuses the client.
+    Also raised if the token endpoint refuses the client; `address` is then None.
     """
 
     reason = "AuthenticationFailed"
 
 
 class TokenUnavailable(NetError):
-    """No token to log in with: the token endpoint is away or talks nonsense, or the user's callback raised."""
+    """No token to log in with: the token endpoint is unavailable or its response invalid, or the user's callback
+    raised."""
 
     reason = "TokenUnavailable"
     retriable = True
 
 
 class RequestTimedOut(NetError):
-    """The caller's patience ended first. Whether the broker has carried out the request is unknown."""
+    """No response in time. The broker may have carried out the request."""
 
     reason = "RequestTimedOut"
     retriable = True
 
 
 class Disconnected(NetError):
-    """The connection ended before the answer came. Whether the broker has carried out the request is unknown."""
+    """The connection ended before the response. The broker may have carried out the request."""
 
     reason = "Disconnected"
     retriable = True
 
 
 class MalformedResponse(NetError):
-    """The other side sent what is no answer to our request; the connection was closed."""
+    """The peer sent an invalid response; the connection was closed."""
 
     reason = "MalformedResponse"
 
 
 class UnsupportedByBroker(NetError):
-    """The broker does not speak the API, or no version of it that can carry what is asked."""
+    """The broker does not support the API, or no version that can carry the request."""
 
     reason = "UnsupportedByBroker"
 
 
 class AllBrokersUnreachable(NetError):
-    """Every known address failed; `failures` holds the last error of each."""
+    """No known address answered; `failures` holds the last error of each."""
 
     reason = "AllBrokersUnreachable"
     retriable = True

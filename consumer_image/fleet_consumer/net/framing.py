@@ -1,4 +1,4 @@
-"""Cutting the byte stream into messages: each is preceded by its size in four bytes. No I/O."""
+"""Framing of the byte stream: each message is preceded by its size in four bytes. No I/O."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import struct
 from typing import Final
 
 UNASKED_FRAME_BYTES_MAX: Final = 64 * 1024
-"""While no answer is due, whatever comes is an offence; so much of it is taken to say what it was."""
+"""The most bytes read while no response is due; enough to describe the offence."""
 
 _SIZE: Final = struct.Struct(">i")
 _TLS_ALERT: Final = b"\x15\x03"
 
 
 class FrameTooLong(Exception):
-    """The announced size is absurd: this is no Kafka broker, or a hostile one."""
+    """The announced size exceeds the limit: not a Kafka broker, or a hostile one."""
 
 
 def frame(message: bytes) -> bytes:
@@ -22,7 +22,8 @@ def frame(message: bytes) -> bytes:
 
 
 class FrameDecoder:
-    """Collects bytes and gives out whole messages. Memory grows with what came, not with what was announced."""
+    """A buffer of received bytes that yields whole messages. Memory grows with the data received, not the announced
+    size."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -33,7 +34,7 @@ class FrameDecoder:
         self._buffer += data
 
     def next_frame(self) -> bytes | None:
-        """The next whole message, or None until more bytes came. Raises FrameTooLong; then the stream is lost."""
+        """The next whole message, or None if incomplete. Raises FrameTooLong; the stream is then unusable."""
         if len(self._buffer) < _SIZE.size:
             return None
         size = _SIZE.unpack_from(self._buffer)[0]

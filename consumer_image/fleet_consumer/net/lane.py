@@ -1,29 +1,27 @@
-"""A lane: the calls to one broker over one connection, which is opened when needed and again when lost."""
+"""A lane: one connection to one broker for one purpose, with its queue of calls; reopened when lost."""
 
 from __future__ import annotations
 
 import random
-import selectors
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final
 
 from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.call import Call
-from fleet_consumer.net.connection import Connection, ConnectionPhase
+from fleet_consumer.net.connection import Connection, ConnectionPhase, IoLoop
 from fleet_consumer.net.errors import AuthenticationFailed, Disconnected, NetError, RequestTimedOut, UnsupportedByBroker
 from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.wire.failures import UnencodableMessage
 
 JITTER: Final = 0.2
-"""Backoff is spread by this part in both directions, as in Kafka's clients, so that a fleet does not knock in step."""
+"""Jitter of the backoff in both directions, as in Kafka's clients, so that a fleet does not reconnect in step."""
 
 RENEWAL_SHARES: Final = (0.85, 0.95)
-"""A login is renewed somewhere in this part of its lifetime, as in Kafka's clients."""
+"""The range of the part of its lifetime after which a login is renewed, as in Kafka's clients."""
 
 
 class ReconnectPause:
-    """When an address may be tried again; shared by the lanes to it."""
+    """Reconnect backoff of an address, shared by its lanes."""
 
     def __init__(self, settings: ConnectionSettings, chance: random.Random) -> None:
         self.failures = 0
@@ -34,23 +32,23 @@ class ReconnectPause:
         self._chance = chance
 
     def failed(self, error: NetError, now: float) -> None:
-        """Wait longer before the next try."""
+        """Increase the backoff."""
         delay_s = min(self._first_s * 2.0 ** min(self.failures, 32), self._longest_s)
         self.failures += 1
         self.last_error = error
         self.retry_at = now + delay_s * self._chance.uniform(1 - JITTER, 1 + JITTER)
 
     def succeeded(self) -> None:
-        """Forget past failures."""
+        """Reset the backoff."""
         self.failures = 0
         self.last_error = None
 
 
 class BrokerLane:
-    """Calls wait in the queue until the connection takes them; those under way are the connection's.
+    """The calls to one broker over one connection; calls wait in the queue until the connection takes them.
 
-    A call that was sent ends when its connection does, since it may have been carried out. One that was not yet sent
-    stays for the next connection, unless the opening of the connection itself has failed.
+    A call that was sent ends with its connection, since the broker may have carried it out. A queued call waits for the
+    next connection, unless the connection could not be opened.
     """
 
     def __init__(
@@ -58,36 +56,34 @@ class BrokerLane:
         address: BrokerAddress,
         settings: ConnectionSettings,
         *,
-        selector: selectors.BaseSelector,
+        loop: IoLoop,
         pause: ReconnectPause,
         chance: random.Random,
-        on_news: Callable[[], None],
     ) -> None:
         self.address = address
         self._settings = settings
-        self._selector = selector
+        self._loop = loop
         self._pause = pause
         self._chance = chance
-        self._on_news = on_news
         self._queue: deque[Call[Any]] = deque()
         self._connection: Connection | None = None
 
     @property
     def open(self) -> bool:
-        """Whether a connection is ready for use."""
+        """True if a connection is ready for use."""
         return self._connection is not None and self._connection.phase is ConnectionPhase.OPEN
 
     @property
     def unused(self) -> bool:
-        """Whether there is neither a connection nor a call."""
+        """True if there is neither a connection nor a call."""
         return self._connection is None and not self._queue
 
     def add(self, call: Call[Any]) -> None:
-        """Queue a call; `advance` moves it."""
+        """Queue a call; `advance` sends it."""
         self._queue.append(call)
 
     def due(self, now: float) -> float:
-        """When `advance` must be called at the latest."""
+        """Latest time of the next `advance`."""
         if self._connection is None:
             return self._pause.retry_at if self._queue else float("inf")
         session = self._connection.session
@@ -95,7 +91,7 @@ class BrokerLane:
         return min(self._connection.due, muted_until)
 
     def advance(self, now: float) -> int:
-        """Do what can be done without new events; returns how many calls ended."""
+        """Do the work that needs no socket event; returns how many calls ended."""
         if self._connection is not None and self._connection.has_idled_out(now):
             self._drop_connection()
         if self._connection is None:
@@ -104,9 +100,8 @@ class BrokerLane:
             self._connection = Connection(
                 self.address,
                 self._settings,
-                selector=self._selector,
+                loop=self._loop,
                 owner=self,
-                on_news=self._on_news,
                 renewal_share=self._chance.uniform(*RENEWAL_SHARES),
                 now=now,
             )
@@ -119,7 +114,7 @@ class BrokerLane:
         return ended
 
     def on_events(self, mask: int, now: float) -> int:
-        """Pass on what the selector has seen; returns how many calls ended."""
+        """Handle a selector event; returns how many calls ended."""
         connection = self._connection
         if connection is None:
             return 0
@@ -133,16 +128,16 @@ class BrokerLane:
         return connection.session.calls_ended - ended_before
 
     def expire(self, call: Call[Any], now: float) -> int:
-        """End a call whose time is over; returns how many calls ended.
+        """End a call that timed out; returns how many calls ended.
 
-        The connection goes with it if the request was sent: answers come in order, so whatever follows would wait
-        behind the missing one, on a connection that may well be dead.
+        If the request was sent, the connection is closed: responses come in order, so the following ones would wait
+        behind the missing one, on a connection that may be dead.
         """
         if call in self._queue:
             self._queue.remove(call)
             call.fail(self._not_sent(call, now))
             return 1
-        call.fail(RequestTimedOut(f"{self._what(call)}: the broker has not answered", address=self.address))
+        call.fail(RequestTimedOut(f"{self._what(call)}: no response", address=self.address))
         closing = Disconnected(
             f"connection to broker {self.address} closed, because an earlier request on it timed out",
             address=self.address,
@@ -150,7 +145,7 @@ class BrokerLane:
         return 1 + self._lose(closing, now)
 
     def shut(self, error: NetError) -> None:
-        """End all calls with `error` and close."""
+        """End all calls with `error` and close the connection."""
         calls = list(self._queue)
         self._queue.clear()
         if self._connection is not None:
@@ -184,7 +179,7 @@ class BrokerLane:
         if not connection.opened:
             victims += self._queue
             self._queue.clear()
-        # A broker that closes an idle connection has done nothing wrong; anything else is a reason to go slow.
+        # A broker that closes an idle connection has done nothing wrong; any other loss is a reason to back off.
         if connection.session.in_flight or connection.phase is not ConnectionPhase.OPEN:
             self._pause.failed(error, now)
         self._drop_connection()
@@ -201,11 +196,11 @@ class BrokerLane:
         return f"{type(call.request).__name__} to broker {self.address} within {call.timeout_s:g} s"
 
     def _not_sent(self, call: Call[Any], now: float) -> NetError:
-        """Why a call never left: the last failure to connect, where there is one, says more than the time-out."""
+        """The error of a call that was never sent: the last connect error, if any, says more than the timeout."""
         if self._connection is None and self._pause.last_error is not None:
             return self._pause.last_error
         if self._connection is not None and self._connection.session.muted_until > now:
-            holdup = "the broker's quota has muted this client"
+            holdup = "the client is throttled by the broker's quota"
         else:
             holdup = "no connection yet" if self._connection is None else f"still {self._connection.phase.value}"
         return RequestTimedOut(f"{self._what(call)}: not sent, {holdup}", address=self.address)

@@ -1,6 +1,6 @@
-"""The talk that opens a connection: which versions the broker speaks, then SASL. No I/O.
+"""Opening of a connection: API versions, then SASL. No I/O.
 
-Written as generators that yield the next request with its version, and are sent the answer.
+Written as generators that yield the next request with its version, and are sent the response.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fleet_consumer.wire.sasl_authenticate import SaslAuthenticateRequest, SaslA
 from fleet_consumer.wire.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 SASL_ROUNDS_MAX: Final = 8
-"""SCRAM needs two; a server that asks on and on is none."""
+"""The most SASL requests of a login; SCRAM needs two."""
 
 BROKER_TEXT_MAX: Final = 300
-"""How much of a broker's own words goes into an error."""
+"""The most characters of a broker's own text in an error."""
 
 NONCE_BYTES: Final = 24
 
 
 class VersionRange(NamedTuple):
-    """The versions of one API that a broker speaks."""
+    """The versions of one API that a broker supports."""
 
     lowest: int
     highest: int
@@ -42,23 +42,23 @@ Step = tuple[Request[Any], int]
 
 
 def pick_version(request: Request[Any], broker: BrokerVersions, address: BrokerAddress) -> int:
-    """The highest version that both sides speak and that can carry this request. Raises UnsupportedByBroker."""
+    """The highest version that both sides support and that can carry this request. Raises UnsupportedByBroker."""
     offered = broker.get(request.API_KEY)
     api = type(request).__name__.removesuffix("Request")
     if offered is None:
-        raise UnsupportedByBroker(f"broker {address} does not speak {api}", address=address)
+        raise UnsupportedByBroker(f"broker {address} does not support {api}; upgrade the broker", address=address)
     version = min(request.version_max, offered.highest)
     if version < max(request.MIN_VERSION, offered.lowest):
         raise UnsupportedByBroker(
-            f"broker {address} speaks {api} in versions {offered.lowest} to {offered.highest}, this client in "
-            f"{request.MIN_VERSION} to {request.version_max}: one of them is too old for the other",
+            f"broker {address} supports {api} versions {offered.lowest} to {offered.highest}, this client "
+            f"{request.MIN_VERSION} to {request.version_max}; upgrade the older of the two",
             address=address,
         )
     return version
 
 
 def learn_versions(address: BrokerAddress) -> Generator[Step, Response, BrokerVersions]:
-    """Ask for the broker's versions; a refused version of the question itself is asked again lower (KIP-511)."""
+    """Request the broker's versions; an unsupported version of ApiVersions itself is retried lower (KIP-511)."""
     request = ApiVersionsRequest(client_software_name=DISTRIBUTION, client_software_version=own_version())
     answer = yield request, request.MAX_VERSION
     assert isinstance(answer, ApiVersionsResponse)
@@ -68,7 +68,7 @@ def learn_versions(address: BrokerAddress) -> Generator[Step, Response, BrokerVe
         assert isinstance(answer, ApiVersionsResponse)
     if answer.error_code != ErrorCode.NONE:
         raise MalformedResponse(
-            f"broker {address} answered the question for its versions with {describe(answer.error_code)}",
+            f"broker {address} answered ApiVersions with {describe(answer.error_code)}",
             address=address,
         )
     return _ranges(answer)
@@ -77,10 +77,10 @@ def learn_versions(address: BrokerAddress) -> Generator[Step, Response, BrokerVe
 def authenticate(
     sasl: SaslSettings, token: OAuthToken | None, address: BrokerAddress, broker: BrokerVersions
 ) -> Generator[Step, Response, float | None]:
-    """Log in; returns the seconds until the session must be renewed (KIP-368), None when it need not.
+    """Log in; returns the seconds until the session must be renewed (KIP-368), or None.
 
-    `token` is what OAUTHBEARER shows. Raises AuthenticationFailed with the mechanism, the user and the broker's words,
-    never the password or the token.
+    `token` is for OAUTHBEARER. Raises AuthenticationFailed with the mechanism, the user and the broker's text, never
+    the password or the token.
     """
     handshake = SaslHandshakeRequest(mechanism=sasl.mechanism)
     answer = yield handshake, pick_version(handshake, broker, address)
@@ -89,7 +89,7 @@ def authenticate(
         offered = ", ".join(answer.mechanisms[:20]) or "none"
         raise AuthenticationFailed(
             f"broker {address} refuses SASL mechanism {sasl.mechanism} ({describe(answer.error_code)}); "
-            f"it offers: {offered[:BROKER_TEXT_MAX]}",
+            f"choose one that it offers: {offered[:BROKER_TEXT_MAX]}",
             address=address,
         )
     exchange = mechanism(sasl, secrets.token_urlsafe(NONCE_BYTES), token)

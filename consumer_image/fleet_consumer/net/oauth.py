@@ -1,4 +1,4 @@
-"""OAuth as far as a Kafka client needs it: where tokens come from, and what a token is. No I/O."""
+"""OAuth settings and tokens. No I/O."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
 _AUTH: Final = "auth"
-"""The name that RFC 7628 keeps for the token itself."""
+"""The name that RFC 7628 reserves for the token itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthSettings:
-    """The client credentials grant (RFC 6749, section 4.4): ask `token_endpoint` for a token in the client's own name.
+    """The client credentials grant (RFC 6749, section 4.4): `token_endpoint` issues a token for the client itself.
 
     `ca_file` (PEM) is trusted for the endpoint in addition to the system's authorities. Raises ValueError for an
-    endpoint that is no https URL: the secret would travel readable. Loopback addresses are exempt.
+    endpoint without https, as the secret would be readable on the wire. Loopback addresses are exempt.
     """
 
     token_endpoint: str
@@ -39,7 +39,7 @@ class OAuthSettings:
     def __post_init__(self) -> None:
         url = urlsplit(self.token_endpoint)
         if url.scheme not in ("https", "http") or not url.hostname:
-            raise ValueError(f"token endpoint {self.token_endpoint!r} is no URL such as https://login.example/token")
+            raise ValueError(f"token endpoint {self.token_endpoint!r} is not a URL such as https://login.example/token")
         if url.scheme == "http" and not _is_loopback(url.hostname):
             raise ValueError(
                 f"token endpoint {self.token_endpoint!r} would get the client's secret readable on the wire; use https"
@@ -50,8 +50,8 @@ class OAuthSettings:
 class OAuthToken:
     """A bearer token. `expires_at` is in seconds since 1970, UTC.
 
-    `extensions` are sent to the broker beside the token (KIP-342). Raises ValueError for what cannot be sent; the
-    token itself never appears in a text of ours.
+    `extensions` are sent to the broker beside the token (KIP-342). Raises ValueError for values that cannot be sent.
+    The token itself never appears in an error or in `repr`.
     """
 
     value: str = field(repr=False)
@@ -61,7 +61,7 @@ class OAuthToken:
     def __post_init__(self) -> None:
         if len(self.value) > TOKEN_CHARS_MAX or not _TOKEN.fullmatch(self.value):
             raise ValueError(
-                f"a text of {len(self.value)} characters is no bearer token: it must have 1 to {TOKEN_CHARS_MAX} "
+                f"a text of {len(self.value)} characters is not a bearer token: it must have 1 to {TOKEN_CHARS_MAX} "
                 "letters, digits and -._~+/"
             )
         for name, value in self.extensions.items():
@@ -72,9 +72,10 @@ class OAuthToken:
 
 
 def token_from_answer(body: bytes, now: float) -> OAuthToken:
-    """Read a token endpoint's answer (RFC 6749, section 5.1) that came at `now`. Raises ValueError with what is wrong.
+    """Read a token endpoint's response (RFC 6749, section 5.1) received at `now`. Raises ValueError, saying what is
+    wrong.
 
-    An answer without `expires_in` is taken at the word of the token, if that is a JWT with `exp`.
+    Without `expires_in`, the lifetime is that of the token, if it is a JWT with `exp`.
     """
     try:
         answer = json.loads(body)
@@ -93,7 +94,7 @@ def token_from_answer(body: bytes, now: float) -> OAuthToken:
     if lifetime_s is None:
         expires_at = _number(_claims(value).get("exp"))
         if expires_at is None:
-            raise ValueError("the answer has no `expires_in` and the token says not when it ends either")
+            raise ValueError("the answer has no `expires_in` and the token no `exp`")
     else:
         seconds = _number(lifetime_s)
         if seconds is None or seconds <= 0:
@@ -103,7 +104,7 @@ def token_from_answer(body: bytes, now: float) -> OAuthToken:
 
 
 def _claims(token: str) -> dict[str, Any]:
-    """What a JWT says of itself; nothing for any other token. Nobody's signature is checked: the broker does that."""
+    """A JWT's claims; empty for any other token. Its signature is not verified: the broker does that."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}
@@ -115,7 +116,7 @@ def _claims(token: str) -> dict[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """A finite number of JSON; true and false are none."""
+    """A finite JSON number, else None; booleans are not numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < 1e12 else None

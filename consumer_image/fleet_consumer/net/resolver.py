@@ -1,7 +1,7 @@
-"""Looking up names without stopping the I/O loop.
+"""Name lookup without blocking the I/O loop.
 
-`getaddrinfo` can block for many seconds and cannot be given a deadline, so every lookup of a name runs in a thread of
-its own, which ends with the lookup. Literal addresses need none.
+`getaddrinfo` can block for many seconds and has no deadline, so every lookup of a name runs in a thread of its own,
+which ends with the lookup. Literal addresses need none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from fleet_consumer.net.addresses import BrokerAddress
 
 SocketAddress = tuple[socket.AddressFamily, Any]
-"""A family and an address in that family's form, as `socket` functions take it."""
+"""An address family and an address in its form, as `socket` functions take them."""
 
 
 class Lookup:
@@ -28,7 +28,7 @@ class Lookup:
         self.result: list[SocketAddress] | OSError = []
 
     def start(self) -> None:
-        """Look up; literal addresses at once, names in a daemon thread that calls `on_done` at its end."""
+        """Look up literal addresses at once, names in a daemon thread, which calls `on_done` at its end."""
         try:
             ipaddress.ip_address(self._address.host)
         except ValueError:
@@ -45,6 +45,6 @@ class Lookup:
         try:
             found = socket.getaddrinfo(self._address.host, self._address.port, type=socket.SOCK_STREAM)
             self.result = [(family, where) for family, _, _, _, where in found]
-        except (OSError, ValueError) as error:  # ValueError: nothing that could be a host name at all
-            self.result = error if isinstance(error, OSError) else OSError(f"no host name: {error}")
+        except (OSError, ValueError) as error:  # ValueError: not a valid host name
+            self.result = error if isinstance(error, OSError) else OSError(f"not a host name: {error}")
         self.done = True

@@ -1,7 +1,7 @@
-"""SASL mechanisms as exchanges of bytes: PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677), OAUTHBEARER (RFC 7628). No I/O.
+"""SASL mechanisms: PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677), OAUTHBEARER (RFC 7628). No I/O.
 
-A mechanism is started once and then given each challenge until it says that nothing more is to be sent. User names
-and passwords are taken as UTF-8 without further preparation, as Kafka's own client and broker do.
+A mechanism is started once and then given each challenge until it returns None. User names and passwords are taken as
+UTF-8 without further preparation, as by Kafka's own client and broker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fleet_consumer.net.oauth import OAuthToken
 from fleet_consumer.net.settings import SaslSettings
 
 SCRAM_ITERATIONS_MIN: Final = 4096
-"""RFC 7677: fewer would let whoever sees the exchange guess passwords cheaply."""
+"""RFC 7677; with fewer, an eavesdropper can guess passwords cheaply."""
 
 SCRAM_ITERATIONS_MAX: Final = 100_000
 """Kafka's own limit is 16,384; a hostile server must not keep the I/O thread busy for more than a moment."""
@@ -25,14 +25,14 @@ SCRAM_ITERATIONS_MAX: Final = 100_000
 _NO_CHANNEL_BINDING: Final = "n,,"
 
 COMPLAINT_CHARS_MAX: Final = 300
-"""How much of a server's reason to refuse a token is passed on."""
+"""The most bytes of a server's reason to refuse a token in an error."""
 
 _SEPARATOR: Final = "\x01"
-"""RFC 7628 ends each part of a message with control-A; alone it is the client's answer to a refusal."""
+"""RFC 7628 ends each part of a message with control-A; alone it is the client's response to a refusal."""
 
 
 class SaslRefused(Exception):
-    """The server's side of the exchange is wrong; `reason` is a CamelCase word."""
+    """The server failed or refused the exchange; `reason` is a CamelCase word."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -40,10 +40,10 @@ class SaslRefused(Exception):
 
 
 class Mechanism(Protocol):
-    """One exchange."""
+    """One SASL exchange."""
 
     complaint: str
-    """Why the server refuses, where it has said so in the exchange itself."""
+    """The server's reason for a refusal, if the exchange itself gave one."""
 
     def start(self) -> bytes:
         """The client's first bytes."""
@@ -55,7 +55,7 @@ class Mechanism(Protocol):
 
 
 def mechanism(settings: SaslSettings, nonce: str, token: OAuthToken | None = None) -> Mechanism:
-    """A fresh exchange; `nonce` must be random text without commas, `token` is what OAUTHBEARER shows."""
+    """A new exchange; `nonce` must be random text without commas, `token` is for OAUTHBEARER."""
     if settings.mechanism == "PLAIN":
         return Plain(settings)
     if settings.mechanism == "OAUTHBEARER":
@@ -65,7 +65,7 @@ def mechanism(settings: SaslSettings, nonce: str, token: OAuthToken | None = Non
 
 
 class Plain:
-    """The password itself, so only to be used inside TLS."""
+    """The password itself; only for use inside TLS."""
 
     complaint = ""
 
@@ -76,12 +76,12 @@ class Plain:
         return f"\0{self._settings.username}\0{self._settings.password}".encode()
 
     def respond(self, challenge: bytes) -> bytes | None:
-        """The server's acceptance carries nothing to check."""
+        """End the exchange: the server's acceptance carries nothing to check."""
         return None
 
 
 class Scram:
-    """Proof of the password in both directions, without showing it."""
+    """Mutual proof of knowing the password, without sending it."""
 
     complaint = ""
 
@@ -136,9 +136,9 @@ class Scram:
 
 
 class OAuthBearer:
-    """A token, with extensions (KIP-342). Whoever holds it is let in, so it is only to be used inside TLS.
+    """A token, with extensions (KIP-342). A bearer token admits anyone, so use it only inside TLS.
 
-    A server that refuses the token says why as JSON, and ends the exchange after the client's control-A.
+    A server that refuses the token reports the reason as JSON, and ends the exchange after the client's control-A.
     """
 
     def __init__(self, token: OAuthToken) -> None:
@@ -162,7 +162,7 @@ class OAuthBearer:
 
 
 def _complaint(challenge: bytes) -> str:
-    """The status and the scope that a refusal names; any other bytes as they are, made printable."""
+    """Status and required scope from a refusal; other bytes as printable text."""
     text = challenge[: 4 * COMPLAINT_CHARS_MAX].decode(errors="replace")
     try:
         refusal = json.loads(text)
@@ -170,7 +170,7 @@ def _complaint(challenge: bytes) -> str:
         refusal = None
     if isinstance(refusal, dict) and isinstance(refusal.get("status"), str):
         scope = refusal.get("scope")
-        text = refusal["status"] + (f" (it wants scope {scope})" if isinstance(scope, str) and scope else "")
+        text = refusal["status"] + (f" (required scope: {scope})" if isinstance(scope, str) and scope else "")
     return repr(text[:COMPLAINT_CHARS_MAX])
 
 
@@ -178,7 +178,7 @@ def _text(challenge: bytes) -> str:
     try:
         return challenge.decode()
     except UnicodeDecodeError:
-        raise SaslRefused("ServerNotAuthentic", "the server's message is no text") from None
+        raise SaslRefused("ServerNotAuthentic", "the server's message is not text") from None
 
 
 def _attributes(message: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""The conversation on one connection: negotiation first, then requests and answers in order. No I/O, no clock.
+"""The protocol of one connection: negotiation first, then requests and responses in order. No I/O, no clock.
 
-Bytes to send collect in `outbox`; received bytes go into `receive`. Several requests may be under way at once; a
-broker answers them in the order in which they were sent. After an exception the session is over.
+Bytes to send collect in `outbox`; received bytes go into `receive`. Several requests may be in flight; a broker answers
+them in order. After an exception the session is over.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from fleet_consumer.wire.headers import decode_response_header, encode_request
 from fleet_consumer.wire.message import Request, Response
 
 IN_FLIGHT_MAX: Final = 100
-"""Requests without an answer on one connection, as in Kafka's consumer; more wait on our side."""
+"""The most requests in flight on one connection, as in Kafka's consumer; more wait in the lane."""
 
 RENEWAL_SECONDS_MIN: Final = 1.05
-"""Kafka's brokers refuse to renew a login within a second of the last; one that ends sooner lets requests wait."""
+"""Kafka's brokers refuse to renew a login within a second of the last; during one that ends sooner requests wait."""
 
 USABLE_SHARE: Final = 0.95
-"""The part of a login's lifetime in which requests are sent: by the broker's clock it began a little before it did by
+"""The part of a login's lifetime in which requests are sent: by the broker's clock it began a little earlier than by
 ours, and a request takes time to arrive."""
 
 
@@ -41,22 +41,23 @@ class _Outstanding(NamedTuple):
 
 
 class AuthenticatedSession:
-    """One conversation. `renewal_share` is the part of a SASL session's lifetime after which to log in again."""
+    """One connection's requests and responses. `renewal_share` is the part of a login's lifetime after which to renew
+    it."""
 
     def __init__(self, address: BrokerAddress, client_id: str, sasl: SaslSettings | None, renewal_share: float) -> None:
         self.outbox = bytearray()
         self.ready = False
-        """Whether the negotiation is over; False again while the login is renewed."""
+        """True after the negotiation; False again during re-authentication."""
         self.muted_until = 0.0
-        """Until then the broker's quota forbids to send (KIP-219)."""
+        """End of the broker's throttling (KIP-219)."""
         self.renew_at: float | None = None
-        """When to log in again, None while that need not be."""
+        """Time of the next re-authentication, None if not needed."""
         self.expires_at = float("inf")
-        """When the login must be used no more; requests after its end would cost the connection (KIP-368)."""
+        """End of the login; a later request would cost the connection (KIP-368)."""
         self.renewing = False
-        """Whether nothing new is taken, because the login is to be renewed as soon as all answers are there."""
+        """True if no new requests are taken, because re-authentication waits for the pending responses."""
         self.answers = 0
-        """How many answers have come, those of the negotiation included."""
+        """The number of responses received, those of the negotiation included."""
         self.calls_ended = 0
         self._address = address
         self._client_id = client_id
@@ -70,12 +71,12 @@ class AuthenticatedSession:
 
     @property
     def in_flight(self) -> list[Call[Any]]:
-        """The calls that wait for their answer."""
+        """The calls that wait for their response."""
         return [entry.call for entry in self._outstanding if entry.call is not None]
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way."""
+        """True if nothing is in flight."""
         return not self._outstanding
 
     def begin(self, token: OAuthToken | None) -> None:
@@ -83,28 +84,30 @@ class AuthenticatedSession:
         self._start(self._open(token))
 
     def renew(self, token: OAuthToken | None) -> None:
-        """Log in again on the same connection (KIP-368). Only while idle, since brokers take nothing in between."""
+        """Re-authenticate on the same connection (KIP-368). Only while idle, since brokers accept nothing in
+        between."""
         assert self._sasl is not None
-        assert self.idle, "answers are still to come"
+        assert self.idle, "responses are pending"
         self.ready = self.renewing = False
         self.renew_at = None
         self.expires_at = float("inf")
         self._start(authenticate(self._sasl, token, self._address, self._versions))
 
     def can_take(self, now: float) -> bool:
-        """Whether a call may be submitted now."""
+        """True if a call may be submitted now."""
         free = self.ready and not self.renewing and len(self._outstanding) < IN_FLIGHT_MAX
         return free and self.muted_until <= now < self.expires_at
 
     def submit(self, call: Call[Any]) -> None:
-        """Put a call's request into the outbox. Raises UnsupportedByBroker or UnencodableMessage; the session lives."""
+        """Put a call's request into the outbox. Raises UnsupportedByBroker or UnencodableMessage; the session
+        continues."""
         self._write(call.request, pick_version(call.request, self._versions, self._address), call)
 
     def receive(self, data: bytes, now: float) -> None:
-        """Take received bytes, and end the calls that they answer; `calls_ended` counts them.
+        """Process received bytes, and end the calls that they answer; `calls_ended` counts them.
 
-        Raises MalformedResponse or, out of the negotiation, AuthenticationFailed or UnsupportedByBroker; answers that
-        came before the offence have been given to their calls by then.
+        Raises MalformedResponse or, from the negotiation, AuthenticationFailed or UnsupportedByBroker; calls whose
+        response came before the error have ended by then.
         """
         self._frames.feed(data)
         try:
@@ -112,11 +115,11 @@ class AuthenticatedSession:
                 self._take(message, now)
         except (FrameTooLong, MalformedMessage) as error:
             raise MalformedResponse(
-                f"broker {self._address} sent what is no answer: {error}", address=self._address
+                f"broker {self._address} sent an invalid response: {error}", address=self._address
             ) from error
 
     def _next_answer(self) -> bytes | None:
-        """The next whole answer. What is due says how long it may be: a heartbeat's is no place for 30 MiB."""
+        """The next whole response; its size limit depends on the request: 30 MiB are no heartbeat."""
         due = self._outstanding[0].request.RESPONSE.BYTES_MAX if self._outstanding else UNASKED_FRAME_BYTES_MAX
         self._frames.frame_bytes_max = due
         return self._frames.next_frame()
@@ -140,12 +143,12 @@ class AuthenticatedSession:
 
     def _take(self, message: bytes, now: float) -> None:
         if not self._outstanding:
-            raise MalformedMessage("an answer that nothing was asked for")
+            raise MalformedMessage("a response without a request")
         correlation_id, version, request, call = self._outstanding.popleft()
         try:
             answered, start = decode_response_header(message, request.RESPONSE, version)
             if answered != correlation_id:
-                raise MalformedMessage(f"answer number {answered} where {correlation_id} was due")
+                raise MalformedMessage(f"correlation id {answered} instead of {correlation_id}")
             response = request.decode_response(version, message[start:])
         except MalformedMessage:
             # The call has left the queue already, but must end with the others when the session does.

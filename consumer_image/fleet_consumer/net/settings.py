@@ -1,4 +1,4 @@
-"""How to reach a Kafka cluster: addresses, TLS, SASL, patience."""
+"""Connection settings of a Kafka cluster: addresses, TLS, SASL, timeouts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARE
 class TlsSettings:
     """Paths of PEM files. Without `ca_file` the system's authorities are trusted.
 
-    `cert_file` (with its chain) and `key_file` authenticate the client, where the broker asks for it. The files are
-    read anew for every connection, so that renewed certificates need no restart. Host names are always checked.
+    `cert_file` (with its chain) and `key_file` authenticate the client, if the broker requires it. The files are read
+    for every connection, so that renewed certificates need no restart. Host names are always verified.
     """
 
     ca_file: str | None = None
@@ -32,12 +32,12 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSettings:
-    """Credentials for one of `SASL_MECHANISMS`. No secret ever appears in a text of ours.
+    """Credentials for one of `SASL_MECHANISMS`. No secret appears in errors or in `repr`.
 
-    `username` and `password` are for PLAIN and SCRAM. OAUTHBEARER takes either `oauth`, and tokens are fetched from
-    its endpoint, or `token_callback`, which is called on a thread of its own whenever a token is wanted, may block,
-    and raises what it likes when it has none. `tokens` is then the one source of tokens for everything that is made
-    from this object, librdkafka's clients included. Raises ValueError for what does not fit together.
+    `username` and `password` are for PLAIN and SCRAM. OAUTHBEARER takes either `oauth`, and tokens come from its
+    endpoint, or `token_callback`, which is called on a thread of its own whenever a token is needed, may block, and may
+    raise any exception. `tokens` is then the shared source of tokens of everything made from this object, librdkafka's
+    clients included. Raises ValueError for settings that contradict each other.
     """
 
     mechanism: str
@@ -53,7 +53,7 @@ class SaslSettings:
         sources = (self.oauth is not None) + (self.token_callback is not None)
         if self.mechanism != "OAUTHBEARER":
             if sources or not self.username:
-                raise ValueError(f"SASL mechanism {self.mechanism} takes a username and a password, and no tokens")
+                raise ValueError(f"SASL mechanism {self.mechanism} takes username and password, and no tokens")
             return
         if sources != 1 or self.username or self.password:
             raise ValueError("SASL mechanism OAUTHBEARER takes either oauth or token_callback, and no username")
@@ -61,12 +61,12 @@ class SaslSettings:
         if self.oauth is not None:
             get = partial(ask_for_token, self.oauth, SystemClock())
         assert get is not None
-        # Frozen for everybody else; this is still the constructor.
+        # Frozen for everybody else; this is still part of the constructor.
         object.__setattr__(self, "tokens", TokenSource(get))
 
     @property
     def identity(self) -> str:
-        """Who logs in, for error messages."""
+        """The user or client, for error messages."""
         if self.mechanism != "OAUTHBEARER":
             return f"user {self.username!r}"
         return f"client {self.oauth.client_id!r}" if self.oauth is not None else "the holder of the callback's token"
@@ -74,14 +74,13 @@ class SaslSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """How to reach a cluster. Times are in milliseconds, names and defaults those of Kafka's own clients.
+    """Connection settings of a cluster. Times are in milliseconds, names and defaults those of Kafka's own clients.
 
-    `bootstrap_servers` are "host:port" texts; one that answers is enough. `request_timeout_ms` is a request's patience
-    where the caller gives none; `connect_timeout_ms` bounds name lookup, TCP, TLS and SASL together. After a failure
-    an address is left alone for `reconnect_backoff_ms`, doubled with every further failure up to
-    `reconnect_backoff_max_ms`. A connection that was not used for `connections_max_idle_ms` is closed: brokers do so
-    after ten minutes by default, firewalls sooner, and a request must not meet a dead one.
-    Raises ValueError, naming the setting, for values that cannot work.
+    `bootstrap_servers` are "host:port" texts; one that answers is enough. `request_timeout_ms` is the default timeout
+    of a request; `connect_timeout_ms` covers name lookup, TCP, TLS and SASL together. After a failure an address is not
+    tried for `reconnect_backoff_ms`, doubled with every further failure up to `reconnect_backoff_max_ms`. A connection
+    unused for `connections_max_idle_ms` is closed: brokers do so after ten minutes by default, firewalls sooner, and a
+    request must not meet a dead one. Raises ValueError, naming the setting, for invalid values.
     """
 
     bootstrap_servers: tuple[str, ...]
@@ -96,7 +95,7 @@ class ConnectionSettings:
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers:
-            raise ValueError("bootstrap_servers names no server")
+            raise ValueError("bootstrap_servers is empty; name at least one host:port")
         for text in self.bootstrap_servers:
             parse_address(text)
         if self.connections_max_idle_ms < 1:

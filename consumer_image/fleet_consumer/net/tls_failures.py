@@ -1,4 +1,4 @@
-"""What OpenSSL's errors mean to whoever has to mend them. No I/O."""
+"""TLS errors as users can act on them, from OpenSSL's. No I/O."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _CLIENT_CERTIFICATE: Final = frozenset(
         "TLSV1_ALERT_UNKNOWN_CA",
     }
 )
-"""The alerts by which a broker refuses the client's certificate, or asks for one. Kafka's JVM sends
-SSLV3_ALERT_BAD_CERTIFICATE for a missing one, and for one that has expired or is not trusted
-SSLV3_ALERT_CERTIFICATE_UNKNOWN."""
+"""The alerts by which a broker refuses the client's certificate, or requires one. Kafka's JVM sends
+SSLV3_ALERT_BAD_CERTIFICATE for a missing one, and SSLV3_ALERT_CERTIFICATE_UNKNOWN for one that has expired or is not
+trusted."""
 
 
 def not_trusted(error: ssl.SSLCertVerificationError, address: BrokerAddress) -> TlsFailed:
-    """Why we do not trust the broker; `reason` is CertificateExpired, HostNameMismatch or CertificateNotTrusted."""
+    """The error of an untrusted broker; `reason` is CertificateExpired, HostNameMismatch or CertificateNotTrusted."""
     reason, remedy = "CertificateNotTrusted", "check that the CA file holds the authority that signed it"
     if error.verify_code == _EXPIRED:
         reason, remedy = "CertificateExpired", "renew it at the broker, and check this machine's clock"
     elif error.verify_code in _OTHER_HOST:
         reason = "HostNameMismatch"
-        remedy = f"connect by a name that it carries, or have it issued for {address.host} too"
+        remedy = f"connect by a name in the certificate, or have it issued for {address.host} too"
     return TlsFailed(
         f"TLS to broker {address}: its certificate is not trusted: {error.verify_message}; {remedy}",
         address=address,
@@ -47,7 +47,8 @@ def not_trusted(error: ssl.SSLCertVerificationError, address: BrokerAddress) -> 
 
 
 def refused(error: ssl.SSLError, address: BrokerAddress, tls: TlsSettings | None) -> TlsFailed:
-    """Why the broker ended TLS; `reason` is ClientCertificateMissing, ClientCertificateRefused or TlsFailed."""
+    """The error of a broker that ended TLS; `reason` is ClientCertificateMissing, ClientCertificateRefused or
+    TlsFailed."""
     seen = error.reason or str(error)
     if seen not in _CLIENT_CERTIFICATE:
         return TlsFailed(
@@ -56,7 +57,7 @@ def refused(error: ssl.SSLError, address: BrokerAddress, tls: TlsSettings | None
         )
     if tls is None or tls.cert_file is None:
         return TlsFailed(
-            f"broker {address} wants a client certificate and none is configured ({seen}); give certificate and key",
+            f"broker {address} requires a client certificate and none is configured ({seen}); set certificate and key",
             address=address,
             reason="ClientCertificateMissing",
         )

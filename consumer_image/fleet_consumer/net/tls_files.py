@@ -1,4 +1,4 @@
-"""Certificates and keys in files that are replaced while we run, as mounted Secrets are."""
+"""Certificate and key files that are replaced at run time, as mounted Secrets are."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Stamps = tuple[tuple[int, int, int] | None, ...]
 
 
 def stamps_of(paths: Iterable[str]) -> Stamps:
-    """What tells one content of each file from the next without reading it; None for a file that cannot be had.
+    """A stamp of each file's content without reading it; None for a file that cannot be read.
 
-    Links are followed: the kubelet renews a mounted Secret by turning one link to a new folder.
+    Links are followed: the kubelet renews a mounted Secret by pointing one link to a new folder.
     """
     return tuple(_stamp(path) for path in paths)
 
@@ -25,17 +25,17 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
 
 
 class FileWatch:
-    """Whether some files are still those that were last taken into use."""
+    """Detection of changed files."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = tuple(paths)
         self._used = self._seen = stamps_of(self._paths)
 
     def changed(self) -> bool:
-        """Look at the files; True until `used` says that what was found here is in use."""
+        """True if the files have changed since they were last used; stays True until `used`."""
         self._seen = stamps_of(self._paths)
         return self._seen != self._used
 
     def used(self) -> None:
-        """What the last look found has been taken into use; whatever came after that look counts as new."""
+        """Mark the files seen by the last `changed` as used; any later change counts as new."""
         self._used = self._seen

@@ -1,4 +1,4 @@
-"""Asking an OAuth token endpoint for a token. Blocks, so it runs on a thread of `tokens.TokenSource`."""
+"""Request of a token from an OAuth token endpoint. Blocks, so it runs on a thread of `tokens.TokenSource`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fleet_consumer.net.oauth import OAuthSettings, OAuthToken, token_from_answe
 
 ANSWER_BYTES_MAX: Final = 256 * 1024
 WAIT_S: Final = 10.0
-"""For each step: connect, and every piece of the answer."""
+"""Timeout of each step: connecting, and every piece of the response."""
 WORDS_MAX: Final = 200
-"""How much of the endpoint's own words goes into an error."""
+"""The most characters of the endpoint's own text in an error."""
 REFUSALS: Final = (400, 401, 403)
-"""The answers by which an endpoint says that these credentials get no token (RFC 6749, section 5.2)."""
+"""The statuses by which an endpoint refuses these credentials (RFC 6749, section 5.2)."""
 
 
 def ask_for_token(settings: OAuthSettings, clock: Clock) -> OAuthToken:
-    """One request with the client's credentials in the Authorization header. Raises NetError.
+    """Request a token with the client's credentials in the Authorization header. Raises NetError.
 
-    AuthenticationFailed: the endpoint refuses the client. TlsFailed: it is not who it should be, or `ca_file` cannot be
-    read. TokenUnavailable: everything that may heal by itself.
+    AuthenticationFailed: the endpoint refuses the client. TlsFailed: its certificate is not trusted, or `ca_file`
+    cannot be read. TokenUnavailable: any error that may be transient.
     """
     endpoint = settings.token_endpoint
     fields = {"grant_type": "client_credentials"} | ({"scope": settings.scope} if settings.scope else {})
@@ -65,7 +65,7 @@ def ask_for_token(settings: OAuthSettings, clock: Clock) -> OAuthToken:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The secret goes where the settings say and nowhere else; a redirect comes out as the HTTP error that it is."""
+    """No redirects: the secret is sent to the configured URL only; a redirect is reported as an HTTP error."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
@@ -89,7 +89,7 @@ def _trust(settings: OAuthSettings) -> ssl.SSLContext:
 
 def _refused(settings: OAuthSettings, refusal: urllib.error.HTTPError) -> NetError:
     body = b""
-    with refusal, contextlib.suppress(OSError, http.client.HTTPException):  # the number alone says enough
+    with refusal, contextlib.suppress(OSError, http.client.HTTPException):  # the status alone is enough
         body = refusal.read(ANSWER_BYTES_MAX)
     words = f"HTTP {refusal.code} {_words(body)}".strip()
     if refusal.code in REFUSALS:
@@ -101,16 +101,16 @@ def _refused(settings: OAuthSettings, refusal: urllib.error.HTTPError) -> NetErr
 
 
 def _words(body: bytes) -> str:
-    """The error as RFC 6749 has it, or the beginning of whatever else came."""
+    """The error of a response in the form of RFC 6749, else the beginning of its text."""
     try:
         answer: Any = json.loads(body)
     except (ValueError, RecursionError):
         answer = None
     if isinstance(answer, dict) and isinstance(answer.get("error"), str):
-        told = f"{answer['error']} {answer.get('error_description') or ''}"
+        text = f"{answer['error']} {answer.get('error_description') or ''}"
     else:
-        told = body.decode(errors="replace")
-    return "".join(char if char.isprintable() else " " for char in told[:WORDS_MAX]).strip()
+        text = body.decode(errors="replace")
+    return "".join(char if char.isprintable() else " " for char in text[:WORDS_MAX]).strip()
 
 
 def _unreachable(endpoint: str, cause: object) -> NetError:

@@ -1,7 +1,7 @@
-"""Bearer tokens for everybody who shares one set of SASL settings: fetched off the I/O threads, kept, renewed in time.
+"""Bearer tokens shared by all clients with the same SASL settings: fetched off the I/O threads, cached, renewed.
 
-The network clients of a process and its librdkafka clients log in with the same token, so the identity provider is
-asked once for all of them. Nobody waits here but librdkafka's callback, which has a thread of its own for that.
+The network clients of a process and its librdkafka clients use the same token, so the identity provider is asked once
+for all of them. Only librdkafka's callback waits here, on a thread of its own.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from fleet_consumer.net.errors import NetError, TokenUnavailable
 from fleet_consumer.net.oauth import OAuthToken
 
 REFRESH_SHARE: Final = 0.8
-"""After this part of its life a token is replaced. Logins are renewed later than that (`lane.RENEWAL_SHARES`), so that
-each renewal brings a new token."""
+"""The part of its lifetime after which a token is replaced. Logins are renewed later than that (`lane.RENEWAL_SHARES`),
+so that each renewal brings a new token."""
 MARGIN_S: Final = 10.0
-"""A token that ends sooner is not used for a new login (or a tenth of its life, where that is less)."""
+"""The least remaining lifetime of a token used for a new login (or a tenth of its lifetime, if that is less)."""
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 REJECTED_PAUSE_S: Final = 5.0
-"""How long nobody logs in after a broker has refused a fresh token: identity providers lock out who asks hotly."""
+"""The pause of logins after a broker rejected a new token: identity providers lock out clients that retry fast."""
 STUCK_S: Final = 30.0
-"""An attempt that takes longer is given up; its thread ends whenever its answer comes."""
+"""The timeout of an attempt; its thread ends when the response comes."""
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
 
 class TokenRequest:
-    """A wish for a token. `result` is written before `done` turns true, and never changes after it."""
+    """A pending request for a token. `result` is written before `done` turns true, and never changes after it."""
 
     def __init__(self) -> None:
         self.done = False
-        self.result: OAuthToken | NetError = TokenUnavailable("the token is not there yet")
+        self.result: OAuthToken | NetError = TokenUnavailable("the token has not arrived yet")
         self.started_at = 0.0
         self.listeners: list[Callable[[], None]] = []
 
     @classmethod
     def finished(cls, result: OAuthToken | NetError) -> TokenRequest:
-        """A wish that is fulfilled, or refused, at once."""
+        """A request that is done from the start."""
         request = cls()
         request.result = result
         request.done = True
@@ -48,12 +48,12 @@ class TokenRequest:
 
 
 class TokenSource:
-    """Gets tokens by `get` (blocking, on a thread of ours) and keeps the newest. Any thread may call any method."""
+    """A source of tokens from `get` (blocking, on a thread of its own), which caches the newest. Thread-safe."""
 
     def __init__(self, get: Callable[[], OAuthToken], clock: Clock = _SYSTEM_CLOCK) -> None:
         self._get = get
         self._clock = clock
-        # Guards everything below; held for a few assignments, never while something is waited for.
+        # Guards everything below; never held while waiting.
         self._lock = threading.Lock()
         self._token: OAuthToken | None = None
         self._fetched_at = 0.0
@@ -63,9 +63,10 @@ class TokenSource:
         self._retry_at = 0.0
 
     def request(self, on_done: Callable[[], None]) -> TokenRequest:
-        """Ask for a token; never blocks. `on_done` is called, on another thread, unless the answer is there at once.
+        """Request a token without blocking. `on_done` is called, on another thread, unless the result is available at
+        once.
 
-        While a new token cannot be had, the one before is given as long as it is good for a login.
+        While no new token is available, the previous one is returned as long as it is usable for a login.
         """
         with self._lock:
             now = self._clock.monotonic()
@@ -82,7 +83,7 @@ class TokenSource:
             return under_way
 
     def wait(self, timeout_s: float) -> OAuthToken:
-        """Ask and wait. Raises NetError, TokenUnavailable when the time is over."""
+        """Request and wait. Raises NetError: TokenUnavailable after `timeout_s`."""
         ready = threading.Event()
         request = self.request(ready.set)
         if not request.done:
@@ -93,7 +94,7 @@ class TokenSource:
         return result
 
     def reject(self, token: OAuthToken, error: NetError) -> None:
-        """A broker has refused `token`: it is given to nobody else, and for a moment nobody gets another."""
+        """Discard a token that a broker has rejected; for a moment nobody gets another."""
         with self._lock:
             if self._token == token:
                 self._token = None
@@ -101,12 +102,12 @@ class TokenSource:
                 self._retry_at = self._clock.monotonic() + REJECTED_PAUSE_S
 
     def _fetch(self, request: TokenRequest) -> None:
-        """On a thread of its own."""
+        """Fetch on a thread of its own."""
         result: OAuthToken | NetError
         try:
             result = self._get()
             if result.expires_at <= self._clock.wall():
-                result = TokenUnavailable("the token that came has ended already; do the clocks agree?")
+                result = TokenUnavailable("the new token has already expired; check that the clocks agree")
         except NetError as error:
             result = error
         except Exception as error:

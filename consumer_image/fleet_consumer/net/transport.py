@@ -1,4 +1,4 @@
-"""A connected non-blocking socket, plain or inside TLS, behind one small interface."""
+"""Connected non-blocking sockets, plain or with TLS, behind one small interface."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from fleet_consumer.net.settings import TlsSettings
 from fleet_consumer.net.tls_files import stamps_of
 
 RECEIVE_BYTES: Final = 256 * 1024
-"""How much is taken from one connection before the next has its turn."""
+"""The most bytes received from one connection before the next has its turn."""
 
 
 class Transport(Protocol):
-    """Bytes in, bytes out, never waiting. Socket errors (OSError, which includes ssl.SSLError) pass through."""
+    """Non-blocking send and receive. Socket errors (OSError, which includes ssl.SSLError) pass through."""
 
     wants_write: bool
-    """Whether the transport itself has to write before it can go on; only TLS ever does."""
+    """True if the transport itself has to write before it can continue; only TLS does."""
 
     def handshake(self) -> bool:
-        """Go on with the opening of the transport; True once it is open."""
+        """Continue the opening of the transport; True once it is open."""
         ...
 
     def receive(self) -> bytes | None:
-        """What has come; None when nothing has, b"" when the other side has ended."""
+        """Received bytes; None if there are none, b"" at the end of the stream."""
         ...
 
     def send(self, data: bytes) -> int:
-        """Hand over the beginning of `data`; returns how many bytes were taken."""
+        """Send the beginning of `data`; returns the number of bytes taken."""
         ...
 
     def fileno(self) -> int:
-        """The descriptor to wait on."""
+        """The descriptor for the selector."""
         ...
 
     def close(self) -> None:
@@ -43,7 +43,7 @@ class Transport(Protocol):
 
 
 class PlainTransport:
-    """No TLS."""
+    """A transport without TLS."""
 
     wants_write = False
 
@@ -73,7 +73,7 @@ class PlainTransport:
 
 
 class TlsTransport:
-    """TLS by the `ssl` module. A TLS record may need writing in order to read, and the other way round."""
+    """TLS by the `ssl` module. Reading a TLS record may need writing, and the other way round."""
 
     def __init__(self, connected: socket.socket, context: ssl.SSLContext, host: str) -> None:
         self._socket = context.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False)
@@ -91,7 +91,7 @@ class TlsTransport:
         return True
 
     def receive(self) -> bytes | None:
-        """Empties TLS's own buffer too: what is decrypted already makes no socket readable again."""
+        """Receive, and empty TLS's own buffer: bytes already decrypted make no socket readable again."""
         received = bytearray()
         self.wants_write = False
         while len(received) < RECEIVE_BYTES or self._socket.pending():
@@ -125,25 +125,25 @@ class TlsTransport:
 
 
 def make_transport(connected: socket.socket, tls: TlsSettings | None, address: BrokerAddress) -> Transport:
-    """The transport that the settings ask for. Raises TlsFailed when the files of `tls` cannot be used."""
+    """The transport for these settings. Raises TlsFailed if the files of `tls` cannot be used."""
     if tls is None:
         return PlainTransport(connected)
     context = _context(tls, address)
     try:
         return TlsTransport(connected, context, address.host)
-    except ValueError as error:  # a host name that no certificate can carry
+    except ValueError as error:  # a host name that no certificate can have
         raise TlsFailed(f"TLS to broker {address}: {error}", address=address) from error
 
 
 def _context(tls: TlsSettings, address: BrokerAddress) -> ssl.SSLContext:
-    """Read the files. They are renewed as a whole, so a mixture of old and new that fits nothing is read again."""
+    """Read the files. They are renewed as a whole, so an inconsistent mixture of old and new is read again."""
     paths = [path for path in (tls.ca_file, tls.cert_file, tls.key_file) if path is not None]
     while True:
         before = stamps_of(paths)
         try:
             context = ssl.create_default_context(cafile=tls.ca_file)
             if tls.cert_file is not None:
-                # An encrypted key would make OpenSSL ask on the terminal, which nobody watches.
+                # An encrypted key would make OpenSSL ask on the terminal.
                 context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")
         except (OSError, ValueError) as error:
             if stamps_of(paths) != before:

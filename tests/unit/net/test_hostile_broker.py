@@ -93,7 +93,7 @@ def test_broker_that_only_hangs_up_is_unreachable_with_its_last_words_and_is_not
             return False
 
     with Rude() as broker, connected(broker.address, reconnect_backoff_ms=50) as client:
-        with pytest.raises(AllBrokersUnreachable, match="closed by the broker; does this listener want TLS or SASL"):
+        with pytest.raises(AllBrokersUnreachable, match="closed by the broker; does this listener require TLS or SASL"):
             client.metadata(timeout_s=0.5)
         assert 2 <= broker.connections <= 15
 
