@@ -1,6 +1,6 @@
-"""Application code at its border: finding it, decoding what it reads, judging what it answers, noticing when it hangs.
+"""Boundary to application code: importing handlers, decoding their input, checking their results, detecting hangs.
 
-What an application does wrong must end with its record or with a refused revision, never with the worker.
+Errors of an application end with its record or with a refused revision, never with the worker.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""From what a handler returned to what is to be written.
+"""Conversion of a handler's result into records to be written.
 
-Everything is checked before anything is sent: an answer with one bad part leaves no other part behind.
+The whole result is checked before anything is sent, so that a partly invalid one writes nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Outputs:
         self._topics = frozenset(topics)
 
     def of(self, answer: object) -> tuple[Produce, ...]:
-        """The records in a handler's answer: None, one Produce, or any iterable of them.
+        """The records in a handler's result: None, one Produce, or any iterable of them.
 
-        Raises OutputRefused for anything else and for topics that are not listed. A generator runs here, so whatever
-        the handler's code raises in it comes out too.
+        Raises OutputRefused for anything else and for topics that are not listed. A generator runs here, so errors of
+        the handler's code pass through.
         """
         if answer is None:
             return ()
@@ -68,7 +68,7 @@ def _kind(value: object) -> str:
 
 
 def _close(answer: Any) -> None:
-    """A coroutine that nobody awaits warns when it is collected; closing it says that this was on purpose."""
+    """Close a coroutine that nobody awaits, so that it does not warn when it is collected."""
     close = getattr(answer, "close", None)
     if hasattr(answer, "__await__") and callable(close):
         close()

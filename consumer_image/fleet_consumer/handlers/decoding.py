@@ -1,6 +1,6 @@
-"""From the bytes of a key or value to what the handler was promised.
+"""Decoders of keys and values.
 
-A decoder is None when there is nothing to do, so that the worker's loop pays nothing for the default.
+A decoder is None if there is nothing to do, so that the default costs nothing in the worker's loop.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ FORMATS: Final = ("Bytes", "String", "Json")
 
 
 def decoder(field: str, format_name: str) -> Decoder | None:
-    """The function that turns the bytes of a record's `field` ("key" or "value") into `format_name`.
+    """The function that decodes a record's `field` ("key" or "value") as `format_name`.
 
     None for Bytes. The function is never called with None: an absent key or value (a tombstone) stays None. It raises
-    Undecodable. JSON is as RFC 8259 has it: UTF-8, and neither NaN nor infinities.
+    Undecodable. JSON follows RFC 8259: UTF-8, and neither NaN nor infinities.
     """
     if format_name == "Bytes":
         return None
@@ -28,11 +28,11 @@ def decoder(field: str, format_name: str) -> Decoder | None:
         return _text(field)
     if format_name == "Json":
         return _json(field)
-    raise ValueError(f"unknown format {format_name!r}; known are {', '.join(FORMATS)}")
+    raise ValueError(f"unknown format {format_name!r}; use one of {', '.join(FORMATS)}")
 
 
 def checker(field: str, format_name: str) -> Decoder | None:
-    """As `decoder`, for handlers that take bytes: what cannot be decoded is refused, all else stays as it is."""
+    """As `decoder`, for handlers that take bytes: it only validates, and returns the bytes unchanged."""
     decode = decoder(field, format_name)
     if decode is None:
         return None
@@ -55,7 +55,7 @@ def _text(field: str) -> Decoder:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _json(field: str) -> Decoder:

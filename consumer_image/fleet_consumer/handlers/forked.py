@@ -1,7 +1,7 @@
-"""The end of a child process that a handler forked and that comes back to the worker's code.
+"""Exit of a child process that a handler forked and that returns into the worker's code.
 
-Such a child has a copy of everything and none of the worker's threads. Going on it would be a second worker that
-handles the records in hand again, and holds the sockets of the first.
+Such a child has a copy of everything and none of the worker's threads. If it continued, it would be a second worker
+that handles the same records again, on the sockets of the first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ STDERR = 2
 
 
 def end_forked_child(parent: int, error: BaseException | None = None) -> None:
-    """Return in the process `parent`. Any other is a child of it: end it with the exit code that `error` asks for.
+    """Return in the process `parent`. In a child of it, exit with the code that `error` implies.
 
     Nothing is committed, written or closed on the way, and no buffer is flushed: all of that is the parent's.
     """
@@ -21,14 +21,14 @@ def end_forked_child(parent: int, error: BaseException | None = None) -> None:
         return
     code, words = _ending(error)
     try:
-        # Not by sys.stderr: another thread of the parent may have held its lock when the child was made.
+        # Not by sys.stderr: another thread of the parent may have held its lock at the fork.
         os.write(STDERR, words.encode(errors="replace"))
     finally:
         os._exit(code)
 
 
 def _ending(error: BaseException | None) -> tuple[int, str]:
-    """Exit code and last words, as Python has them for a program that ends so."""
+    """Exit code and text, as Python has them for a program that ends with this error."""
     if error is None:
         return 0, ""
     if not isinstance(error, SystemExit):

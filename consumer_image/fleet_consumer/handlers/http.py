@@ -1,11 +1,11 @@
-"""The HTTP form of a handler: one POST to a container beside the worker for a record, or for a batch of them.
+"""HTTP handlers: one POST per record or batch, to a container beside the worker.
 
-A record: its value is the body, everything else stands in `X-Kafka-` headers; bytes in headers are base64. A batch: a
-JSON object `{"records": [...]}`, and `{"results": [...]}` in its answer, one for each record in order. Outputs come
-back as JSON objects with base64 keys and values. What a status means is said once, in `_judged`.
+A record: the body is its value, everything else is in `X-Kafka-` headers; bytes in headers are base64. A batch: a JSON
+object `{"records": [...]}`, and `{"results": [...]}` in the response, one for each record in order. Outputs are JSON
+objects with base64 keys and values. `_raise_for_status` defines the meaning of a status.
 
-A handler that does not listen (yet) fails no record: the call waits until somebody does. One that breaks the connection
-in the middle of an answer is asked a few times more, and then the record has failed, or a record that kills its handler
+A handler that does not listen (yet) fails no record: the call waits until it does. If it breaks the connection instead
+of answering, the call is repeated a few times, and then the record fails; otherwise a record that kills its handler
 would stop its partition for ever.
 """
 
@@ -34,16 +34,16 @@ HOST: Final = "127.0.0.1"
 """The handler's container shares the worker's network, so nothing leaves the pod."""
 
 LISTEN_WAIT_S: Final = 10.0
-"""How long `setup` waits for the handler to listen before it says that it does not."""
-LISTEN_LOOK_S: Final = 0.2
+"""How long `setup` waits for the handler to listen before it reports an error."""
+LISTEN_POLL_S: Final = 0.2
 UNREACHABLE_PAUSE_S: Final = 0.5
-"""Between two attempts to reach a handler that does not listen."""
+"""Pause between two attempts to reach a handler that does not listen."""
 BROKEN_MAX: Final = 3
-"""How often a call may lose its connection before its record has failed."""
+"""The number of lost connections after which a call's record fails."""
 ANSWER_BYTES_MAX: Final = 64 << 20
-"""A larger answer is refused: its outputs would have to be held in memory all at once."""
-TOLD_BYTES_MAX: Final = 512
-"""How much of an error's body becomes part of the failure's text."""
+"""A larger response is refused: its outputs would have to be held in memory all at once."""
+ERROR_BODY_BYTES_MAX: Final = 512
+"""The most bytes of an error's body in the failure's text."""
 
 CONTENT_TYPES: Final = {
     "Bytes": "application/octet-stream",
@@ -53,7 +53,7 @@ CONTENT_TYPES: Final = {
 
 
 class HandlerUnreachable(Exception):
-    """Nobody listens where the handler should."""
+    """The handler does not accept connections."""
 
     reason = "HandlerUnreachable"
 
@@ -63,7 +63,7 @@ class HandlerBroken(Exception):
 
 
 class HttpHandler:
-    """Calls one endpoint. Everything but `last_error` runs in the event loop that `setup` ran in."""
+    """Calls of one endpoint. Everything but `last_error` runs in the event loop of `setup`."""
 
     def __init__(self, port: int, path: str, *, batch: bool, timeout_s: float, value_format: str, clock: Clock) -> None:
         self.url = f"http://{HOST}:{port}{path}"
@@ -76,7 +76,7 @@ class HttpHandler:
         self.last_error: HandlerUnreachable | None = None
 
     def handler(self) -> Handler:
-        """In the form that workers run."""
+        """The handler as workers run it."""
         return Handler(
             self.url,
             self.many if self._batch else self.one,
@@ -90,7 +90,7 @@ class HttpHandler:
         )
 
     async def setup(self, context: HandlerContext) -> None:
-        """Wait for the handler to listen. Raises HandlerUnreachable when it does not for a while."""
+        """Wait for the handler to listen. Raises HandlerUnreachable after LISTEN_WAIT_S."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
@@ -102,39 +102,39 @@ class HttpHandler:
         while not await listens(self._port):
             if self._clock.monotonic() >= deadline:
                 raise self._unreachable()
-            await asyncio.sleep(LISTEN_LOOK_S)
+            await asyncio.sleep(LISTEN_POLL_S)
 
     async def teardown(self, context: HandlerContext) -> None:
-        """Close what is open."""
+        """Close the session."""
         if self._session is not None:
             await self._session.close()
 
     async def one(self, record: Record) -> list[Produce]:
-        """POST one record; its outputs. Raises what becomes of it otherwise."""
+        """POST one record; returns its outputs. Raises the error of any other outcome."""
         body = record.value if record.value is not None else b""
         status, headers, answer = await self._post(body, _headers(record) | {"Content-Type": self._content_type})
-        _judged(status, headers.get("Retry-After"), answer)
+        _raise_for_status(status, headers.get("Retry-After"), answer)
         if headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
             return []
         document = _json(answer)
         return _outputs(document.get("outputs")) if isinstance(document, dict) else []
 
     async def many(self, records: Sequence[Record]) -> list[list[Produce] | Exception] | None:
-        """POST a batch; a result for each record. Raises when the request as a whole came to nothing."""
+        """POST a batch; returns a result for each record. Raises if the request as a whole failed."""
         body = json.dumps({"records": [_document(record) for record in records]}).encode()
         status, headers, answer = await self._post(body, {"Content-Type": "application/json"})
-        _judged(status, headers.get("Retry-After"), answer)
+        _raise_for_status(status, headers.get("Retry-After"), answer)
         if not answer.strip():
             return None
         document = _json(answer)
         results = document.get("results") if isinstance(document, dict) else None
         if not isinstance(results, list) or len(results) != len(records):
-            raise OutputRefused(f"the answer must hold `results`, a list of {len(records)}, one for each record")
+            raise OutputRefused(f"the response must hold `results`, a list of {len(records)}, one for each record")
         return [_result(result) for result in results]
 
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
-        """Status, headers and body of the answer. Raises TimedOut and HandlerBroken; waits for one who listens."""
-        assert self._session is not None, "set up before use"
+        """POST until the handler answers; status, headers and body. Raises TimedOut and HandlerBroken."""
+        assert self._session is not None, "call setup first"
         broken = 0
         while True:
             limit = asyncio.timeout(self._timeout_s)
@@ -150,7 +150,7 @@ class HttpHandler:
                 self.last_error = self._unreachable()
                 await asyncio.sleep(UNREACHABLE_PAUSE_S)
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-                # Also the ordinary race: it closes an idle connection just when we use it again.
+                # Also an ordinary race: the handler closes an idle connection just when it is used again.
                 broken += 1
                 if broken >= BROKEN_MAX:
                     raise HandlerBroken(f"{self.url} broke {broken} connections in the middle: {error!r}") from error
@@ -166,7 +166,7 @@ class HttpHandler:
 
 
 async def listens(port: int) -> bool:
-    """Whether somebody accepts connections on this port of our own network."""
+    """True if this port of the pod accepts connections."""
     try:
         _, writer = await asyncio.open_connection(HOST, port)
     except OSError:
@@ -175,16 +175,16 @@ async def listens(port: int) -> bool:
     return True
 
 
-def _judged(status: int, retry_after: str | None, body: bytes) -> None:
-    """Raise what a status means for its record; 2xx means done."""
+def _raise_for_status(status: int, retry_after: str | None, body: bytes) -> None:
+    """Raise the error of a status that is no success; 2xx means done."""
     if 200 <= status < 300:
         return
     try:
         words = HTTPStatus(status).phrase
     except ValueError:
         words = "unknown status"
-    told = " ".join(body[:TOLD_BYTES_MAX].decode("utf-8", "replace").split())
-    error = HttpStatus(status, f"{status} {words}{': ' if told else ''}{told}")
+    text = " ".join(body[:ERROR_BODY_BYTES_MAX].decode("utf-8", "replace").split())
+    error = HttpStatus(status, f"{status} {words}{': ' if text else ''}{text}")
     seconds = _seconds(retry_after) if status in (429, 503) else None
     if seconds is not None:
         raise RetryAfter(seconds) from error
@@ -192,7 +192,7 @@ def _judged(status: int, retry_after: str | None, body: bytes) -> None:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """Retry-After as RFC 9110 has it: seconds, or a date."""
+    """Read Retry-After (RFC 9110), seconds or a date, as seconds."""
     if retry_after is None:
         return None
     if re.fullmatch(r"[0-9]{1,9}", retry_after.strip()):
@@ -210,13 +210,13 @@ async def _body(answer: aiohttp.ClientResponse) -> bytes:
         size += len(part)
         if size > ANSWER_BYTES_MAX:
             answer.close()
-            raise OutputRefused(f"the answer is larger than {ANSWER_BYTES_MAX} bytes")
+            raise OutputRefused(f"the response is larger than {ANSWER_BYTES_MAX} bytes")
         parts.append(part)
     return b"".join(parts)
 
 
 def _headers(record: Record) -> dict[str, str]:
-    told = {
+    headers = {
         "X-Kafka-Topic": record.topic,
         "X-Kafka-Partition": str(record.partition),
         "X-Kafka-Offset": str(record.offset),
@@ -224,14 +224,14 @@ def _headers(record: Record) -> dict[str, str]:
         "X-Kafka-Attempt": str(record.attempt),
     }
     if record.first_failed_at is not None:
-        told["X-Kafka-First-Failed-At"] = str(record.first_failed_at)
+        headers["X-Kafka-First-Failed-At"] = str(record.first_failed_at)
     if record.key is not None:
-        told["X-Kafka-Key"] = _encoded(record.key) or ""
+        headers["X-Kafka-Key"] = _encoded(record.key) or ""
     if record.value is None:
-        told["X-Kafka-Tombstone"] = "true"
+        headers["X-Kafka-Tombstone"] = "true"
     if record.headers:
-        told["X-Kafka-Headers"] = json.dumps(_encoded_headers(record.headers))
-    return told
+        headers["X-Kafka-Headers"] = json.dumps(_encoded_headers(record.headers))
+    return headers
 
 
 def _document(record: Record) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def _json(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise OutputRefused(f"the answer is not the JSON that it says it is: {error}") from error
+        raise OutputRefused(f"the response is not valid JSON: {error}") from error
 
 
 def _result(result: object) -> list[Produce] | Exception:
@@ -269,7 +269,8 @@ def _result(result: object) -> list[Produce] | Exception:
         return OutputRefused("each entry of `results` must be an object with a `status`")
     after = result.get("retryAfter")
     try:
-        _judged(result["status"], None if after is None else str(after), str(result.get("error") or "").encode())
+        body = str(result.get("error") or "").encode()
+        _raise_for_status(result["status"], None if after is None else str(after), body)
         return _outputs(result.get("outputs"))
     except Exception as error:
         return error

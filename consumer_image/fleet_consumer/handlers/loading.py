@@ -1,7 +1,7 @@
-"""Finding an application's handler, and saying precisely why it cannot be had.
+"""Import of an application's handler, with precise errors.
 
-`module:callable` is imported from the image, or from a folder that is put in front of the import path. Importing runs
-the application's code, so this happens only in pods made for the group.
+`module:callable` is imported from the image, or from a folder that is put in front of the import path. This runs the
+application's code, so it happens only in pods made for the group.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ BATCH_NAME: Final = "handle_batch"
 
 
 class HandlerImportFailed(Exception):
-    """The handler's module cannot be imported; the message names the cause and, where known, file and line."""
+    """The handler's module cannot be imported; the message gives the cause and, if known, file and line."""
 
     reason = "HandlerImportFailed"
 
 
 class HandlerNotCallable(Exception):
-    """The module was imported, but the name in it is missing or cannot be called with one record."""
+    """The module was imported, but the name in it is missing or not callable with one record."""
 
     reason = "HandlerNotCallable"
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerContext:
-    """What `setup` and `teardown` are given: which fleet and worker this is."""
+    """The fleet and worker, for `setup` and `teardown`."""
 
     namespace: str
     name: str
@@ -46,20 +46,20 @@ class HandlerContext:
 
 
 def _nothing(context: HandlerContext) -> None:
-    """Stands in for a `setup` or `teardown` that a module does not have."""
+    """Default `setup` and `teardown`."""
 
 
 def _no_error() -> None:
-    """What is imported can be called."""
+    """Default `last_error`: an imported handler can always be called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A handler that can be called; `setup` and `teardown` run once in each worker.
+    """A handler, ready to be called; `setup` and `teardown` run once in each worker.
 
-    `call` takes one record, or a list of them when `batch`; when `asynchronous` it gives a coroutine, and so may the
-    hooks. `times_itself`: it ends its own calls in time, so nobody else has to. `takes_bytes`: decoding only checks.
-    `last_error` says what keeps it from being called at all just now.
+    `call` takes one record, or a list of them if `batch`; if `asynchronous` it returns a coroutine, and so may the
+    hooks. `times_itself`: it enforces its own timeout. `takes_bytes`: decoding only validates. `last_error` returns the
+    error that prevents calls at the moment.
     """
 
     spec: str
@@ -77,7 +77,7 @@ def load_handler(spec: str, path: str | None) -> Handler:
     """Import `spec` ("package.module:callable"), first looking in the folder `path`.
 
     A callable whose own name is `handle_batch` takes lists of records; a coroutine function is asynchronous. Raises
-    HandlerImportFailed or HandlerNotCallable. Not for two handlers in one process: modules stay imported.
+    HandlerImportFailed or HandlerNotCallable. Only one handler per process: modules stay imported.
     """
     module_name, _, attribute = spec.partition(":")
     if not module_name or not attribute:
@@ -96,7 +96,7 @@ def load_handler(spec: str, path: str | None) -> Handler:
 
 
 def add_import_folder(path: str) -> None:
-    """Put the folder of the application's source in front of the import path; again is no harm.
+    """Put the folder of the application's source in front of the import path. Idempotent.
 
     Custom assignors live there too, so this comes before anything of the application is imported.
     """
@@ -121,8 +121,8 @@ def _import(spec: str, module_name: str, path: str | None) -> ModuleType:
 def _why_import_failed(spec: str, module_name: str, path: str | None, error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name and _is_or_contains(module_name, error.name):
         where = f"neither in {path} nor in the image" if path else "not in the image"
-        held = _python_files(path) if path else ""
-        return f"handler {spec!r}: there is no module {error.name!r}, {where}{held}"
+        found = _python_files(path) if path else ""
+        return f"handler {spec!r}: there is no module {error.name!r}, {where}{found}"
     if isinstance(error, SyntaxError):
         place = f"{Path(error.filename or '?').name}, line {error.lineno}"
         return f"handler {spec!r}: {place}: {type(error).__name__}: {error.msg}"
@@ -159,9 +159,9 @@ def _attribute(spec: str, module: ModuleType, attribute: str) -> Any:
 
 
 def _is_asynchronous(spec: str, target: Any) -> bool:
-    """Whether the handler is a coroutine function; raises HandlerNotCallable when it cannot be called with records."""
+    """True for a coroutine function. Raises HandlerNotCallable if the handler cannot be called with records."""
     if not callable(target):
-        raise HandlerNotCallable(f"handler {spec!r} is a {type(target).__name__}, which cannot be called")
+        raise HandlerNotCallable(f"handler {spec!r} is a {type(target).__name__}, not a function; name a callable")
     code = target if inspect.isroutine(target) or inspect.isclass(target) else type(target).__call__
     if inspect.isasyncgenfunction(code):
         raise HandlerNotCallable(f"handler {spec!r} is an asynchronous generator; return a list of its outputs instead")
@@ -170,7 +170,7 @@ def _is_asynchronous(spec: str, target: Any) -> bool:
     except TypeError as error:
         raise HandlerNotCallable(f"handler {spec!r} cannot be called with one argument: {error}") from error
     except ValueError:
-        return False  # some C callables have no signature to look at; the first call will tell
+        return False  # some C callables have no signature; the first call will raise
     return inspect.iscoroutinefunction(code)
 
 

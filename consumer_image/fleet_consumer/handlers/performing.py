@@ -1,7 +1,7 @@
-"""One handler call, from records to results, whatever kind of handler it is: single or batch, synchronous or not.
+"""One handler call, from records to results, for every kind of handler: single or batch, synchronous or not.
 
-Runs where handlers run, so application code that hides in an answer (a generator, a lazy sequence) runs there as well.
-Nothing raises out of here: what goes wrong is the result of a record.
+Runs where handlers run, so application code inside a result (a generator, a lazy sequence) runs there as well. Nothing
+raises out of here: an error is the result of its record.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from fleet_consumer.retry.failure import OutputRefused, TimedOut
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one record in its handler: outputs to be written, or the error that decides its fate."""
+    """The outcome of one record's handler: outputs to be written, or an error."""
 
     produces: tuple[Produce, ...] = ()
     error: BaseException | None = None
 
 
 class Performer:
-    """Calls one handler. `call` takes a record, or a list of records when `batch`; it may be a coroutine function.
+    """Calls of one handler. `call` takes a record, or a list of records if `batch`; it may be a coroutine function.
 
-    `timeout_s` ends asynchronous calls (None: the handler sees to its own time); a synchronous call cannot be ended.
-    Any thread may use it, several at once.
+    `timeout_s` ends asynchronous calls (None: the handler enforces its own); a synchronous call cannot be ended.
+    Thread-safe.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Performer:
         self._pid = os.getpid()
 
     def perform(self, records: Sequence[Record]) -> list[Result]:
-        """Call a synchronous handler; one result for each record."""
+        """Call a synchronous handler; returns one result for each record."""
         if not self._batch:
             return [self._decode(record) or self._alone(record) for record in records]
         kept, results, fit = self._prepare(records)
@@ -69,8 +69,8 @@ class Performer:
         return _filled(results, found)
 
     async def perform_async(self, records: Sequence[Record]) -> list[Result]:
-        """Call an asynchronous handler; one result for each record. Raises CancelledError where `HandlerCall.ended`
-        says so, and only there."""
+        """Call an asynchronous handler; returns one result for each record. Raises CancelledError only if
+        `HandlerCall.ended`."""
         if not self._batch:
             return [self._decode(record) or await self._alone_async(record) for record in records]
         kept, results, fit = self._prepare(records)
@@ -86,8 +86,8 @@ class Performer:
         return _filled(results, found)
 
     def _prepare(self, records: Sequence[Record]) -> tuple[list[Record], list[Result | None], list[Record]]:
-        """For a batch: its records as they were read, for a second call that finds them so; a result for each that
-        cannot be decoded, else None; and the decoded ones. The first list has only those that were decoded."""
+        """Decode a batch; returns the decodable records as they were read (for a second call), a result for each record
+        that cannot be decoded, else None, and the decoded records."""
         read = [as_read(record) for record in records]
         results = [self._decode(record) for record in records]
         kept = [record for record, result in zip(read, results, strict=True) if result is None]
@@ -118,11 +118,12 @@ class Performer:
             return Result(error=error)
 
     async def _in_time(self, argument: Any) -> Any:
-        """The handler's answer; raises TimedOut when the time-out, and nothing else, has ended the call.
+        """Await the handler's result; raises TimedOut only if the timeout ended the call.
 
         The handler runs in our task, and may leave a `cancel()` behind that nobody has taken back, as libraries did
-        before `uncancel` existed. `asyncio.timeout` takes every cancellation for that one then, its own too. So what
-        ended the call is told by the limit and by the hand, never by the task's count, which is put in order after.
+        before `uncancel` existed. `asyncio.timeout` would then take every cancellation for that one, its own too. So
+        the limit and `HandlerCall.ended` decide what ended the call, never the task's count, which is restored
+        afterwards.
         """
         task = asyncio.current_task()
         assert task is not None, "a handler runs in a task"
@@ -143,7 +144,7 @@ class Performer:
             raise HandlerCancelled("the handler raised CancelledError, and nobody had cancelled it") from error
         finally:
             if task.cancelling() > before and not _ended():
-                await _take_back(task, before)
+                await _uncancel(task, before)
 
     def _timed_out(self) -> TimedOut:
         return TimedOut(f"the handler did not answer within {self._timeout_s:g} s")
@@ -154,7 +155,7 @@ class Performer:
         return Result(self._outputs.of(answer))
 
     def _spread(self, answer: object, count: int) -> list[Result]:
-        """The results in a batch handler's answer; raises OutputRefused when there is not one for each record."""
+        """The results in a batch handler's answer; raises OutputRefused unless there is one for each record."""
         if answer is None:
             return [Result()] * count
         if isinstance(answer, str | bytes | Produce | dict) or not isinstance(answer, Iterable):
@@ -179,7 +180,7 @@ class Performer:
             return Result(error=error)
 
     def _decode(self, record: Record) -> Result | None:
-        """Decode key and value in place; what cannot be decoded has its result already."""
+        """Decode key and value in place; returns the result of a record that cannot be decoded, else None."""
         if self._decode_key is None and self._decode_value is None:
             return None
         try:
@@ -199,13 +200,13 @@ class HandlerCancelled(Exception):
 
 
 def _ended() -> bool:
-    """Whether the worker itself has ended this call from outside."""
+    """True if the worker has ended this call from outside."""
     call = CURRENT_CALL.get()
     return call is not None and call.ended
 
 
-async def _take_back(task: asyncio.Task[Any], count: int) -> None:
-    """Undo the cancellations beyond `count`, the one included that would be raised at the next await."""
+async def _uncancel(task: asyncio.Task[Any], count: int) -> None:
+    """Undo the cancellations beyond `count`, including one that would be raised at the next await."""
     while task.cancelling() > count:
         task.uncancel()
     try:
@@ -216,5 +217,5 @@ async def _take_back(task: asyncio.Task[Any], count: int) -> None:
 
 
 def _filled(results: list[Result | None], found: Sequence[Result]) -> list[Result]:
-    left = iter(found)
-    return [result if result is not None else next(left) for result in results]
+    rest = iter(found)
+    return [result if result is not None else next(rest) for result in results]

@@ -1,7 +1,7 @@
-"""One run of a Redrive, from its settings to what it came to: the shell around `selection`.
+"""One run of a Redrive, from its settings to its outcome: the shell around `selection`.
 
-The order is what makes a kill harmless at any point: a batch is written and acknowledged, then its offsets are
-committed. Killed in between, the next start finds the batch in the ledger and counts it without writing it again.
+The order makes a kill harmless at any point: a batch is written and acknowledged, then its offsets are committed. After
+a kill in between, the next start finds the batch in the ledger and counts it without writing it again.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from fleet_consumer.retry.routing import partition_of
 LOG = logging.getLogger("fleet_consumer.redrive")
 
 BATCH_RECORDS: Final = 500
-"""How many records are written before they are waited for and committed."""
+"""The number of records written before waiting for acknowledgements and committing."""
 ACK_TIMEOUT_S: Final = 120.0
 STALL_S: Final = 120.0
-"""How long nothing may come from a partition that has more: brokers that restart take less. The Job tries again."""
-TELL_INTERVAL_S: Final = 10.0
+"""The longest wait for more records of a partition; brokers restart faster. The Job tries again."""
+LOG_INTERVAL_S: Final = 10.0
 
 REFUSED_REASONS: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_RECORD"})
-"""The redrive topic will never take this record; it stays in the failed topic, is told, and holds up no other."""
+"""The redrive topic will never accept this record; it stays in the failed topic, is reported, and blocks no other."""
 
 
 class Stopped(Exception):
-    """The run was asked to stop before its end; the next start goes on from what is committed."""
+    """The run was asked to stop before its end; the next start resumes from the commits."""
 
     reason = "Stopped"
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run has come to, earlier starts included. `refused` counts only what this start was refused.
+    """The counts of a run, earlier starts included; `refused` counts this start only.
 
     `redriven_to` is the sum of `RedriveProgress.redriven_to` over all partitions of the failed topic: at any later time
-    at most the sum of their ends less this are records that nobody has put back.
+    at most the sum of their ends minus this are records not put back.
     """
 
     selected: int = 0
@@ -63,15 +63,15 @@ class Outcome:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The counts by their names outside."""
+        """The counts by their published names."""
         own = {name: getattr(self, field) for name, field in COUNTS.items()}
         return {**own, "refused": self.refused, "redrivenTo": self.redriven_to}
 
 
 class Run:
-    """One start of a run. `reader` keeps its offsets in the run's own group; `stop` is set to end it early.
+    """One start of a run. `reader` keeps its offsets in the run's own group; set `stop` to end it early.
 
-    `run` may be called once. It raises what reader and producer raise, after which a new start goes on; nothing is
+    `run` may be called once. It passes on the errors of reader and producer; a new start then resumes, and nothing is
     lost or moved twice.
     """
 
@@ -94,35 +94,35 @@ class Run:
         self._rate_limit = RateLimit(config.records_per_second)
         self._batch = min(BATCH_RECORDS, config.records_per_second or BATCH_RECORDS)
         self._progress: dict[TopicPartition, RedriveProgress] = {}
-        # Where each partition of the failed topic begins, also of those that are not read.
+        # The log start of each partition of the failed topic, also of those that are not read.
         self._starts: dict[TopicPartition, int] = {}
-        # Looked at since the last commit: the partition, and how the ledger may know the record.
+        # Examined since the last commit: the partition, and the record's mark in the ledger.
         self._marks: list[tuple[TopicPartition, bytes]] = []
-        # Up to where each partition was looked at, and what is stored of that.
+        # The end of the examined records by partition, and the entries committed of that.
         self._looked: dict[TopicPartition, int] = {}
         self._stored: dict[TopicPartition, OffsetAndMetadata] = {}
         self._refused = 0
-        self._tell_at = float("-inf")
+        self._log_at = float("-inf")
 
     def run(self) -> Outcome:
-        """Move everything that is selected, of all partitions in turns.
+        """Move all selected records, of all partitions in turns.
 
-        A partition whose leader is away holds up no other; the run ends with an error then, when the others are done.
+        A partition without a leader blocks no other; the run then ends with an error when the others are done.
         """
-        ranges, away = self._begin()
+        ranges, leaderless = self._begin()
         self._read_ledger()
-        left = sum(end - start for start, end in ranges.values())
-        LOG.info("redrive begins", extra=_fields(records=left, ledger=len(self._ledger)))
-        if self._go_through(ranges) and away:
-            names = ", ".join(f"{each.topic}-{each.partition}" for each in away)
-            raise DataPlaneFailed(f"{names}: no leader answers; all other partitions are done")
+        remaining = sum(end - start for start, end in ranges.values())
+        LOG.info("redrive begins", extra=_fields(records=remaining, ledger=len(self._ledger)))
+        if self._go_through(ranges) and leaderless:
+            names = ", ".join(f"{each.topic}-{each.partition}" for each in leaderless)
+            raise DataPlaneFailed(f"{names}: no leader available; all other partitions are done")
         return self._outcome()
 
     def _begin(self) -> tuple[dict[TopicPartition, tuple[int, int]], list[TopicPartition]]:
-        """From where to where each partition is read, and the partitions that cannot be asked.
+        """Find the range of each partition, and the partitions without a leader.
 
-        The ends are fixed and stored before anything is moved: what fails again while the run lasts, perhaps because
-        of it, is not for this run.
+        The ends are fixed and stored before anything is moved: records that fail again during the run, perhaps because
+        of it, are not part of it.
         """
         places = self._config.filter.places
         every = self._reader.partitions(failed_topic(self._config.group_id))
@@ -143,13 +143,13 @@ class Run:
             if progress is None or known is None:
                 progress = RedriveProgress(end, start=log_start)
                 known = fresh[partition] = OffsetAndMetadata(first, -1, progress.metadata())
-            # A topic that was made anew, or that lost its end, has less; what is not there cannot be waited for.
+            # A topic that was recreated or truncated has less; missing records cannot be waited for.
             if progress.end > log_end:
-                # Nor does what was counted say anything of the records that have taken its offsets.
+                # The counts then do not apply to the records at these offsets now.
                 progress.start = progress.put_back = 0
             progress.end = min(progress.end, end)
             if self._config.dry_run:
-                # Nothing of a dry run is in the ledger, so only from the beginning can it tell copies.
+                # A dry run writes no ledger, so it must read from the beginning to detect copies.
                 progress, known = RedriveProgress(progress.end, start=log_start), OffsetAndMetadata(first)
             self._progress[partition] = progress
             start = max(known.offset, first)
@@ -160,27 +160,27 @@ class Run:
         return ranges, [each for each in partitions if each not in bounds]
 
     def _read_ledger(self) -> None:
-        """All of it: without a part of the ledger records would be moved twice."""
+        """Read the whole ledger: with a part of it records would be moved twice."""
         partitions = self._reader.partitions(self._target)
         bounds = self._reader.bounds(partitions)
         unknown = [each for each in partitions if each not in bounds]
         if unknown:
             names = ", ".join(f"{each.topic}-{each.partition}" for each in unknown)
-            raise DataPlaneFailed(f"{names}: no leader answers, so it is not known what was moved before")
-        for step in self._patiently(bounds):
+            raise DataPlaneFailed(f"{names}: no leader available, so the records moved before are unknown")
+        for step in self._read(bounds):
             now_ms = self._now_ms()
             for records in step.records.values():
                 for record in records:
                     self._ledger.note(record, now_ms)
 
     def _go_through(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool:
-        """Look at every record; False when the run has moved all that it may."""
+        """Examine every record; False if the run has reached its maximum."""
         turns, done = Turns(), set[TopicPartition]()
-        for step in self._patiently(ranges):
+        for step in self._read(ranges):
             for partition, records in step.records.items():
                 turns.put(partition, records)
             done |= step.done
-            # As long as more comes at once, more partitions have their turn.
+            # While more arrives at once, more partitions take part in the turns.
             if (turns.full or not step.records) and not self._take_turns(turns, ranges, done):
                 return False
         return self._take_turns(turns, ranges, done)
@@ -188,7 +188,7 @@ class Run:
     def _take_turns(
         self, turns: Turns, ranges: Mapping[TopicPartition, tuple[int, int]], done: set[TopicPartition]
     ) -> bool:
-        """Look at what was read; False when the run has moved all that it may."""
+        """Examine the records read; False if the run has reached its maximum."""
         moves: list[tuple[TopicPartition, Choice]] = []
         for partition, record in turns.take():
             choice = self._selection.choose(record, self._now_ms())
@@ -223,11 +223,11 @@ class Run:
         return most is not None and sum(each.selected for each in self._progress.values()) >= most
 
     def _settle(self, moves: list[tuple[TopicPartition, Choice]]) -> None:
-        """Write a batch, wait for it, and store that everything that was looked at is done."""
+        """Write a batch, wait for its acknowledgement, and commit the progress."""
         if moves:
             self._wait(self._rate_limit.wait_s(len(moves), self._clock.monotonic()))
             self._write(moves)
-        # Only now: a copy of a record is put back when the record itself is, and that may have been refused.
+        # Only now: a copy counts as put back only if the record itself was, and that may have been refused.
         for partition, mark in self._marks:
             self._progress[partition].put_back += self._ledger.holds(mark)
         self._marks.clear()
@@ -236,10 +236,10 @@ class Run:
         if news:
             self._reader.commit(news)
             self._stored |= news
-        if self._clock.monotonic() >= self._tell_at:
-            self._tell_at = self._clock.monotonic() + TELL_INTERVAL_S
-            told = self._outcome()
-            counts = {"selected": told.selected, "moved": told.moved, "guarded": told.guarded, "refused": told.refused}
+        if self._clock.monotonic() >= self._log_at:
+            self._log_at = self._clock.monotonic() + LOG_INTERVAL_S
+            outcome = self._outcome()
+            counts = {name: getattr(outcome, name) for name in ("selected", "moved", "guarded", "refused")}
             LOG.info("redrive goes on", extra=_fields(**counts))
         self._wait(0)
 
@@ -267,10 +267,10 @@ class Run:
         where = partition_of(record.key, story.origin, self._config.partitions)
         return self._producer.send(self._target, key=record.key, value=record.value, headers=headers, partition=where)
 
-    def _patiently(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Step]:
-        """What comes of these partitions; raises when nothing comes for too long, or the run is to stop."""
+    def _read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Step]:
+        """Read these ranges; raises on a stall, or when the run is to stop."""
         missing = set(ranges)
-        # Only the brokers' time: what is done with a step may take as long as its rate asks for.
+        # Only the brokers' time: processing a step may take as long as the rate limit requires.
         idle_s, asked_at = 0.0, self._clock.monotonic()
         for step in self._reader.read(ranges):
             self._wait(0)
@@ -278,20 +278,20 @@ class Run:
             idle_s = 0.0 if step.records or step.done else idle_s + self._clock.monotonic() - asked_at
             if idle_s >= STALL_S:
                 names = ", ".join(f"{each.topic}-{each.partition}" for each in sorted(missing))
-                raise DataPlaneFailed(f"{names}: nothing came for {STALL_S:g} s; all other partitions are done")
+                raise DataPlaneFailed(f"{names}: no records for {STALL_S:g} s; all other partitions are done")
             yield step
             asked_at = self._clock.monotonic()
 
     def _wait(self, seconds: float) -> None:
         if self._stop.wait(seconds) if seconds > 0 else self._stop.is_set():
-            raise Stopped("stopped before the end; the next start goes on from here")
+            raise Stopped("stopped before the end; the next start resumes from here")
 
     def _outcome(self) -> Outcome:
         counts = {field: sum(getattr(each, field) for each in self._progress.values()) for field in COUNTS.values()}
         return Outcome(**counts, refused=self._refused, redriven_to=self._redriven_to())
 
     def _redriven_to(self) -> int:
-        """A partition of which nothing was read counts with its log start, one that could not be asked with nothing."""
+        """The sum over partitions; one not read counts with its log start, one without a leader not at all."""
         found = (
             self._progress.get(each, RedriveProgress(0)).redriven_to(first) for each, first in self._starts.items()
         )

@@ -1,6 +1,6 @@
-"""How far a run has come in one partition of the failed topic: what stands beside its offset in the run's own group.
+"""Progress of a run in one partition of the failed topic: the metadata of its offset in the run's own group.
 
-Offsets say what was read; the metadata says up to where the run goes, and what it has counted. Pure.
+The offset is the read position; the metadata holds the run's end and its counts. Pure.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ COUNTS: Final = {
     "movedBefore": "moved_before",
     "failedAgain": "failed_again",
 }
-"""The counts by their names outside: in metadata, and in the last line of a run."""
+"""The counts by their published names: in metadata, and in the last line of a run."""
 COUNTED_LATER: Final = frozenset({"movedBefore", "failedAgain"})
-"""Those that a start of an earlier version has not counted."""
+"""Counts that earlier versions do not have."""
 LOG_COUNTS: Final = {"start": "start", "putBack": "put_back"}
-"""Numbers about the log itself, by their names in metadata. Commits of an earlier version have none of them."""
+"""Numbers about the log itself, by their names in metadata; earlier versions do not have them."""
 
 
 @dataclass(slots=True)
 class RedriveProgress:
     """One partition: the run ends before offset `end`, which was the partition's end at the run's first start.
 
-    `start` is where the log began then. `put_back` counts the records that were looked at and are in the ledger,
-    whatever the filter said of them.
+    `start` was the log start then. `put_back` counts the examined records that are in the ledger, whatever the filter.
     """
 
     end: int
@@ -42,21 +41,21 @@ class RedriveProgress:
     put_back: int = 0
 
     def redriven_to(self, first: int) -> int:
-        """The least that is true of "log start plus records that are put back", now and at any later time.
+        """A lower bound of "log start plus records put back", now and at any later time.
 
-        `first` is where the log begins now. Retention may since have taken as many of the counted records as the log
-        start has moved by, and no more. So at most `end - redriven_to` records of the partition were not put back.
+        `first` is the log start now. Retention may since have removed as many of the counted records as the log start
+        has moved, and no more. So at most `end - redriven_to` records of the partition were not put back.
         """
         return max(first, self.start + self.put_back)
 
     def metadata(self) -> str:
-        """The text of an OffsetCommit."""
+        """The metadata of an OffsetCommit."""
         counts = {name: getattr(self, field) for name, field in (COUNTS | LOG_COUNTS).items()}
         return json.dumps({"v": VERSION, "end": self.end, **counts}, separators=(",", ":"))
 
 
 def parse_metadata(text: str) -> RedriveProgress | None:
-    """What an earlier start of the run has committed; None for text of anybody else."""
+    """Read the metadata of an earlier start; None if it is not ours."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -75,9 +74,9 @@ def _is_count(value: Any) -> bool:
 
 
 class RateLimit:
-    """Spreads records evenly over time: at most `per_second` of them, None: as fast as it goes.
+    """Even spacing of records: at most `per_second` of them, None: no limit.
 
-    Time that was not used is not made up for, or a pause would end in a burst.
+    Unused time is not made up for, or a pause would end in a burst.
     """
 
     def __init__(self, per_second: int | None) -> None:
@@ -85,7 +84,7 @@ class RateLimit:
         self._free_at = float("-inf")
 
     def wait_s(self, count: int, now: float) -> float:
-        """How long to wait, from the monotonic time `now` on, before `count` records may go."""
+        """The seconds to wait, from the monotonic time `now` on, before `count` records may go."""
         if self._per_second is None:
             return 0.0
         at = max(self._free_at, now)

@@ -1,6 +1,6 @@
-"""Which failed records a run moves: what its filter takes, less what is in the ledger, less what goes round in circles.
+"""Selection of failed records: filter, ledger, and the guard against cycles.
 
-Pure. Everything that headers say is taken as `retry.headers` reads it: strictly and clamped, never as a target.
+Pure. Headers are read as in `retry.headers`: strictly and clamped, never as a target.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fleet_consumer.retry.headers import ERROR_CLASS, ERROR_MESSAGE, REASON, RED
 from fleet_consumer.retry.suppression import identity
 
 KEY_BYTES_MAX: Final = 4 * 256
-"""How much of a key is decoded to be searched: as many bytes as the characters searched can have."""
+"""The most bytes of a key that are searched: as many as the characters searched can have."""
 
 
 class Decision(Enum):
@@ -25,21 +25,21 @@ class Decision(Enum):
     MOVE = auto()
     """Selected."""
     MOVED_BEFORE = auto()
-    """Selected, and moved already: by this run, before it was stopped and could commit."""
+    """Selected and already moved: by this run, before it was stopped and could commit."""
     GUARDED = auto()
-    """Wanted by the filter, and left alone: this run has seen it before, or it came back too often."""
+    """Matched, but left alone: this run has seen it before, or it came back too often."""
     KNOWN = auto()
-    """Wanted by the filter, and in the ledger: moved by another run, or a copy of a record that was moved."""
-    LEFT = auto()
-    """Not what the filter wants."""
+    """Matched, and in the ledger: moved by another run, or a copy of a moved record."""
+    UNMATCHED = auto()
+    """Not matched by the filter."""
 
 
 class Ledger:
-    """What was ever moved, as the redrive topic tells it, and what this run adds.
+    """All records ever moved, from the redrive topic, and those that this run adds.
 
-    A record is known by its origin, how often it was redriven, and a digest of its bytes; so copies in the failed topic
-    are known by each other. 16 bytes for each, about 100 MiB for a million. Of what this run moved the place in the
-    failed topic is known besides: it tells the record itself from its copies.
+    A record's mark is a digest of its origin, its number of redrives and its bytes, so that copies in the failed topic
+    share it. 16 bytes each, about 100 MiB for a million. For records moved by this run the place in the failed topic is
+    kept too: it distinguishes the record from its copies.
     """
 
     def __init__(self, redrive_id: str) -> None:
@@ -53,7 +53,7 @@ class Ledger:
         return len(self._ours) + len(self._others)
 
     def note(self, moved: Record, now_ms: int) -> None:
-        """Take in a record of the redrive topic. One without a redrive's headers was written by somebody else."""
+        """Add a record of the redrive topic. One without a redrive's headers was written by somebody else."""
         story = read(moved, now_ms=now_ms)
         if story.redrive_count > 0:
             mark = _mark(replace(story, redrive_count=story.redrive_count - 1), moved)
@@ -63,31 +63,31 @@ class Ledger:
                 self._others.add(mark)
 
     def add(self, mark: bytes, record: Record) -> None:
-        """This run moves `record`, or would if it moved any."""
+        """Add `record`, which this run moves, or would move in a dry run."""
         if mark not in self:
             self._unwritten.add(mark)
         self._ours[mark] = place(record).encode()
 
     def written(self, mark: bytes) -> None:
-        """The redrive topic has acknowledged the record that this run moved."""
+        """Mark a record as acknowledged by the redrive topic."""
         self._unwritten.discard(mark)
 
     def __contains__(self, mark: bytes) -> bool:
-        """Whether a record with this mark was moved or selected."""
+        """True if a record with this mark was moved or selected."""
         return mark in self._ours or mark in self._others
 
     def holds(self, mark: bytes) -> bool:
-        """Whether the redrive topic has a record with this mark: it was put back, not only selected."""
+        """True if the redrive topic has a record with this mark: it was put back, not only selected."""
         return mark in self and mark not in self._unwritten
 
     def moved_by_us(self, mark: bytes, record: Record) -> bool:
-        """Whether it was `record` itself, in its place, that was moved with this mark, and by this run."""
+        """True if this run moved `record` itself, not a copy."""
         return self._ours.get(mark) == place(record).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A decision about a record, with the story that it was made on. `mark` is how the ledger knows the record."""
+    """A decision about a record, and its story. `mark` identifies the record in the ledger."""
 
     record: Record
     decision: Decision
@@ -96,7 +96,7 @@ class Choice:
 
 
 class Selection:
-    """Decides record by record, in the order in which the failed topic is read."""
+    """Decisions record by record, in the order of the failed topic."""
 
     def __init__(self, wanted: Filter, ledger: Ledger, *, redrive_id: str, max_redrives: int) -> None:
         self._wanted = wanted
@@ -105,18 +105,18 @@ class Selection:
         self._max_redrives = max_redrives
 
     def choose(self, record: Record, now_ms: int) -> Choice:
-        """What to do with one record of the failed topic."""
+        """Decide about one record of the failed topic."""
         story = read(record, now_ms=now_ms)
         mark = _mark(story, record)
         return Choice(record, self._decide(record, story, mark), story, mark)
 
     def take(self, choice: Choice) -> None:
-        """The record is among those that were selected: copies of it are not, from now on."""
+        """Note a selected record; copies of it are not selected from now on."""
         self._ledger.add(choice.mark, choice.record)
 
     def _decide(self, record: Record, story: Story, mark: bytes) -> Decision:
         if not matches(self._wanted, record):
-            return Decision.LEFT
+            return Decision.UNMATCHED
         if story.redrive_id == self._id or story.redrive_count >= self._max_redrives:
             return Decision.GUARDED
         if self._ledger.moved_by_us(mark, record):
@@ -125,12 +125,12 @@ class Selection:
 
 
 def place(record: Record) -> str:
-    """Where a record lies in the failed topic."""
+    """The place of a record in the failed topic."""
     return f"{record.partition}:{record.offset}"
 
 
 def matches(wanted: Filter, record: Record) -> bool:
-    """Whether a filter takes a record of the failed topic."""
+    """True if the filter matches a record of the failed topic."""
     if wanted.places is not None and record.offset not in wanted.places.get(record.partition, ()):
         return False
     if wanted.from_ms is not None and record.timestamp < wanted.from_ms:
@@ -143,16 +143,16 @@ def matches(wanted: Filter, record: Record) -> bool:
             return False
     if not wanted.reasons and wanted.error is None:
         return True
-    told = last_values(record.headers)
-    if wanted.reasons and _text(told.get(REASON)) not in wanted.reasons:
+    values = last_values(record.headers)
+    if wanted.reasons and _text(values.get(REASON)) not in wanted.reasons:
         return False
     return wanted.error is None or wanted.error.found_in(error_line(record.headers))
 
 
 def error_line(headers: Headers) -> str:
-    """What `errorRegex` is searched in: the error's class and message, as far as the record still has them."""
-    told = last_values(headers)
-    return f"{_text(told.get(ERROR_CLASS))}: {_text(told.get(ERROR_MESSAGE))}"
+    """The text searched by `errorRegex`: the error's class and message, as far as the record has them."""
+    values = last_values(headers)
+    return f"{_text(values.get(ERROR_CLASS))}: {_text(values.get(ERROR_MESSAGE))}"
 
 
 def _text(value: bytes | None) -> str:

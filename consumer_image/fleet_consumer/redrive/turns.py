@@ -1,6 +1,6 @@
-"""Records of several partitions in turns: what is put back goes to all retry workers alike, not to one after the other.
+"""Round-robin buffer of several partitions' records, so that the load spreads over all retry workers.
 
-Pure. Bounded by whoever fills it, who asks `full` before he reads on.
+Pure. The caller checks `full` before reading on.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import Final
 
 from fleet_consumer.record import Record, TopicPartition
 
-HELD_BYTES: Final = 16 * 1024 * 1024
-"""About how much may wait for its turn: a fetch of each of 64 partitions."""
+BUFFER_BYTES: Final = 16 * 1024 * 1024
+"""The approximate limit of the buffer: a fetch of each of 64 partitions."""
 RECORD_BYTES: Final = 1_024
-"""What a record takes besides its bytes, about: objects for itself, its headers and its place."""
+"""The approximate overhead of a record: objects for itself, its headers and its place."""
 
 
 class Turns:
-    """Records that were read and not looked at yet, in the order of each partition."""
+    """Buffered records, in the order of each partition."""
 
-    def __init__(self, held_bytes: int = HELD_BYTES) -> None:
-        self._held_bytes = held_bytes
+    def __init__(self, buffer_bytes: int = BUFFER_BYTES) -> None:
+        self._buffer_bytes = buffer_bytes
         self._queues: dict[TopicPartition, deque[Record]] = {}
         self._bytes = 0
 
     @property
     def full(self) -> bool:
-        """Whether nothing more should be put in before something is taken."""
-        return self._bytes >= self._held_bytes
+        """True if something should be taken before more is put in."""
+        return self._bytes >= self._buffer_bytes
 
     def put(self, partition: TopicPartition, records: Iterable[Record]) -> None:
-        """Records behind those of the same partition that wait."""
+        """Append records of a partition."""
         queue = self._queues.setdefault(partition, deque())
         for record in records:
             queue.append(record)
@@ -41,7 +41,7 @@ class Turns:
             del self._queues[partition]
 
     def take(self) -> Iterator[tuple[TopicPartition, Record]]:
-        """All that waits, one record of each partition at a time."""
+        """Take all records, one of each partition at a time."""
         while self._queues:
             for partition in list(self._queues):
                 queue = self._queues[partition]

@@ -1,8 +1,8 @@
-"""The breaker of a worker: stop burning attempts while what its handler depends on is down.
+"""The breaker of a worker: no attempts are spent while a dependency of its handler is down.
 
-It watches how many of the latest records failed in a way that trying again may mend. Beyond the share that the policy
-accepts it opens; after the cooldown a single record is tried at a time, and a few successes in a row close it. Records
-that can never succeed say nothing about the surroundings, so they are not counted.
+It watches the share of recent records with a retriable failure. Above the policy's limit it opens; after the cooldown
+single records are tried, and a few successes in a row close it. Records that can never succeed say nothing about the
+dependency, so they are not counted.
 
 Pure: times are seconds of a monotonic clock and are passed in. One thread uses it.
 """
@@ -18,8 +18,8 @@ from fleet_consumer.contract.policies import Budget
 PROBES: Final = 3
 """Successes in a row that close the breaker: one may be luck."""
 PROBES_IN_VAIN: Final = 3
-"""Failed probes after which a record makes way. A probe cannot tell an outage from a record that never succeeds, and
-the same record may be the first to be tried each time."""
+"""Failed probes after which a record may be moved on. A probe cannot distinguish an outage from a record that never
+succeeds, and the same record may be the first to be tried each time."""
 
 
 class BreakerState(StrEnum):
@@ -33,8 +33,8 @@ class BreakerState(StrEnum):
 class Breaker:
     """One worker's window and state. `budget` may be replaced at any time, when the policy was edited.
 
-    `since` is when the state began; `until` is when an open breaker may be probed, None in the other states.
-    `makes_way` is whether the record that failed last goes on its way although the breaker is not closed.
+    `since` is when the state began; `until` is the end of an open breaker's cooldown, None in the other states.
+    `makes_way`: the record that failed last moves on although the breaker is not closed.
     """
 
     def __init__(self, budget: Budget, now: float) -> None:
@@ -45,23 +45,23 @@ class Breaker:
         self.makes_way = False
         self._probed = 0
         self._in_vain = 0
-        # (second, successes, failures), oldest first: one entry for each second in which something ended.
+        # (second, successes, failures), oldest first: one entry for each second with a result.
         self._seconds: deque[list[int]] = deque()
         self._successes = self._failures = 0
 
     def look(self, now: float) -> BreakerState:
-        """The state at `now`: an open breaker becomes half open when its cooldown is over."""
+        """The state at `now`; an open breaker becomes half open after its cooldown."""
         if self.state is BreakerState.OPEN and self.until is not None and now >= self.until:
             self._turn(BreakerState.HALF_OPEN, now)
         return self.state
 
     def doubt(self, now: float) -> None:
-        """Let single records through first, as after a cooldown: others say that there was an outage."""
+        """Become half open: other workers report an outage."""
         if self.state is not BreakerState.HALF_OPEN:
             self._turn(BreakerState.HALF_OPEN, now)
 
     def succeeded(self, now: float, count: int = 1) -> BreakerState:
-        """So many records ended well. Late successes of an open breaker began before it opened, and say nothing."""
+        """Count successes. Late ones of an open breaker began before it opened, and are ignored."""
         if self.look(now) is BreakerState.HALF_OPEN:
             self._probed += count
             if self._probed >= PROBES:
@@ -71,8 +71,7 @@ class Breaker:
         return self.state
 
     def failed(self, now: float) -> BreakerState:
-        """A record failed that may be tried again. It should use up an attempt only when the answer is `Closed`, or
-        when it makes way."""
+        """Count a retriable failure. It uses up an attempt only if the result is `Closed` or the record makes way."""
         self.makes_way = False
         if self.look(now) is BreakerState.HALF_OPEN:
             self._in_vain = (self._in_vain + 1) % PROBES_IN_VAIN
@@ -87,7 +86,7 @@ class Breaker:
         return self.state
 
     def failure_percent(self, now: float) -> int:
-        """The share of failures in the window, rounded down; 0 while nothing ended in it."""
+        """The share of failures in the window in percent, rounded down; 0 without results."""
         self._drop_old(now)
         total = self._successes + self._failures
         return self._failures * 100 // total if total else 0
@@ -96,7 +95,7 @@ class Breaker:
         self.state, self.since, self._probed = state, now, 0
         self.until = now + self.budget.cooldown_s if state is BreakerState.OPEN else None
         if state is BreakerState.CLOSED:
-            # What failed before has been answered for; counted on, it would open the breaker again at once.
+            # Earlier failures must not open the breaker again at once.
             self._seconds.clear()
             self._successes = self._failures = self._in_vain = 0
 

@@ -1,8 +1,8 @@
-"""A record as it comes from a managed topic: with its origin's coordinates, and the place where it was read beside.
+"""Records from managed topics, with their origin's coordinates beside the place of delivery.
 
-Handlers see the same record in every delivery: topic, partition, offset, timestamp, key, value and headers are those
-of its first one, so that idempotency keys, event times and forwarded headers hold. Main workers never come here, so
-that their records stay as cheap as they are.
+Handlers see the same record in every delivery: topic, partition, offset, timestamp, key, value and headers are those of
+the first one, so that idempotency keys, event times and forwarded headers stay valid. Records of main workers never
+pass through here and stay as cheap as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fleet_consumer.retry.headers import Story, first_story, foreign_headers
 
 @dataclass(slots=True)
 class RetriedRecord(Record):
-    """A `Record` with its origin's coordinates. `delivery` is where it was read; `story` is what its headers told."""
+    """A `Record` with its origin's coordinates. `delivery` is where it was read; `story` comes from its headers."""
 
     delivery: Delivery = field(kw_only=True)
     story: Story = field(kw_only=True)
@@ -24,13 +24,13 @@ class RetriedRecord(Record):
 
 @dataclass(slots=True)
 class SourceRecord(Record):
-    """A `Record` of a source topic that has failed, with what is known of its reading besides."""
+    """A failed `Record` of a source topic, with its reading."""
 
     story: Story = field(kw_only=True)
 
 
 def retried(record: Record, story: Story) -> RetriedRecord:
-    """`record`, which was read from a managed topic, as it is handed to a handler.
+    """The record as handed to a handler, from one read from a managed topic.
 
     `leader_epoch` stays that of the partition that was read, because it goes with the offset that is committed there.
     """
@@ -52,12 +52,12 @@ def retried(record: Record, story: Story) -> RetriedRecord:
 
 
 def story_of(record: Record) -> Story:
-    """What is known of a record's way, whichever topic it was read from."""
+    """A record's story, whichever topic it was read from."""
     return record.story if isinstance(record, (RetriedRecord, SourceRecord)) else first_story(record)
 
 
 def with_story(record: Record, story: Story) -> Record:
-    """The same record with another story; its handler must not be given it, for it may be of another class."""
+    """The record with another story. Its class may change, so it must not be passed to a handler."""
     if isinstance(record, (RetriedRecord, SourceRecord)):
         return dataclasses.replace(record, story=story)
     values = (getattr(record, each.name) for each in dataclasses.fields(Record))

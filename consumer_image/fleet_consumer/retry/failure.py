@@ -1,8 +1,8 @@
-"""From what a handler raised to what happens to its record.
+"""Classification of handler errors: retry, failed topic, or drop.
 
-There is one classifier, so that the main flow, retries and reprocessing runs cannot judge the same error differently.
-What a handler says itself comes first, then the policy's rules in their order, then what is sensible for the kind of
-error. Without a policy nothing has an attempt left, and what would be tried again ends in the failed topic.
+There is one classifier, so that the main flow, retries and redrives cannot judge the same error differently.
+Precedence: the handler's own decision, then the policy's rules in order, then a default by kind of error. Without a
+policy there are no retries: retriable errors go to the failed topic.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ MESSAGE_BYTES_MAX: Final = 1024
 """Limit of an error's text in a header: enough for a cause, small beside any topic's `max.message.bytes`."""
 
 STACK_BYTES_MAX: Final = 2048
-"""Limit of the calls that led to an error, in a header: the innermost ones, which tell most."""
+"""Limit of the stack of an error, in a header: the innermost calls."""
 
 OWN_FOLDER: Final = str(Path(__file__).parents[1])
-"""Calls of ours lead to every handler, and tell nothing about an error."""
+"""Our own frames lead to every handler, and explain nothing."""
 
 RULE_BYTES_MAX: Final = 256
 """Limit of a rule's name in a header: a regular expression may be long."""
 
 RETRY_AFTER_MAX_S: Final = 10.0**9
-"""What is longer than thirty years is the longest delay all the same; infinity included."""
+"""The longest delay, about thirty years; longer ones and infinity are clamped to it."""
 
 TIMEOUT_CLASS: Final = "Timeout"
 """The error class of a handler that took too long, as rules and headers know it."""
@@ -41,7 +41,7 @@ HTTP_STATUS_CLASS: Final = "HttpStatus"
 
 
 class FailureReason(StrEnum):
-    """Why a record is in the failed topic: the values of the header `kr-reason`."""
+    """Why a record is in the failed topic (dead letter queue, DLQ): the values of the header `kr-reason`."""
 
     EXHAUSTED = "exhausted"
     FATAL = "fatal"
@@ -54,8 +54,8 @@ class FailureReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The record goes to the failed topic. `error_class` is qualified by its module unless it is a builtin; `rule` is
-    the name of the policy's rule that matched, empty when none did; `stack` are the calls that led to it, the last one
+    """A record for the failed topic. `error_class` is qualified by its module unless it is a builtin; `rule` is the
+    name of the policy's rule that matched, or empty; `stack` are the calls that led to the error, the innermost
     last."""
 
     reason: FailureReason
@@ -66,15 +66,15 @@ class Failure:
 
     @property
     def place(self) -> str:
-        """The line of code that raised, as far as it is known."""
+        """The line of code that raised, if known."""
         return self.stack.rpartition("\n")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The record is tried again if it has an attempt left; `failure` is what it becomes otherwise.
+    """A record to be retried if it has an attempt left; otherwise it becomes `failure`.
 
-    `after_s` is how long the application wants it to wait at least, None: as its policy says.
+    `after_s` is the least delay that the application requests, None: as its policy says.
     """
 
     after_s: float | None
@@ -83,16 +83,16 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The record is dropped because its handler or a rule said so; counted, never written anywhere."""
+    """A record dropped because its handler or a rule said so; counted, never written anywhere."""
 
     message: str
 
 
 class Undecodable(Exception):
-    """A record's bytes are not what `handler.decode` promises.
+    """A record's bytes are not in the format of `handler.decode`.
 
-    `field` is "key" or "value"; `format_name` is the promised format. The bytes themselves are never in the message:
-    they may be personal data, and they stay whole in the failed record.
+    `field` is "key" or "value"; `format_name` is the expected format. The bytes are never in the message: they may be
+    personal data, and the failed record keeps them whole.
     """
 
     def __init__(self, field: str, format_name: str, seen: str) -> None:
@@ -104,19 +104,19 @@ class Undecodable(Exception):
 
 
 class OutputRefused(Exception):
-    """A handler answered with something that may not be written. Trying again cannot help, so the record fails."""
+    """The handler returned something that may not be written. A retry cannot help, so the record fails."""
 
 
 class TimedOut(Exception):
-    """The handler's time-out ended its call: the record is failed as `Timeout`, whatever the handler did meanwhile."""
+    """The handler's timeout ended its call: the record fails as `Timeout`, whatever the handler did meanwhile."""
 
 
 class Poison(Exception):
-    """The processes that had this record in hand died, again and again: it is not handed out any more."""
+    """A record whose processes died again and again: it is not handed out any more."""
 
 
 class HttpStatus(Exception):
-    """An HTTP handler answered with a status that is no success; 5xx and 429 may pass, all others are final."""
+    """An HTTP handler's status that is no success; 5xx and 429 are retriable, all others final."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -138,7 +138,7 @@ def classify(error: BaseException, policy: Policy | None) -> Retry | Failure | D
 def classify(error: BaseException, policy: Policy | None = None) -> Retry | Failure | Drop:
     """Decide what happens to the record whose handler raised `error`; never raises itself.
 
-    Without a policy the answer is never `Retry`.
+    Without a policy the result is never `Retry`.
     """
     if isinstance(error, Skip):
         return Drop(error_text(error))
@@ -172,13 +172,13 @@ def _decided(error: BaseException, then: Then, rule: str) -> Retry | Failure | D
         return Retry(None, exhausted)
     if then is Then.DROP:
         return Drop(cut(f"{rule}: {exhausted.message}"))
-    # These keep their own reason: it is what people look for.
+    # These keep their own reason, which is what users search for.
     kept = isinstance(error, Undecodable | TimedOut | Poison)
     return exhausted if kept else _failure(error, FailureReason.FATAL, rule)
 
 
 def _exhausted(error: BaseException, rule: str = "") -> Failure:
-    """What the error makes of a record that has no attempt left."""
+    """The failure of a record without attempts left."""
     if isinstance(error, TimedOut):
         return _failure(error, FailureReason.TIMEOUT, rule)
     if isinstance(error, Undecodable):
@@ -190,8 +190,8 @@ def _exhausted(error: BaseException, rule: str = "") -> Failure:
 
 def _failure(error: BaseException, reason: FailureReason, rule: str = "") -> Failure:
     # `raise RetryAfter(5) from error`: the error is what a person wants to read about.
-    told = error.__cause__ if isinstance(error, RetryAfter) and error.__cause__ is not None else error
-    return Failure(reason, _class_of(told), error_text(told), rule, stack_of(told))
+    cause = error.__cause__ if isinstance(error, RetryAfter) and error.__cause__ is not None else error
+    return Failure(reason, _class_of(cause), error_text(cause), rule, stack_of(cause))
 
 
 def _matches(rule: Rule, error: BaseException, text: str) -> bool:
@@ -203,7 +203,7 @@ def _matches(rule: Rule, error: BaseException, text: str) -> bool:
 
 
 def _names(kind: type) -> tuple[str, ...]:
-    """The names under which a rule may know a class, bare and qualified."""
+    """The names by which a rule may refer to a class, bare and qualified."""
     own = (TIMEOUT_CLASS,) if kind is TimedOut else ()
     return (*own, kind.__name__, kind.__qualname__, f"{kind.__module__}.{kind.__qualname__}")
 
@@ -213,15 +213,15 @@ def _status_matches(wanted: str, status: int) -> bool:
 
 
 def _seconds(wanted: object) -> float | None:
-    """A handler may have put anything there: None for what is no length of time, which then is up to the policy."""
+    """The delay of RetryAfter; None, leaving it to the policy, if the handler passed no number."""
     if isinstance(wanted, bool) or not isinstance(wanted, int | float) or wanted != wanted:  # which NaN is not
         return None
-    # Limited as it is: a whole number may be too large for a float.
+    # Clamped before the conversion: an int may be too large for a float.
     return float(max(0, min(wanted, RETRY_AFTER_MAX_S)))
 
 
 def _class_of(error: BaseException) -> str:
-    """The class of an error as headers and logs name it; our own have names that do not change with our code."""
+    """The class of an error in headers and logs; our own classes have stable names."""
     if isinstance(error, TimedOut):
         return TIMEOUT_CLASS
     if isinstance(error, Poison):
@@ -235,16 +235,16 @@ def class_name(kind: type[BaseException]) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """The error's own words, cut to MESSAGE_BYTES_MAX; an error that cannot even be printed says so."""
+    """The error's text, cut to MESSAGE_BYTES_MAX; never raises."""
     try:
         text = str(error)
     except Exception as broken:  # a user's __str__ may raise anything
-        text = f"(its text cannot be had: {type(broken).__name__})"
+        text = f"(no text: {type(broken).__name__} in __str__)"
     return cut(text)
 
 
 def stack_of(error: BaseException) -> str:
-    """The calls between us and the line that raised, one on a line, without their source: that may hold data."""
+    """The application's calls down to the line that raised, one per line, without source, which may hold data."""
     calls = []
     trace = error.__traceback__
     while trace is not None:
@@ -257,7 +257,7 @@ def stack_of(error: BaseException) -> str:
 
 
 def without_words(verdict: Retry | Failure | Drop) -> Retry | Failure | Drop:
-    """The same without the error's text and its calls: its class and the rule are what is left to read."""
+    """The same without the error's text and stack; its class and the rule remain."""
     if isinstance(verdict, Drop):
         return Drop("")
     if isinstance(verdict, Retry):

@@ -1,11 +1,11 @@
-"""The `kr-` headers: what a record in a managed topic tells about its origin, its failures and its way so far.
+"""The `kr-` headers of records in managed topics: origin, failures and history.
 
-Names and meanings are one reserved family, UTF-8, times in decimal milliseconds since the epoch. They replace
-whatever a record carried under these names before, so the last hop's word is the only one; every other header passes
-through unchanged and in order, trace context included.
+The names are reserved; values are UTF-8, times decimal milliseconds since the epoch. They replace earlier headers of
+these names, so each hop overwrites the last; every other header passes through unchanged and in order, trace context
+included.
 
-Whoever may write to a managed topic can forge them, and bytes can be damaged. So they are read strictly and clamped;
-what is wrong with them is told to whoever counts it, is no reason to fail a record, and never names a target.
+Anybody who may write to a managed topic can forge them, and bytes can be damaged. So they are read strictly and
+clamped; damage is counted, is no reason to fail a record, and headers never name a target.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from fleet_consumer.contract.policies import REVISION, HeaderProfile, Policies, 
 from fleet_consumer.record import Headers, Record
 from fleet_consumer.retry.failure import Failure
 from fleet_consumer.retry.reading import READING_ID
-from fleet_consumer.retry.spring import SPRING_DETAILS, spring_aliases
 
 HEADER_PREFIX: Final = "kr-"
 
@@ -45,16 +44,20 @@ REDRIVE_COUNT: Final = "kr-redrive-count"
 REDRIVEN_AT: Final = "kr-redriven-at"
 REDRIVE_SOURCE: Final = "kr-redrive-source"
 
-DETAILS: Final = frozenset({ERROR_CLASS, ERROR_CODE, ERROR_MESSAGE, ERROR_STACK}) | SPRING_DETAILS
-"""The only headers whose size a handler decides: what is left out when a record would be too large for its topic."""
+SPRING_PREFIX: Final = "kafka_dlt-"
+SPRING_CLASS: Final = f"{SPRING_PREFIX}exception-fqcn"
+SPRING_MESSAGE: Final = f"{SPRING_PREFIX}exception-message"
+
+DETAILS: Final = frozenset({ERROR_CLASS, ERROR_CODE, ERROR_MESSAGE, ERROR_STACK, SPRING_CLASS, SPRING_MESSAGE})
+"""The headers whose size depends on the handler; omitted if a record would be too large for its topic."""
 
 NUMBER_MIN: Final = -(2**63)
 NUMBER_MAX: Final = 2**63 - 1
 PARTITION_MAX: Final = 2**31 - 1
 REDRIVES_MAX: Final = 1_000
-"""A count beyond this is a forgery: no Redrive moves a record that often."""
+"""A larger count is forged: no Redrive moves a record that often."""
 SKEW_MS: Final = 60_000
-"""How far in the future a time may lie before it is damage and not two clocks that disagree."""
+"""How far in the future a time may lie by clock skew; a later one is damage."""
 
 _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _TOPIC: Final = re.compile(rb"[a-zA-Z0-9._-]{1,249}")
@@ -66,8 +69,8 @@ HeaderList = list[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a record was before anything failed. `timestamp` is in milliseconds since the epoch, -1 when it had none;
-    whoever writes may give other negative ones, too."""
+    """The first place of a record. `timestamp` is in milliseconds since the epoch, -1 if it had none; producers may set
+    other negative ones, too."""
 
     topic: str
     partition: int
@@ -77,11 +80,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What a record's headers tell, as far as it can be believed.
+    """A record's history from its headers, as far as they are valid.
 
-    `attempt` is the delivery that this is: 0 the first. `policy` is the revision that it follows, None: the newest.
-    `reading` is the reading that it belongs to (`retry.reading`), None: nothing of it was read before.
-    `damaged` says that something under our names could not be used as it stood; the rest holds all the same.
+    `attempt` is the number of this delivery, from 0. `policy` is the revision that it follows, None: the newest.
+    `reading` identifies its reading (`retry.reading`), None: none was recorded. `damaged`: some header of ours was
+    invalid; the rest is used all the same.
     """
 
     origin: Origin
@@ -96,9 +99,9 @@ class Story:
 
 
 def read(record: Record, *, now_ms: int) -> Story:
-    """The story of a record that was read from a managed topic.
+    """The story of a record read from a managed topic.
 
-    Without an origin that can be believed, it is where the record was read. Never raises, whatever the headers are.
+    Without a valid origin, the origin is where the record was read. Never raises.
     """
     reading = _Reading(record.headers, now_ms)
     if ATTEMPT not in reading.values:
@@ -118,7 +121,7 @@ def read(record: Record, *, now_ms: int) -> Story:
 
 
 def clamped(story: Story, policies: Policies) -> Story:
-    """The same with an attempt beyond the sequence of the record's revision as its last one.
+    """The story with its attempt limited to the sequence of the record's revision.
 
     Under another revision than its own a record may be past the end; under its own that is damage.
     """
@@ -128,65 +131,88 @@ def clamped(story: Story, policies: Policies) -> Story:
 
 
 def first_story(record: Record) -> Story:
-    """The story of a record that was read from a source topic: its own headers are not ours, whatever their names."""
+    """The story of a record read from a source topic, whose headers are not ours whatever their names."""
     return Story(_here(record), record.attempt, record.first_failed_at)
 
 
-def hop_headers(
-    record: Record, story: Story, failure: Failure, policy: Policy, *, delay_s: int, group_id: str, now_ms: int
-) -> HeaderList:
-    """The headers of `record`'s copy in a retry topic, which is its next attempt: its own ones, then ours.
+@dataclass(frozen=True, slots=True)
+class FailedDelivery:
+    """A delivery that failed at `now_ms` (milliseconds since the epoch). `story` None: from a source topic."""
 
-    `now_ms` is when it failed; `kr-not-before` is an estimate for people, for what counts is the append time.
+    record: Record
+    failure: Failure
+    group_id: str
+    now_ms: int
+    story: Story | None = None
+
+    @property
+    def known(self) -> Story:
+        """The record's story."""
+        return self.story if self.story is not None else first_story(self.record)
+
+
+def hop_headers(delivery: FailedDelivery, policy: Policy, *, delay_s: int) -> HeaderList:
+    """The headers of a failed record's copy in a retry topic, its next attempt: its own, then ours.
+
+    `kr-not-before` is an estimate for people; the append time decides.
     """
-    told = {
-        ATTEMPT: str(story.attempt + 1),
-        NOT_BEFORE: str(now_ms + delay_s * 1000),
+    values = {
+        ATTEMPT: str(delivery.known.attempt + 1),
+        NOT_BEFORE: str(delivery.now_ms + delay_s * 1000),
         DELAY_MS: str(delay_s * 1000),
         POLICY: policy.label,
-        **_told(story, failure, group_id, now_ms),
+        **_failure_values(delivery),
     }
-    return foreign_headers(record.headers) + _encoded(told)
+    return foreign_headers(delivery.record.headers) + _encoded(values)
 
 
-def failed_headers(
-    record: Record,
-    failure: Failure,
-    *,
-    group_id: str,
-    now_ms: int,
-    story: Story | None = None,
-    policy: Policy | None = None,
-) -> HeaderList:
-    """The headers of `record`'s copy in the failed topic: its own ones, then ours.
+def failed_headers(delivery: FailedDelivery, policy: Policy | None = None) -> HeaderList:
+    """The headers of a failed record's copy in the failed topic: its own, then ours.
 
-    `now_ms` is when it failed. A record that failed before keeps the time of its first failure. Without a story it
-    came from a source topic; without a policy it never had an attempt left.
+    A record that failed before keeps the time of its first failure. Without a policy it never had an attempt left.
     """
-    known = story if story is not None else first_story(record)
-    told = {
-        ATTEMPT: str(known.attempt),
+    failure = delivery.failure
+    values = {
+        ATTEMPT: str(delivery.known.attempt),
         **({POLICY: policy.label} if policy is not None else {}),
-        **_told(known, failure, group_id, now_ms),
+        **_failure_values(delivery),
         REASON: failure.reason.value,
         **({ERROR_STACK: failure.stack} if failure.stack else {}),
     }
-    kept, extra = foreign_headers(record.headers), HeaderList()
+    kept, extra = foreign_headers(delivery.record.headers), HeaderList()
     if policy is not None and policy.header_profile is HeaderProfile.SPRING:
-        error_class, message, group = (_bytes(text) for text in (failure.error_class, failure.message, group_id))
-        extra = spring_aliases(known.origin, error_class, message, group)
+        details = (_bytes(text) for text in (failure.error_class, failure.message, delivery.group_id))
+        extra = spring_aliases(delivery.known.origin, *details)
         replaced = {name for name, _ in extra}
         kept = [(name, value) for name, value in kept if name not in replaced]
-    return kept + _encoded(told) + extra
+    return kept + _encoded(values) + extra
+
+
+def spring_aliases(origin: Origin, error_class: bytes, message: bytes, group: bytes) -> HeaderList:
+    """The headers of Spring for Apache Kafka for a dead-lettered record, aliases that user interfaces look for.
+
+    They are on the failed topic only, and never read by us. Text is UTF-8; numbers are big-endian, a partition has 4
+    bytes, offset and time have 8. Source: `DeadLetterPublishingRecoverer` and `KafkaHeaders` of spring-kafka 3.
+    Spring's timestamp type is missing, because a record does not contain its own.
+    """
+    return [
+        (f"{SPRING_PREFIX}original-topic", origin.topic.encode()),
+        (f"{SPRING_PREFIX}original-partition", origin.partition.to_bytes(4, "big", signed=True)),
+        (f"{SPRING_PREFIX}original-offset", origin.offset.to_bytes(8, "big", signed=True)),
+        (f"{SPRING_PREFIX}original-timestamp", origin.timestamp.to_bytes(8, "big", signed=True)),
+        (f"{SPRING_PREFIX}original-consumer-group", group),
+        (SPRING_CLASS, error_class),
+        (SPRING_MESSAGE, message),
+    ]
 
 
 def redriven_headers(headers: Headers, story: Story, *, redrive_id: str, source: str, now_ms: int) -> HeaderList:
-    """The headers of a failed record's copy in the redrive topic: it begins anew, and remembers how often it has.
+    """The headers of a failed record's copy in the redrive topic: attempt 0 and one more redrive.
 
-    `source` is its place in the failed topic (`partition:offset`). What decided about its waiting is dropped, so that
-    it has all its attempts again, under the newest policy; its origin and its first failure stay.
+    `source` is its place in the failed topic (`partition:offset`). The headers of its retries are dropped, so that it
+    has all its attempts again, under the newest policy; its origin and its first failure stay.
     """
-    told = {
+    values = {
         ATTEMPT: "0",
         **_origin(story),
         **({FIRST_FAILED_AT: str(story.first_failed_at)} if story.first_failed_at is not None else {}),
@@ -197,11 +223,11 @@ def redriven_headers(headers: Headers, story: Story, *, redrive_id: str, source:
     }
     group = last_values(headers).get(GROUP)
     kept = _without_aliases(headers, story.origin)
-    return kept + ([(GROUP, group)] if group is not None else []) + _encoded(told)
+    return kept + ([(GROUP, group)] if group is not None else []) + _encoded(values)
 
 
 def without_details(headers: Headers) -> HeaderList:
-    """The same headers without the error's class, rule, text and calls, for a record that is too large with them."""
+    """The headers without the error's class, rule, text and stack, for a record that is too large with them."""
     return [(name, value) for name, value in headers if name not in DETAILS]
 
 
@@ -211,10 +237,10 @@ def foreign_headers(headers: Headers) -> HeaderList:
 
 
 def _without_aliases(headers: Headers, origin: Origin) -> HeaderList:
-    """The headers that are not ours, less those that the Spring profile added: they say what ours say. What another
-    application wrote under the same names says something else, and stays."""
-    told = last_values(headers)
-    error_class, message, group = ((told.get(name) or b"") for name in (ERROR_CLASS, ERROR_MESSAGE, GROUP))
+    """The headers that are not ours, without those of the Spring profile. Another application's headers of the same
+    names, with other values, are kept."""
+    values = last_values(headers)
+    error_class, message, group = ((values.get(name) or b"") for name in (ERROR_CLASS, ERROR_MESSAGE, GROUP))
     aliases = set(spring_aliases(origin, error_class, message, group))
     return [header for header in foreign_headers(headers) if header not in aliases]
 
@@ -224,21 +250,22 @@ def last_values(headers: Headers) -> dict[str, bytes | None]:
     return {name: value for name, value in headers if name.startswith(HEADER_PREFIX)}
 
 
-def _told(story: Story, failure: Failure, group_id: str, now_ms: int) -> Mapping[str, str]:
-    first = story.first_failed_at if story.first_failed_at is not None else now_ms
-    told = {FIRST_FAILED_AT: str(first), FAILED_AT: str(now_ms), GROUP: group_id, **_origin(story)}
+def _failure_values(delivery: FailedDelivery) -> dict[str, str]:
+    story, failure = delivery.known, delivery.failure
+    first = story.first_failed_at if story.first_failed_at is not None else delivery.now_ms
+    values = {FIRST_FAILED_AT: str(first), FAILED_AT: str(delivery.now_ms), GROUP: delivery.group_id, **_origin(story)}
     if story.redrive_id is not None:
-        told |= {REDRIVE_ID: story.redrive_id}
+        values[REDRIVE_ID] = story.redrive_id
     if story.redrive_count:
-        told |= {REDRIVE_COUNT: str(story.redrive_count)}
+        values[REDRIVE_COUNT] = str(story.redrive_count)
     if story.redriven_at is not None:
-        told |= {REDRIVEN_AT: str(story.redriven_at)}
-    told |= {ERROR_CLASS: failure.error_class, ERROR_MESSAGE: failure.message}
-    return told | {ERROR_CODE: failure.rule} if failure.rule else told
+        values[REDRIVEN_AT] = str(story.redriven_at)
+    values |= {ERROR_CLASS: failure.error_class, ERROR_MESSAGE: failure.message}
+    return values | {ERROR_CODE: failure.rule} if failure.rule else values
 
 
 def _origin(story: Story) -> dict[str, str]:
-    """Where the record was first, and in which reading."""
+    """The headers of the origin and the reading."""
     origin = story.origin
     return {
         ORIGIN_TOPIC: origin.topic,
@@ -249,8 +276,8 @@ def _origin(story: Story) -> dict[str, str]:
     }
 
 
-def _encoded(told: Mapping[str, str]) -> HeaderList:
-    return [(name, _bytes(text)) for name, text in told.items()]
+def _encoded(values: Mapping[str, str]) -> HeaderList:
+    return [(name, _bytes(text)) for name, text in values.items()]
 
 
 def _bytes(text: str) -> bytes:
@@ -262,7 +289,7 @@ def _here(record: Record) -> Origin:
 
 
 class _Reading:
-    """Our headers of one record on their way in; `damaged` turns true when one cannot be used as it stands."""
+    """A parser of one record's `kr-` headers; `damaged` turns true if one is invalid."""
 
     def __init__(self, headers: Headers, now_ms: int) -> None:
         self.values = last_values(headers)
@@ -270,7 +297,7 @@ class _Reading:
         self._now_ms = now_ms
 
     def number(self, name: str, least: int, most: int) -> int | None:
-        """The number, clamped to `most`; None when there is none that can be used."""
+        """The number, clamped to `most`; None if absent or invalid."""
         value = self.values.get(name)
         if name not in self.values:
             return None
@@ -283,12 +310,12 @@ class _Reading:
         return min(number, most)
 
     def time(self, name: str) -> int | None:
-        """The time, never later than now; times of other clocks may be a little ahead."""
+        """The time, at most now; clock skew is tolerated."""
         time = self.number(name, 0, self._now_ms + SKEW_MS)
         return None if time is None else min(time, self._now_ms)
 
     def origin(self) -> Origin | None:
-        """All of it or nothing: half an origin would point to a record that is another."""
+        """The complete origin or None: half of it would point to another record."""
         topic = self._matched(ORIGIN_TOPIC, _TOPIC)
         partition = self.number(ORIGIN_PARTITION, 0, PARTITION_MAX)
         offset = self.number(ORIGIN_OFFSET, 0, NUMBER_MAX)

@@ -1,12 +1,12 @@
-"""The reading that a record belongs to: one pass over its partition, which only an offset reset ends.
+"""The reading of a record: one pass over its partition, ended only by an offset reset.
 
-A worker that takes up a partition repeats what its predecessor did after its last commit. The hops of both are copies
-of each other. After an offset reset the same records fail again, and those hops are new: nobody else retries them. What
-tells the two apart is the commit at which the partition is taken up. Every commit of a worker carries a mark in its
+A worker that takes over a partition repeats its predecessor's work since the last commit, so the hops of both are
+duplicates. After an offset reset the same records fail again, and those hops are new: nobody else retries them. The
+commit at which the partition is taken over distinguishes the two. Every commit of a worker carries a mark in its
 metadata; tools that reset offsets write none, and a group whose offsets were deleted has no commit at all. So a commit
-without our mark begins a reading with an id of its own, and the id travels in the mark from owner to owner.
+without our mark begins a reading with a new id, and the mark carries the id from owner to owner.
 
-The mark names the offset that it stands beside, for a tool that moves an offset and keeps its metadata. Pure.
+The mark names its offset, in case a tool moves the offset and keeps the metadata. Pure.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ READING_ID: Final = re.compile(rb"[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading of a partition. Without an id nothing of it was ever read before.
+    """One reading of a partition; without an id it is the first.
 
-    `until` is the end that the partition had when the reading began: records from there on are read for the first time,
-    and belong to no reading. None: all records belong to it.
+    `until` is the partition's end when the reading began: records from there on are read for the first time, and belong
+    to no reading. None: all records belong to it.
     """
 
     id: str | None = None
     until: int | None = None
 
     def at(self, offset: int) -> str | None:
-        """The id for the record at `offset`."""
+        """The reading's id for the record at `offset`."""
         return self.id if self.until is None or offset < self.until else None
 
     def mark(self, offset: int) -> str:
-        """The mark in the metadata of a commit of `offset`."""
+        """The mark for the metadata of a commit of `offset`."""
         known = self.at(offset)
         if known is None:
             return f"fleet-reading={offset}"
@@ -46,9 +46,9 @@ class Reading:
 
 
 def continued(committed: OffsetAndMetadata | None) -> Reading | None:
-    """The reading that a commit belongs to; None where a new one begins.
+    """The reading that a commit continues; None if a new one begins.
 
-    Metadata may be anybody's: what is not exactly a mark of ours for this offset is none.
+    Metadata may come from other tools: anything but an exact mark for this offset is ignored.
     """
     if committed is None:
         return None
@@ -60,8 +60,8 @@ def continued(committed: OffsetAndMetadata | None) -> Reading | None:
 
 
 def carried_on(earlier: str | None, now: str | None) -> str | None:
-    """The reading of a record's next hop: `earlier` stands in the record's headers, `now` is that of the partition
-    in which it was read. A retry topic that is read again makes new hops of what it holds, too."""
+    """The reading of a record's next hop, from that of its headers (`earlier`) and of the partition where it was read
+    (`now`). A retry topic that is read again makes new hops, too."""
     if now is None or earlier is None:
         return earlier if now is None else now
     return hashlib.blake2b(f"{earlier} {now}".encode(), digest_size=8).hexdigest()

@@ -1,8 +1,8 @@
-"""Copies of a hop that was written twice: each attempt of a record is handled once for each partition of a retry topic.
+"""Suppression of duplicate hops: each attempt of a record is handled once per partition of a retry topic.
 
 A worker that dies between the acknowledgement of a hop and its commit leaves a hop that its successor writes again.
-Both copies would run through all remaining attempts. They have the same identity and lie in the same partition, so
-whoever reads that partition remembers what it saw: a copy at a larger offset than one before is left out.
+Both copies would run through all remaining attempts. They have the same identity and lie in the same partition, so the
+reader of that partition remembers identities, and skips a copy at a larger offset.
 
 The memory is a window. It ends with the assignment, and begins with the records just before the committed offset.
 Pure. One thread uses it.
@@ -20,16 +20,16 @@ REBUILD_RECORDS: Final = 1_000
 """How far before the committed offset reading begins after an assignment: a fraction of a second's reading."""
 
 WINDOW_RECORDS: Final = 10_000
-"""How many records of a partition are remembered while it stays. A dead worker's hops are repeated when its session
-has ended, and others go on writing meanwhile; about 4 MiB for each partition that is as busy as that."""
+"""The number of records remembered per partition. A dead worker's hops are repeated when its session has ended, while
+others go on writing; about 4 MiB for each partition as busy as that."""
 
 
 class RecordIdentity(NamedTuple):
-    """What makes two records copies of one hop.
+    """The identity shared by copies of one hop.
 
-    The digest of key and value stands in it because headers can be forged: a record that claims another's origin and
-    attempt must not make that one disappear. The reading stands in it because a record that fails again after an offset
-    reset is no copy of what it was before (`retry.reading`).
+    It includes the digest of key and value because headers can be forged: a record that claims another's origin and
+    attempt must not suppress that one. It includes the reading because a record that fails again after an offset reset
+    is no copy (`retry.reading`).
     """
 
     origin: Origin
@@ -50,7 +50,7 @@ def identity(story: Story, key: bytes | None, value: bytes | None) -> RecordIden
 
 
 class Window:
-    """What was seen of one partition."""
+    """The recent records of one partition."""
 
     def __init__(self, size: int = WINDOW_RECORDS) -> None:
         self._size = size
@@ -61,9 +61,9 @@ class Window:
         return len(self._order)
 
     def duplicate(self, identity: RecordIdentity, offset: int) -> bool:
-        """Take note of the record at `offset`; whether a copy of it was seen at a smaller one.
+        """Note the record at `offset`; True if a copy of it was seen at a smaller offset.
 
-        The same record read again, because its partition waited or was held, is no copy.
+        The same record read again, because its partition was paused, is no copy.
         """
         first = self._first_seen.get(identity)
         if first is not None and first <= offset:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fleet_consumer.record import Record
 from fleet_consumer.retry.failure import Failure, FailureReason
-from fleet_consumer.retry.headers import Origin, Story, failed_headers, redriven_headers
+from fleet_consumer.retry.headers import FailedDelivery, Origin, Story, failed_headers, redriven_headers
 
 ID = "0f6c2f3e-8f0e-4e0d-9a1b-000000000001"
 OTHER_ID = "0f6c2f3e-8f0e-4e0d-9a1b-000000000002"
@@ -61,11 +61,7 @@ def failed(
         Origin("flights", 0, offset if origin is None else origin, 7), 3, NOW - 1000, None, redrive_id, redrives
     )
     headers = failed_headers(
-        Record("x", 0, 0, 0, key, value),
-        Failure(reason, "ValueError", error),
-        group_id="orders",
-        now_ms=at,
-        story=story,
+        FailedDelivery(Record("x", 0, 0, 0, key, value), Failure(reason, "ValueError", error), "orders", at, story)
     )
     return Record(FAILED, 0, offset, at, key, value, headers)
 

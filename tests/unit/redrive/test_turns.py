@@ -36,7 +36,7 @@ def test_no_partition_comes_twice_while_another_waits() -> None:
 
 
 def test_it_is_full_by_bytes_headers_counted_and_has_room_again() -> None:
-    turns, part = Turns(held_bytes=10_000), TopicPartition("t", 0)
+    turns, part = Turns(buffer_bytes=10_000), TopicPartition("t", 0)
     turns.put(part, [record(0, 0)])
     told = [turns.full]
     turns.put(part, [Record("t", 0, 1, 0, None, None, (("h", b"x" * 9_000),))])

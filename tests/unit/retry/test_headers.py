@@ -12,6 +12,7 @@ from fleet_consumer.record import Headers, Record
 from fleet_consumer.retry.failure import Failure, FailureReason
 from fleet_consumer.retry.headers import (
     SKEW_MS,
+    FailedDelivery,
     Origin,
     Story,
     clamped,
@@ -31,7 +32,7 @@ def record(*headers: tuple[str, bytes | None], first_failed_at: int | None = Non
 
 
 def test_failed_record_names_its_origin_and_its_error() -> None:
-    told = dict(failed_headers(record(), FAILURE, group_id="orders", now_ms=1_700_000_000_123))
+    told = dict(failed_headers(FailedDelivery(record(), FAILURE, "orders", 1700000000123)))
     assert told == {
         "kr-attempt": b"0",
         "kr-first-failed-at": b"1700000000123",
@@ -49,25 +50,25 @@ def test_failed_record_names_its_origin_and_its_error() -> None:
 
 def test_headers_of_others_pass_unchanged_and_in_order_duplicates_included() -> None:
     given = (("traceparent", b"00-ab"), ("tag", b"1"), ("tag", None), ("krypton", b"\xff"))
-    assert failed_headers(record(*given), FAILURE, group_id="g", now_ms=1)[:4] == list(given)
+    assert failed_headers(FailedDelivery(record(*given), FAILURE, "g", 1))[:4] == list(given)
 
 
 def test_forged_headers_are_replaced_not_believed() -> None:
     """Whoever may write to the source topic must not decide what a redrive later reads as the origin."""
     forged = (("kr-origin-topic", b"payments"), ("kr-reason", b"manual"), ("kr-anything", b"x"))
-    told = failed_headers(record(*forged), FAILURE, group_id="g", now_ms=1)
+    told = failed_headers(FailedDelivery(record(*forged), FAILURE, "g", 1))
     assert [value for name, value in told if name == "kr-origin-topic"] == [b"flights"]
     assert [value for name, value in told if name == "kr-reason"] == [b"exhausted"]
     assert "kr-anything" not in dict(told)
 
 
 def test_time_of_the_first_failure_stays() -> None:
-    told = dict(failed_headers(record(first_failed_at=7), FAILURE, group_id="g", now_ms=9))
+    told = dict(failed_headers(FailedDelivery(record(first_failed_at=7), FAILURE, "g", 9)))
     assert (told["kr-first-failed-at"], told["kr-failed-at"]) == (b"7", b"9")
 
 
 def test_details_can_be_left_out_when_the_record_would_be_too_large() -> None:
-    told = dict(without_details(failed_headers(record(("a", b"b")), FAILURE, group_id="g", now_ms=1)))
+    told = dict(without_details(failed_headers(FailedDelivery(record(("a", b"b")), FAILURE, "g", 1))))
     assert "kr-error-message" not in told
     assert (told["kr-reason"], told["a"]) == (b"exhausted", b"b")
 
@@ -105,7 +106,7 @@ def test_story_is_read_whole() -> None:
 
 
 def test_story_survives_a_hop() -> None:
-    told = hop_headers(waiting(), story(), FAILURE, FOUND.newest, delay_s=3600, group_id="orders", now_ms=NOW)
+    told = hop_headers(FailedDelivery(waiting(), FAILURE, "orders", NOW, story()), FOUND.newest, delay_s=3600)
     again = clamped(read(waiting(*told), now_ms=NOW), FOUND)
     assert again == Story(ORIGIN, 3, NOW - 10_000, REVISION, "0f6c2f3e-8f0e", 1, NOW - 5_000)
 
@@ -114,7 +115,7 @@ def test_headers_do_not_grow_from_hop_to_hop() -> None:
     record = waiting(("traceparent", b"00-ab"))
     for attempt in range(50):
         known = Story(ORIGIN, attempt, NOW, REVISION)
-        headers = hop_headers(record, known, FAILURE, FOUND.newest, delay_s=5, group_id="orders", now_ms=NOW)
+        headers = hop_headers(FailedDelivery(record, FAILURE, "orders", NOW, known), FOUND.newest, delay_s=5)
         record = waiting(*headers)
     assert len(record.headers) == len(dict(record.headers)) == 14
 
@@ -217,7 +218,7 @@ def test_any_headers_at_all_are_read_within_bounds(headers: Headers, with_polici
     assert found.origin.partition >= 0
     assert found.origin.offset >= 0
     assert len(found.origin.topic) <= 249
-    written = hop_headers(record, found, FAILURE, FOUND.newest, delay_s=5, group_id="orders", now_ms=NOW)
+    written = hop_headers(FailedDelivery(record, FAILURE, "orders", NOW, found), FOUND.newest, delay_s=5)
     again = read(waiting(*written), now_ms=NOW)
     assert (again.origin, again.attempt, again.redrive_count) == (found.origin, found.attempt + 1, found.redrive_count)
     assert not again.damaged
@@ -227,7 +228,7 @@ def test_any_headers_at_all_are_read_within_bounds(headers: Headers, with_polici
 
 def test_spring_profile_adds_its_names_and_encodings_to_the_failed_record_only() -> None:
     follows = policy("5s", headerProfile="Spring")
-    told = dict(failed_headers(waiting(), FAILURE, group_id="orders", now_ms=NOW, story=story(), policy=follows))
+    told = dict(failed_headers(FailedDelivery(waiting(), FAILURE, "orders", NOW, story()), follows))
     assert told["kafka_dlt-original-topic"] == b"flights"
     assert told["kafka_dlt-original-partition"] == struct.pack(">i", 3)
     assert told["kafka_dlt-original-offset"] == struct.pack(">q", 42)
@@ -236,28 +237,28 @@ def test_spring_profile_adds_its_names_and_encodings_to_the_failed_record_only()
     assert told["kafka_dlt-exception-fqcn"] == b"ValueError"
     assert told["kafka_dlt-exception-message"] == b"cancelled: UA 1545"
     assert told["kr-policy"] == f"standard@{REVISION}".encode()
-    hop = hop_headers(waiting(), story(), FAILURE, follows, delay_s=5, group_id="orders", now_ms=NOW)
+    hop = hop_headers(FailedDelivery(waiting(), FAILURE, "orders", NOW, story()), follows, delay_s=5)
     assert not [name for name, _ in hop if name.startswith("kafka_dlt-")]
 
 
 def test_spring_headers_of_an_earlier_failure_are_replaced() -> None:
     follows = policy("5s", headerProfile="Spring")
     given = waiting(("kafka_dlt-original-topic", b"older"), ("kafka_dlt-other", b"stays"))
-    told = failed_headers(given, FAILURE, group_id="orders", now_ms=NOW, story=story(), policy=follows)
+    told = failed_headers(FailedDelivery(given, FAILURE, "orders", NOW, story()), follows)
     assert [value for name, value in told if name == "kafka_dlt-original-topic"] == [b"flights"]
     assert dict(told)["kafka_dlt-other"] == b"stays"
 
 
 def test_details_that_are_left_out_include_those_of_the_spring_profile() -> None:
     follows = policy("5s", headerProfile="Spring")
-    told = failed_headers(waiting(), FAILURE, group_id="orders", now_ms=NOW, story=story(), policy=follows)
+    told = failed_headers(FailedDelivery(waiting(), FAILURE, "orders", NOW, story()), follows)
     names = set(dict(told)) - set(dict(without_details(told)))
     assert names == {"kr-error-class", "kr-error-message", "kafka_dlt-exception-fqcn", "kafka_dlt-exception-message"}
 
 
 def test_redriven_record_begins_anew_and_remembers() -> None:
     failed = failed_headers(
-        waiting(("traceparent", b"00-ab")), FAILURE, group_id="orders", now_ms=NOW, story=story(), policy=FOUND.newest
+        FailedDelivery(waiting(("traceparent", b"00-ab")), FAILURE, "orders", NOW, story()), FOUND.newest
     )
     told = redriven_headers(failed, story(), redrive_id="11112222-3333", source="4:17", now_ms=NOW + 1)
     assert dict(told) == {
@@ -282,7 +283,7 @@ def test_redriven_record_loses_the_names_of_the_spring_profile_and_keeps_those_o
     """Handlers see the headers of the first delivery again."""
     follows = policy("5s", headerProfile="Spring")
     given = waiting(("kafka_dlt-other", b"stays"), ("a", b"b"))
-    failed = failed_headers(given, FAILURE, group_id="orders", now_ms=NOW, story=story(), policy=follows)
+    failed = failed_headers(FailedDelivery(given, FAILURE, "orders", NOW, story()), follows)
     told = redriven_headers(
         [*failed, ("kafka_dlt-original-topic", b"another")], story(), redrive_id="x", source="4:17", now_ms=NOW
     )

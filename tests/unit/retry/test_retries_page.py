@@ -18,8 +18,8 @@ from fleet_consumer.redrive.job import Outcome
 from fleet_consumer.retry import headers
 from fleet_consumer.retry.budget import PROBES
 from fleet_consumer.retry.failure import Failure, FailureReason, classify
+from fleet_consumer.retry.headers import SPRING_PREFIX, spring_aliases
 from fleet_consumer.retry.routing import Dropped, route
-from fleet_consumer.retry.spring import PREFIX, spring_aliases
 from fleet_consumer.retry.suppression import REBUILD_RECORDS, WINDOW_RECORDS
 from fleet_consumer.worker.commands import redrive as redrive_command
 from fleet_consumer.worker.member import WorkerState
@@ -117,9 +117,9 @@ def test_table_of_headers_says_which_copies_have_which() -> None:
         headers.Story(headers.Origin("t", 0, 0, 0), first_failed_at=1, reading="0" * 16),
     )
     newest = policies().newest
-    failed = headers.failed_headers(record, FAILURE, group_id="g", now_ms=1, story=story, policy=newest)
+    failed = headers.failed_headers(headers.FailedDelivery(record, FAILURE, "g", 1, story), newest)
     written = {
-        "retry": headers.hop_headers(record, story, FAILURE, newest, delay_s=5, group_id="g", now_ms=1),
+        "retry": headers.hop_headers(headers.FailedDelivery(record, FAILURE, "g", 1, story), newest, delay_s=5),
         "failed": failed,
         "redrive": headers.redriven_headers(failed, story, redrive_id="x", source="0:1", now_ms=1),
     }
@@ -135,7 +135,7 @@ def test_page_names_every_reason_and_every_header_of_the_spring_profile() -> Non
     for reason in FailureReason:
         assert f"`{reason.value}`" in PAGE
     spring = {name for name, _ in spring_aliases(headers.Origin("t", 0, 0, 0), b"", b"", b"")}
-    assert set(re.findall(rf"`({PREFIX}[a-z-]+)`", PAGE)) == spring
+    assert set(re.findall(rf"`({SPRING_PREFIX}[a-z-]+)`", PAGE)) == spring
 
 
 def rules() -> dict[str, str]:
