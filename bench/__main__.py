@@ -1,4 +1,4 @@
-"""`python -m bench`: the benchmarks, one after the other; each records its result in bench/results."""
+"""`python -m bench`: runs the benchmarks one after the other; each records its result in bench/results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ USUAL: Final = {
     "poll-wait": "the share of time that waits for the network (M17)",
     "latency": "from producing a record to its handler, beside librdkafka's group consumer",
 }
-"""The benchmarks of a run that names none: about seven minutes on two cores."""
+"""The default benchmarks: about seven minutes on two cores."""
 LONG: Final = {
     "takeover": "from the last record of a member that is gone to the first of who has its partitions then",
     "rolling": "the pause of each partition while a group is restarted member by member",
@@ -24,13 +24,13 @@ LONG: Final = {
     "waiting-memory": "memory of a retry worker with hundreds of waiting partitions, and its first due record",
     "hop-cost": "what a record that is retried costs those behind it (M19)",
 }
-"""What runs when it is named, or with --all: groups on three brokers, whose sessions have to run out, a million
+"""The benchmarks that run by name or with --all: groups on three brokers, whose sessions have to expire, a million
 partitions, and delays."""
 TAKES_RUNS: Final = frozenset((*USUAL, "takeover", "rebalance", "assignors", "lateness", "waiting-memory", "hop-cost"))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what was asked for; 1 when one of them failed. What is promised and kept stands on the pages."""
+    """Run the chosen benchmarks; returns 1 if one failed. The pages say whether promises are kept."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     benchmarks = USUAL | LONG
     parser.add_argument("--only", metavar="NAME", action="append", choices=list(benchmarks), help="may be repeated")

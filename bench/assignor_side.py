@@ -16,19 +16,19 @@ from fleet_consumer.assignors import Assignment, Assignor, ClusterView, Subscrip
 def subscriptions(
     assignor: Assignor, wanted: Mapping[str, Sequence[str]], before: Mapping[str, Assignment]
 ) -> dict[str, Subscription]:
-    """What the members tell after `before`: eager ones in their user data, cooperative ones in the subscription."""
-    told = {}
+    """The members' subscriptions after `before`: eager ones with user data, cooperative ones with owned partitions."""
+    joined = {}
     for member, topics in wanted.items():
         had = before.get(member)
         if had is None:
-            told[member] = Subscription(topics)
+            joined[member] = Subscription(topics)
         elif assignor.name == "sticky":
             author = load("sticky")
             author.on_assignment(had, 1)
-            told[member] = Subscription(topics, user_data=author.subscription_user_data(topics))
+            joined[member] = Subscription(topics, user_data=author.subscription_user_data(topics))
         else:
-            told[member] = Subscription(topics, owned=had.partitions, generation=1)
-    return told
+            joined[member] = Subscription(topics, owned=had.partitions, generation=1)
+    return joined
 
 
 def timed(
@@ -38,16 +38,17 @@ def timed(
     wanted: Mapping[str, Sequence[str]],
     before: Mapping[str, Assignment],
 ) -> dict[str, Assignment]:
-    """One plan, and its line."""
-    told = subscriptions(assignor, wanted, before)
+    """Time one plan, and print its line."""
+    joined = subscriptions(assignor, wanted, before)
     cpu, wall = time.process_time(), time.perf_counter()
-    plan = assignor.assign(cluster, told)
+    plan = assignor.assign(cluster, joined)
     print(situation, time.perf_counter() - wall, time.process_time() - cpu, flush=True)
     return plan
 
 
 def main(name: str, topic_count: int, partitions: int, member_count: int, divergent: bool) -> None:
-    """A fresh plan, then the plan after one member left, or one joined; with `divergent` one wants one topic only."""
+    """Time a fresh plan, then the plan after one member left, or one joined; with `divergent` one wants one topic
+    only."""
     assignor = load(name)
     topics = [f"topic-{number:04}" for number in range(topic_count)]
     cluster = ClusterView(dict.fromkeys(topics, partitions))

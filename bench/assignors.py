@@ -1,9 +1,9 @@
-"""How long a leader computes: our assignors beside Java's, in the same situations, in one run.
+"""Planning time of a group's leader: our assignors beside Java's, in the same situations, in one run.
 
 Every run of a side is a process of its own, alternated. Times are those of the public `assign`: for ours with reading
-user data, for Java's from `Cluster` to `GroupAssignment`. What is promised is checked against CPU seconds: a plan is
-made by one thread that waits for nothing, so on a calm machine the two are the same, and on a busy one only they are
-the plan's. Java's general case may take longer than anybody waits and is then reported as such.
+user data, for Java's from `Cluster` to `GroupAssignment`. Promises are checked against CPU seconds: a plan is made by
+one thread that waits for nothing, so on a calm machine the two agree, and on a busy one only CPU time is the plan's.
+Java's general case may exceed the timeout and is then reported as such.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from e2e.local_cluster.kafka_node import find_java
 JAVA_SOURCE: Final = Path(__file__).parent / "JavaAssignorTimes.java"
 JAVA_HEAP: Final = "2g"
 PATIENCE_S: Final = 120
-"""After that a side is stopped; what it has said by then counts."""
+"""The timeout of a side; its output until then counts."""
 
 Times = dict[str, tuple[float, float]]
 """Wall and CPU seconds of each situation; `peak` is MiB."""
@@ -34,7 +34,7 @@ Times = dict[str, tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One situation of a group, and how long (seconds) each plan may take; no entry: not promised."""
+    """One situation of a group, and the limit (seconds) of each plan; no entry: not promised."""
 
     assignor: str
     topics: int
@@ -84,14 +84,14 @@ def run(command: Sequence[str]) -> Times:
     """Wall and CPU seconds by situation, as far as the process got."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        told, _ = process.communicate(timeout=PATIENCE_S)
+        output, _ = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
         process.kill()
-        told, _ = process.communicate()
+        output, _ = process.communicate()
     else:
         if process.returncode:
             raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
-    rows = (line.split() for line in told.splitlines())
+    rows = (line.split() for line in output.splitlines())
     return {situation: (float(wall), float(cpu)) for situation, wall, cpu in rows}
 
 
@@ -104,8 +104,8 @@ def measure(runs: int) -> list[dict[str, Any]]:
         peers: list[Times] = []
         for _ in range(runs):
             own.append(ours(case))
-            # Java's eager sticky makes the plan of its cooperative one, which is measured; and what did not end within
-            # our patience is not asked again.
+            # Java's eager sticky makes the plan of its cooperative one, which is measured; and a case that timed out
+            # is not repeated.
             if case.assignor != "sticky" and (not peers or peers[-1].keys() >= own[-1].keys() - {"peak"}):
                 peers.append(java(case))
         rows += [row(case, situation, own, peers) for situation in own[0] if situation != "peak"]
@@ -113,7 +113,7 @@ def measure(runs: int) -> list[dict[str, Any]]:
 
 
 def row(case: Case, situation: str, own: Sequence[Times], peers: Sequence[Times]) -> dict[str, Any]:
-    """The figures of one situation; those of Java are None where it was not asked or did not end."""
+    """The figures of one situation; those of Java are None if not measured or timed out."""
     return {
         "assignor": case.assignor,
         "case": case.title,
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str]) -> int:
         "rows": rows,
         "versions": versions(),
         "machine": f"{os.cpu_count()} cores",
-        "load": load.told(),
+        "load": load.averages(),
     }
     write(result, page(result))
     late = [each for each in rows if each["limit"] and each["cpu_seconds"] > each["limit"]]

@@ -1,4 +1,4 @@
-"""What the benchmarks of groups share: members of three makes on three brokers, pauses, percentiles.
+"""Shared parts of the group benchmarks: members of three makes on three brokers, pauses, percentiles.
 
 All makes run in one go on the same brokers, each member in a process of its own, and write down what they hand out in
 the same rows; times are the machine's one monotonic clock.
@@ -16,21 +16,21 @@ from tests.support.scene import Scene
 __all__ = ["BROKERS", "MAKES", "UNHURRIED", "pauses", "percentiles"]
 
 BROKERS: Final = "three brokers"
-"""What their results say they ran on."""
+"""The setup named in their results."""
 
 UNHURRIED: Final = {"broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "1000"}
-"""Kafka's own patience with brokers: none goes here, and none shall be taken for gone when the machine is busy."""
+"""Kafka's own timeouts of brokers: none is stopped here, and none must be taken for gone on a busy machine."""
 
 MAKES: Final[dict[str, Callable[..., RecordedProcess]]] = {
     "fleet": Scene.process,
     "java": Scene.java,
     "librdkafka": Scene.librdkafka,
 }
-"""How a scene gets a member of each make."""
+"""The method of a scene that starts a member of each make."""
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """p50, p90, p99 and max, in the values' unit; nearest rank, so that each is a value that was seen."""
+    """p50, p90, p99 and max, in the values' unit; nearest rank, so that each is an actual value."""
     ranked = sorted(values)
     if not ranked:
         raise ValueError("nothing was measured")
@@ -42,7 +42,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def pauses(processes: Iterable[RecordedProcess], partitions: int, since: float) -> dict[int, list[float]]:
-    """For each partition, the times (seconds) that passed between one handing-out and the next by anybody."""
+    """The times (seconds) between one record and the next handed out by anybody, for each partition."""
     ranges: dict[int, list[tuple[float, float]]] = {partition: [] for partition in range(partitions)}
     for process in processes:
         for row in process.rows():

@@ -1,4 +1,4 @@
-"""What a record that fails costs those behind it (M19): rate and latency of records that succeed, beside such that hop.
+"""Cost of failing records for those behind them (M19): rate and latency of records that succeed beside hops.
 
 A real main worker with a retry policy; failing records go to a retry topic from which they do not come back during the
 run. Throughput is that of a backlog, latency that of a steady rate.
@@ -33,12 +33,12 @@ BACKLOG: Final = 1_000_000
 RATE: Final = 1_000
 SECONDS: Final = 6.0
 LOOK_S: Final = 0.02
-"""How often it is asked whether all is done: by so much may a time be too long."""
+"""The poll interval for the end; a time may be too long by that."""
 SHARES: Final = (0, 1, 10)
 """Failing records among a hundred."""
 
 HANDLER: Final = '''
-"""Fails what begins with F; notes when it was called for the others, and tells when all have been here."""
+"""Fails values with the prefix F; writes the latencies of the others once all have come."""
 import json
 import time
 from pathlib import Path
@@ -64,7 +64,7 @@ def handle(record):
 
 
 class Run:
-    """A fleet of one main worker, and records of which so many in a hundred fail."""
+    """A fleet of one main worker, and records of which a given percentage fails."""
 
     def __init__(self, kafka: Kafka, folder: Path, share: int, records: int) -> None:
         self.kafka = kafka
@@ -81,7 +81,7 @@ class Run:
         )
 
     def produce(self, number: int) -> None:
-        """One record; the failing ones are spread evenly."""
+        """Write one record; the failing ones are spread evenly."""
         fails = number * self.share // 100 != (number + 1) * self.share // 100
         value = (b"F" if fails else b"G") + b"%020d" % time.time_ns()
         self._producer.produce(
@@ -94,8 +94,8 @@ class Run:
             raise SystemExit("the broker did not take the records in time")
 
     def result(self) -> tuple[dict[str, Any], float]:
-        """What the handler noted, once it has seen all, and the seconds from its first record until all were handled
-        and those that failed were in their retry topic: the worker does not wait for that before it goes on."""
+        """The handler's notes, once it has seen all, and the seconds from its first record until all were handled and
+        the failing ones were in their retry topic: the worker does not wait for that before it goes on."""
 
         def over() -> dict[str, Any]:
             noted: dict[str, Any] = json.loads(self._log.read_text())
@@ -108,7 +108,7 @@ class Run:
 
 
 def throughput(kafka: Kafka, share: int) -> float:
-    """Records a second of a backlog, until all are handled or in their retry topic."""
+    """Records per second of a backlog, until all are handled or in their retry topic."""
     with tempfile.TemporaryDirectory(prefix="bench-hop-") as scratch:
         run = Run(kafka, Path(scratch), share, BACKLOG)
         for number in range(BACKLOG):
@@ -122,7 +122,7 @@ def throughput(kafka: Kafka, share: int) -> float:
 
 
 def latency(kafka: Kafka, share: int) -> dict[str, float]:
-    """From producing to the handler, of the records that succeed at a steady rate, in milliseconds."""
+    """Latency from producing to the handler, of the records that succeed at a steady rate, in milliseconds."""
     pause = threading.Event().wait
     with tempfile.TemporaryDirectory(prefix="bench-hop-") as scratch:
         run = Run(kafka, Path(scratch), share, int(RATE * SECONDS))

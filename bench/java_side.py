@@ -17,8 +17,8 @@ TIMEOUT_MS: Final = 60_000
 
 
 def java(bootstrap: str, topic: str, wanted: int) -> dict[str, float]:
-    """Records per second of its fetch time, which leaves out joining as our clocks do; what the tool itself calls its
-    rate, joining included, stands beside it. CPU and memory are those of the whole JVM."""
+    """Records per second of its fetch time, which excludes joining as our clocks do; beside it the tool's own rate,
+    joining included. CPU and memory are those of the whole JVM."""
     arguments = (
         *("--bootstrap-server", bootstrap, "--topic", topic, "--group", f"bench-{uuid.uuid4().hex}"),
         *("--num-records", str(wanted), "--timeout", str(TIMEOUT_MS)),

@@ -38,7 +38,7 @@ FIGURES: Final = ("p50", "p90", "p99", "max", "cpu_per_million")
 
 
 class Source:
-    """Writes records that tell when they were produced."""
+    """Writes records that carry the time when they were produced."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
@@ -51,7 +51,7 @@ class Source:
         self._producer.poll(0)
 
     def warm_until_ready(self, out: IO[bytes]) -> None:
-        """Write to all partitions now and then, until the side says that it reads them all."""
+        """Write to all partitions now and then, until the side reports that it reads them all."""
         deadline = time.monotonic() + JOIN_TIMEOUT_S
         while not select.select([out], [], [], WARM_EVERY_S)[0]:
             if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
 """The consumers that the latency benchmark compares, each in a process of its own.
 
 A record's value begins with the machine's monotonic time, in nanoseconds, at which its producer was given it; the
-handler's first act is to look at the same clock. Records without a time warm up; after one end mark for each partition
-the side prints what it has seen.
+handler first reads the same clock. Records without a time warm up; after one end mark for each partition the side
+prints its results.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GIVE_UP_S: Final = 60.0
 
 
 class Seen:
-    """What a side's handler notes."""
+    """The notes of a side's handler."""
 
     def __init__(self, partitions: int) -> None:
         self._ends_left = partitions
@@ -54,7 +54,7 @@ class Seen:
 
     @property
     def ended(self) -> bool:
-        """Whether all partitions have ended. Raises SystemExit when that takes too long."""
+        """True if all partitions have ended. Raises SystemExit on a timeout."""
         if time.monotonic() > self._give_up_at:
             raise SystemExit(f"no end after {GIVE_UP_S:g} s; {len(self.waited_ns)} records seen")
         return self._ends_left == 0
@@ -95,7 +95,7 @@ SIDES: dict[str, Callable[[str, str, Seen], None]] = {"fleet": fleet, "librdkafk
 
 
 def percentiles(values: Sequence[int]) -> dict[str, float]:
-    """In milliseconds, by nearest rank, so that each is a value that was seen."""
+    """Percentiles in milliseconds, by nearest rank, so that each is an actual value."""
     ranked = sorted(values)
 
     def rank(share: float) -> float:

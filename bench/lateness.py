@@ -1,6 +1,6 @@
-"""How late waiting records are handed out: real retry workers, a thousand waiting records in each partition.
+"""Lateness of waiting records: real retry workers, a thousand waiting records in each partition.
 
-Beside it the same records with two delays in one topic, under the same clock asked record by record: the reason why
+Beside it the same records with two delays in one topic, under the same clock applied record by record: the reason why
 each delay has a topic of its own.
 """
 
@@ -101,7 +101,7 @@ def fill(bootstrap: str, topic: str, group: str, *, mixed: bool) -> None:
 def hop(group: str, partition: int, offset: int) -> list[tuple[str, str | bytes | None]]:
     """The headers of a first hop."""
     now = str(int(time.time() * 1000))
-    told = {
+    headers = {
         "kr-attempt": "1",
         "kr-first-failed-at": now,
         "kr-group": group,
@@ -110,11 +110,11 @@ def hop(group: str, partition: int, offset: int) -> list[tuple[str, str | bytes 
         "kr-origin-offset": str(offset),
         "kr-origin-timestamp": now,
     }
-    return list(told.items())
+    return list(headers.items())
 
 
 def seen(log: Path, total: int) -> list[float]:
-    """How late each record was, once all are there."""
+    """The lateness of each record, once all are there."""
     lines = log.read_text().split("\n")[:-1]
     assert len(lines) >= total, f"{len(lines)} of {total}"
     return [float(line) for line in lines]

@@ -1,7 +1,7 @@
-"""A retry worker that waits record by record for a delay that each record carries: what one topic for all delays costs.
+"""A retry worker with a delay per record: the cost of one topic for all delays.
 
 `python -m bench.lateness_mixed run …` is the worker of the command line with another due clock. Everything else is the
-same: the head of a partition is waited for, and what stands behind it waits with it.
+same: the head of a partition is waited for, and the records behind it wait with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class MixedClock(DueClock):
     """Each record is due after its own delay, which is the first word of its value (milliseconds)."""
 
     def split(self, partition: TopicPartition, records: Sequence[Record], now_ms: int) -> int:
-        """As in a topic of one delay, but for whose delay it is."""
+        """As in a topic of one delay, but with each record's own."""
         for index, record in enumerate(records):
             due = record.timestamp + int(record.value.split()[0])
             if due > now_ms:

@@ -1,4 +1,4 @@
-"""Timing a consuming loop from the inside: what counts, from when, and until when."""
+"""Timing of a consuming loop from the inside."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STALLED_AFTER_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one run of one side came to; CPU time is that of the whole process, its native threads included."""
+    """The result of one run of one side; CPU time is that of the whole process, its native threads included."""
 
     records: int
     seconds: float
@@ -29,7 +29,7 @@ class Measured:
 
 
 def measure(take: Callable[[], int], wanted: int) -> Measured:
-    """Call `take`, which handles some records and says how many, until `wanted` are handled.
+    """Call `take`, which handles some records and returns their number, until `wanted` are handled.
 
     The clock starts once the first records have been handled, so joining and connecting do not count.
     """
@@ -50,6 +50,6 @@ def measure(take: Callable[[], int], wanted: int) -> Measured:
 
 
 def peak_mib() -> float:
-    """The most memory this process has held; ru_maxrss would tell its parent's when that was larger."""
+    """The peak memory of this process; ru_maxrss would be its parent's if that was larger."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024

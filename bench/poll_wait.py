@@ -1,7 +1,7 @@
-"""M17: how much of its time a consumer that has work waits for the network, with 1 ms of processing per 500 records.
+"""Share of time that a busy consumer waits for the network (M17), with 1 ms of processing per 500 records.
 
-Before `poll` returns, the next records have been asked for, so fetching goes on while records are processed. Waiting is
-all time in which `poll` had nothing to hand out. Beside it stands all time in `poll` in which the polling thread did
+Before `poll` returns, the next records have been requested, so fetching continues while records are processed. Waiting
+is all time in which `poll` had nothing to hand out. Beside it stands all time in `poll` in which the polling thread did
 not compute, which includes waiting for a processor.
 """
 

@@ -1,8 +1,8 @@
-"""How long a group of a hundred members takes to rebalance when one joins or leaves, beside the Java consumer.
+"""Rebalance time of a group of a hundred members when one joins or leaves, beside the Java consumer.
 
-Measured where all makes are measured alike: by the coordinator's log, from "Preparing to rebalance" to the leader's
-assignment; a cooperative join takes two rounds, and counts from the first beginning to the last end. Members learn of a
-rebalance with a heartbeat, so that its interval is in every figure.
+Measured alike for all makes, from the coordinator's log: from "Preparing to rebalance" to the leader's assignment; a
+cooperative join takes two rounds, and counts from the first beginning to the last end. Members learn of a rebalance
+with a heartbeat, so its interval is in every figure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every recorded result carries, so that it can be compared and trusted: when, where, which code, what load."""
+"""Metadata and files of recorded results: time, machine, code, load."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOT_PATH: Final = (
     "record.py",
     "worker/consume/loop.py",
 )
-"""What every record passes through; a result is stale once one of these has changed in more than its words."""
+"""The code that every record passes through; a result is stale once one of these has changed, apart from comments."""
 
 
 def code_digest(root: Path = ROOT) -> str:
@@ -48,7 +48,7 @@ def _is_words(node: ast.AST) -> bool:
 
 
 def versions(*distributions: str) -> dict[str, str]:
-    """Versions of what took part; `distributions` are further Python packages."""
+    """Versions of the software measured; `distributions` are further Python packages."""
     return {
         "consumer-fleet": version("consumer-fleet"),
         "confluent-kafka": version("confluent-kafka"),
@@ -60,20 +60,20 @@ def versions(*distributions: str) -> dict[str, str]:
 
 
 class Load:
-    """The machine's load average before and after: what else ran is in it, and so is the benchmark itself."""
+    """The machine's load average before and after; it includes the benchmark itself."""
 
     def __init__(self) -> None:
         self._before = os.getloadavg()[0]
 
-    def told(self) -> dict[str, float]:
-        """Of the last minute, at the start and now."""
+    def averages(self) -> dict[str, float]:
+        """The load of the last minute, at the start and now."""
         return {"before": round(self._before, 2), "after": round(os.getloadavg()[0], 2)}
 
 
 def recorded(
     name: str, figures: dict[str, Any], load: Load, *distributions: str, brokers: str = "one broker"
 ) -> dict[str, Any]:
-    """The figures with what one must know to compare them."""
+    """The figures with the metadata needed to compare them."""
     return {
         "benchmark": name,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -81,7 +81,7 @@ def recorded(
         "code": code_digest(),
         "versions": versions(*distributions),
         "machine": f"{os.cpu_count()} cores, {brokers} on the same machine",
-        "load": load.told(),
+        "load": load.averages(),
     }
 
 
@@ -97,5 +97,6 @@ def write(result: dict[str, Any], page: Sequence[str], *, trial: bool = False) -
 
 def _footer(result: dict[str, Any]) -> Iterator[str]:
     load = result["load"]
-    told = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
-    yield f"{result['machine']}; load {load['before']} before, {load['after']} after; {result['date']}; {told}."
+    software = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    averages = f"load {load['before']} before, {load['after']} after"
+    yield f"{result['machine']}; {averages}; {result['date']}; {software}."

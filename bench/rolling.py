@@ -1,8 +1,8 @@
-"""Rolling restart of twenty cooperative members: how long each partition stands still, beside the Java consumer.
+"""Rolling restart of twenty cooperative members: the pause of each partition, beside the Java consumer.
 
 One after the other closes in order, and once the others share its partitions a new one starts in its place; the next
-goes when the group is whole again. Waiting keeps the start of a process, which is the machine's business, out of the
-pauses. A partition's pause is the time without a record handed out by anybody, under a steady stream.
+follows when the group is complete again. Waiting keeps the start of a process, which is the machine's business, out of
+the pauses. A partition's pause is the time without a record handed out by anybody, under a steady stream.
 """
 
 from __future__ import annotations

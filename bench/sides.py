@@ -1,4 +1,4 @@
-"""The loops that the throughput benchmark compares. Each runs in a process of its own and prints what it measured."""
+"""The loops compared by the throughput benchmark. Each runs in a process of its own and prints its measurements."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Takeover: from the last record of a member that is gone to the first of who has its partitions then.
+"""Takeover time: from the last record of a departed member to the first of its partitions' new owner.
 
-Two ways of going. Killed (SIGKILL) and kept away: its session must run out, the others must hear of it with a
+Two ways of departing. Killed (SIGKILL) without restart: its session must expire, the others must learn of it with a
 heartbeat and rebalance; the bound is session timeout + one heartbeat interval + 1 s. Restarted in order as a static
 member, inside its session: nobody rebalances, so the generation stays, and the pause is the start of a process.
 """

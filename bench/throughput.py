@@ -35,15 +35,15 @@ NAMES: Final = {
     "kafka-python": "kafka-python, no-op handler",
 }
 RECORDS: Final = {1024: 1_000_000, 100: 2_000_000}
-"""How many records of which size are written and read; what is slow reads a share of them."""
+"""Number and size of the records written and read; slow sides read a share of them."""
 SHARE: Final = {"aiokafka": 5, "kafka-python": 10}
 PEER_RUNS: Final = 3
-"""Runs of the other clients at most: they are far enough away that more would only cost time."""
+"""The most runs of the other clients: they are so far away that more would only cost time."""
 TARGET: Final = 0.85
 TIMES_KAFKA_PYTHON: Final = 5.0
 RUN_TIMEOUT_S: Final = 300
 BLOCK: Final = os.urandom(1 << 20)
-"""Where values are cut from: incompressible, and cheap to make."""
+"""The source of values: incompressible, and cheap to make."""
 
 Runs = dict[str, list[dict[str, float]]]
 
@@ -130,7 +130,7 @@ def summary(runs: Runs, records: int) -> dict[str, Any]:
 
 
 def promises(size: dict[str, Any]) -> dict[str, bool]:
-    """What this product promises, and whether these numbers keep it."""
+    """The product's promises, and whether these numbers keep them."""
     return {
         f"at least {TARGET:.0%} of bare librdkafka": size["ratio"] >= TARGET,
         f"at least {TIMES_KAFKA_PYTHON:g} × kafka-python": size["times_kafka_python"] >= TIMES_KAFKA_PYTHON,

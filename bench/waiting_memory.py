@@ -1,8 +1,7 @@
-"""Memory of a retry worker that owns hundreds of waiting partitions with large records, and how soon it handles what is
-due while it does.
+"""Memory of a retry worker that owns hundreds of waiting partitions with large records, and its first due record.
 
 Every partition of a topic with a long delay holds records that the worker has committed past, from which it rebuilds
-what it knows of copies, and records that wait. One record in a topic with a short delay is due when the worker starts.
+its duplicate window, and records that wait. One record in a topic with a short delay is due when the worker starts.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ VALUE_BYTES: Final = 50_000
 LONG_DELAY: Final = "1h"
 SHORT_DELAY: Final = "1s"
 LOOKS: Final = 60
-"""Looks at its memory after the first due record, one each half second."""
+"""The number of memory samples after the first due record, one each half second."""
 BUDGETS_MIB: Final = (8, PAUSED_BYTES_MAX // 2**20, 128)
-"""Bounds of what paused partitions hold; the one in the middle is the default."""
+"""Bounds of the memory of paused partitions; the one in the middle is the default."""
 
 HANDLER: Final = '''
 """Writes down when it was called."""
@@ -115,7 +114,7 @@ def handled(log: Path) -> list[float]:
 
 
 def waits(worker: Worker, partitions: int) -> bool:
-    """True once the worker tells what each partition waits for."""
+    """True once the worker reports the wait of each partition."""
     return len(worker.member()["retry"]["waiting"]) >= partitions
 
 
@@ -130,7 +129,7 @@ def peak_mib(worker: Worker) -> float:
 
 
 def status_mib(worker: Worker, field: str) -> float:
-    """One field of what the system says of the process."""
+    """One field of the process's status in /proc."""
     status = Path(f"/proc/{worker.pid}/status").read_text()
     return int(status.partition(field)[2].split()[0]) / 1024
 

@@ -1,7 +1,6 @@
-"""One running cluster as the demo and the end-to-end suites see it: `kubectl`, `helm`, and what they are for here.
+"""Client of one running cluster for the demo and the end-to-end suites: `kubectl` and `helm`.
 
-The cluster is the embedded one, or the one that FLEET_KUBECONFIG names. How it was made is none of this module's
-business; it only asks for its kubeconfig.
+The cluster is the embedded one, or the one that FLEET_KUBECONFIG names. This module only needs its kubeconfig.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 POLL_SECONDS = 0.2
 PATIENCE_S = 300
-"""Limit of waits that no promise times: the cluster, its pods and the tests share a machine."""
+"""Timeout of waits for which nothing is promised: the cluster, its pods and the tests share a machine."""
 
 
 class CommandFailed(Exception):
-    """`kubectl` or `helm` refused; `stderr` holds its words."""
+    """`kubectl` or `helm` failed; `stderr` holds its output."""
 
     def __init__(self, command: Sequence[str], stderr: str) -> None:
         super().__init__(f"`{' '.join(command)}`: {stderr.strip()[-2000:]}")
@@ -32,12 +31,12 @@ class CommandFailed(Exception):
 
 
 class WaitedTooLong(Exception):
-    """A condition did not come true in time; the message tells what was seen last."""
+    """A condition did not become true in time; the message has what was last seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Commands against one cluster. `kubectl` and `helm` are paths of programs, `kubeconfig` that of a file."""
+    """Commands on one cluster. `kubectl` and `helm` are paths of programs, `kubeconfig` that of a file."""
 
     kubectl_path: Path
     helm_path: Path
@@ -71,7 +70,7 @@ class Cluster:
         self.kubectl("apply", "--namespace", namespace, "--server-side", "--filename", "-", stdin=text)
 
     def get(self, kind: str, name: str, *, namespace: str) -> dict[str, Any] | None:
-        """The object, or None when there is none."""
+        """The object, or None if it does not exist."""
         try:
             found: dict[str, Any] = json.loads(
                 self.kubectl("get", kind, name, "--namespace", namespace, "--output", "json")
@@ -99,7 +98,7 @@ class Cluster:
 
 
 def eventually(probe: Callable[[], T | None], *, timeout_s: float, what: str, poll_s: float = POLL_SECONDS) -> T:
-    """The first truthy answer of `probe`. Raises WaitedTooLong, which tells what was awaited and what was seen last."""
+    """Return `probe`'s first truthy result. Raises WaitedTooLong with what was awaited and last seen."""
     deadline = time.monotonic() + timeout_s
     while True:
         last: object

@@ -1,7 +1,7 @@
-"""What the end-to-end suites share: one cluster with Kafka and the installed operator, made once for the whole run.
+"""Fixtures of the end-to-end suites: one cluster with Kafka and the installed operator, made once for the whole run.
 
-Tests that mostly wait are played at the same time (tests/support/together.py). Those that break something for all, or
-move so many records that they need the machine for themselves, run one by one after them.
+Tests that mostly wait run concurrently (tests/support/together.py). Those that break something for all, or move so many
+records that they need the machine for themselves, run one by one after them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.together import play_together
 FOLDER = Path(__file__).parent
 AT_ONCE = 3
 TIMEOUT_S = 1500
-"""For one test, in seconds: the first may have to make the cluster, and one that is played with others its turn."""
+"""Seconds for one test: the first may have to make the cluster, and a concurrent one waits for its turn."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,7 +69,7 @@ def fleets(installation: Installation) -> Fleets:
 
 
 class Fleets:
-    """Makes flight fleets in namespaces of their own; on failure tells what a person would look at first."""
+    """Makes flight fleets in namespaces of their own; a failure reports the fleet's state."""
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation

@@ -1,7 +1,7 @@
-"""Everything that a fleet needs on a cluster: the cluster itself, images, Kafka, and the operator by its chart.
+"""Installation of everything a fleet needs: the cluster itself, images, Kafka, and the operator by its chart.
 
-What differs between the embedded cluster and somebody else's stands here: where images come from, and that only on
-the embedded one a process can be killed from outside its pod.
+The differences between the embedded cluster and a foreign one are here: where images come from, and that only on the
+embedded one a process can be killed from outside its pod.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Installation:
 
     @property
     def cluster(self) -> Cluster:
-        """Commands against the cluster; builds `kubectl` and `helm` if this machine has never built them."""
+        """Commands on the cluster; builds `kubectl` and `helm` on first use."""
         kubeconfig = foreign_kubeconfig() or self.instance.kubeconfig
         return Cluster(
             kubectl_path=ensure_programs(KUBERNETES) / "kubectl",
@@ -53,7 +53,7 @@ class Installation:
         )
 
     def up(self) -> None:
-        """From whatever there is to a cluster with Kafka and a ready operator."""
+        """Bring up a cluster with Kafka and a ready operator, from any state."""
         self._local_cluster("up")
         if not foreign_kubeconfig():
             self._local_cluster("images")
@@ -61,7 +61,7 @@ class Installation:
         self.install_chart()
 
     def install_chart(self) -> None:
-        """Install the operator, or upgrade it to what is in the checkout, and wait until it is ready."""
+        """Install or upgrade the operator from the checkout, and wait until it is ready."""
         values = {
             "operator.image": self.operator_image,
             "consumer.image": self.consumer_image,
@@ -76,7 +76,7 @@ class Installation:
             cluster.helm("upgrade", "--install", "consumer-fleet", str(CHART), *target, *settings)
 
     def down(self) -> None:
-        """Remove the embedded cluster and all in it; from somebody else's cluster only the operator."""
+        """Remove the embedded cluster with everything in it; from a foreign cluster only the operator."""
         if foreign_kubeconfig():
             uninstall = (
                 "uninstall",

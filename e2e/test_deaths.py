@@ -1,4 +1,4 @@
-"""A record that kills its worker's container ends as poison in the failed topic, and all others are done meanwhile."""
+"""A record that kills its worker's container ends as poison in the failed topic; all others are done meanwhile."""
 
 from __future__ import annotations
 

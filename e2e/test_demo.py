@@ -1,4 +1,5 @@
-"""The demo's own claim, on the cluster of this run: every flight ends exactly once when nothing disturbs the fleet."""
+"""The demo's own promise, on the cluster of this run: every flight ends exactly once when nothing disturbs the
+fleet."""
 
 from __future__ import annotations
 

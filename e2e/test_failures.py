@@ -1,4 +1,4 @@
-"""What goes wrong is a condition with its reason within thirty seconds, and then quiet: no hot loop of writes."""
+"""Every failure is a condition with its reason within thirty seconds, without a hot loop of writes."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_each_failure_is_a_condition_with_its_reason_and_then_quiet(fleets: Flee
 
 
 def wait_at_rest(fleet: FlightFleet) -> None:
-    """Until what was told is written as it stays: routine writes come five seconds apart."""
+    """Wait until the statuses stay as they are: routine writes come five seconds apart."""
     seen, since = "", time.monotonic()
 
     def at_rest() -> bool:
@@ -154,7 +154,7 @@ def wait_at_rest(fleet: FlightFleet) -> None:
 
 
 def count_writes(fleet: FlightFleet, *, seconds: int) -> Counter[str]:
-    """How often each ConsumerGroup of the fleet's namespace changed in a while, seen by a watch of the API server."""
+    """Count the changes of each ConsumerGroup of the fleet's namespace for a while, by a watch of the API server."""
     command = fleet.cluster.kubectl_command(
         *("get", "consumergroups", "--namespace", fleet.namespace, "--watch-only", "--no-headers"),
         *("--output", "custom-columns=NAME:.metadata.name", f"--request-timeout={seconds}s"),

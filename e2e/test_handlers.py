@@ -85,9 +85,9 @@ def test_http_handler_serves_its_worker_as_a_native_sidecar(fleets: Fleets) -> N
         fleet.inside("write", "--topic", fleet.source, stdin=b"one tea\n   \ntwo teas\n")
         wait_values(fleet, fleet.output, {"ONE TEA", "TWO TEAS"})
         wait_values(fleet, fleet.failed, {"   "})
-        # The operator reaches the worker on the port that the handler has left it: only a worker tells the generation.
+        # The operator reaches the worker on the port that the handler left free: only a worker reports the generation.
         eventually(
-            lambda: fleet.group()["status"].get("generation"), timeout_s=240, what="a worker tells its generation"
+            lambda: fleet.group()["status"].get("generation"), timeout_s=240, what="a worker to report its generation"
         )
 
 
@@ -103,7 +103,7 @@ def test_http_handler_without_its_container_is_told_and_starts_nothing(fleets: F
             assert (seen.get("status"), seen.get("reason")) == ("False", "HandlerContainerNotFound"), seen
             return True
 
-        eventually(probe, timeout_s=PATIENCE_S, what="the missing container is told")
+        eventually(probe, timeout_s=PATIENCE_S, what="the missing container to be reported")
         assert fleet.cluster.list("pods", namespace=fleet.namespace, selector="consumerfleet.io/group=unserved") == []
 
 

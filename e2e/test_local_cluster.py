@@ -36,7 +36,7 @@ KERNEL_SETTINGS = ("net.ipv4.ip_forward", "vm.overcommit_memory", "kernel.panic"
 
 
 def make_cluster(suffix: str) -> LocalCluster:
-    """A cluster of this checkout's own, beside the one that a person may be working with."""
+    """A cluster of this checkout's own, beside the developer's."""
     return LocalCluster(select_instance(f"{select_instance().name}-{suffix}"))
 
 
@@ -62,7 +62,8 @@ def second_cluster() -> Iterator[LocalCluster]:
 
 
 def host_state() -> dict[str, object]:
-    """What a cluster could leave behind or change on its host. Sorted text, so that a difference is easy to read."""
+    """Everything that a cluster could leave behind or change on its host. Sorted text, so that a difference is easy to
+    read."""
     rules = [output([program]) for program in ("iptables-save", "ip6tables-save")]
     return {
         "firewall": [line for text in rules if text for line in text.splitlines() if not line.startswith("#")],
@@ -131,7 +132,7 @@ def test_ended_component_is_reported_and_next_up_restarts_the_node(
     assert state is not None
     kill = ["kill", "-KILL", str(state.components["kube-scheduler"].pid)]
     subprocess.run(enter_command(cluster.instance, kill), check=True)
-    wait_until(lambda: unhealthy(cluster) != [], what="the status to tell of it", timeout_s=30)
+    wait_until(lambda: unhealthy(cluster) != [], what="the status to report it", timeout_s=30)
     assert [line for line in unhealthy(cluster) if line.startswith("kube-scheduler: ended with status -9")]
 
     cluster.up()
@@ -199,7 +200,7 @@ def test_up_killed_midway_is_completed_by_the_next(
 
 
 def deliver(bootstrap: str, codec: str) -> list[KafkaError | None]:
-    """Produce records and return what became of each: None for one that the broker has stored."""
+    """Produce records and return the result of each: None for one that the broker has stored."""
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 100})
     outcomes: list[KafkaError | None] = []
     for _ in range(RECORDS):

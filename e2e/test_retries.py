@@ -1,6 +1,6 @@
 """Retries on real pods: delays, restarts, sleep, edits, outages, redrives, deletion.
 
-Each test has a group of its own, of those that the scene has made, and lets it go at its end.
+Each test has a group of its own, of those that the scene has made, and deletes it at its end.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ WAKE_SECONDS = 30
 
 
 def wait_appended(scene: Scene, name: str, delay: str, count: int) -> None:
-    """Until this many records were put into one of a group's delay topics."""
+    """Wait until this many records were put into one of a group's delay topics."""
     eventually(
         lambda: scene.appended(name, delay) == count, timeout_s=PATIENCE_S, what=f"{count} records of {name} wait"
     )
 
 
 def wait_failed(scene: Scene, name: str, count: int, *, timeout_s: float = 120) -> list[dict[str, Any]]:
-    """Until a group's failed topic holds this many records; returns them."""
+    """Wait until a group's failed topic holds this many records; returns them."""
 
     def probe() -> list[dict[str, Any]] | None:
         found = scene.failed(name)
@@ -52,10 +52,10 @@ def assert_none_early(done: list[dict[str, Any]], delay_s: int) -> None:
 
 
 def test_retry_workers_sleep_until_the_record_that_waits_is_nearly_due(scene: Scene) -> None:
-    """The record counts, its due time is told, and nobody is there for it yet; then somebody is, in time."""
+    """The waiting record is counted and its due time reported while no worker runs; then one runs in time."""
     scene.write("sleeping", ["once-asleep"])
 
-    def told() -> bool:
+    def reported() -> bool:
         retry = scene.status("consumergroups", "sleeping").get("retry", {})
         assert retry.get("waiting") == 1, retry
         assert retry.get("nextDueAt"), retry
@@ -67,7 +67,7 @@ def test_retry_workers_sleep_until_the_record_that_waits_is_nearly_due(scene: Sc
         assert found["spec"]["replicas"] == 0
         return True
 
-    eventually(told, timeout_s=SLEEP_SECONDS - WAKE_SECONDS, what="the record waits, its workers sleep")
+    eventually(reported, timeout_s=SLEEP_SECONDS - WAKE_SECONDS, what="the record waits, its workers sleep")
 
     def finished() -> dict[str, Any] | None:
         found = scene.done("once-asleep")
@@ -201,7 +201,7 @@ def test_restarted_retry_worker_loses_nothing_and_hands_out_nothing_early(scene:
 
 
 def test_outage_is_waited_for_and_burns_no_attempt(scene: Scene) -> None:
-    """The dependency is away for longer than all delays together: with a budget everything ends done."""
+    """The dependency is down for longer than all delays together: with a budget everything ends done."""
     scene.write("dependent", [f"needs-{n}" for n in range(100)])
     eventually(lambda: len(scene.done("needs-")) >= 100, timeout_s=PATIENCE_S, what="the dependency is there")
     scene.switch_dependency(up=False)

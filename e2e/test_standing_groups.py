@@ -1,4 +1,4 @@
-"""A group that stands says why, since when, at which record and in which pod, within thirty seconds."""
+"""A group that stands still reports why, since when, at which record and in which pod, within thirty seconds."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def handle(record):
 
 @dataclass(frozen=True)
 class Failure:
-    """A way to stand still, and what has to be told of it."""
+    """A way to stand still, and the texts that status must have."""
 
     name: str
     degraded: str
-    told: tuple[str, ...]
+    texts: tuple[str, ...]
     stuck: str
     """The reason of the stuck partition."""
     after_s: float = 0.0
-    """How long after the record was written it is a failure."""
+    """Seconds after the write until it is a failure."""
 
 
 FAILURES: Final = (
@@ -87,7 +87,7 @@ class Standing:
         return self.cluster.get("consumergroups.consumerfleet.io", name, namespace=NAMESPACE) or {}
 
     def write(self, failure: Failure) -> None:
-        """The record at which the group is going to stand, behind some that it handles."""
+        """Write the record at which the group will stand, behind some that it handles."""
         values = [*("good" for _ in range(GOOD_RECORDS)), failure.name]
         self.tools.inside("write", "--topic", failure.name, stdin="\n".join(values).encode())
 
@@ -141,14 +141,14 @@ def test_group_that_stands_says_so_with_cause_record_and_pod_within_thirty_secon
 ) -> None:
     standing.write(failure)
 
-    def told() -> dict[str, Any]:
+    def reported() -> dict[str, Any]:
         found = standing.found(failure.name)
         seen, stuck = conditions(found), found["status"]["stuckPartitions"]
         assert (seen["Degraded"]["status"], seen["Degraded"]["reason"]) == ("True", failure.degraded), seen["Degraded"]
         assert (seen["Stuck"]["status"], seen["Stuck"]["reason"]) == ("True", "PartitionStuck"), seen["Stuck"]
-        for word in (*failure.told, f"{failure.name}-0:{GOOD_RECORDS}", f"{failure.name}-0 since "):
+        for word in (*failure.texts, f"{failure.name}-0:{GOOD_RECORDS}", f"{failure.name}-0 since "):
             assert word in seen["Stuck"]["message"], seen["Stuck"]
-        for word in (*failure.told, f"{failure.name}-0"):
+        for word in (*failure.texts, f"{failure.name}-0"):
             assert word in seen["Degraded"]["message"], seen["Degraded"]
         (entry,) = stuck
         assert (entry["topic"], entry["partition"], entry["offset"]) == (failure.name, 0, GOOD_RECORDS)
@@ -159,4 +159,4 @@ def test_group_that_stands_says_so_with_cause_record_and_pod_within_thirty_secon
         assert failure.degraded in events, events
         return found
 
-    eventually(told, timeout_s=failure.after_s + WITHIN_SECONDS, what=f"the status tells of {failure.name}", poll_s=0.5)
+    eventually(reported, timeout_s=failure.after_s + WITHIN_SECONDS, what=f"{failure.name} in status", poll_s=0.5)

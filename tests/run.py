@@ -1,8 +1,8 @@
-"""Runs every suite, and ends with what failed, what was flaky, what was skipped, and why.
+"""Runs every suite and lists failed, flaky and skipped tests with their reasons.
 
-`make test` is this. Each suite is a pytest run of its own, so that a crash in one cannot hide another. The first
-suite that fails does not stop the later ones: a person gets the whole picture from one run. With `CI=true` a skipped
-test counts as a failure, because there nobody reads the reasons.
+`make test` runs it. Each suite is a pytest run of its own, so that a crash in one cannot hide another. The first suite
+that fails does not stop the later ones, so one run shows all failures. With `CI=true` a skipped test counts as a
+failure, because there nobody reads the reasons.
 
 Suites of one stage that mostly wait run side by side, each lane's suites one after another. On a machine that has no
 Kubernetes yet it is built meanwhile; so the suites that need it come last. These two use both processors by
@@ -75,25 +75,25 @@ def run_lint() -> Outcome:
 
 @dataclass(slots=True)
 class Builds:
-    """The building of what the last suites need, beside the first ones; `log` is what it tells of itself."""
+    """The build of what the last suites need, beside the first ones; `log` is its output."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     def wait(self) -> Outcome:
-        """Until all is built; counted as one suite, with the time that had to be waited here."""
+        """Wait for the end; counted as one suite, with the time waited here."""
         print("\n===== programs (their building began with this run) =====", flush=True)
         started = time.monotonic()
         code = self.process.wait()
-        told = self.log.read_text(errors="replace")
-        print(told, flush=True)
-        failed = [("tests.support.programs", told[-REASON_MAX:])] if code else []
+        output = self.log.read_text(errors="replace")
+        print(output, flush=True)
+        failed = [("tests.support.programs", output[-REASON_MAX:])] if code else []
         return Outcome("programs", time.monotonic() - started, code, passed=int(code == 0), failed=failed)
 
 
 @contextmanager
 def building(scratch: Path) -> Iterator[Builds]:
-    """Start it; what is not finished at the end is broken off."""
+    """Start the build; if unfinished at the end, it is interrupted."""
     log = scratch / "programs.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -182,7 +182,7 @@ def chosen_stages(names: Sequence[str]) -> list[Stage]:
 
 
 def run_all(stages: Sequence[Stage], extra: Sequence[str], scratch: Path, *, lint: bool) -> list[Outcome]:
-    """Run everything asked for, stage after stage; a stage that needs Kubernetes waits until that is built."""
+    """Run the stages in order; a stage that needs Kubernetes waits until that is built."""
     needs = [any(suite.kubernetes for lane in stage for suite in lane) for stage in stages]
     with ExitStack() as stack:
         builds = stack.enter_context(building(scratch)) if any(needs) else None

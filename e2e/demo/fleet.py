@@ -1,6 +1,6 @@
-"""The demo's fleet on a cluster that already has Kafka and the operator: make it, feed it, watch it, count.
+"""The demo's fleet on a cluster with Kafka and the operator: creating, feeding, watching, counting.
 
-The end-to-end suites drive the same class through its faults, so what the demo shows is what they prove.
+The end-to-end suites drive the same class through its faults, so that they prove what the demo shows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WATCHED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What went in and what came out, each record known by its origin's partition and offset."""
+    """Input and output counts, each record known by its origin's partition and offset."""
 
     given: int
     done: int
@@ -55,7 +55,8 @@ class Count:
         return self._is(FLIGHTS - CANCELLED, CANCELLED)
 
     def adds_up_redriven(self) -> bool:
-        """The same after the handler was mended and the cancelled ones were put back: all are in the output topic."""
+        """The same after the handler was corrected and the cancelled ones were put back: all are in the output
+        topic."""
         return self._is(FLIGHTS, 0)
 
     def _is(self, done: int, failed: int) -> bool:
@@ -126,7 +127,7 @@ class FlightFleet:
         return [handler, cluster, group]
 
     def handler_source(self, path: Path) -> dict[str, Any]:
-        """The ConfigMap with the handler, as this file has it."""
+        """The ConfigMap with the handler from this file."""
         return {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -135,14 +136,14 @@ class FlightFleet:
         }
 
     def group(self) -> dict[str, Any]:
-        """The ConsumerGroup as the API server has it; empty when it is not there."""
+        """The ConsumerGroup from the API server; empty if it does not exist."""
         return self.cluster.get("consumergroups.consumerfleet.io", self.name, namespace=self.namespace) or {}
 
     def wait_stable(self, *, members: int, timeout_s: float = 300.0) -> dict[str, Any]:
         """Wait until the group is Stable and Ready, and so many members own each partition once; return its status.
 
         Stable alone is not the end of a cooperative rebalance: between its two rounds the group is Stable as well,
-        while what one member gave up is not yet another's.
+        while revoked partitions have no owner yet.
         """
 
         def probe() -> dict[str, Any] | None:
@@ -188,7 +189,7 @@ class FlightFleet:
         return int(self.inside("waiting", "--group", f"{self.name}.retry", *topics)["waiting"])
 
     def mend(self) -> None:
-        """Give the fleet the handler that takes cancelled flights too, and wait until every worker runs it."""
+        """Deploy the handler that takes cancelled flights too, and wait until every worker runs it."""
         before = self._revision()
         self.cluster.apply([self.handler_source(EXAMPLE / "mended" / "handler.py")], namespace=self.namespace)
 
@@ -198,11 +199,11 @@ class FlightFleet:
             sets = self.cluster.list("statefulsets", namespace=self.namespace, selector=self._selector)
             for found in sets:
                 status, generation = found.get("status", {}), found["metadata"]["generation"]
-                told = (found["metadata"]["name"], status)
-                assert status.get("observedGeneration") == generation, told
+                seen = (found["metadata"]["name"], status)
+                assert status.get("observedGeneration") == generation, seen
                 wanted = found["spec"]["replicas"]
-                assert status.get("readyReplicas", 0) == wanted, told
-                assert status.get("updateRevision") == status.get("currentRevision") or not wanted, told
+                assert status.get("readyReplicas", 0) == wanted, seen
+                assert status.get("updateRevision") == status.get("currentRevision") or not wanted, seen
             return bool(conditions(self.group())["Ready"]["status"] == "True")
 
         eventually(probe, timeout_s=120, what="every worker runs the mended handler")
@@ -222,11 +223,11 @@ class FlightFleet:
         self.cluster.apply([redrive], namespace=self.namespace)
 
     def redriven(self) -> bool:
-        """Whether an earlier run of the demo has come as far as its Redrive."""
+        """True if an earlier run of the demo has reached its Redrive."""
         return self.cluster.get("redrives.consumerfleet.io", REDRIVE, namespace=self.namespace) is not None
 
     def wait_redriven(self, *, show: bool = False) -> dict[str, Any]:
-        """Wait until the Redrive has ended well; return its status."""
+        """Wait until the Redrive has succeeded; return its status."""
         columns = "SELECTED:.status.selected,MOVED:.status.moved,REMAINING:.status.remaining,RATE:.status.ratePerSecond"
         named = "NAME:.metadata.name,GROUP:.spec.groupRef.name,PHASE:.status.phase"
         rows = Rows("get", "redrives", REDRIVE, "--output", f"custom-columns={named},{columns}")
@@ -243,7 +244,7 @@ class FlightFleet:
         return eventually(probe, timeout_s=DRAIN_SECONDS_MAX, what="the Redrive has ended", poll_s=1.0)
 
     def count(self) -> Count:
-        """Count from the topics, never from anybody's memory."""
+        """Count from the topics only."""
         topics = ["--topic", self.source, "--output", self.output, "--failed", self.failed]
         topics += ["--redrive", self.redrive] if self.retries else []
         found = self.inside("count", *topics)
@@ -262,7 +263,7 @@ class FlightFleet:
 
 
 class Rows:
-    """A table of `kubectl get`, shown as `--watch` shows it: the header once, then each row that says something new."""
+    """A table of `kubectl get`, shown as `--watch` shows it: the header once, then each row that changed."""
 
     def __init__(self, *arguments: str) -> None:
         self._arguments = arguments

@@ -1,7 +1,7 @@
-"""The part of the demo that talks to Kafka. It runs in a pod, next to the brokers, so that it works on any cluster.
+"""The Kafka side of the demo. It runs in a pod, next to the brokers, so that it works on any cluster.
 
-It is one file with nothing of the project in it: what counts the records must share no code with what handled them.
-Progress goes to standard error, the result to standard output as one JSON object.
+It is one file without any code of the project: the counter must share no code with the fleet. Progress goes to standard
+error, the result to standard output as one JSON object.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type:
 
 pause = threading.Event().wait
 EXACT = {"enable.idempotence": True, "max.in.flight.requests.per.connection": 1}
-"""For a producer that counts: each record is written once, and none is taken for written because a later one was."""
+"""Settings of a producer that counts: each record is written once, and none is taken for written because a later one
+was."""
 PROGRESS_EVERY = 100_000
 IDLE_SECONDS_MAX = 30.0
 GROUP_EMPTY_SECONDS_MAX = 90.0
-"""Twice the default session timeout: by then the members that were killed are counted out."""
+"""Twice the default session timeout: by then killed members are removed from the group."""
 
 
 def create_topics(options: argparse.Namespace) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def delete_topics(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def delete_group(options: argparse.Namespace) -> dict[str, Any]:
-    """Delete the groups with their offsets, waiting for members that are gone to be counted out."""
+    """Delete the groups with their offsets, waiting until their former members are removed."""
     admin = AdminClient({"bootstrap.servers": options.bootstrap})
     deadline = time.monotonic() + GROUP_EMPTY_SECONDS_MAX
     for name in options.groups:
@@ -168,14 +169,14 @@ def origin_of_failed(message: Any) -> tuple[int, int]:
 
 
 def put_back(bootstrap: str, topic: str) -> set[str]:
-    """The places in the failed topic (partition:offset) whose records were put back: the redrive topic names them."""
+    """The places in the failed topic (partition:offset) whose records were put back, from the redrive topic."""
     return {headers_of(message)["kr-redrive-source"] for message in read_all(bootstrap, topic)} if topic else set()
 
 
 def count(options: argparse.Namespace) -> dict[str, Any]:
-    """Compare what went in with what came out, each record known by its origin's partition and offset.
+    """Compare input and output, each record known by its origin's partition and offset.
 
-    A failed record that was put back is failed no more: what became of it then counts.
+    A failed record that was put back counts by its later outcome.
     """
     consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": "demo-report"})
     try:
@@ -244,7 +245,7 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def read(options: argparse.Namespace) -> dict[str, Any]:
-    """What a topic holds now, as text: the values, and beside them each record with its headers and its time."""
+    """The topic's content as text: the values, and each record with its headers and its time."""
     found = list(read_all(options.bootstrap, options.topic))
     records = [
         {

@@ -1,4 +1,4 @@
-"""Talking to a cluster's API, whether the cluster is ours or one that ``FLEET_KUBECONFIG`` names."""
+"""Access to a cluster's API, of the embedded cluster or one that ``FLEET_KUBECONFIG`` names."""
 
 import os
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class ClusterAccess:
 
 
 def condition_holds(thing: Mapping[str, object], kind: str, *, since: str = "") -> bool:
-    """Whether an object's condition ``kind`` is True, and was reported at ``since`` (RFC 3339, UTC) or later."""
+    """True if an object's condition ``kind`` is True, and was reported at ``since`` (RFC 3339, UTC) or later."""
     status = thing.get("status")
     conditions = status.get("conditions", []) if isinstance(status, Mapping) else []
     return any(

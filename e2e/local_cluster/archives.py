@@ -1,4 +1,4 @@
-"""Image archives written by hand: for images that are a program or a few folders, and so need no builder.
+"""Image archives without a builder, for images that are a program or a few folders.
 
 The format is that of ``docker save``: a tar of layers (tars themselves), a config and a manifest. The content is fixed
 to the byte (no times, no owners), so that the same files give the same image.
@@ -21,7 +21,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSettings:
-    """How a container of the image starts."""
+    """The command and environment of the image's containers."""
 
     entrypoint: Sequence[str]
     user: str = "65532:65532"

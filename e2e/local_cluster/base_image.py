@@ -1,4 +1,4 @@
-"""The root file system under our images where no registry can be asked for one: Debian with Python, from packages."""
+"""The root file system of our images without a registry: Debian with Python, from packages."""
 
 import shutil
 from pathlib import Path

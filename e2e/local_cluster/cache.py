@@ -1,4 +1,4 @@
-"""The cache under ``FLEET_HOME``: what is costly to make is made once for each version and then only read.
+"""The cache under ``FLEET_HOME``: costly artifacts are made once for each version and then only read.
 
 Several ``up``s may share one cache, and any of them may be killed at any moment. So an entry is a directory that is
 made under another name and renamed when it is complete: one that exists is whole. A file lock for each entry keeps two
@@ -28,7 +28,7 @@ def fleet_home() -> Path:
 
 @contextmanager
 def file_lock(path: Path, *, purpose: str) -> Iterator[None]:
-    """Hold ``path`` exclusively; says on standard error when another process has to be waited for."""
+    """Hold ``path`` exclusively; reports on standard error if another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         # Opened close-on-exec (Python's default): a daemon started under the lock must not go on holding it.

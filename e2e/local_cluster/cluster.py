@@ -1,7 +1,7 @@
-"""One embedded cluster, seen from its host: brought up, given images, taken down.
+"""One embedded cluster, seen from its host: started, given images, removed.
 
-``up`` never assumes that the last one ended well. Each part is looked at and made right where it is not: a second
-``up`` after a crash of the first, or of a component, is the repair. State lives in etcd and in containerd's folder and
+``up`` never assumes that the last one ended well. Each part is checked and made right if necessary: a second ``up``
+after a crash of the first, or of a component, is the repair. State lives in etcd and in containerd's folder and
 survives that; to Kubernetes it is a node that was switched off and on again.
 """
 
@@ -97,7 +97,7 @@ class LocalCluster:
         return names
 
     def has_image(self, fingerprint: str) -> bool:
-        """Whether an archive with this fingerprint was loaded; the record is kept, and removed, with the images."""
+        """True if an archive with this fingerprint was loaded; the record is kept, and removed, with the images."""
         return self._marker(fingerprint).exists()
 
     def _marker(self, fingerprint: str) -> Path:
@@ -119,7 +119,7 @@ class LocalCluster:
         )
 
     def _complaint(self, settings: NodeSettings) -> str | None:
-        """Why the node has to be started, in a few words; None if it runs as it should."""
+        """The reason to start the node, in a few words; None if it runs as it should."""
         if find_first_process(self.instance) is None:
             return "it was running and is not any more" if self.instance.state_file.exists() else "it is new"
         state = NodeState.read(self.instance.state_file)

@@ -1,4 +1,4 @@
-"""Running other programs: quietly when they succeed, with their last words when they do not."""
+"""Running other programs: quiet on success, with the end of their output on failure."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""Command lines of the control plane: which flags, and why. Nothing is started here."""
+"""Command lines of the control plane, with the reason of each flag. Nothing is started here."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,7 @@ def etcd_command(program: Path, *, data: Path, client_url: str, peer_url: str) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServerSettings:
-    """What differs between the API server of a cluster and one that runs alone for tests."""
+    """The differences between the API server of a cluster and one that runs alone for tests."""
 
     program: Path
     authority: Authority

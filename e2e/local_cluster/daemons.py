@@ -1,4 +1,4 @@
-"""Servers started for a test and gone with it, whatever happens to the test's process."""
+"""Servers started for a test, which end with it even if the test's process is killed."""
 
 import queue
 import random
@@ -67,7 +67,7 @@ class Daemon:
 
     @property
     def running(self) -> bool:
-        """Whether the process exists (a paused one does)."""
+        """True while the process exists (a paused one does)."""
         return self._process is not None and self._process.poll() is None
 
     @property

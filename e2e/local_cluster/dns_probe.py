@@ -1,4 +1,4 @@
-"""Asks a name server for a name until it answers: run inside a cluster, where its name server can be reached.
+"""Query of a name server until it answers; run inside a cluster, where its name server can be reached.
 
 ``python -m e2e.local_cluster.dns_probe SERVER NAME SECONDS``. The name server's pod counts as ready a moment before the
 service rules lead to it, so the only good sign is a good answer.
@@ -22,7 +22,7 @@ def query(name: str, identifier: int) -> bytes:
 
 
 def has_answer(message: bytes, identifier: int) -> bool:
-    """Whether ``message`` answers the question with this identifier, without error, with a record."""
+    """True if ``message`` answers the question with this identifier, without error, with a record."""
     if len(message) < 12:
         return False
     answered, flags, _, answers, _, _ = struct.unpack("!HHHHHH", message[:12])

@@ -1,4 +1,4 @@
-"""What the embedded cluster can fail with, in one shape: a reason word to test for and a message to act on."""
+"""The error of the embedded cluster: a reason to test for and a message to act on."""
 
 __all__ = ["ClusterError"]
 

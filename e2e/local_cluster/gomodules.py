@@ -1,4 +1,4 @@
-"""Programs that are released as Go modules: built from source by version, with the sums of every module committed.
+"""Programs released as Go modules: built from source by version, with the sums of every module committed.
 
 Each folder under ``modules/`` is a module without code of its own; its go.mod and go.sum pin a program and all that it
 needs. Nothing is downloaded but modules whose sums are known, and nothing has to be published for us.
@@ -24,18 +24,18 @@ MODULES = Path(__file__).parent / "modules"
 
 @dataclass(frozen=True, slots=True)
 class GoModule:
-    """A tool-only module: which programs it builds, and what the linker writes into them."""
+    """A tool-only module: the programs it builds, and the variables set by the linker."""
 
     name: str
     version: str
     programs: Mapping[str, str]
     """Name of each program and the import path of its main package."""
     stamps: Mapping[str, str] = field(default_factory=dict)
-    """Variables set by the linker: the version a program tells of itself is not in its source."""
+    """Variables set by the linker: the version that a program reports is not in its source."""
 
     @property
     def folder(self) -> Path:
-        """Where go.mod and go.sum are."""
+        """The folder of go.mod and go.sum."""
         return MODULES / self.name
 
     def digest(self) -> str:

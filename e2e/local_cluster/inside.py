@@ -1,4 +1,4 @@
-"""The first process of a cluster's namespaces: sets them up, starts the node's components, and watches over them.
+"""The first process of a cluster's namespaces: sets them up, starts the node's components, and supervises them.
 
 ``python -m e2e.local_cluster.inside DIRECTORY``; started by ``up``, of no use by hand. It runs as process 1: whatever
 is orphaned inside becomes its child, and when it ends the kernel ends everything else.

@@ -1,4 +1,4 @@
-"""What a cluster is called and where it keeps its things. Several clusters of one machine differ in nothing else."""
+"""A cluster's name and paths, the only differences between several clusters of one machine."""
 
 import hashlib
 import os
@@ -54,12 +54,12 @@ class Instance:
 
     @property
     def settings_file(self) -> Path:
-        """What the node was started with."""
+        """The settings that the node was started with."""
         return self.directory / "node.json"
 
     @property
     def state_file(self) -> Path:
-        """What the first process inside reports about its components."""
+        """The state of the components, reported by the first process inside."""
         return self.directory / "state.json"
 
     @property

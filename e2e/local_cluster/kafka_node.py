@@ -1,4 +1,4 @@
-"""One Kafka node that is broker and controller at once: its settings and its command lines, for pods and for tests."""
+"""One Kafka node, broker and controller at once: settings and command lines, for pods and for tests."""
 
 import os
 import shutil

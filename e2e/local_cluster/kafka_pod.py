@@ -1,4 +1,4 @@
-"""Kafka inside the embedded cluster: one node as a pod, that pods reach by name and the host at the node's address."""
+"""Kafka inside the embedded cluster: one node as a pod, which pods reach by name and the host at the node's address."""
 
 import hashlib
 import json
@@ -98,7 +98,7 @@ def _listeners() -> dict[str, str]:
 
 
 def _properties() -> str:
-    # What the host's clients are told to come back to is only known in the pod: see _run_arguments.
+    # The address advertised to the host's clients is only known in the pod: see _run_arguments.
     settings = node_properties(
         data=f"{DATA}/data",
         listeners=_listeners(),
@@ -122,7 +122,7 @@ def _run_arguments() -> list[str]:
 def _apply(access: ClusterAccess, image: str, volume: Mapping[str, object], *, revision: str) -> None:
     """Apply the manifest and wait until a pod made from it, and not from an earlier one, is ready.
 
-    ``revision`` stands for the image's content, which its name does not tell.
+    ``revision`` stands for the image's content, which its name does not show.
     """
     properties = _properties()
     variables = {

@@ -1,4 +1,4 @@
-"""The smallest question to a Kafka broker that only one that takes part in its cluster answers well: which brokers?"""
+"""Probe of a Kafka broker by the smallest request that requires it to be part of its cluster: the list of brokers."""
 
 import socket
 import struct
@@ -13,7 +13,7 @@ TIMEOUT_S = 2.0
 
 
 def brokers(host: str, port: int) -> int:
-    """How many brokers the one at this address knows of; 0 when it does not answer."""
+    """The number of brokers known to the one at this address; 0 if it does not answer."""
     # No topics, no creation of topics, no lists of permitted operations.
     body = struct.pack("!i???", 0, False, False, False)
     header = struct.pack("!hhih", METADATA, VERSION, 1, len(CLIENT)) + CLIENT

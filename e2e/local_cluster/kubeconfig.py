@@ -1,4 +1,4 @@
-"""Kubeconfig files: how a party reaches the API server and who it is there."""
+"""Kubeconfig files: a party's API server address and credentials."""
 
 import base64
 import os

@@ -1,4 +1,4 @@
-"""The namespaces that a cluster lives in, seen from outside: made, found, entered and ended.
+"""The namespaces of a cluster, seen from outside: creating, finding, entering and ending them.
 
 They exist as long as their first process, which is ours (see ``inside``). The process table is the only record of it:
 a file with its id could be stale, lost to a crash, or name a stranger that got the same id later.

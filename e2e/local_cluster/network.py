@@ -75,7 +75,7 @@ def detach(instance: Instance) -> None:
 
 
 def link_exists(instance: Instance) -> bool:
-    """Whether the host's end exists."""
+    """True while the host's end exists."""
     return Path("/sys/class/net", instance.link).exists()
 
 

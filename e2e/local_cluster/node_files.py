@@ -1,4 +1,4 @@
-"""Configuration files of a node's programs: what each is set to, and why. Nothing is written or started here."""
+"""Configuration files of a node's programs, with the reason of each setting. Nothing is written or started here."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The two files that pass between the host's side and the inside of a node: what to start, and what became of it."""
+"""The two files passed between the host's side and the inside of a node: its settings and its state."""
 
 import json
 from collections.abc import Mapping

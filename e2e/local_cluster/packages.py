@@ -1,4 +1,4 @@
-"""Programs of the distribution: found on the PATH, installed where that can be done, named where it cannot."""
+"""Programs of the distribution: found on the PATH, installed if possible, otherwise named in an error."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ class Requirement:
     package: str
 
     def met(self) -> bool:
-        """Whether the program is here. Network plugins live in a folder of their own."""
+        """True if the program is installed. Network plugins live in a folder of their own."""
         if self.program.startswith("/"):
             return Path(self.program).exists()
         if self.package == "containernetworking-plugins":
@@ -117,5 +117,5 @@ def cni_programs() -> Path:
 
 
 def _known_to_apt() -> bool:
-    """Whether package lists have been fetched before: on a fresh machine or image there are none."""
+    """True if package lists have been fetched before: on a fresh machine or image there are none."""
     return any(Path("/var/lib/apt/lists").glob("*_Packages*"))

@@ -1,4 +1,4 @@
-"""Images that hold one program of ours and nothing else: the pod sandbox and the name service."""
+"""Images that hold a single program: the pod sandbox and the name service."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A cluster part by part, as ``status`` shows it."""
+"""The parts of a cluster and their health, as ``status`` shows them."""
 
 import json
 import time
@@ -36,7 +36,7 @@ def cluster_parts(instance: Instance) -> list[Part]:
 
 
 def api_parts(access: ClusterAccess) -> list[Part]:
-    """What the API tells of: itself, nodes, pods."""
+    """The API's parts: itself, nodes, pods."""
     try:
         nodes = json.loads(access.kubectl("get", "nodes", "-o", "json", "--request-timeout=5s"))["items"]
         pods = json.loads(access.kubectl("get", "pods", "-A", "-o", "json", "--request-timeout=5s"))["items"]

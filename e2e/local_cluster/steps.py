@@ -1,4 +1,4 @@
-"""Progress on the terminal: every step with its time, and a sign of life during the long ones."""
+"""Progress on the terminal: every step with its duration, and heartbeats during the long ones."""
 
 import sys
 import threading

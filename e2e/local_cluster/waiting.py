@@ -1,4 +1,4 @@
-"""Waiting on conditions with deadlines: the only place of the package where time is let pass."""
+"""Waiting for conditions with deadlines: the only place of the package where time passes."""
 
 import threading
 import time

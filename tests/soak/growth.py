@@ -1,4 +1,4 @@
-"""Whether a process grows: medians of the middle and the last third of its life are compared. Pure."""
+"""Growth of a process: medians of the middle and the last third of its life are compared. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 __all__ = ["Growth", "Sample", "growth"]
 
 FEWEST = 9
-"""With fewer samples than three a third, a median says little."""
+"""The least number of samples per third for a meaningful median."""
 LIBRARY_THREADS = 1 + 3 * 3
 """librdkafka's own, and one for each of three addresses and three brokers, twice while a broker's successor begins."""
 
@@ -40,7 +40,8 @@ class Growth:
     library_threads_most: int
 
     def excess(self, mib: float) -> list[str]:
-        """What has grown too much: memory by more than `mib`, our threads by one, librdkafka's beyond its need."""
+        """The resources that have grown too much: memory by more than `mib`, our threads by one, librdkafka's beyond
+        its need."""
         found = []
         if self.rss_mib_last - self.rss_mib_middle > mib:
             found.append(f"memory grew from {self.rss_mib_middle:.1f} to {self.rss_mib_last:.1f} MiB")
@@ -52,7 +53,7 @@ class Growth:
 
 
 def growth(samples: Sequence[Sample]) -> Growth | None:
-    """The growth after warm-up, which is the first third; None with too few samples to tell."""
+    """The growth after warm-up, which is the first third; None with too few samples."""
     if len(samples) < FEWEST:
         return None
     third = len(samples) // 3

@@ -1,4 +1,4 @@
-"""What happens next in the soak: a pure choice from a seed and the state of the world."""
+"""The next action of the soak: a pure choice from a seed and the state of the world."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BROKER_FAULTS = ("stop", "kill", "pause")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the choice depends on. `awake` and `asleep` are members that may be harmed; others are left alone.
+    """The state that the choice depends on. `awake` and `asleep` are members that may be harmed; others are left alone.
 
     `vacant` are instance ids that nobody has. `brokers` are the nodes that may be bounced, none while one is away.
     """
@@ -67,7 +67,7 @@ Action = Join | Leave | Kill | Sleep | Bounce
 
 
 def choose(chance: random.Random, world: World) -> Action | None:
-    """One of the actions that the world allows; None when it allows none. Each kind is as likely as any other."""
+    """Choose one of the actions that the world allows, all kinds equally likely; None if it allows none."""
     present = len(world.awake) + len(world.asleep)
     options: list[str] = []
     if present < world.most:

@@ -1,1 +1,1 @@
-"""What the suites share: real servers on loopback and ways to wait for them."""
+"""Helpers shared by the suites: real servers on loopback and waiting for them."""

@@ -1,7 +1,7 @@
 """A real Kubernetes API server (with its etcd) on loopback, without nodes or controllers.
 
-Enough for everything that is decided at the API: schemas, CEL rules, server-side apply, leases, watches, RBAC. Nothing
-acts on what is written: no pod starts, no owner reference is collected, a deleted namespace stays Terminating.
+Enough for everything decided at the API: schemas, CEL rules, server-side apply, leases, watches, RBAC. Nothing acts on
+the objects: no pod starts, no owner reference is collected, a deleted namespace stays Terminating.
 """
 
 import os
@@ -34,8 +34,8 @@ class ApiServer(Server):
     """etcd and kube-apiserver with a certificate authority of their own, as a context manager.
 
     ``kubeconfig`` is the path of an administrator's kubeconfig (group system:masters). The servers keep their ports and
-    data over ``stop`` and ``start``; leaving the context removes everything. Where the programs are not in the cache
-    yet, entering builds them, which takes minutes.
+    data over ``stop`` and ``start``; leaving the context removes everything. If the programs are not in the cache yet,
+    entering builds them, which takes minutes.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class ApiServer(Server):
 
     @property
     def url(self) -> str:
-        """Where the API server answers."""
+        """The API server's URL."""
         return f"https://{ADDRESS}:{self.port}"
 
     def start(self) -> None:
@@ -100,7 +100,7 @@ class ApiServer(Server):
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def kubectl(self, *args: str, input: str | None = None) -> str:  # noqa: A002 - the word of subprocess.run
-        """Run kubectl as administrator and return what it prints; raises ClusterError with what it complains of."""
+        """Run kubectl as administrator and return its output; raises ClusterError with its error."""
         command = [str(self._kubectl), "--kubeconfig", str(self.kubeconfig), *args]
         return run(command, reason="KubectlFailed", stdin=input, env=self._environment())
 

@@ -8,7 +8,7 @@ from fleet_consumer.assignors import COOPERATIVE, Assignment, ClusterView, Rebal
 
 
 class DirectRange:
-    """Breaks the cooperative contract: what range moves, moves at once."""
+    """A direct range assignor, which breaks the cooperative contract: partitions move at once."""
 
     name = "direct-range"
     version = 0
@@ -29,7 +29,7 @@ class DirectRange:
 
 
 class CooperativeRange(DirectRange):
-    """Keeps it: what range moves is left out until its owner has given it back."""
+    """A range assignor that keeps the contract: a moving partition is left out until its owner has revoked it."""
 
     name = "cooperative-range"
 

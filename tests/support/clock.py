@@ -1,4 +1,4 @@
-"""Clocks for tests that own time: one that stands still, one of a machine that is suspended."""
+"""Clocks for tests: a manual one, and that of a suspended machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fleet_consumer.clock import SystemClock
 
 
 class StillClock:
-    """Time that stands still until a test, or something that waits, moves it."""
+    """A clock that stands still until a test, or a waiting component, advances it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -19,9 +19,9 @@ class StillClock:
 
 
 class SuspendedClock(SystemClock):
-    """The machine's clock as its programs see it when the machine sleeps: it stands still, and then has jumped.
+    """The machine's clock as its programs see it during a suspend: it stands still, and then jumps.
 
-    A thread that waits for time to pass waits meanwhile; nothing else is stopped.
+    A thread waiting for time to pass waits meanwhile; nothing else is stopped.
     """
 
     def __init__(self) -> None:
@@ -36,5 +36,5 @@ class SuspendedClock(SystemClock):
         self._asleep_since = super().monotonic()
 
     def resume(self) -> None:
-        """Tell the time again, as if it had never stood still."""
+        """Run again, with the time as if it had never stood still."""
         self._asleep_since = None

@@ -1,4 +1,4 @@
-"""Members of other makes, recorded as ours are: the Java consumer and librdkafka's."""
+"""Recorded members of other makes: the Java consumer and librdkafka's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def java_member(
     folder: Path, bootstrap: str, group: str, topic: str, *, assignors: Sequence[str], **more: str | int
 ) -> RecordedProcess:
     """Kafka's own consumer. `more`: `session_timeout_ms`, `heartbeat_interval_ms`, `group_instance_id`, and `members`:
-    so many on threads of one process, their rows mixed."""
+    the number of threads in one process, their rows mixed."""
 
     def command(log: Path) -> Sequence[str]:
         words = _words(bootstrap, group, topic, assignors, log, more)

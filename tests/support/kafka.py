@@ -1,4 +1,4 @@
-"""A real Kafka broker on loopback, with the faults a test wants: stopped, killed, paused, restarted with its data."""
+"""A real Kafka broker on loopback, which tests can stop, kill, pause and restart with its data."""
 
 import shutil
 import signal
@@ -53,11 +53,11 @@ def new_cluster_id() -> str:
 class KafkaBroker(Server):
     """A broker that is also a controller, as a context manager: of a cluster of its own, or of the one at ``place``.
 
-    ``properties`` are added to (and win over) the broker's settings. ``sasl_users`` (name to password) opens a second
-    listener, SASL_PLAINTEXT, that knows these users under PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512. Ports and data stay
-    the same over ``stop``, ``kill`` and ``start``; leaving the context removes everything. Topics are not created by
-    being named. ``proxied_as`` opens a plain-text listener that tells its clients to come to that ``host:port``, where
-    a test listens and passes on to `proxied_listener`. ``jvm_options`` are added to the command line.
+    ``properties`` are added to the broker's settings and win over them. ``sasl_users`` (name to password) opens a
+    second listener, SASL_PLAINTEXT, that knows these users under PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512. Ports and data
+    stay the same over ``stop``, ``kill`` and ``start``; leaving the context removes everything. Topics are not created
+    automatically. ``proxied_as`` opens a plain-text listener that advertises this ``host:port``, where a test listens
+    and forwards to `proxied_listener`. ``jvm_options`` are added to the command line.
 
     ``tls`` opens a TLS listener, with "mutual" another that asks for a client certificate, and where there are users
     or tokens one with TLS and SASL; ``pki`` then holds the files. ``oauth`` lets the SASL listeners take the tokens of
@@ -156,8 +156,8 @@ class KafkaBroker(Server):
 
     @property
     def issuer(self) -> TokenIssuer:
-        """Who signs the tokens that the broker takes; only with ``oauth``."""
-        assert self._issuer is not None, "this broker takes no tokens"
+        """The issuer of the tokens that the broker accepts; only with ``oauth``."""
+        assert self._issuer is not None, "this broker accepts no tokens"
         return self._issuer
 
     @property
@@ -167,7 +167,7 @@ class KafkaBroker(Server):
 
     @property
     def running(self) -> bool:
-        """Whether the broker's process exists; a paused one does."""
+        """True while the broker's process exists; a paused one does."""
         return self._daemon.running
 
     @property
@@ -205,7 +205,7 @@ class KafkaBroker(Server):
         self._properties.write_text(self._properties.read_text().replace(before, self.bootstrap))
 
     def pause(self) -> None:
-        """Freeze the broker: connections stay open and nothing answers (SIGSTOP).
+        """Freeze the broker: connections stay open without responses (SIGSTOP).
 
         Each thread stops when it sees the signal, and one that still runs may answer a request; so wait for the last.
         """
@@ -213,7 +213,7 @@ class KafkaBroker(Server):
         wait_until(self._frozen, what=f"the broker at {self.bootstrap} to freeze", timeout_s=FREEZE_TIMEOUT_S)
 
     def resume(self) -> None:
-        """Let a paused broker go on (SIGCONT)."""
+        """Resume a paused broker (SIGCONT)."""
         self._daemon.signal(signal.SIGCONT)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Three real Kafka brokers on loopback, each with the faults of `KafkaBroker`, and what tests ask of a cluster."""
+"""Three real Kafka brokers on loopback, each with the faults of `KafkaBroker`, and requests to the cluster."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SMALL_JVM = ("-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:
 class KafkaCluster(Server):
     """Brokers 1 to 3, each broker and controller, so that any one may be away; a context manager like `KafkaBroker`.
 
-    ``proxied_as`` maps node ids to the ``host:port`` that clients of the listener behind a proxy shall be told.
+    ``proxied_as`` maps node ids to the ``host:port`` advertised on the listener behind a proxy.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class KafkaCluster(Server):
         return topic
 
     def leader_of(self, topic: str, partition: int) -> KafkaBroker:
-        """The broker that leads a partition, once one of those that run does."""
+        """The leader of a partition, once a running broker leads it."""
 
         def led() -> KafkaBroker | None:
             part = next(each for each in self._partitions(topic) if each.partition_index == partition)
@@ -116,11 +116,11 @@ class KafkaCluster(Server):
         return leader
 
     def in_sync(self, topic: str, partition: int) -> set[int]:
-        """The nodes that are in sync with a partition's leader, as the brokers that run know it."""
+        """The nodes in sync with a partition's leader, as the running brokers know it."""
         return set(next(each for each in self._partitions(topic) if each.partition_index == partition).isr_nodes)
 
     def coordinator_of(self, group: str) -> KafkaBroker:
-        """The broker that coordinates a group, once one of those that run does."""
+        """The coordinator of a group, once it is a running broker."""
 
         def found() -> KafkaBroker | None:
             with_client = self._ask(lambda client: client.find_coordinators([group], timeout_s=5.0))
@@ -195,7 +195,8 @@ class KafkaCluster(Server):
         return answer.partitions
 
     def _ask(self, question: Callable[[NetworkClient], T]) -> T:
-        """Put a question to whoever answers; an AssertionError, which waiting takes for "not yet", if nobody does."""
+        """Put a question to any broker that answers; AssertionError, which waiting treats as "not yet", if none
+        does."""
         alive = tuple(broker.bootstrap for broker in self.brokers.values() if broker.running)
         client = NetworkClient(ConnectionSettings(bootstrap_servers=alive, client_id="tests", request_timeout_ms=3_000))
         try:

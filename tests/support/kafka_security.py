@@ -1,4 +1,4 @@
-"""What a secured broker needs: certificates, a token issuer's keys, and the settings of its listeners.
+"""Security of a broker: certificates, a token issuer's keys, and the settings of its listeners.
 
 Certificates come from the same authority code as the local cluster's; Kafka reads them as PEM. Tokens are JWTs signed
 with openssl (RS256), which the broker checks against a key file as it would against an identity provider's.

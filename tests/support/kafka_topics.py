@@ -1,4 +1,4 @@
-"""Topics that tests make: there for every client once the call returns."""
+"""Topics for tests, visible to every client once the call returns."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -22,8 +22,8 @@ BUSY = (
 def make_topics(admin: AdminClient, wanted: Sequence[NewTopic]) -> None:
     """Create topics of names that nobody else uses, and wait until each of their partitions has a leader.
 
-    The controller answers once it has written the topic down; a broker learns of it a moment later. A consumer that
-    asks in between is told that there is no such topic.
+    The controller answers once it has stored the topic; a broker learns of it a moment later. Until then a consumer
+    gets UNKNOWN_TOPIC_OR_PARTITION.
     """
     names = [each.topic for each in wanted]
 

@@ -1,4 +1,4 @@
-"""librdkafka's own group consumer as a member that writes down what it hands out; a process of its own.
+"""librdkafka's own group consumer as a recording member, in a process of its own.
 
 `python -m tests.support.librdkafka_member JSON`; `foreign.LibrdkafkaMember` starts it.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.support.recording import COMMIT_EVERY_S, POLL_S, Ledger, rows_to, run_until_told
+from tests.support.recording import COMMIT_EVERY_S, POLL_S, Ledger, rows_to, run_until_stopped
 
 UNKNOWN_GENERATION = -1
 """librdkafka keeps it to itself."""
@@ -104,4 +104,4 @@ class LibrdkafkaMember:
 
 if __name__ == "__main__":
     member = LibrdkafkaMember(json.loads(sys.argv[1]))
-    run_until_told(member.run, member.stop)
+    run_until_stopped(member.run, member.stop)

@@ -12,7 +12,7 @@ from e2e.local_cluster.cgroups import create_cgroup, existing_cgroups, remove_cg
 LIMITS = ("memory.max", "memory.limit_in_bytes")
 """The file that holds the limit, in the unified layout of control groups and in the old one."""
 COUNTS = ("memory.events", "memory.oom_control")
-"""The file that counts whom the kernel killed for memory, in the same order."""
+"""The files that count the processes killed for memory, in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class MemoryLimit:
 
     @property
     def kills(self) -> int:
-        """How many processes the kernel killed here because memory ran out."""
+        """The number of processes that the kernel killed here for lack of memory."""
         counts = next(path for name in COUNTS if (path := self.group / name).exists())
         lines = (line.split() for line in counts.read_text().splitlines())
         return next(int(count) for name, count in lines if name == "oom_kill")

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class _Name(str):
-    """A header's name that is sent as bytes which are no text."""
+    """A header name that is sent as bytes that are not text."""
 
     __slots__ = ()
 
@@ -16,7 +16,7 @@ class _Name(str):
 
 
 def send_with_odd_name(bootstrap: str, topic: str, value: bytes) -> None:
-    """Write one record to partition 0 with two headers: `trace`, and one whose name is no UTF-8."""
+    """Write one record to partition 0 with two headers: `trace`, and one whose name is not UTF-8."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         # The one client here that can be made to send such a name.

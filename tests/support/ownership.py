@@ -1,8 +1,8 @@
-"""Who handed out what, and whether that was right: the judgement of the fault tests and the soak, a pure function.
+"""Judgement of recorded histories, for the fault tests and the soak: lost, repeated and overlapping records. Pure.
 
-Every member writes down its history: ranges of offsets that it handed out, commits with their answers, assignments.
-All clocks are the machine's one monotonic clock, so histories of several processes can be laid side by side. Three
-things are judged (M4 in the mechanisms):
+Every member records its history: ranges of offsets that it handed out, commits with their results, assignments. All
+clocks are the machine's one monotonic clock, so histories of several processes are comparable. Three rules (M4 in the
+mechanisms):
 
 - Nothing is lost: every record that was written was handed out by somebody.
 - A record that was handed out twice is explained: when its second reader began, no accepted commit covered it, or it
@@ -23,16 +23,15 @@ from typing import Any
 __all__ = ["Commit", "History", "Stint", "Verdict", "holes", "judge"]
 
 UNANSWERED = ("Retriable", "Timeout", "TIMED_OUT", "_TRANSPORT")
-"""What the errors of commits that got no answer, or none that says what became of them, have in their words: ours,
-Java's and librdkafka's."""
+"""Phrases in the errors of commits with an unknown outcome: ours, Java's and librdkafka's."""
 
-MAX_TOLD = 20
-"""So many findings of a kind are told; the rest is counted."""
+FINDINGS_MAX = 20
+"""The most findings of a kind that are listed; the rest is counted."""
 
 
 @dataclass(slots=True)
 class Commit:
-    """One partition's part of a commit; `accepted` None while there is no answer, and for ever if its asker died."""
+    """One partition's part of a commit; `accepted` None while there is no response, and for ever if its sender died."""
 
     partition: int
     generation: int
@@ -43,12 +42,12 @@ class Commit:
 
     @property
     def accepted(self) -> bool:
-        """Whether the coordinator said that it has it."""
+        """True if the coordinator accepted it."""
         return self.answered_at is not None and self.error is None
 
     @property
     def unsure(self) -> bool:
-        """Whether nobody knows if the coordinator has stored it, or will yet."""
+        """True if it is unknown whether the coordinator has stored it, or will yet."""
         return self.answered_at is None or any(word in (self.error or "") for word in UNANSWERED)
 
 
@@ -135,7 +134,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `judge` found. `lost`, `unexplained` and `overlaps` hold at most `MAX_TOLD` sentences each."""
+    """The findings of `judge`. `lost`, `unexplained` and `overlaps` hold at most `FINDINGS_MAX` sentences each."""
 
     handed: int
     duplicates: int
@@ -162,7 +161,7 @@ class Verdict:
 
 
 def holes(ranges: Iterable[tuple[int, int]], end: int) -> list[tuple[int, int]]:
-    """What of the offsets 0 to `end` - 1 no (first, last) of `ranges` covers, as (first, last)."""
+    """The offsets 0 to `end` - 1 that no (first, last) of `ranges` covers, as (first, last)."""
     found, position = [], 0
     for first, last in sorted(ranges):
         if first > position:
@@ -174,7 +173,7 @@ def holes(ranges: Iterable[tuple[int, int]], end: int) -> list[tuple[int, int]]:
 
 
 def judge(histories: Iterable[History], written: Mapping[int, int]) -> Verdict:
-    """Lay the histories side by side; `written` tells for each partition how many records it holds, from offset 0."""
+    """Compare the histories; `written` is the number of records of each partition, from offset 0."""
     lives = list(histories)
     stints: dict[int, list[Stint]] = {partition: [] for partition in written}
     commits: dict[int, list[Commit]] = {partition: [] for partition in written}
@@ -200,10 +199,10 @@ def judge(histories: Iterable[History], written: Mapping[int, int]) -> Verdict:
         handed=handed,
         duplicates=again,
         explained=explained,
-        lost=lost[:MAX_TOLD],
+        lost=lost[:FINDINGS_MAX],
         lost_count=lost_count,
-        unexplained=unexplained[:MAX_TOLD],
-        overlaps=overlaps[:MAX_TOLD],
+        unexplained=unexplained[:FINDINGS_MAX],
+        overlaps=overlaps[:FINDINGS_MAX],
         refused_commits=Counter(
             commit.error.split(":")[0] for life in lives for commit in life.commits if commit.error is not None
         ),
@@ -211,7 +210,7 @@ def judge(histories: Iterable[History], written: Mapping[int, int]) -> Verdict:
 
 
 def _duplicates(stints: Sequence[Stint], commits: Sequence[Commit]) -> tuple[int, int, list[str]]:
-    """How many records were handed out again, how many of these no accepted commit had covered, and what is wrong."""
+    """Count the repeated records and those that no accepted commit had covered, and list what is wrong."""
     again, explained, wrong = 0, 0, []
     accepted = sorted(
         (commit.answered_at, commit.offset) for commit in commits if commit.answered_at is not None and commit.accepted

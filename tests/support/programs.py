@@ -1,4 +1,4 @@
-"""What the suites run and no package index has: built or fetched before any test's time begins.
+"""Programs that the suites run and no package index has, built or fetched before any test's time begins.
 
 On a machine that never did so this takes minutes, Kubernetes most of them. No test's limit may count them: a suite's
 conftest calls `build_before` when its tests have been collected. `python -m tests.support.programs` builds everything
@@ -39,7 +39,7 @@ CLUSTER: tuple[Build, ...] = (*API_SERVER, pause_archive, coredns_archive, kafka
 
 
 def is_embedded() -> bool:
-    """Whether the tests' cluster will be the embedded one: it needs root, and nobody has named another."""
+    """True if the tests' cluster will be the embedded one: as root, unless another is named."""
     return foreign_kubeconfig() is None and os.geteuid() == 0
 
 

@@ -1,7 +1,7 @@
-"""Members that write down what they hand out and what becomes of their commits, as threads and as processes.
+"""Members that record what they hand out and the results of their commits, as threads and as processes.
 
-What is written is what `ownership.History` reads. Nothing is committed that is not written down before: a process
-that is killed can have handed out more than its history tells, but never have committed more.
+`ownership.History` reads the rows. Nothing is committed before it is recorded: a killed process may have handed out
+more than its history shows, but never have committed more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "RecordingMember",
     "member_settings",
     "rows_to",
-    "run_until_told",
+    "run_until_stopped",
 ]
 
 Row = list[Any]
@@ -43,7 +43,7 @@ POLL_S = 0.2
 COMMIT_EVERY_S = 0.2
 REVOKE_PATIENCE_S = 10.0
 END_PATIENCE_S = 60.0
-"""Twice as long as a member that is told to end may take: its callback's commit, its close."""
+"""Twice as long as a stopped member may take: its callback's commit, its close."""
 _lives = itertools.count(1)
 
 
@@ -69,7 +69,7 @@ def member_settings(bootstrap: str, group: str, **changes: Any) -> ConsumerSetti
 
 
 class Ledger:
-    """Turns what happens to a member into rows for `write`; what it handed out is joined to ranges until `flush`."""
+    """Converts a member's events into rows for `write`; records handed out are joined to ranges until `flush`."""
 
     def __init__(self, write: Callable[[Row], None]) -> None:
         self._write = write
@@ -78,7 +78,7 @@ class Ledger:
         self._numbers = itertools.count()
 
     def handed(self, partition: int, generation: int, first: int, last: int) -> None:
-        """These records were just handed out."""
+        """Record that these records were just handed out."""
         now = time.monotonic()
         pending = self._pending.get(partition)
         if pending is not None and pending[0] == generation and pending[2] + 1 == first:
@@ -89,29 +89,29 @@ class Ledger:
         self._pending[partition] = [generation, first, last, now, now]
 
     def flush(self) -> None:
-        """Write down every range."""
+        """Write every range."""
         for partition, pending in self._pending.items():
             self._write(["h", partition, *pending])
         self._pending = {}
 
     def asked(self, generation: int, offsets: Mapping[int, int]) -> int:
-        """A commit is about to be asked for; returns its number for `answered`."""
+        """Record a commit about to be requested; returns its number for `answered`."""
         self.flush()
         number = next(self._numbers)
         self._write(["c", number, generation, offsets, time.monotonic()])
         return number
 
     def answered(self, number: int, error: str | None) -> None:
-        """The answer to a commit."""
+        """Record the result of a commit."""
         self._write(["k", number, time.monotonic(), error])
 
     def called(self, kind: str, partitions: Sequence[int], generation: int) -> None:
-        """Partitions were assigned ("a"), revoked ("r") or lost ("l")."""
+        """Record partitions assigned ("a"), revoked ("r") or lost ("l")."""
         self.flush()
         self._write([kind, list(partitions), generation, time.monotonic()])
 
     def raised(self, error: str) -> None:
-        """The consumer raised this."""
+        """Record an error of the consumer."""
         self._write(["x", error])
 
 
@@ -164,7 +164,7 @@ class RecordingMember:
         except errors.FatalConsumerError:
             raise
         except errors.ConsumerError as error:
-            # A consumer goes on after these; the next poll tells more.
+            # A consumer continues after these; the next poll shows more.
             self._ledger.raised(f"{error.reason}: {error}")
             return
         generation = self.consumer.membership().generation
@@ -185,8 +185,8 @@ class RecordingMember:
             self.consumer.commit_async(done, lambda _offsets, error: self._answered(number, done, error))
 
     def _answered(self, number: int, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Any) -> None:
-        told = None if error is None else f"{getattr(error, 'reason', type(error).__name__)}: {error}"
-        self._ledger.answered(number, told)
+        failure = None if error is None else f"{getattr(error, 'reason', type(error).__name__)}: {error}"
+        self._ledger.answered(number, failure)
         if error is None:
             for part, what in offsets.items():
                 # What was refused, or handed out since, is asked for again.
@@ -238,12 +238,12 @@ class MemberThread:
 
     @property
     def membership(self) -> Membership:
-        """What the consumer says of its membership."""
+        """The consumer's membership."""
         return self._member.consumer.membership()
 
     @property
     def alive(self) -> bool:
-        """Whether it still polls."""
+        """True while it polls."""
         return self._thread.is_alive()
 
     @property
@@ -258,10 +258,10 @@ class MemberThread:
             for part, buffer in positions._buffers.items()
         }
         ahead = f"{fetch.read_ahead.waiting} records wait, {len(fetch._commands)} commands"
-        return f"alive {self.alive}, positions {reads}, {ahead}, trouble {fetch.last_error}, {self.membership}"
+        return f"alive {self.alive}, positions {reads}, {ahead}, last error {fetch.last_error}, {self.membership}"
 
     def history(self) -> History:
-        """What it wrote down so far; goes on growing."""
+        """The rows so far; keeps growing."""
         with self._lock:
             return self._history
 
@@ -274,7 +274,7 @@ class MemberThread:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """How far a history file has been read."""
+    """The read position in a history file."""
 
     history: History
     offset: int
@@ -302,11 +302,11 @@ class RecordedProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process exists; a stopped one does."""
+        """True while the process exists; a stopped one does."""
         return self._process.poll() is None
 
     def history(self) -> History:
-        """What it wrote down so far."""
+        """The rows so far."""
         with self._log.open("rb") as log:
             log.seek(self._reading.offset)
             fresh = log.read()
@@ -318,7 +318,7 @@ class RecordedProcess:
         return self._reading.history
 
     def rows(self) -> list[Row]:
-        """Everything it wrote down so far, as it wrote it."""
+        """All rows so far, as they were written."""
         with self._log.open("rb") as log:
             return [json.loads(line) for line in log if line.endswith(b"\n")]
 
@@ -350,7 +350,7 @@ class RecordedProcess:
 class MemberProcess(RecordedProcess):
     """A recording member of ours in a process of its own; `settings` are changes to `member_settings`, JSON-able.
 
-    With several `members` on threads of the process their rows are mixed, and tell no history.
+    With several `members` on threads of the process their rows are mixed, and are no history.
     """
 
     def __init__(
@@ -391,12 +391,12 @@ def _main(words: Mapping[str, Any]) -> int:
         for member in members:
             member.stop()
 
-    run_until_told(run, stop)
+    run_until_stopped(run, stop)
     return 0
 
 
-def run_until_told(run: Callable[[], None], stop: Callable[[], None]) -> None:
-    """Run on this thread; call `stop` on another when SIGTERM comes. SIGINT is left to whoever started us."""
+def run_until_stopped(run: Callable[[], None], stop: Callable[[], None]) -> None:
+    """Run on this thread; call `stop` on another when SIGTERM comes. SIGINT is left to the parent."""
     # Blocked before any thread starts, so that they all inherit it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
 

@@ -1,4 +1,4 @@
-"""A TCP proxy before a real broker that refuses the first Produce request in its name, and passes on all else."""
+"""A TCP proxy in front of a real broker that refuses the first Produce request and forwards all else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RefusingProxy:
     """Listens on `address` while its context is open and passes connections on to `target`.
 
     The first Produce request waits here until another has come behind it. Then it is answered with
-    NOT_LEADER_OR_FOLLOWER, as by a broker that has not heard yet that it leads the partition; the other goes on.
+    NOT_LEADER_OR_FOLLOWER, as by a broker that does not know yet that it leads the partition; the other continues.
     """
 
     def __init__(self, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""One group on the cluster: a topic that is written to all the time, members that write down what they hand out."""
+"""One group on the cluster: a topic under constant writes, and recording members."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["AnyMember", "Scene", "handed"]
 
 AnyMember = RecordedProcess | MemberThread
 SHARE_TIMEOUT_S = 120.0
-"""Somebody whose JoinGroup got no answer keeps the others waiting for a whole session."""
+"""A member whose JoinGroup got no response keeps the others waiting for a whole session."""
 DRAIN_TIMEOUT_S = 240.0
 _names = itertools.count()
 
@@ -124,7 +124,7 @@ class Scene:
         timeout_s: float = SHARE_TIMEOUT_S,
         also: Callable[[DescribedGroup], None] = lambda _: None,
     ) -> int:
-        """Wait until these, and only these, are a Stable group that owns every partition once; their generation.
+        """Wait until exactly these are a Stable group that owns every partition once; returns their generation.
 
         `also` asserts what else must hold at that moment, of this description: asserted afterwards, it might meet the
         next rebalance.
@@ -177,7 +177,7 @@ class Scene:
         return verdict
 
     def _evidence(self) -> str:
-        """Where the logs end, who leads them, and where members on threads stand: a stall, a skip, or a slow broker."""
+        """Log ends, leaders, and the positions of members on threads: shows a stall, a skip, or a slow broker."""
         lines = []
         try:
             admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
@@ -203,5 +203,5 @@ def _planned(assignment: bytes) -> list[int]:
 
 
 def handed(history: History) -> int:
-    """How many records a member handed out, repetitions included."""
+    """The number of records a member handed out, repetitions included."""
     return sum(stint.last - stint.first + 1 for stint in history.stints)

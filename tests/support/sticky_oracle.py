@@ -1,4 +1,4 @@
-"""The best sticky plan there is, found by means that have nothing in common with the product's.
+"""The best possible sticky plan, found by means that have nothing in common with the product's.
 
 `cheapest_flow` sends partition by partition along shortest augmenting paths; `cheapest_by_trying` goes through all
 plans. Both answer with the best (sorted counts, partitions far from their member, partitions moved).
@@ -17,7 +17,8 @@ UNEVEN = 1_000_000
 
 @dataclass(frozen=True)
 class Question:
-    """`may` lists for each partition who may have it, `owner` who held it, `far` the pairs of different racks."""
+    """`may` lists the members that may have each partition, `owner` its previous one, `far` the pairs of different
+    racks."""
 
     may: Mapping[Partition, tuple[str, ...]]
     owner: Mapping[Partition, str]
@@ -29,7 +30,7 @@ class Question:
         return moved + FAR * ((partition, member) in self.far)
 
     def value(self, plan: Mapping[Partition, str]) -> tuple[list[int], int, int]:
-        """What is compared: sorted counts (the fuller members first), far partitions, moved partitions."""
+        """The compared value: sorted counts (the fuller members first), far partitions, moved partitions."""
         counts = sorted(([*plan.values()].count(member) for member in self.members), reverse=True)
         far, moved = divmod(sum(self.cost(partition, member) for partition, member in plan.items()), FAR)
         return counts, far, moved

@@ -1,8 +1,8 @@
 """Suites: one pytest run each, their outcomes, and the repetition of a failed test by itself.
 
-A test on real parts shares the machine with brokers, clusters and other tests. One that fails there is run once more
-with nothing beside it, so not before the other suites of its stage are over. If it passes then, the run is green and
-reports the test as flaky: the next thing to mend.
+A test on real parts shares the machine with brokers, clusters and other tests. One that fails there is repeated alone,
+so not before the other suites of its stage are over. If it passes then, the run is green and reports the test as
+flaky: the next thing to fix.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tests.support.together import ALONE
 
 ROOT = Path(__file__).resolve().parents[2]
 REPEATED_MAX = 8
-"""Failed tests of one suite that are run once more. More than these are no noise, and repeating them takes long."""
+"""The most failed tests of one suite that are repeated. More are no noise, and repeating them takes long."""
 SLOW = ("--durations=10", "--durations-min=5")
-"""Each suite ends with its slowest tests: where a run's time went is seen without another run."""
+"""Each suite ends with its slowest tests, which shows where a run's time went."""
 
 
 @dataclass(frozen=True, slots=True)

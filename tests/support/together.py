@@ -1,10 +1,10 @@
-"""Tests of one folder that are played at the same time: most of what they do is wait.
+"""Concurrent tests of one folder, since most of what they do is wait.
 
-A folder's conftest asks for it in its `pytest_configure`. Then the tests marked `together` come before the folder's
-others and begin with the first of them, a few at a time; each still fails by itself, and the others run one by one
-after them. A marked test has names of its own, and leaves what is shared as it was: running, with everything that was
-in it. It takes its parameters, `tmp_path`, fixtures of the session, and the suites' own fixtures of single tests, which
-are made and ended where it plays. It takes none of pytest's that change or record what the whole process does.
+A folder's conftest enables it in its `pytest_configure`. The tests marked `together` come before the folder's others
+and begin with the first of them, a few at a time; each still fails by itself, and the others run one by one after them.
+A marked test has names of its own, and leaves shared things as they were: running, with everything in them. It may take
+its parameters, `tmp_path`, fixtures of the session, and the suites' own fixtures of single tests, which are created and
+ended where it runs; not pytest's fixtures that change or record what the whole process does.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import pytest
 __all__ = ["ALONE", "play_together"]
 
 ALONE = "FLEET_TESTS_ALONE"
-"""An environment variable: when it is set, marked tests are played one by one too. `support.suites` sets it to repeat a
-failed test by itself."""
+"""An environment variable that makes marked tests run one by one too. `support.suites` sets it to repeat a failed test
+alone."""
 
 
 def play_together(config: pytest.Config, folder: Path, at_once: int) -> None:
-    """Play the marked tests in `folder` at the same time, `at_once` of them; one at a time where `ALONE` is set."""
+    """Run the marked tests in `folder` concurrently, `at_once` of them; one at a time if `ALONE` is set."""
     config.addinivalue_line("markers", "together: played at the same time as the others of its folder")
     config.pluginmanager.register(_Together(folder, 1 if os.environ.get(ALONE) else at_once))
 
@@ -53,7 +53,7 @@ class _Together:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
-        """The end of a marked test is that of its play; the first one of the folder begins them all."""
+        """Wait for a marked test's run; the first one of the folder starts them all."""
         if not self._marked(pyfuncitem):
             return None
         if self._pool is None:
@@ -68,7 +68,7 @@ class _Together:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """A play's own time is told, not how long was waited for its end."""
+        """Report a test's own time, not how long its end was waited for."""
         report = yield
         play = self._plays.get(item.nodeid)
         if call.when == "call" and play is not None and play.done() and play.exception() is None:
@@ -84,7 +84,7 @@ class _Together:
         try:
             return pool.submit(_Play(item).run)
         except Exception as error:
-            # What is wrong with one test is told at its turn.
+            # A test's error is raised at its turn.
             failed: Future[float] = Future()
             failed.set_exception(error)
             return failed

@@ -1,4 +1,4 @@
-"""An OAuth token endpoint on loopback (client credentials grant), with the faults a test wants."""
+"""An OAuth token endpoint on loopback (client credentials grant), with faults that tests set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLIENT_ID, CLIENT_SECRET = "fleet", "s3cret/with+odd:signs"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request as the endpoint got it."""
+    """One request as the endpoint received it."""
 
     client_id: str
     client_secret: str
@@ -30,7 +30,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 def answer(token: str, expires_in: float | None = 3600) -> Answer:
-    """A good answer."""
+    """A successful response."""
     document = {"access_token": token, "token_type": "Bearer"}
     return 200, {}, json.dumps(document | ({"expires_in": expires_in} if expires_in is not None else {})).encode()
 

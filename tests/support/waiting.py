@@ -1,4 +1,4 @@
-"""Waiting on conditions: the only way in which tests let time pass."""
+"""Waiting for conditions: the only way in which tests let time pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POLL_SECONDS = 0.05
 
 
 def eventually(probe: Callable[[], T], *, timeout_s: float, what: str, poll_s: float = POLL_SECONDS) -> T:
-    """Return `probe()`'s first truthy answer; fail after `timeout_s`, telling `what` was awaited and last seen.
+    """Return `probe()`'s first truthy result; fail after `timeout_s` with `what` was awaited and last seen.
 
     An AssertionError or OSError inside the probe counts as "not yet" and is shown as the last thing seen.
     """

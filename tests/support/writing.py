@@ -1,4 +1,4 @@
-"""A producer that keeps writing while a test breaks things, and knows what the brokers acknowledged."""
+"""A producer that keeps writing while a test breaks things, and counts the acknowledgements."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ VALUE = b"x" * 64
 class Writer:
     """Writes `per_second` records to the partitions in turn, on a thread, until `stop`; a context manager.
 
-    Idempotent and patient: what it wrote lies in each partition without gaps from offset 0, if nobody else writes. One
-    request at a time: with several, librdkafka takes a batch for written that its broker refused, when the broker knows
-    nothing of the producer yet and has accepted the batch behind it.
+    Idempotent and patient: its records lie in each partition without gaps from offset 0, if nobody else writes. One
+    request at a time: with several, librdkafka takes a refused batch for written if the broker knows nothing of the
+    producer yet and has accepted the batch behind it.
     """
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, *, per_second: int = 200) -> None:
-        # Patience longer than any fault: a record that was given up would leave open whether it was written.
+        # Patience longer than any fault: for a record that was given up it would be unknown whether it was written.
         patient = {"delivery.timeout.ms": 300_000, "request.timeout.ms": 5_000, "reconnect.backoff.max.ms": 500}
         sure = {"enable.idempotence": True, "max.in.flight.requests.per.connection": 1}
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 0, **sure, **patient})
@@ -34,7 +34,7 @@ class Writer:
         self._per_second = per_second
         self._acknowledged: Counter[int] = Counter()
         self._highest: dict[int, int] = {}
-        self._untold: Counter[int] = Counter()
+        self._unconfirmed: Counter[int] = Counter()
         self.failed: list[str] = []
         self.sent = 0
         self._stop = threading.Event()
@@ -43,11 +43,11 @@ class Writer:
 
     @property
     def acknowledged(self) -> int:
-        """How many records the brokers have."""
+        """The number of records that the brokers have."""
         return self._acknowledged.total()
 
     def stop(self, timeout_s: float = 60.0) -> Mapping[int, int]:
-        """Write no more, wait for every acknowledgement, and return how many records each partition holds."""
+        """Stop writing, wait for every acknowledgement, and return the number of records of each partition."""
         self._stop.set()
         self._thread.join(timeout_s)
         left = self._producer.flush(timeout_s)
@@ -56,7 +56,9 @@ class Writer:
         # Offsets are counts only if nothing else is in the partitions.
         for part, count in self._acknowledged.items():
             known = self._highest.get(part, -1) + 1
-            assert known == count or (known < count and self._untold[part]), f"{part}: {known} offsets, {count} records"
+            assert known == count or (known < count and self._unconfirmed[part]), (
+                f"{part}: {known} offsets, {count} records"
+            )
         return {partition: self._acknowledged[partition] for partition in range(self._partitions)}
 
     def __enter__(self) -> Writer:
@@ -89,6 +91,6 @@ class Writer:
         offset = message.offset()
         if offset is None:
             # Sent again, as the broker's answer was late: it says that it has the record, and not where.
-            self._untold[partition] += 1
+            self._unconfirmed[partition] += 1
         else:
             self._highest[partition] = max(offset, self._highest.get(partition, -1))

@@ -2,7 +2,7 @@
 
 With this in the ConfigMap `flights-handler`, the Redrive of `redrive.yaml` brings back the flights that failed before,
 and now they succeed: `record.partition` and `record.offset` are still those of the source topic, so that a report
-counts them by where they came from, whichever way they took.
+counts them by their origin, whichever way they took.
 """
 
 from __future__ import annotations
