@@ -120,7 +120,7 @@ def test_numbers_of_all_arrays_together_are_bounded(monkeypatch: pytest.MonkeyPa
     wide = MetadataResponse(
         brokers=(), topics=(MetadataResponseTopic(error_code=0, name="t", partitions=(part,) * 30),)
     )
-    with pytest.raises(MalformedMessage, match=r"array of 1000 elements .* more in all"):
+    with pytest.raises(MalformedMessage, match=r"array of 1000 elements .* exceeds the limit"):
         MetadataResponse.decode(12, wide.encode(12))
 
 

@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 53 | trimSuffix "-" }}
 {{- end }}
 
-{{- /* The release's name, without repeating the chart's in it. */}}
+{{- /* The release's name; the chart's name is not repeated. */}}
 {{- define "consumer-fleet.fullname" -}}
 {{- if .Values.fullnameOverride }}
 {{- .Values.fullnameOverride | trunc 53 | trimSuffix "-" }}
@@ -35,7 +35,7 @@ app.kubernetes.io/part-of: consumer-fleet
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{- /* What the operator may do where it serves ConsumerGroups, apart from reading Secrets. */}}
+{{- /* Permissions of the operator in namespaces with ConsumerGroups, apart from Secrets. */}}
 {{- define "consumer-fleet.rules" -}}
 - apiGroups: [consumerfleet.io]
   resources: [kafkaclusters, consumergroups, retrypolicies, redrives]
@@ -44,11 +44,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [kafkaclusters/status, consumergroups/status, retrypolicies/status, redrives/status]
   verbs: [patch]
 - apiGroups: [consumerfleet.io]
-  # For the finalizer of objects whose spec.deletion asks for something; nothing else of them is ever written.
+  # For the finalizer of objects with spec.deletion; nothing else of them is ever written.
   resources: [consumergroups]
   verbs: [patch]
 - apiGroups: [consumerfleet.io]
-  # For children that block the deletion of their owner, where the API server checks who may say so.
+  # For blockOwnerDeletion of children, where the API server checks this permission.
   resources: [consumergroups/finalizers, retrypolicies/finalizers, redrives/finalizers]
   verbs: [update]
 - apiGroups: [apps]
@@ -71,7 +71,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [create, patch]
 {{- end }}
 
-{{- /* For KafkaClusters that log in or have certificates: Secrets are read by name only, never listed. */}}
+{{- /* Secrets of KafkaClusters with credentials or certificates: read by name only, never listed. */}}
 {{- define "consumer-fleet.secretRules" -}}
 - apiGroups: [""]
   resources: [secrets]
