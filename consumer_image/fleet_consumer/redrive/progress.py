@@ -9,15 +9,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fleet_consumer.contract.redrive_config import COUNTS
+
 VERSION: Final = 1
-COUNTS: Final = {
-    "selected": "selected",
-    "moved": "moved",
-    "guarded": "guarded",
-    "movedBefore": "moved_before",
-    "failedAgain": "failed_again",
-}
-"""The counts by their names outside: in metadata, and in the last line of a run."""
 COUNTED_LATER: Final = frozenset({"movedBefore", "failedAgain"})
 """Those that a start of an earlier version has not counted."""
 LOG_COUNTS: Final = {"start": "start", "putBack": "put_back"}
