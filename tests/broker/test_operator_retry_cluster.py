@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.managed_topics import WantedTopic
 from fleet_operator.observe import topic_actions
 from fleet_operator.planning.observation import RetryObservation
-from fleet_operator.planning.retry.topics import TopicsPlan, WantedTopic
+from fleet_operator.planning.retry.topics import TopicsPlan
 from tests.broker.members import unique
 from tests.broker.operator_looks import PATIENCE_S, commit, watching, write
 from tests.support.kafka_cluster import KafkaCluster

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.managed_topics import WantedTopic
 from fleet_operator.observe import topic_actions
-from fleet_operator.planning.retry.topics import TopicsPlan, WantedTopic
+from fleet_operator.planning.retry.topics import TopicsPlan
 from tests.broker.members import create_topic, unique
 from tests.broker.operator_looks import Watcher, append_times, commit, cut, watching, write, write_together
 from tests.support.kafka import KafkaBroker

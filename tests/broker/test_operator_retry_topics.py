@@ -17,13 +17,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.managed_topics import WantedTopic
 from fleet_consumer.net import NetworkClient
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.observe import topic_actions
 from fleet_operator.observe.topic_actions import Outcome
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent
-from fleet_operator.planning.retry.topics import TopicsPlan, WantedTopic, plan_topics
+from fleet_operator.planning.retry.topics import TopicsPlan, plan_topics
 from tests.broker.members import Member, create_topic, grow_topic, settings, unique
 from tests.broker.operator_looks import PATIENCE_S, Watcher, commit, watching, write
 from tests.support.kafka import KafkaBroker

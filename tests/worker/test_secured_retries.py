@@ -28,14 +28,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.brokers import parse_brokers
+from fleet_consumer.contract.managed_topics import WantedTopic
+from fleet_consumer.contract.pod import EXIT_SURROUNDINGS
 from fleet_consumer.contract.section import Section
 from fleet_consumer.net import NetworkClient
-from fleet_consumer.worker.commands.redrive import EXIT_SURROUNDINGS
 from fleet_consumer.worker.config.settings import connection_settings
 from fleet_operator.observe import topic_actions
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.topic_actions import Refusal
-from fleet_operator.planning.retry.topics import TopicsPlan, WantedTopic
+from fleet_operator.planning.retry.topics import TopicsPlan
 from tests.broker.members import unique
 from tests.broker.operator_looks import Watcher, commit
 from tests.broker.retry_fleet import PAUSING_BUDGET, RetryFleet

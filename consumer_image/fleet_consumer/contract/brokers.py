@@ -1,15 +1,19 @@
-"""How settings say where the brokers are and how to log in: the `connection` of worker.json."""
+"""The `connection` of worker.json: addresses of the brokers, TLS files and login."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from fleet_consumer.contract.section import Section, SettingsInvalid
+
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """Paths of PEM files; None where the broker's certificate or ours needs none."""
+    """Paths of PEM files; None for the system's authorities, and for no client certificate."""
 
     ca_file: str | None
     cert_file: str | None
@@ -18,7 +22,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenEndpoint:
-    """Where OAUTHBEARER tokens come from."""
+    """Source of OAUTHBEARER tokens."""
 
     url: str
     scope: str | None
@@ -26,8 +30,7 @@ class TokenEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSource:
-    """How to log in. `directory` holds the files `username` and `password`, for OAUTHBEARER `clientId` and
-    `clientSecret`."""
+    """Login settings. `directory` holds the files `credential_keys(mechanism)`."""
 
     mechanism: str
     directory: str
@@ -36,15 +39,20 @@ class SaslSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brokers:
-    """Where the brokers are and how to log in; `tls` and `sasl` None: plain text, nobody asked."""
+    """Connection to a cluster; `tls` None is plain text, `sasl` None is no login."""
 
     bootstrap_servers: tuple[str, ...]
     tls: TlsFiles | None
     sasl: SaslSource | None
 
 
+def credential_keys(mechanism: str) -> tuple[str, str]:
+    """Keys of a login's Secret, and names of its mounted files: identity, then proof."""
+    return ("clientId", "clientSecret") if mechanism == OAUTHBEARER else ("username", "password")
+
+
 def parse_brokers(section: Section) -> Brokers:
-    """The settings in a `connection`. Raises SettingsInvalid for the first bad field found."""
+    """Settings of a `connection`. Raises SettingsInvalid for the first bad field found."""
     brokers = Brokers(
         bootstrap_servers=section.texts("bootstrapServers", least=1),
         tls=_tls(section.optional_section("tls")),
@@ -71,9 +79,9 @@ def _tls(section: Section | None) -> TlsFiles | None:
 def _sasl(section: Section | None) -> SaslSource | None:
     if section is None:
         return None
-    mechanism = section.choice("mechanism", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+    mechanism = section.choice("mechanism", *MECHANISMS)
     oauth = _oauth(section.optional_section("oauth"))
-    if (oauth is not None) != (mechanism == "OAUTHBEARER"):
+    if (oauth is not None) != (mechanism == OAUTHBEARER):
         raise SettingsInvalid(section.at("oauth"), "goes with mechanism OAUTHBEARER; give both or neither")
     source = SaslSource(mechanism=mechanism, directory=section.text("directory"), oauth=oauth)
     section.end()

@@ -1,54 +1,66 @@
-"""Names that the operator and the workers must agree on: managed topics, instance ids, child objects.
+"""Names that operator and workers derive alike: managed topics, instance ids, revisions, child objects.
 
-Both sides derive them from the same few inputs, so they live in one pure module at the bottom of both packages.
-Nothing here may do I/O or know a configuration.
+Pure: no I/O, no configuration.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from typing import Final, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, runtime_checkable
 
 RESERVED_PREFIX: Final = "_fleet."
-"""Topics with this prefix belong to a group's own retry flow; pattern subscriptions never match them."""
+"""Prefix of managed topics, a group's own retry flow; pattern subscriptions never match them."""
 
-UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-"""The units of delays, from the smallest to the largest."""
+DAY_SECONDS: Final = 86_400
+UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": DAY_SECONDS}
+"""Units of delays, from the smallest to the largest."""
 DELAY: Final = re.compile(r"([1-9][0-9]{0,5})([smhd])")
-DELAY_SECONDS_MAX: Final = 7 * 86_400
-"""The longest delay: managed topics keep records for at least as long, whatever else their policy says."""
+DELAY_SECONDS_MAX: Final = 7 * DAY_SECONDS
+"""The longest delay: managed topics keep records for at least as long, whatever their policy says."""
 
 UID_CHARACTERS_MAX: Final = 8
-"""How much of an object's uid an instance id carries: enough to tell a recreated object from its predecessor."""
+"""Characters of an object's uid in an instance id: enough to tell a recreated object from its predecessor."""
+
+HASH_CHARACTERS: Final = 10
+"""40 bits of SHA-256: names stay short, and a fleet would need a million revisions for a collision."""
+
+
+def content_hash(content: Mapping[str, Any]) -> str:
+    """Name of a revision: the first characters of the SHA-256 of its content in canonical JSON."""
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:HASH_CHARACTERS]
 
 
 def failed_topic(group_id: str) -> str:
-    """The topic that takes the records a group has given up on."""
+    """Topic of the records that a group gave up: its dead letter queue (DLQ)."""
     return f"{RESERVED_PREFIX}{group_id}.failed"
 
 
 def retry_topic(group_id: str, delay: str) -> str:
-    """The topic in which a group's records wait for one delay, which is given in its canonical form."""
+    """Topic in which a group's records wait for one delay, given in canonical form."""
     return f"{RESERVED_PREFIX}{group_id}.retry.{delay}"
 
 
 def redrive_topic(group_id: str) -> str:
-    """The topic through which failed records come back to a group: its retry workers read it without any delay."""
+    """Topic of a group's redriven records; its retry workers read it without delay."""
     return f"{RESERVED_PREFIX}{group_id}.redrive"
 
 
 def retry_group(group_id: str) -> str:
-    """The Kafka group of a fleet's retry workers: apart from the main one, so that waiting never rebalances it."""
+    """Kafka group of a fleet's retry workers: separate, so that waiting never rebalances the main group."""
     return f"{group_id}.retry"
 
 
 def redrive_group(group_id: str, uid: str) -> str:
-    """The Kafka group in which one Redrive keeps how far it has come. It has no members, only offsets."""
+    """Kafka group that stores the progress of one Redrive. It has offsets and no members."""
     return f"{group_id}.redrive.{uid[:UID_CHARACTERS_MAX]}"
 
 
 def parse_delay(text: str) -> int:
-    """The seconds in a delay such as `90s`, `5m`, `1h` or `7d`. Raises ValueError with a message for its author."""
+    """Seconds of a delay such as `90s`, `5m`, `1h` or `7d`. Raises ValueError with a message for its author."""
     match = DELAY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no delay; write a whole number and one of s, m, h, d, such as 30s or 5m")
@@ -59,7 +71,7 @@ def parse_delay(text: str) -> int:
 
 
 def canonical_delay(seconds: int) -> str:
-    """The one way in which topics name a delay: in the largest unit that divides it, so that 60s and 1m are one topic.
+    """A delay in the largest unit that divides it, as topics are named: 60s and 1m share one topic.
 
     Raises ValueError outside of 1 second to 7 days.
     """
@@ -69,13 +81,21 @@ def canonical_delay(seconds: int) -> str:
     return f"{seconds // size}{unit}"
 
 
+def is_canonical_delay(text: str) -> bool:
+    """True for a delay in the form that topics use."""
+    try:
+        return canonical_delay(parse_delay(text)) == text
+    except ValueError:
+        return False
+
+
 def is_managed_topic(topic: str) -> bool:
-    """Whether a topic is one that Consumer Fleet makes for a group."""
+    """True for a topic that Consumer Fleet creates for a group."""
     return topic.startswith(RESERVED_PREFIX)
 
 
 def is_internal_topic(topic: str) -> bool:
-    """Whether a topic belongs to the brokers themselves, such as `__consumer_offsets`."""
+    """True for a topic of the brokers themselves, such as `__consumer_offsets`."""
     return topic.startswith("__")
 
 
@@ -89,25 +109,25 @@ class TopicPattern(Protocol):
 
 
 def pattern_matches(pattern: TopicPattern, topic: str) -> bool:
-    """Whether a subscription by pattern takes a topic in: the whole name matches, as with Java's `matches()`.
+    """True if a subscription by pattern includes a topic: the whole name matches, as with Java's `matches()`.
 
-    Internal and managed topics never match, whatever the pattern says: `.*` must not feed a group its own failures.
+    Internal and managed topics never match: `.*` must not feed a group its own failures.
     """
     return not is_internal_topic(topic) and not is_managed_topic(topic) and pattern.fullmatch(topic) is not None
 
 
 def instance_id_prefix(namespace: str, name: str, uid: str) -> str:
-    """What every `group.instance.id` of one ConsumerGroup object begins with, and no other object's does."""
+    """Prefix of every `group.instance.id` of one ConsumerGroup object, and of no other object."""
     return f"{namespace}.{name}.{uid[:UID_CHARACTERS_MAX]}-"
 
 
 def instance_id(namespace: str, name: str, uid: str, ordinal: int) -> str:
-    """The `group.instance.id` (KIP-345) of the worker with this StatefulSet ordinal."""
+    """`group.instance.id` (KIP-345) of the worker with this StatefulSet ordinal."""
     return f"{instance_id_prefix(namespace, name, uid)}{ordinal}"
 
 
 def instance_ordinal(prefix: str, instance: str) -> int | None:
-    """The ordinal in an instance id that begins with `prefix`, or None when the id is somebody else's."""
+    """Ordinal of an instance id that begins with `prefix`; None for any other id."""
     tail = instance.removeprefix(prefix)
     return int(tail) if tail != instance and tail.isascii() and tail.isdigit() else None
 
@@ -122,7 +142,7 @@ def java_string_hash(text: str) -> int:
 
 
 def coordinator_partition(group_id: str, partitions: int) -> int:
-    """The partition of `__consumer_offsets` whose leader coordinates a group (`GroupMetadataManager.partitionFor`).
+    """Partition of `__consumer_offsets` whose leader coordinates a group (`GroupMetadataManager.partitionFor`).
 
     Java's `Utils.abs` maps the smallest int to 0, where Python's `abs` would leave 2**31.
     """
@@ -133,55 +153,55 @@ def coordinator_partition(group_id: str, partitions: int) -> int:
 
 
 def stateful_set(name: str) -> str:
-    """The StatefulSet of a ConsumerGroup's workers."""
+    """StatefulSet of a ConsumerGroup's workers."""
     return name
 
 
 def headless_service(name: str) -> str:
-    """The headless Service that gives each worker its DNS name."""
+    """Headless Service that gives each worker its DNS name."""
     return name
 
 
 def disruption_budget(name: str) -> str:
-    """The PodDisruptionBudget of a ConsumerGroup's workers."""
+    """PodDisruptionBudget of a ConsumerGroup's workers."""
     return name
 
 
 def revision_config(name: str, revision: str) -> str:
-    """The immutable ConfigMap that holds one revision's settings and pod template."""
+    """Immutable ConfigMap of one revision's settings and pod template."""
     return f"{name}-{revision}"
 
 
 def revision_handler(name: str, revision: str) -> str:
-    """The immutable ConfigMap that holds one revision's copy of the handler's source."""
+    """Immutable ConfigMap of one revision's copy of the handler's source."""
     return f"{name}-{revision}-handler"
 
 
 def preflight_pod(name: str, revision: str) -> str:
-    """The one-shot Pod that checks a revision before the fleet changes to it."""
+    """Pod that checks a revision once before the fleet changes to it."""
     return f"{name}-check-{revision}"
 
 
 def retry_stateful_set(name: str) -> str:
-    """The StatefulSet of a ConsumerGroup's retry workers."""
+    """StatefulSet of a ConsumerGroup's retry workers."""
     return f"{name}-retry"
 
 
 def retry_headless_service(name: str) -> str:
-    """The headless Service of the retry workers."""
+    """Headless Service of the retry workers."""
     return f"{name}-retry"
 
 
 def retry_disruption_budget(name: str) -> str:
-    """The PodDisruptionBudget of the retry workers."""
+    """PodDisruptionBudget of the retry workers."""
     return f"{name}-retry"
 
 
 def retry_config(name: str) -> str:
-    """The ConfigMap with the policy revisions that a group's workers may need; they read it again when it changes."""
+    """ConfigMap of the policy revisions that a group's workers follow; they read it again when it changes."""
     return f"{name}-retry"
 
 
 def redrive_job(name: str) -> str:
-    """The Job of a Redrive."""
+    """Job of a Redrive."""
     return f"{name}-redrive"

@@ -1,38 +1,36 @@
-"""A retry policy as workers follow it: revisions of one RetryPolicy, read from the file that the operator mounts.
+"""policies.json: the revisions of one RetryPolicy that a group's workers follow.
 
-A record that waits follows the revision that it names, so several are in force at once. The file is taken as a whole
-or not at all: a worker that cannot read the newest keeps the one it has. No I/O here, and nothing that decides about a
-record: that is for `failure` and `routing`.
+A waiting record follows the revision that it names, so several are in force at once. A file is used whole or not at
+all: a worker that cannot read the newest keeps the one it has. Pure; `failure` and `routing` decide about records.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from fleet_consumer.contract.naming import canonical_delay, parse_delay
+from fleet_consumer.contract.naming import HASH_CHARACTERS, canonical_delay, parse_delay
 from fleet_consumer.contract.patterns import Pattern
+from fleet_consumer.contract.pod import POLICIES_FILE
 from fleet_consumer.contract.section import Section, SettingsInvalid
 
 VERSION: Final = 1
-"""The version of the file that this code reads."""
+"""Version of the file format."""
 
 ATTEMPTS_MAX: Final = 100
-"""The longest sequence. Enough for a day of quarter hours; a longer one is a mistake that costs a topic's space."""
+"""Delays in a sequence: enough for a day of quarter hours; a longer one is a mistake that costs a topic's space."""
 DELAYS_MAX: Final = 16
-"""How many different delays one policy may have: each is a topic of its own."""
+"""Distinct delays in a policy: each needs a topic in every group."""
 RULES_MAX: Final = 50
-"""The limit of `classify` in the RetryPolicy's CRD; a test holds both to each other."""
+"""Rules in a policy: the CRD's limit of `classify`."""
 
-REVISION: Final = r"[0-9a-f]{10}"
-"""A revision's name: the beginning of the SHA-256 of its content."""
+REVISION: Final = rf"[0-9a-f]{{{HASH_CHARACTERS}}}"
+"""A revision's name: `naming.content_hash` of its content."""
 
 HTTP_STATUS: Final = r"[1-5]([0-9]{2}|xx)"
-
-FILE: Final = "policies.json"
 
 
 class PolicyInvalid(Exception):
@@ -41,8 +39,12 @@ class PolicyInvalid(Exception):
     reason = "PolicyInvalid"
 
 
+class TooManyDelays(SettingsInvalid):
+    """A sequence has more distinct delays than DELAYS_MAX."""
+
+
 class Then(StrEnum):
-    """What a rule decides."""
+    """Decision of a rule."""
 
     RETRY = "Retry"
     FAIL = "Fail"
@@ -50,14 +52,14 @@ class Then(StrEnum):
 
 
 class HeaderProfile(StrEnum):
-    """Which headers a failed record carries besides the `kr-` family."""
+    """Headers of a failed record besides the `kr-` family."""
 
     NATIVE = "Native"
     SPRING = "Spring"
 
 
 class BudgetAction(StrEnum):
-    """What workers do while too much fails."""
+    """Reaction of workers while more fails than the budget allows."""
 
     PAUSE = "Pause"
     FAIL = "Fail"
@@ -66,7 +68,7 @@ class BudgetAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of `classify`. Exactly one of the three conditions is set; `name` is how headers tell of it."""
+    """One rule of `classify`: exactly one of the three conditions is set. `name` is its name in headers."""
 
     then: Then
     exception: str | None = None
@@ -85,8 +87,8 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much may fail: beyond `max_failure_percent` of at least `min_records` records within `window_s` seconds
-    `action` is taken, and tried to be ended after `cooldown_s` seconds."""
+    """Failure budget: beyond `max_failure_percent` of at least `min_records` records within `window_s` seconds
+    workers take `action`, and try to end it after `cooldown_s` seconds."""
 
     max_failure_percent: int
     window_s: int
@@ -97,8 +99,8 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One revision. `sequence` holds the delays in seconds, in the order in which a record that keeps failing waits
-    for them; `max_total_s` counts from the first failure, None: without end."""
+    """One revision. `sequence` holds the delays before each further attempt, in seconds; `max_total_s` counts from the
+    first failure, None is unlimited."""
 
     name: str
     revision: str
@@ -111,14 +113,14 @@ class Policy:
 
     @property
     def label(self) -> str:
-        """The value of `kr-policy`."""
+        """Value of the header `kr-policy`."""
         return f"{self.name}@{self.revision}"
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """All that a worker needs to know. `delays` are canonical texts: the topics that retry workers consume besides the
-    redrive topic. `partitions` is the partition count of the managed topics, `max_message_bytes` their limit."""
+    """A parsed policies.json. `delays` (canonical texts) name the topics that retry workers consume besides the redrive
+    topic. `partitions` is the partition count of the managed topics, `max_message_bytes` their size limit."""
 
     name: str
     current: str
@@ -129,13 +131,13 @@ class Policies:
 
     @property
     def newest(self) -> Policy:
-        """The revision that new failures follow."""
+        """Revision that new failures follow."""
         return self.revisions[self.current]
 
     def of(self, revision: str | None) -> tuple[Policy, bool]:
-        """The revision that a record names, and whether it is known; the newest in place of an unknown one.
+        """The revision that a record names, and whether it is known; an unknown one is replaced by the newest.
 
-        None, for a record that names none, is the newest and known: that is no trouble to be counted.
+        None (the record names no revision) is the newest and counts as known: it is no error.
         """
         if revision is None:
             return self.newest, True
@@ -143,10 +145,31 @@ class Policies:
         return (self.newest, False) if policy is None else (policy, True)
 
 
+def render_policies(
+    name: str,
+    revisions: Mapping[str, Mapping[str, Any]],
+    *,
+    current: str,
+    delays: Sequence[str],
+    partitions: int,
+    max_message_bytes: int,
+) -> dict[str, Any]:
+    """The JSON object of a policies.json; `revisions` maps hashes to contents, `delays` are canonical texts."""
+    return {
+        "version": VERSION,
+        "policy": name,
+        "current": current,
+        "revisions": {revision: dict(content) for revision, content in revisions.items()},
+        "delays": list(delays),
+        "partitions": partitions,
+        "maxMessageBytes": max_message_bytes,
+    }
+
+
 def parse_policies(document: Any) -> Policies:
-    """The policies in a parsed `policies.json`. Raises PolicyInvalid for the first bad field found."""
+    """Policies of a parsed policies.json. Raises PolicyInvalid for the first bad field found."""
     try:
-        return _policies(Section(document, FILE))
+        return _policies(Section(document, POLICIES_FILE))
     except SettingsInvalid as error:
         raise PolicyInvalid(str(error)) from error
 
@@ -160,7 +183,10 @@ def _policies(section: Section) -> Policies:
         raise SettingsInvalid(section.at("current"), f"is {current!r}, which is none of the revisions")
     delays = section.texts("delays", least=1)
     for index, delay in enumerate(delays):
-        _seconds(delay, section.at(f"delays[{index}]"), canonical=True)
+        path = section.at(f"delays[{index}]")
+        canonical = canonical_delay(parse_seconds(delay, path))
+        if canonical != delay:
+            raise SettingsInvalid(path, f"is {delay!r}; its topic is that of {canonical!r}")
     # Of every revision: a record that follows an older one must not wait where nobody reads.
     used = {canonical_delay(seconds) for each in revisions.values() for seconds in each.sequence}
     unread = sorted(used - set(delays))
@@ -190,18 +216,15 @@ def _revisions(section: Section) -> Iterator[tuple[str, Section]]:
 
 
 def _policy(name: str, revision: str, section: Section) -> Policy:
-    texts = section.texts("sequence", least=1)
     path = section.at("sequence")
-    if len(texts) > ATTEMPTS_MAX:
-        raise SettingsInvalid(path, f"has {len(texts)} delays; at most {ATTEMPTS_MAX} are taken")
-    sequence = tuple(_seconds(text, f"{path}[{index}]") for index, text in enumerate(texts))
-    if len(set(sequence)) > DELAYS_MAX:
-        raise SettingsInvalid(path, f"has {len(set(sequence))} different delays; at most {DELAYS_MAX} are taken")
+    texts = section.texts("sequence", least=1)
+    sequence = tuple(parse_seconds(text, f"{path}[{index}]") for index, text in enumerate(texts))
+    check_sequence(sequence, path)
     policy = Policy(
         name,
         revision,
         sequence,
-        _rules(section),
+        tuple(_rule(Section(each, place)) for each, place in list_rules(section)),
         Then(section.choice("undecodable", *Then)),
         section.optional_integer("maxTotalSeconds", 1),
         HeaderProfile(section.choice("headerProfile", *HeaderProfile)),
@@ -211,22 +234,30 @@ def _policy(name: str, revision: str, section: Section) -> Policy:
     return policy
 
 
-def _seconds(text: str, path: str, *, canonical: bool = False) -> int:
+def parse_seconds(delay: str, path: str) -> int:
+    """Seconds of a delay. Raises SettingsInvalid."""
     try:
-        seconds = parse_delay(text)
+        return parse_delay(delay)
     except ValueError as error:
         raise SettingsInvalid(path, str(error)) from error
-    if canonical and canonical_delay(seconds) != text:
-        raise SettingsInvalid(path, f"is {text!r}; its topic is that of {canonical_delay(seconds)!r}")
-    return seconds
 
 
-def _rules(section: Section) -> tuple[Rule, ...]:
-    found = section.take("classify")
-    path = section.at("classify")
+def check_sequence(seconds: Sequence[int], path: str) -> None:
+    """Raise SettingsInvalid if a sequence is too long, TooManyDelays if it has too many distinct delays."""
+    if len(seconds) > ATTEMPTS_MAX:
+        raise SettingsInvalid(path, f"has {len(seconds)} delays; at most {ATTEMPTS_MAX} are allowed")
+    distinct = len(set(seconds))
+    if distinct > DELAYS_MAX:
+        problem = f"has {distinct} different delays, and each needs a topic of its own"
+        raise TooManyDelays(path, f"{problem}: use at most {DELAYS_MAX} (repeats cost nothing)")
+
+
+def list_rules(section: Section) -> list[tuple[object, str]]:
+    """The entries of `classify`, unread, each with its path. Raises SettingsInvalid."""
+    found, path = section.take("classify"), section.at("classify")
     if not isinstance(found, list) or len(found) > RULES_MAX:
         raise SettingsInvalid(path, f"must be a list of at most {RULES_MAX} rules")
-    return tuple(_rule(Section(each, f"{path}[{index}]")) for index, each in enumerate(found))
+    return [(each, f"{path}[{index}]") for index, each in enumerate(found)]
 
 
 def _rule(section: Section) -> Rule:

@@ -1,4 +1,4 @@
-"""`redrive.json`: what one run is asked to do, read strictly."""
+"""redrive.json: the settings of one redrive run, read strictly."""
 
 from __future__ import annotations
 
@@ -10,20 +10,30 @@ from typing import Any, Final
 
 from fleet_consumer.contract.brokers import Brokers, parse_brokers
 from fleet_consumer.contract.patterns import Pattern
+from fleet_consumer.contract.pod import REDRIVE_FILE
 from fleet_consumer.contract.section import Section, SettingsInvalid
 
 VERSION: Final = 1
+"""Version of the file format."""
 TIME_MAX: Final = 2**53
-"""Times beyond this are no milliseconds since the epoch but a mistake."""
+"""Largest time in epoch milliseconds; a larger number is a mistake."""
+COUNTS: Final = {
+    "selected": "selected",
+    "moved": "moved",
+    "guarded": "guarded",
+    "movedBefore": "moved_before",
+    "failedAgain": "failed_again",
+}
+"""Counts of a run: names in commit metadata, in the run's last line and in the status, with their fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which failed records are wanted; empty and None take all.
+    """Selection of failed records; empty and None select all.
 
     `error` is searched in "class: message", `key` in the key as UTF-8; a record without a key matches no `key`.
-    `from_ms` (inclusive) and `to_ms` (exclusive) are about when the broker took the record into the failed topic.
-    `places` are offsets of the failed topic by partition, None for all.
+    `from_ms` (inclusive) and `to_ms` (exclusive) bound the append time in the failed topic. `places` are offsets of
+    the failed topic by partition.
     """
 
     reasons: frozenset[str] = frozenset()
@@ -36,10 +46,10 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveConfig:
-    """One run. `id` tells it from all others; `partitions` is the redrive topic's count, `max_message_bytes` its limit.
+    """One run, identified by `id`. `partitions` is the redrive topic's count, `max_message_bytes` its size limit.
 
-    None for `records_per_second` and `max_records`: without a limit. Records that were redriven `max_redrives` times
-    before are left alone.
+    `records_per_second` and `max_records` None are unlimited. Records that were redriven `max_redrives` times before
+    are skipped.
     """
 
     id: str
@@ -57,7 +67,7 @@ class RedriveConfig:
 
 
 def load_config(path: str) -> RedriveConfig:
-    """The settings in a file. Raises SettingsInvalid, also when it cannot be read."""
+    """Settings of a file. Raises SettingsInvalid, also if it cannot be read."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -66,11 +76,11 @@ def load_config(path: str) -> RedriveConfig:
 
 
 def parse_config(document: Any) -> RedriveConfig:
-    """The settings in a parsed `redrive.json`. Raises SettingsInvalid for the first bad field found."""
-    section = Section(document, "redrive.json")
+    """Settings of a parsed redrive.json. Raises SettingsInvalid for the first bad field found."""
+    section = Section(document, REDRIVE_FILE)
     section.integer("version", VERSION, VERSION)
     config = RedriveConfig(
-        # What headers take as an id: anything else would be damage to whoever reads them.
+        # Readers of headers take no other characters in an id.
         id=section.text("id", pattern=r"[A-Za-z0-9-]{1,64}"),
         name=section.text("name"),
         namespace=section.text("namespace"),

@@ -1,4 +1,4 @@
-"""Strict reading of JSON objects: fields are taken by name and type, and none may be left."""
+"""Strict reading of a JSON object: fields are taken by name and type, and none may remain."""
 
 from __future__ import annotations
 
@@ -11,48 +11,55 @@ from fleet_consumer.contract.patterns import Pattern, PatternRefused, compile_pa
 
 
 class SettingsInvalid(Exception):
-    """A setting cannot be used; `field` is its path in worker.json, and the message says what to change."""
+    """A setting cannot be used. `field` is its path in the file, `problem` what is wrong with it."""
 
     reason = "SettingsInvalid"
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}" if field else problem)
         self.field = field
+        self.problem = problem
+
+
+class PatternInvalid(SettingsInvalid):
+    """A setting is no regular expression that RE2 takes."""
 
 
 _ABSENT: Final = object()
 
 
 class Section:
-    """One JSON object on its way in: fields are taken by name and type, and at the end none may be left."""
+    """One JSON object being read: every field is taken once, and `end` refuses the fields that remain."""
 
     def __init__(self, value: object, path: str) -> None:
         self.path = path
         if not isinstance(value, dict):
             raise SettingsInvalid(path or "worker.json", f"must be an object, not {_json_kind(value)}")
-        self._left: dict[str, Any] = dict(value)
+        self._remaining: dict[str, Any] = dict(value)
 
     def at(self, name: str) -> str:
+        """Path of a field."""
         return f"{self.path}.{name}" if self.path else name
 
     def take(self, name: str) -> Any:
-        """The field's value; a field that is absent is an error, null is a value."""
-        value = self._left.pop(name, _ABSENT)
+        """The field's value, which may be null. Raises SettingsInvalid if the field is absent."""
+        value = self._remaining.pop(name, _ABSENT)
         if value is _ABSENT:
             raise SettingsInvalid(self.at(name), "is missing")
         return value
 
     def has(self, name: str) -> bool:
-        """Whether the field is there; asked of fields that an earlier version does not write."""
-        return name in self._left
+        """True if the field is present; for fields that an earlier version does not write."""
+        return name in self._remaining
 
     def end(self) -> None:
-        if self._left:
-            raise SettingsInvalid(self.at(min(self._left)), "is not a setting that this version knows")
+        """Raise SettingsInvalid if a field was not taken."""
+        if self._remaining:
+            raise SettingsInvalid(self.at(min(self._remaining)), "is not a setting that this version knows")
 
     def only(self, *names: str) -> str:
-        """The one of these fields that is there; one of them must be, and no second one."""
-        found = [name for name in names if name in self._left]
+        """The one field of `names` that is present. Raises SettingsInvalid if there is none or more than one."""
+        found = [name for name in names if name in self._remaining]
         if len(found) != 1:
             raise SettingsInvalid(self.path, f"must have exactly one of {', '.join(names)}")
         return found[0]
@@ -73,29 +80,16 @@ class Section:
         return value
 
     def optional_text(self, name: str) -> str | None:
-        if self._left.get(name, _ABSENT) is None:
-            del self._left[name]
-            return None
-        return self.text(name)
+        return None if self._take_null(name) else self.text(name)
 
     def optional_integer(self, name: str, least: int, most: int | None = None) -> int | None:
-        if self._left.get(name, _ABSENT) is None:
-            del self._left[name]
-            return None
-        return self.integer(name, least, most)
+        return None if self._take_null(name) else self.integer(name, least, most)
 
     def pattern(self, name: str) -> Pattern:
-        text = self.text(name)
-        try:
-            return compile_pattern(text)
-        except PatternRefused as refused:
-            raise SettingsInvalid(self.at(name), str(refused)) from refused
+        return parse_pattern(self.text(name), self.at(name))
 
     def optional_pattern(self, name: str) -> Pattern | None:
-        if self._left.get(name, _ABSENT) is None:
-            del self._left[name]
-            return None
-        return self.pattern(name)
+        return None if self._take_null(name) else self.pattern(name)
 
     def texts(self, name: str, *, least: int = 0) -> tuple[str, ...]:
         value = self.take(name)
@@ -131,6 +125,33 @@ class Section:
         if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
             raise SettingsInvalid(self.at(name), "must map names of librdkafka settings to strings")
         return MappingProxyType(dict(value))
+
+    def _take_null(self, name: str) -> bool:
+        """Take the field if it is null; True if it was."""
+        null = self._remaining.get(name, _ABSENT) is None
+        if null:
+            del self._remaining[name]
+        return null
+
+
+def manifest_section(value: object, path: str, **defaults: object) -> Section:
+    """A section of a Kubernetes manifest: null counts as absent, as for the API server; absent fields are defaulted."""
+    if isinstance(value, dict):
+        for name in value:
+            if not isinstance(name, str):
+                raise SettingsInvalid(path, f"has the field {name!r}, whose name is no text: write it in quotes")
+        value = {**defaults, **{name: each for name, each in value.items() if each is not None}}
+    elif value is None:
+        raise SettingsInvalid(path, "is missing")
+    return Section(value, path)
+
+
+def parse_pattern(text: str, path: str) -> Pattern:
+    """A compiled regular expression. Raises PatternInvalid."""
+    try:
+        return compile_pattern(text)
+    except PatternRefused as refused:
+        raise PatternInvalid(path, str(refused)) from refused
 
 
 def _json_kind(value: object) -> str:

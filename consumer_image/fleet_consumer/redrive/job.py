@@ -14,13 +14,13 @@ from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.naming import failed_topic, redrive_topic
-from fleet_consumer.contract.redrive_config import RedriveConfig
+from fleet_consumer.contract.redrive_config import COUNTS, RedriveConfig
 from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.librdkafka.bounded import BoundedReader, Step
 from fleet_consumer.librdkafka.producer import ProduceFailed, RecordProducer, SendHandle
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.redrive.progress import COUNTS, RateLimit, RedriveProgress, parse_metadata
+from fleet_consumer.redrive.progress import RateLimit, RedriveProgress, parse_metadata
 from fleet_consumer.redrive.selection import Choice, Decision, Ledger, Selection, place
 from fleet_consumer.redrive.turns import Turns
 from fleet_consumer.retry.headers import redriven_headers

@@ -9,15 +9,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fleet_consumer.contract.redrive_config import COUNTS
+
 VERSION: Final = 1
-COUNTS: Final = {
-    "selected": "selected",
-    "moved": "moved",
-    "guarded": "guarded",
-    "movedBefore": "moved_before",
-    "failedAgain": "failed_again",
-}
-"""The counts by their published names: in metadata, and in the last line of a run."""
 COUNTED_LATER: Final = frozenset({"movedBefore", "failedAgain"})
 """Counts that earlier versions do not have."""
 LOG_COUNTS: Final = {"start": "start", "putBack": "put_back"}

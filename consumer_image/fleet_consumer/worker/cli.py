@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from fleet_consumer.contract.pod import EXIT_SETTINGS, WORKER_CONFIG
 from fleet_consumer.distribution import own_version
 from fleet_consumer.worker.commands import failed as failed_command
 from fleet_consumer.worker.commands import offsets as offsets_command
@@ -19,9 +20,6 @@ from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.local.options import EXAMPLES, add_local_options
 
 PACKAGES_OF_THE_EXTRA: Final = ("aiohttp", "prometheus_client", "re2")
-EXIT_SETTINGS: Final = 20
-
-DEFAULT_CONFIG: Final = "/etc/consumer-fleet/worker.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     redrive_command.add_options(redrive)
     for command in (run, check):
-        command.add_argument("--config", default=DEFAULT_CONFIG, metavar="FILE", help="default: %(default)s")
+        command.add_argument("--config", default=WORKER_CONFIG, metavar="FILE", help="default: %(default)s")
     return parser
 
 
@@ -116,11 +114,11 @@ def _run(path: str, role: Role) -> int:
     from fleet_consumer.contract.section import SettingsInvalid
     from fleet_consumer.contract.worker_config import load_config
     from fleet_consumer.handlers import HandlerImportFailed, HandlerNotCallable
-    from fleet_consumer.worker.commands.check import EXIT_REVISION, CheckResult
+    from fleet_consumer.worker.commands.check import CheckResult
     from fleet_consumer.worker.process import run_worker
 
     try:
         return run_worker(load_config(path), os.environ, role=role)
     except (SettingsInvalid, HandlerImportFailed, HandlerNotCallable) as error:
         CheckResult.refused(error).tell()
-        return EXIT_REVISION
+        return EXIT_SETTINGS

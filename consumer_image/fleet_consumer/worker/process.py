@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from fleet_consumer.clock import Clock, SystemClock
+from fleet_consumer.contract.pod import HEALTH_PAGE, MEMBER_PAGE, READY_PAGE
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.handlers import Handler, HandlerContext, load_handler
@@ -455,10 +456,10 @@ class WorkerProcess:
             return text_page(comes_round, "alive" if comes_round else "the consume loop does not come round")
 
         return {
-            "/healthz": health,
-            "/readyz": lambda: text_page(*ready(self._state)),
+            HEALTH_PAGE: health,
+            READY_PAGE: lambda: text_page(*ready(self._state)),
             "/metrics": lambda: Page(200, CONTENT_TYPE, render()),
-            "/member": lambda: json_page(member_document(self._state)),
+            MEMBER_PAGE: lambda: json_page(member_document(self._state)),
         }
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from fleet_consumer.contract.pod import MEMBER_PAGE
 from fleet_operator.planning import times
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.lag import lag_bucket
@@ -50,7 +51,7 @@ class WorkerStatusClient:
         host = f"[{ip}]" if ":" in ip else ip
         async with self._slots:
             try:
-                async with self._session.get(f"http://{host}:{port}/member", allow_redirects=False) as answer:
+                async with self._session.get(f"http://{host}:{port}{MEMBER_PAGE}", allow_redirects=False) as answer:
                     if answer.status != 200:
                         return None
                     body = await answer.content.read(ANSWER_BYTES_MAX)

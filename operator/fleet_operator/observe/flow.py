@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from fleet_consumer.contract.managed_topics import SIZE
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.api.v1alpha1.conditions import TOPIC_NOT_FOUND
 from fleet_operator.observe import due, folding
@@ -20,7 +21,6 @@ from fleet_operator.observe.folding import NOT_OBSERVED, GroupFacts, Offsets
 from fleet_operator.observe.interests import GroupInterest, RetryInterest
 from fleet_operator.observe.topic_configs import TopicConfigs
 from fleet_operator.planning.observation import ManagedTopic, RetryObservation, TopicObservation
-from fleet_operator.planning.retry.topics import SIZE
 
 GONE_SECONDS: Final = 60.0
 """For how long a topic that was there must have been missing before it is believed to be gone: the broker that was

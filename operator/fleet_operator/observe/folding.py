@@ -93,16 +93,9 @@ def delays_by_group(metadata: MetadataResponse) -> dict[str, tuple[str, ...]]:
         if topic.name is None or topic.error_code or not naming.is_managed_topic(topic.name):
             continue
         group_id, _, delay = topic.name.removeprefix(naming.RESERVED_PREFIX).rpartition(RETRY_INFIX)
-        if group_id and _is_canonical(delay):
+        if group_id and naming.is_canonical_delay(delay):
             found[group_id].append(delay)
     return {group_id: tuple(sorted(delays, key=naming.parse_delay)) for group_id, delays in found.items()}
-
-
-def _is_canonical(delay: str) -> bool:
-    try:
-        return naming.canonical_delay(naming.parse_delay(delay)) == delay
-    except ValueError:
-        return False
 
 
 def offsets_topic(metadata: MetadataResponse, configs: Iterable[DescribeConfigsResponse]) -> OffsetsTopicInfo | None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from fleet_consumer.contract.managed_topics import WantedTopic
 from fleet_consumer.net import BrokerAddress, Coordinator, KafkaError, NetworkClient
 from fleet_consumer.wire.admin.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from fleet_consumer.wire.admin.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -22,7 +23,7 @@ from fleet_consumer.wire.metadata import MetadataResponse
 from fleet_operator.api.v1alpha1.conditions import NOT_ENOUGH_BROKERS, TOPIC_NAME_COLLIDES
 from fleet_operator.observe import batches, due, folding
 from fleet_operator.observe.folding import Offsets
-from fleet_operator.planning.retry.topics import TopicsPlan, WantedTopic
+from fleet_operator.planning.retry.topics import TopicsPlan
 
 CALL_SECONDS: Final = 10.0
 NO_WORDS: Final = "the broker gave no reason"

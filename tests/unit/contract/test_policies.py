@@ -79,7 +79,7 @@ def test_record_follows_its_own_revision_and_an_unknown_one_follows_the_newest()
         ("surprise", 1, "surprise: is not a setting"),
         (f"revisions.{REVISION}.sequence", [], "at least 1 entry"),
         (f"revisions.{REVISION}.sequence", ["5s"] * 101, "at most 100"),
-        (f"revisions.{REVISION}.sequence", [f"{n}s" for n in range(1, 18)], "17 different delays; at most 16"),
+        (f"revisions.{REVISION}.sequence", [f"{n}s" for n in range(1, 18)], "17 different delays, and each"),
         (f"revisions.{REVISION}.sequence", ["5s", "5 minutes"], "sequence[1]: '5 minutes' is no delay"),
         (f"revisions.{REVISION}.undecodable", "Perhaps", "allowed are Retry, Fail, Drop"),
         (f"revisions.{REVISION}.headerProfile", "Share", "allowed are Native, Spring"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet_consumer.contract import naming
+from fleet_consumer.contract import naming, pod
 from fleet_consumer.contract.patterns import SEARCHED_CHARACTERS_MAX
 from fleet_consumer.contract.policies import Policies, parse_policies
 from fleet_consumer.record import Record
@@ -21,7 +21,6 @@ from fleet_consumer.retry.failure import Failure, FailureReason, classify
 from fleet_consumer.retry.headers import SPRING_PREFIX, spring_aliases
 from fleet_consumer.retry.routing import Dropped, route
 from fleet_consumer.retry.suppression import REBUILD_RECORDS, WINDOW_RECORDS
-from fleet_consumer.worker.commands import redrive as redrive_command
 from fleet_consumer.worker.member import WorkerState
 from fleet_consumer.worker.metrics import metrics_page
 from fleet_consumer.worker.stats import Stats
@@ -192,6 +191,6 @@ def test_numbers_and_topics_of_the_page_are_the_codes() -> None:
 def test_last_line_and_exit_codes_of_the_command_are_those_of_the_page() -> None:
     (line,) = [line for text in blocks("console") for line in text.splitlines() if line.startswith("{")]
     assert list(json.loads(line)) == ["ok", *Outcome().counts]
-    codes = (redrive_command.EXIT_DONE, redrive_command.EXIT_SETTINGS, redrive_command.EXIT_SURROUNDINGS)
+    codes = (pod.EXIT_OK, pod.EXIT_SETTINGS, pod.EXIT_SURROUNDINGS)
     assert "It ends with {} when it is done, {} when its settings are wrong, {} when".format(*codes) in PAGE
-    assert redrive_command.DEFAULT_CONFIG in PAGE
+    assert pod.REDRIVE_CONFIG in PAGE

@@ -16,6 +16,7 @@ from typing import Final
 
 from fleet_consumer.assignors import load as load_assignor
 from fleet_consumer.clock import Clock, SystemClock
+from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDINGS
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig, load_config
 from fleet_consumer.fetch.thread import FetchThread
@@ -38,12 +39,6 @@ from fleet_consumer.worker.config.settings import CredentialsUnreadable, connect
 from fleet_consumer.worker.lifecycle.termination import tell_termination
 from fleet_consumer.worker.process import handler_of
 
-EXIT_PASSED: Final = 0
-EXIT_REVISION: Final = 20
-"""The settings or the handler must be mended: the same revision will never pass."""
-EXIT_SURROUNDINGS: Final = 21
-"""Brokers, credentials, topics or rights: the same revision may pass later."""
-
 BROKER_PATIENCE_S: Final = 10.0
 """For all questions to the brokers together: enough for a cold cluster to make `__consumer_offsets`."""
 
@@ -64,12 +59,12 @@ class CheckResult:
     @classmethod
     def refused(cls, error: Exception) -> CheckResult:
         """The result for settings or a handler that cannot be used."""
-        return cls(str(getattr(error, "reason", type(error).__name__)), str(error), EXIT_REVISION)
+        return cls(str(getattr(error, "reason", type(error).__name__)), str(error), EXIT_SETTINGS)
 
     def tell(self) -> None:
         """Print the result as the last line of standard output, and leave it as the container's last word."""
         text = json.dumps(
-            {"ok": self.exit_code == EXIT_PASSED, "reason": self.reason, "message": self.message}, ensure_ascii=False
+            {"ok": self.exit_code == EXIT_OK, "reason": self.reason, "message": self.message}, ensure_ascii=False
         )
         print(text, flush=True)
         tell_termination(text)
@@ -108,7 +103,7 @@ def examine(config: WorkerConfig, clock: Clock) -> CheckResult:
         return CheckResult(_network_reason(error), str(error), EXIT_SURROUNDINGS)
     pattern = config.topic_pattern
     topics = ", ".join(config.topics) if pattern is None else f"that match {pattern.text}"
-    return CheckResult("CheckPassed", f"handler {config.handler.title} on topics {topics}", EXIT_PASSED)
+    return CheckResult("CheckPassed", f"handler {config.handler.title} on topics {topics}", EXIT_OK)
 
 
 def _handler_loads(config: WorkerConfig) -> None:

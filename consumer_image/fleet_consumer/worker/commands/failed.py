@@ -12,17 +12,13 @@ from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from fleet_consumer.contract.pod import EXIT_INTERRUPTED, EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDINGS
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.worker.config.connection_options import add_connection_options, connection_of
 
 if TYPE_CHECKING:
     from fleet_consumer.worker.commands.failed_reading import FailedTopic
     from fleet_consumer.worker.commands.failed_records import FailedRecord, Wanted
-
-EXIT_OK: Final = 0
-EXIT_SETTINGS: Final = 20
-EXIT_SURROUNDINGS: Final = 21
-EXIT_INTERRUPTED: Final = 130
 
 BY: Final = ("reason", "class", "hour")
 PROGRESS_S: Final = 5.0

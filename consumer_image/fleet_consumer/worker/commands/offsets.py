@@ -8,13 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any, Final
+from typing import Any
 
+from fleet_consumer.contract.pod import EXIT_OK, EXIT_SURROUNDINGS
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.worker.config.connection_options import add_connection_options, connection_of
-
-EXIT_OK: Final = 0
-EXIT_FAILED: Final = 21
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         rows = (_from_topic if options.from_topic else _from_coordinator)(connection, options.group, options.timeout)
     except (ConsumerError, SettingsInvalid, CredentialsUnreadable, ValueError) as error:
         print(f"{getattr(error, 'reason', type(error).__name__)}: {error}", file=sys.stderr)
-        return EXIT_FAILED
+        return EXIT_SURROUNDINGS
     for row in rows:
         print(json.dumps(row, ensure_ascii=False))
     return EXIT_OK

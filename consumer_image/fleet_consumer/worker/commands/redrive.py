@@ -7,20 +7,13 @@ import json
 import signal
 import sys
 import threading
-from typing import Final
 
-DEFAULT_CONFIG: Final = "/etc/consumer-fleet/redrive.json"
-
-EXIT_DONE: Final = 0
-EXIT_SETTINGS: Final = 20
-"""The settings must be mended: the same run will never succeed."""
-EXIT_SURROUNDINGS: Final = 21
-"""Brokers, credentials, topics, rights, or a stop: the same run goes on when it is started again."""
+from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDINGS, REDRIVE_CONFIG
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("--config", default=DEFAULT_CONFIG, metavar="FILE", help="default: %(default)s")
+    parser.add_argument("--config", default=REDRIVE_CONFIG, metavar="FILE", help="default: %(default)s")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: stop.set())
     try:
         told: dict[str, object] = {"ok": True, **run_file(options.config, stop)}
-        code = EXIT_DONE
+        code = EXIT_OK
     except SettingsInvalid as error:
         told, code = _problem(error), EXIT_SETTINGS
     except (ConsumerError, ProduceFailed, SettingsRefused, CredentialsUnreadable, Stopped) as error:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from fleet_consumer.contract.brokers import MECHANISMS
 from fleet_consumer.contract.section import SettingsInvalid
-
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
 def add_connection_options(group: argparse._ActionsContainer) -> None:

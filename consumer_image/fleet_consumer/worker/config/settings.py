@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from fleet_consumer.consumer.consumer import ConsumerSettings
-from fleet_consumer.contract.brokers import Brokers, SaslSource
+from fleet_consumer.contract.brokers import Brokers, SaslSource, credential_keys
 from fleet_consumer.contract.naming import instance_id
+from fleet_consumer.contract.pod import POD_NAME
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.net import ConnectionSettings, OAuthSettings, SaslSettings, TlsSettings
@@ -70,14 +71,14 @@ def identify(config: WorkerConfig, environment: Mapping[str, str]) -> PodIdentit
     Raises SettingsInvalid when static membership is wanted and there is no ordinal to make it from: two workers with
     one instance id would fence each other.
     """
-    pod = environment.get("POD_NAME", "")
+    pod = environment.get(POD_NAME, "")
     if not config.consumer.static_membership:
         return PodIdentity(pod or config.name, None)
     ordinal = re.fullmatch(r".+-([0-9]+)", pod)
     if ordinal is None:
         raise SettingsInvalid(
             "consumer.staticMembership",
-            f"needs the environment variable POD_NAME to end in an ordinal, such as {config.name}-0; it is {pod!r}",
+            f"needs the environment variable {POD_NAME} to end in an ordinal, such as {config.name}-0; it is {pod!r}",
         )
     return PodIdentity(pod, instance_id(config.namespace, config.name, config.uid, int(ordinal[1])))
 
@@ -100,8 +101,7 @@ def connection_settings(brokers: Brokers, client_id: str) -> ConnectionSettings:
 
 def _login(source: SaslSource, ca_file: str | None) -> SaslSettings:
     """The mounted credentials. `ca_file` is trusted for the token endpoint too: private authorities sign both."""
-    keys = ("username", "password") if source.oauth is None else ("clientId", "clientSecret")
-    name, proof = (_credential(source.directory, key) for key in keys)
+    name, proof = (_credential(source.directory, key) for key in credential_keys(source.mechanism))
     try:
         if source.oauth is None:
             return SaslSettings(mechanism=source.mechanism, username=name, password=proof)

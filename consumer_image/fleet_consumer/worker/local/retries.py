@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final
 
+from fleet_consumer.contract.pod import EXIT_SETTINGS, POLICIES_FILE, WORKER_FILE
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import load_config
-from fleet_consumer.worker.commands.check import EXIT_REVISION
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.lifecycle.signals import end_before_work
 from fleet_consumer.worker.local.waiting import Waiting
@@ -32,8 +32,6 @@ from fleet_consumer.worker.process import run_worker
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S
 from fleet_consumer.worker.stats import Stats
 
-SETTINGS_FILE: Final = "worker.json"
-POLICIES_FILE: Final = "policies.json"
 COUNTS_FILE: Final = "counts.json"
 
 REPORT_S: Final = 0.5
@@ -142,7 +140,7 @@ def prepare(folder: Path, settings: Mapping[str, Any], policies: Mapping[str, An
     policy_file = folder / POLICIES_FILE
     policy_file.write_text(json.dumps(policies))
     complete = {**settings, "retry": {"policyFile": str(policy_file)}}
-    (folder / SETTINGS_FILE).write_text(json.dumps(complete))
+    (folder / WORKER_FILE).write_text(json.dumps(complete))
     return complete
 
 
@@ -202,10 +200,10 @@ def main(arguments: list[str]) -> int:
     lifeline, report = Lifeline(sys.stdin.buffer), RetryReport(folder)
     lifeline.hold()
     try:
-        return run_worker(load_config(str(folder / SETTINGS_FILE)), os.environ, role=Role.RETRY, local=report)
+        return run_worker(load_config(str(folder / WORKER_FILE)), os.environ, role=Role.RETRY, local=report)
     except SettingsInvalid as refused:
         print(f"fleet-consumer: {refused.reason}: {refused}", file=sys.stderr)
-        return EXIT_REVISION
+        return EXIT_SETTINGS
     finally:
         report.write()
         if lifeline.cut:

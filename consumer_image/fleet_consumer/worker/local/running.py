@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.pod import EXIT_INTERRUPTED, EXIT_OK, EXIT_SURROUNDINGS
 from fleet_consumer.contract.section import SettingsInvalid
-from fleet_consumer.contract.worker_config import parse_config
-from fleet_consumer.worker.commands.check import EXIT_PASSED, EXIT_SURROUNDINGS, CheckResult, examine
+from fleet_consumer.contract.worker_config import VERSION, parse_config
+from fleet_consumer.worker.commands.check import CheckResult, examine
 from fleet_consumer.worker.config.connection_options import connection_of
 from fleet_consumer.worker.config.settings import connection_settings
 from fleet_consumer.worker.local.policy import LocalPolicy, policy_of
@@ -36,9 +37,6 @@ from fleet_consumer.worker.stats import Stats
 
 COMMIT_S: Final = 1
 """Shorter than in a cluster: one member costs brokers little, and the count of what waits is as old as the commits."""
-
-EXIT_INTERRUPTED: Final = 130
-"""Ctrl-C before anything has begun; what shells call a SIGINT."""
 
 TERMINAL_EVERY_S: Final = 1.0
 PLAIN_EVERY_S: Final = 10.0
@@ -61,7 +59,7 @@ def _run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     except SettingsInvalid as refused:
         return _refuse(CheckResult.refused(refused))
     result = examine(config, clock)
-    if result.exit_code != EXIT_PASSED:
+    if result.exit_code != EXIT_OK:
         return _refuse(result)
     try:
         managed = prepare_topics(config, policy, clock)
@@ -115,7 +113,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     handler, stem = _handler_of(options)
     group_id = options.group or f"local.{_plain(_user())}.{_plain(stem)}"
     return {
-        "version": 1,
+        "version": VERSION,
         "namespace": "local",
         "name": stem,
         "uid": "local",

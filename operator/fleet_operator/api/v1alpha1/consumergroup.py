@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from fleet_consumer.contract.managed_topics import FAILED_RETENTION_SECONDS
 from fleet_operator.api.v1alpha1.model import (
     INT32_MAX,
     PAUSED_ANNOTATION,
@@ -111,7 +112,7 @@ class RetryTopics(Model):
     partitions: Annotated[int, Field(ge=1, le=10_000)] | None = None
     replication_factor: Annotated[int, Field(ge=1, le=32)] | None = None
     retention_seconds: Annotated[int, Field(ge=60, le=INT32_MAX)] | None = None
-    failed_retention_seconds: Annotated[int, Field(ge=60, le=INT32_MAX)] = 2_592_000
+    failed_retention_seconds: Annotated[int, Field(ge=60, le=INT32_MAX)] = FAILED_RETENTION_SECONDS
 
 
 class RetryWorker(Model):

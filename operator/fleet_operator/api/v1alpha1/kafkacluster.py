@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from fleet_consumer.contract.brokers import credential_keys
 from fleet_operator.api.v1alpha1.model import INT32_MAX, CustomResource, Model, ObjectName, ObjectReference
 
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -43,7 +44,7 @@ class Sasl(Model):
     @property
     def secret_keys(self) -> tuple[str, str]:
         """The keys of the Secret: who we are, and our proof."""
-        return ("clientId", "clientSecret") if self.mechanism == "OAUTHBEARER" else ("username", "password")
+        return credential_keys(self.mechanism)
 
 
 class OffsetsTopic(Model):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.policies import ATTEMPTS_MAX, RULES_MAX
 from fleet_operator.api.v1alpha1.model import INT32_MAX, CustomResource, Model
-
-ATTEMPTS_MAX: Final = 100
-"""How often a record may be tried again."""
 
 
 def _checked_delay(text: str) -> str:
@@ -61,7 +59,7 @@ class RetryPolicySpec(Model):
 
     sequence: Annotated[tuple[Delay, ...], Field(min_length=1, max_length=ATTEMPTS_MAX)] | None = None
     generate: Generate | None = None
-    classify: Annotated[tuple[Rule, ...], Field(max_length=50)] = ()
+    classify: Annotated[tuple[Rule, ...], Field(max_length=RULES_MAX)] = ()
     undecodable: Literal["Fail", "Drop"] = "Fail"
     max_total_seconds: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
     header_profile: Literal["Native", "Spring"] = "Native"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.pod import WORKER_FILE
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.child_head import child_head
@@ -25,7 +26,6 @@ from fleet_operator.planning.fleet.readings import (
     REVISION_ANNOTATION,
     SINCE_ANNOTATION,
     STATE_ANNOTATION,
-    WORKER_CONFIG_KEY,
 )
 from fleet_operator.planning.fleet.revision import Revision
 from fleet_operator.planning.fleet.rollout import RevisionMark
@@ -121,7 +121,7 @@ def revision_config_map(group: ConsumerGroup, revision: Revision, mark: Revision
     if revision.handler_files is not None:
         annotations[HANDLER_ANNOTATION] = naming.revision_handler(name, revision.hash)
     body["metadata"]["annotations"] = annotations
-    data = {WORKER_CONFIG_KEY: to_json(revision.worker_config), POD_TEMPLATE_KEY: to_json(revision.pod_template)}
+    data = {WORKER_FILE: to_json(revision.worker_config), POD_TEMPLATE_KEY: to_json(revision.pod_template)}
     return {**body, "immutable": True, "data": data}
 
 

@@ -12,16 +12,22 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.pod import (
+    CONFIG_DIRECTORY,
+    HEALTH_PAGE,
+    POD_NAME,
+    READY_PAGE,
+    WORKER_CONFIG,
+    WORKER_FILE,
+)
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import labels
-from fleet_operator.planning.fleet.readings import REVISION_ANNOTATION, WORKER_CONFIG_KEY
+from fleet_operator.planning.fleet.readings import REVISION_ANNOTATION
 from fleet_operator.planning.fleet.sidecar import containers_of, worker_port
 from fleet_operator.planning.fleet.worker_config import (
     CA_PATH,
     CLIENT_CERT_PATH,
-    CONFIG_DIRECTORY,
-    CONFIG_FILE,
     CREDENTIALS_PATH,
     DRAIN_S,
     HANDLER_PATH,
@@ -108,7 +114,7 @@ def check_pod_spec(template: Mapping[str, Any], *, deadline_s: int) -> dict[str,
     themselves.
     """
     spec = copy.deepcopy(dict(template["spec"]))
-    worker = serve_nothing(spec, ["check", "--config", CONFIG_FILE])
+    worker = serve_nothing(spec, ["check", "--config", WORKER_CONFIG])
     spec |= {
         "containers": [worker],
         "restartPolicy": "Never",
@@ -130,14 +136,14 @@ def _worker(group: ConsumerGroup, image: str, own_scratch: bool) -> dict[str, An
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["fleet-consumer"],
-        "args": ["run", "--config", CONFIG_FILE],
-        "env": [*_plain(extra.env), _field("POD_NAME", "metadata.name"), _field("POD_NAMESPACE", "metadata.namespace")],
+        "args": ["run", "--config", WORKER_CONFIG],
+        "env": [*_plain(extra.env), _field(POD_NAME, "metadata.name"), _field("POD_NAMESPACE", "metadata.namespace")],
         "ports": [{"name": "http", "containerPort": worker_port(group), "protocol": "TCP"}],
         # The worker serves once it has imported the handler. Libraries that take minutes, or a machine without a
         # processor to spare, are no reason to kill it and begin anew.
-        "startupProbe": _probe("/healthz", period_s=1, failures=STARTUP_S),
-        "readinessProbe": _probe("/readyz", period_s=2, failures=2),
-        "livenessProbe": _probe("/healthz", period_s=10, failures=6),
+        "startupProbe": _probe(HEALTH_PAGE, period_s=1, failures=STARTUP_S),
+        "readinessProbe": _probe(READY_PAGE, period_s=2, failures=2),
+        "livenessProbe": _probe(HEALTH_PAGE, period_s=10, failures=6),
         "securityContext": {**copy.deepcopy(RESTRICTED), "readOnlyRootFilesystem": True},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
@@ -158,7 +164,7 @@ def _settings_volume(
         {
             "configMap": {
                 "name": naming.revision_config(name, revision),
-                "items": [{"key": WORKER_CONFIG_KEY, "path": WORKER_CONFIG_KEY}],
+                "items": [{"key": WORKER_FILE, "path": WORKER_FILE}],
             }
         }
     ]

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from fleet_consumer.contract.pod import EXIT_SETTINGS
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.pod_end import last_end
 from fleet_operator.planning.fleet.rollout import (
-    EXIT_REVISION,
     CheckFacts,
     FleetFacts,
     PodFacts,
@@ -30,7 +30,6 @@ MESSAGE_ANNOTATION: Final = "consumerfleet.io/rejected-message"
 CHECKED_ANNOTATION: Final = "consumerfleet.io/checked"
 HANDLER_ANNOTATION: Final = "consumerfleet.io/handler-config"
 
-WORKER_CONFIG_KEY: Final = "worker.json"
 POD_TEMPLATE_KEY: Final = "pod-template.json"
 
 CHECK_FAILED: Final = "CheckFailed"
@@ -86,7 +85,7 @@ def read_check(pod: Mapping[str, Any]) -> CheckFacts:
     return replace(
         facts,
         ok=False,
-        outside=exit_code != EXIT_REVISION,
+        outside=exit_code != EXIT_SETTINGS,
         reason=str(report["reason"]),
         message=str(report.get("message", "")),
         finished_at=finished_at,

@@ -6,19 +6,15 @@ the same spec gives the same revision on every operator and after every restart.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from fleet_consumer.contract.naming import content_hash
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning.fleet.pod_template import pod_template
 from fleet_operator.planning.fleet.worker_config import worker_config
-
-HASH_CHARACTERS: Final = 10
-"""40 bits of SHA-256: names stay short, and a fleet would need a million revisions to meet a collision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +48,3 @@ def plan_revision(
     named = content_hash({"config": unnamed_config, "handler": files, "template": unnamed_template})
     config, template = render(named)
     return Revision(hash=named, worker_config=config, handler_files=files, pod_template=template)
-
-
-def content_hash(content: Mapping[str, Any]) -> str:
-    """The first characters of the SHA-256 of the canonical JSON of `content`."""
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:HASH_CHARACTERS]

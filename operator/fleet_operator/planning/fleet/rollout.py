@@ -40,9 +40,6 @@ CHECK_PENDING_S: Final = 60.0
 POLL_S: Final = 5.0
 """How often a rollout in motion is looked at, in case an event was missed."""
 
-EXIT_REVISION: Final = 20
-"""Exit code of `fleet-consumer check` for what only another revision can mend."""
-
 
 class RevisionState(StrEnum):
     """What is known about a revision; the value of the annotation `consumerfleet.io/revision-state`."""

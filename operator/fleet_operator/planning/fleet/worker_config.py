@@ -1,37 +1,32 @@
-"""The worker's settings file, `worker.json`: the contract between the operator and the pods that it makes.
-
-`fleet_consumer.contract.worker_config` parses what is rendered here; a test feeds the one into the other.
-"""
+"""Rendering of worker.json, a worker's settings file; `fleet_consumer.contract.worker_config` parses it."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.pod import CONFIG_DIRECTORY, POLICIES_FILE
+from fleet_consumer.contract.worker_config import VERSION
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, HttpHandler
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning.fleet.sidecar import worker_port
 
-CONFIG_VERSION: Final = 1
-CONFIG_DIRECTORY: Final = "/etc/consumer-fleet"
-CONFIG_FILE: Final = f"{CONFIG_DIRECTORY}/worker.json"
 RETRY_DIRECTORY: Final = "/etc/fleet/retry"
-RETRY_FILE: Final = f"{RETRY_DIRECTORY}/policies.json"
+RETRY_FILE: Final = f"{RETRY_DIRECTORY}/{POLICIES_FILE}"
 HANDLER_PATH: Final = "handler"
 CREDENTIALS_PATH: Final = "credentials"
 CA_PATH: Final = "tls/ca"
 CLIENT_CERT_PATH: Final = "tls/client"
 
 DRAIN_S: Final = 20
-"""How long a worker may finish what it has in hand after SIGTERM; the pod's grace period is longer."""
+"""Time that a worker has after SIGTERM to finish the records in its handler; the pod's grace period is longer."""
 
 
 def worker_config(group: ConsumerGroup, cluster: KafkaCluster, *, revision: str) -> dict[str, Any]:
-    """The content of `worker.json` for every worker of a fleet (what differs between them comes from the pod's
-    name)."""
+    """The content of worker.json, the same for every worker of a fleet; workers differ by their pod's name."""
     spec, metadata = group.spec, group.metadata
     return {
-        "version": CONFIG_VERSION,
+        "version": VERSION,
         "namespace": metadata.namespace,
         "name": metadata.name,
         "uid": metadata.uid,
@@ -42,7 +37,7 @@ def worker_config(group: ConsumerGroup, cluster: KafkaCluster, *, revision: str)
         "connection": _connection(cluster),
         "handler": _handler(group),
         "consumer": _consumer(group),
-        # The policies themselves are no part of a revision: running workers read them again when they change.
+        # Policies are no part of a revision: running workers read them again when they change.
         "retry": {"policyFile": RETRY_FILE} if spec.retry is not None else None,
         "failedTopic": naming.failed_topic(group.group_id),
         "httpPort": worker_port(group),

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.pod import EXIT_SETTINGS, REDRIVE_CONFIG, REDRIVE_FILE
+from fleet_consumer.contract.redrive_config import VERSION
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.redrive import Redrive
@@ -20,20 +22,14 @@ from fleet_operator.planning.child_head import child_head
 from fleet_operator.planning.fleet.manifests import to_json
 from fleet_operator.planning.fleet.pod_template import CONTAINER, SETTINGS_VOLUME, pod_template, serve_nothing
 from fleet_operator.planning.fleet.readings import REVISION_ANNOTATION
-from fleet_operator.planning.fleet.worker_config import CONFIG_DIRECTORY, worker_config
+from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.redrive.needs import Target
-
-CONFIG_VERSION: Final = 1
-CONFIG_KEY: Final = "redrive.json"
-CONFIG_FILE: Final = f"{CONFIG_DIRECTORY}/{CONFIG_KEY}"
 
 COMPONENT: Final = "redrive"
 REDRIVE_LABEL: Final = "consumerfleet.io/redrive"
 RATE_ANNOTATION: Final = "consumerfleet.io/records-per-second"
 NO_LIMIT: Final = "unlimited"
 
-EXIT_SETTINGS: Final = 20
-"""How a run ends whose settings are wrong: trying again changes nothing. Any other failure is tried again."""
 BACKOFF_LIMIT: Final = 10
 """Tries after failures from outside, 10 s apart at first and 6 minutes at last: about half an hour of outage."""
 TTL_S: Final = 86_400
@@ -45,7 +41,7 @@ def redrive_config(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster
     spec, metadata = redrive.spec, redrive.metadata
     chosen = spec.filter
     return {
-        "version": CONFIG_VERSION,
+        "version": VERSION,
         "id": metadata.uid,
         "name": metadata.name,
         "namespace": metadata.namespace,
@@ -71,7 +67,7 @@ def redrive_config(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster
 
 def config_map(redrive: Redrive, config: Mapping[str, Any]) -> dict[str, Any]:
     """The ConfigMap that the Job's pods mount. Changed only while no run is under way."""
-    return {**_head("v1", "ConfigMap", redrive), "data": {CONFIG_KEY: to_json(config)}}
+    return {**_head("v1", "ConfigMap", redrive), "data": {REDRIVE_FILE: to_json(config)}}
 
 
 def job(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image: str) -> dict[str, Any]:
@@ -90,6 +86,7 @@ def job(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image:
             "podFailurePolicy": {
                 "rules": [
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                    # With wrong settings trying again changes nothing. Any other failure is tried again.
                     {
                         "action": "FailJob",
                         "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [EXIT_SETTINGS]},
@@ -118,12 +115,12 @@ def _pod_template(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster,
     metadata, spec = template["metadata"], template["spec"]
     metadata["annotations"].pop(REVISION_ANNOTATION)
     metadata["labels"] |= child_labels(redrive)
-    worker = serve_nothing(spec, ["redrive", "--config", CONFIG_FILE])
+    worker = serve_nothing(spec, ["redrive", "--config", REDRIVE_CONFIG])
     settings = next(volume for volume in spec["volumes"] if volume["name"] == SETTINGS_VOLUME)
     credentials = [source for source in settings["projected"]["sources"] if "configMap" not in source]
     own = {
         "name": naming.redrive_job(redrive.metadata.name),
-        "items": [{"key": CONFIG_KEY, "path": CONFIG_KEY}],
+        "items": [{"key": REDRIVE_FILE, "path": REDRIVE_FILE}],
     }
     settings["projected"]["sources"] = [{"configMap": own}, *copy.deepcopy(credentials)]
     spec.pop("initContainers", None)

@@ -8,21 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from fleet_consumer.contract.redrive_config import COUNTS
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive.manifests import NO_LIMIT, RATE_ANNOTATION, REDRIVE_LABEL
 from fleet_operator.planning.redrive.phase import JobFacts, JobReport, RunPod, RunState
-
-COUNTS: Final = {
-    "selected": "selected",
-    "moved": "moved",
-    "guarded": "guarded",
-    "movedBefore": "moved_before",
-    "failedAgain": "failed_again",
-}
-"""What a run counts, by its names in metadata, in its last line, and in the status."""
 
 UNREADABLE_RATE = -1
 """No rate that can be asked for, so that a Job whose annotation is damaged is replaced."""

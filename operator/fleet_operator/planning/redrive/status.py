@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fleet_consumer.contract.redrive_config import COUNTS
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
 from fleet_operator.api.v1alpha1.redrive import FINAL_PHASES
 from fleet_operator.planning import times
 from fleet_operator.planning.redrive.phase import Act, JobReport, RedriveDecision, RedriveFacts
-from fleet_operator.planning.redrive.readings import COUNTS, RedriveProgress
+from fleet_operator.planning.redrive.readings import RedriveProgress
 
 
 def project_redrive_status(

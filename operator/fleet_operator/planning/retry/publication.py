@@ -17,17 +17,18 @@ from dataclasses import replace
 from typing import Final
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.managed_topics import (
+    HEADERS_BYTES_MAX,
+    RETENTION_FACTOR,
+    RETENTION_SECONDS_MIN,
+    SOURCE_BYTES_DEFAULT,
+)
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning.observation import RetryObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent, delays_of
 from fleet_operator.planning.retry.records import Published, sort_delays
-from fleet_operator.planning.retry.topics import (
-    HEADERS_BYTES_MAX,
-    RETENTION_FACTOR,
-    RETENTION_SECONDS_MIN,
-)
 
 SUPERSEDED_S: Final = 120.0
 """How long workers may go on with an older file before a drained topic proves anything: kubelets renew mounted files
@@ -35,9 +36,6 @@ within a minute or two."""
 
 REVISIONS_MAX: Final = 20
 """How many revisions are told of at once; a policy that is edited every minute must not fill the ConfigMap."""
-
-SOURCE_BYTES_DEFAULT: Final = 1_048_588
-"""Kafka's own `max.message.bytes`, while nobody knows that of the source topics."""
 
 
 def plan_intent(

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.naming import content_hash
+from fleet_consumer.contract.pod import POLICIES_FILE
+from fleet_consumer.contract.policies import render_policies
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.child_head import child_head
 from fleet_operator.planning.fleet.manifests import head, to_json
-from fleet_operator.planning.fleet.revision import content_hash
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.retry.intent import PolicyRevision, delays_of
 
-FILE_VERSION: Final = 1
-POLICIES_KEY: Final = "policies.json"
 POLICY_KEY: Final = "policy.json"
 RECORD: Final = "revision"
 """Value of the handler label on the ConfigMaps that the operator makes: one watch delivers them all."""
@@ -65,15 +65,14 @@ class Published:
     @property
     def file(self) -> dict[str, Any]:
         """The workers' part: the content of `policies.json`."""
-        return {
-            "version": FILE_VERSION,
-            "policy": self.policy,
-            "current": self.current,
-            "revisions": {revision.hash: dict(revision.content) for revision in self.known},
-            "delays": list(self.delays),
-            "partitions": self.partitions,
-            "maxMessageBytes": self.max_message_bytes,
-        }
+        return render_policies(
+            self.policy,
+            {revision.hash: revision.content for revision in self.known},
+            current=self.current,
+            delays=self.delays,
+            partitions=self.partitions,
+            max_message_bytes=self.max_message_bytes,
+        )
 
     @property
     def digest(self) -> str:
@@ -103,7 +102,7 @@ def group_config_map(group: ConsumerGroup, published: Published) -> dict[str, An
     }
     if published.ending_since is not None:
         body["metadata"]["annotations"][ENDING_ANNOTATION] = times.to_text(published.ending_since)
-    return {**body, "data": {POLICIES_KEY: to_json(published.file)}}
+    return {**body, "data": {POLICIES_FILE: to_json(published.file)}}
 
 
 def read_published(config_map: Mapping[str, Any] | None) -> Published | None:
@@ -112,7 +111,7 @@ def read_published(config_map: Mapping[str, Any] | None) -> Published | None:
         return None
     annotations = config_map["metadata"].get("annotations") or {}
     try:
-        file = read_json((config_map.get("data") or {})[POLICIES_KEY])
+        file = read_json((config_map.get("data") or {})[POLICIES_FILE])
         superseded = read_json(annotations.get(SUPERSEDED_ANNOTATION, "{}"))
         known = tuple(
             PolicyRevision(hash=name, content=content, superseded_at=times.from_text(superseded.get(name)))

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.managed_topics import WantedTopic
 from fleet_operator.planning.observation import ClusterObservation, ManagedTopic, RetryObservation, TopicObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.plan import RetryFacts, RetryPlan, plan_retry, seen_flow
 from fleet_operator.planning.retry.publication import SUPERSEDED_S, plan_intent
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.retry.scaling import RetryMemory
-from fleet_operator.planning.retry.topics import WantedTopic, wanted_topics
+from fleet_operator.planning.retry.topics import wanted_topics
 from tests.unit.planning.builders import NOW, consumer_group, observation, observed_group, ready_fleet, unreachable
 from tests.unit.planning.retry.test_publication import OLD, revision
 
@@ -26,7 +27,11 @@ TOLD = Published(policy="standard", current=OLD.hash, known=(OLD,), partitions=4
 
 def wanted() -> list[WantedTopic]:
     intent = plan_intent(GROUP, OLD, None)
-    return list(wanted_topics(GROUP, intent, {"orders": 4}, 1_048_588))
+    return list(
+        wanted_topics(
+            GROUP, intent, {"orders": 4}, RetryObservation(observed_at=NOW, source_max_message_bytes=1_048_588)
+        )
+    )
 
 
 def flow(**changes: Any) -> RetryObservation:

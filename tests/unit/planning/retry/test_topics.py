@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from fleet_consumer.contract.managed_topics import MANAGED_SETTINGS
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning.observation import ClusterObservation, ManagedTopic, RetryObservation, TopicObservation
 from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent
-from fleet_operator.planning.retry.topics import MANAGED_SETTINGS, TopicsPlan, WantedTopic, plan_topics, wanted_topics
+from fleet_operator.planning.retry.topics import TopicsPlan, plan_topics, wanted_topics
 from tests.unit.planning.builders import NOW, consumer_group, observation, observed_group
 
 MISSING = TopicObservation(partitions=0, error="TopicNotFound")
@@ -16,6 +17,7 @@ COUNTS = {"orders": 4}
 FAILED, REDRIVE = "_fleet.orders.failed", "_fleet.orders.redrive"
 FIVE, THIRTY, HOUR = (f"_fleet.orders.retry.{delay}" for delay in ("5s", "30s", "1h"))
 SOURCE_BYTES = 1_048_588
+SOURCES = RetryObservation(observed_at=NOW, source_max_message_bytes=SOURCE_BYTES)
 
 
 def intent(*sequence: str, drained_delays: tuple[str, ...] = ()) -> RetryIntent:
@@ -31,21 +33,16 @@ def group(*, deletion: str = "Keep", **topics: Any) -> ConsumerGroup:
 
 
 def seen(topics: dict[str, TopicObservation], retry: RetryObservation | None = None) -> ClusterObservation:
-    retry = retry or RetryObservation(observed_at=NOW, source_max_message_bytes=SOURCE_BYTES)
     known = {"orders": TopicObservation(partitions=4)} | topics
-    return observation(observed_group(retry=retry), topics=known)
+    return observation(observed_group(retry=retry or SOURCES), topics=known)
 
 
 def as_wanted(owner: ConsumerGroup, wish: RetryIntent) -> tuple[dict[str, TopicObservation], RetryObservation]:
     """Everything there, as it should be."""
-    wanted = list(wanted_topics(owner, wish, COUNTS, SOURCE_BYTES))
+    wanted = list(wanted_topics(owner, wish, COUNTS, SOURCES))
     managed = {t.name: ManagedTopic(partitions=t.partitions, configs=t.configs, waiting=0) for t in wanted}
     topics = {topic.name: TopicObservation(partitions=topic.partitions) for topic in wanted}
-    return topics, RetryObservation(observed_at=NOW, topics=managed, source_max_message_bytes=SOURCE_BYTES)
-
-
-def named(topics: tuple[WantedTopic, ...]) -> dict[str, WantedTopic]:
-    return {topic.name: topic for topic in topics}
+    return topics, replace(SOURCES, topics=managed)
 
 
 def test_distinct_delays_have_a_topic_each_beside_redrive_and_failed() -> None:
@@ -66,7 +63,7 @@ def test_group_without_retries_has_only_the_failed_topic() -> None:
 
 
 def test_settings_say_when_records_are_due_and_let_every_record_hop_on() -> None:
-    topics = {topic.name: topic for topic in wanted_topics(group(), intent("5s", "1h"), COUNTS, SOURCE_BYTES)}
+    topics = {topic.name: topic for topic in wanted_topics(group(), intent("5s", "1h"), COUNTS, SOURCES)}
     for topic in topics.values():
         assert {*topic.configs, "retention.bytes"} == set(MANAGED_SETTINGS)
         assert topic.configs["cleanup.policy"] == "delete"
@@ -80,7 +77,7 @@ def test_settings_say_when_records_are_due_and_let_every_record_hop_on() -> None
 def test_retention_outlives_the_whole_sequence_of_every_living_revision() -> None:
     old = PolicyRevision(hash="b" * 10, content={"sequence": ["7d", "7d"]}, superseded_at=NOW)
     wish = replace(intent("5s"), known=(old,), delays=("5s", "7d"))
-    (first, *_) = wanted_topics(group(), wish, COUNTS, SOURCE_BYTES)
+    (first, *_) = wanted_topics(group(), wish, COUNTS, SOURCES)
     assert int(first.configs["retention.ms"]) == 3 * 14 * 86_400_000
 
 
@@ -98,7 +95,7 @@ def test_the_ledger_outlives_failed_records_that_a_long_segment_keeps() -> None:
 
 def test_retention_of_the_spec_counts_unless_records_would_go_before_they_are_due() -> None:
     shaped = group(retentionSeconds=60, failedRetentionSeconds=120, partitions=2, replicationFactor=3)
-    topics = {topic.name: topic for topic in wanted_topics(shaped, intent("5s", "1h"), COUNTS, SOURCE_BYTES)}
+    topics = {topic.name: topic for topic in wanted_topics(shaped, intent("5s", "1h"), COUNTS, SOURCES)}
     seconds = {name: int(topic.configs["retention.ms"]) // 1000 for name, topic in topics.items()}
     assert seconds == {FIVE: 60, HOUR: 3 * 3600, REDRIVE: 120 + 8 * 86_400, FAILED: 120}
     assert {(topic.partitions, topic.replication_factor) for topic in topics.values()} == {(2, 3)}
@@ -106,7 +103,7 @@ def test_retention_of_the_spec_counts_unless_records_would_go_before_they_are_du
 
 def test_what_waits_is_not_limited_by_size() -> None:
     """A cluster's own `log.retention.bytes` would delete records before they are due; failed ones are the user's."""
-    topics = {topic.name: topic for topic in wanted_topics(group(), intent("5s"), COUNTS, SOURCE_BYTES)}
+    topics = {topic.name: topic for topic in wanted_topics(group(), intent("5s"), COUNTS, SOURCES)}
     assert {name: topic.configs.get("retention.bytes") for name, topic in topics.items()} == {
         FIVE: "-1",
         REDRIVE: "-1",
@@ -116,7 +113,7 @@ def test_what_waits_is_not_limited_by_size() -> None:
 
 def test_topics_of_retries_that_have_ended_are_left_to_the_user() -> None:
     ended = replace(intent("5s", "1h"), ending=True, ended=True)
-    assert [topic.name for topic in wanted_topics(group(), ended, COUNTS, SOURCE_BYTES)] == [FAILED]
+    assert [topic.name for topic in wanted_topics(group(), ended, COUNTS, SOURCES)] == [FAILED]
 
 
 def test_everything_as_wanted_needs_nothing() -> None:

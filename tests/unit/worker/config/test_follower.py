@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from fleet_consumer.clock import Clock, SystemClock
+from fleet_consumer.contract.pod import EXIT_SURROUNDINGS
 from fleet_consumer.contract.policies import PolicyInvalid
 from fleet_consumer.contract.worker_config import parse_config
 from fleet_consumer.net import ConnectionSettings
-from fleet_consumer.worker.commands.check import EXIT_SURROUNDINGS, examine
+from fleet_consumer.worker.commands.check import examine
 from fleet_consumer.worker.config.follower import Follower
 from fleet_consumer.worker.config.policy_file import PolicyFile, PolicyFileUnreadable
 from fleet_consumer.worker.config.role import RETRY_PREFETCH, Role

@@ -1,4 +1,4 @@
-"""A RetryPolicy without an API server and without an operator comes to what both make of it."""
+"""The policy of a local run, held to the CRD and to a real API server's answers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,9 @@ import yaml
 from fleet_consumer.contract.policies import PolicyInvalid, parse_policies
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.worker.local.policy import LocalPolicy, parse_manifest, policy_of
-from fleet_consumer.worker.local.topics import drifted, wanted_topics
 from fleet_operator.api.v1alpha1 import RetryPolicy
-from fleet_operator.planning.retry import topics as retry_topics
-from fleet_operator.planning.retry.intent import RetryIntent, delays_of
 from fleet_operator.planning.retry.policy import expand
-from fleet_operator.planning.retry.records import Published
 from tests.apiserver.test_crd_rules import ACCEPTED, REFUSED_BY_RULE, REFUSED_BY_SCHEMA
-from tests.unit.planning.builders import consumer_group
 
 ROOT = Path(__file__).resolve().parents[4]
 EVERYTHING: dict[str, Any] = {
@@ -74,58 +69,32 @@ def asked_in_vain(**options: str | None) -> str:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_policy_comes_to_what_the_operator_would_publish(spec: dict[str, Any]) -> None:
+def test_file_is_one_that_workers_read(spec: dict[str, Any]) -> None:
     found = parse_manifest(manifest(spec))
-    revision = expand(RetryPolicy.model_validate(manifest(spec)))
-    published = Published(
-        policy="standard", current=revision.hash, known=(revision,), partitions=4, max_message_bytes=70_000
-    )
-    assert found.content == revision.content
-    assert (found.revision, found.total_seconds) == (revision.hash, revision.total_seconds)
-    document = found.file(delays=published.delays, partitions=4, max_message_bytes=70_000)
-    assert document == published.file
-    assert parse_policies(document).newest.label == f"standard@{revision.hash}"
+    document = found.file(delays=sorted(set(found.sequence)), partitions=4, max_message_bytes=70_000)
+    policies = parse_policies(document)
+    assert policies.newest.label == f"standard@{document['current']}"
+    assert (policies.partitions, policies.max_message_bytes) == (4, 70_000)
+    assert sum(policies.newest.sequence) == found.total_seconds
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("source_bytes", [None, 2_000_000])
-def test_topics_are_those_that_the_operator_would_make(spec: dict[str, Any], source_bytes: int | None) -> None:
-    policy = parse_manifest(manifest(spec))
-    revision = expand(RetryPolicy.model_validate(manifest(spec)))
-    group = consumer_group(retry={"policyRef": {"name": "standard"}})
-    intent = RetryIntent(policy="standard", wanted=revision, delays=delays_of([revision]))
-    theirs = list(retry_topics.wanted_topics(group, intent, {"a": 3, "b": 2}, source_bytes))
-    delays = delays_of([revision])
-    ours = list(
-        wanted_topics(
-            "orders", "_fleet.orders.failed", policy, delays, partitions=3, source_max_message_bytes=source_bytes
-        )
-    )
-    told = [(topic.name, topic.partitions, dict(topic.configs)) for topic in ours]
-    assert told == [(topic.name, topic.partitions, dict(topic.configs)) for topic in theirs]
-
-
-def test_group_without_a_policy_has_only_the_failed_topic() -> None:
-    theirs = list(retry_topics.wanted_topics(consumer_group(), None, {"a": 3}, None))
-    ours = list(
-        wanted_topics("orders", "_fleet.orders.failed", None, ["5s"], partitions=3, source_max_message_bytes=None)
-    )
-    assert [(t.name, dict(t.configs)) for t in ours] == [(t.name, dict(t.configs)) for t in theirs]
-
-
-def test_size_and_retention_are_raised_and_never_lowered() -> None:
-    (failed,) = wanted_topics("g", "f", None, (), partitions=1, source_max_message_bytes=1000)
-    same = dict(failed.configs)
-    assert drifted(same, same) == {}
-    assert drifted(same, {**same, "retention.ms": "-1", "max.message.bytes": "9999999"}) == {}
-    low = {**same, "retention.ms": "5", "max.message.bytes": "5", "message.timestamp.type": "CreateTime"}
-    assert drifted(same, low) == {name: value for name, value in same.items() if name != "cleanup.policy"}
+def test_models_of_the_operator_give_the_content_of_the_manifest(spec: dict[str, Any]) -> None:
+    found = parse_manifest(manifest(spec))
+    assert expand(RetryPolicy.model_validate(manifest(spec))).content == found.content
 
 
 def test_delays_alone_are_a_policy_with_all_defaults() -> None:
     found = asked(retry="5s, 60s,1m")
     assert found is not None
-    assert found.content == expand(RetryPolicy.model_validate(manifest({"sequence": ["5s", "60s", "1m"]}))).content
+    assert found.content == {
+        "sequence": ["5s", "1m", "1m"],
+        "classify": [],
+        "undecodable": "Fail",
+        "maxTotalSeconds": 86_400,
+        "headerProfile": "Native",
+        "budget": None,
+    }
     assert found.name == "local"
     assert asked() is None
 
@@ -219,7 +188,7 @@ def test_crd_worker_and_local_run_take_the_same_number_of_rules() -> None:
     file = most.file(delays=sorted(set(most.sequence)), partitions=1, max_message_bytes=1000)
     assert len(parse_policies(file).newest.rules) == limit
     assert f"at most {limit} rules" in refusal(changed("spec.classify", [rule] * (limit + 1)))
-    file["revisions"][most.revision]["classify"] *= 2
+    file["revisions"][file["current"]]["classify"] *= 2
     with pytest.raises(PolicyInvalid, match=f"at most {limit} rules"):
         parse_policies(file)
 
