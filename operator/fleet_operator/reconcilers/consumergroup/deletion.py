@@ -93,7 +93,7 @@ class DeletionWork:
             return Result()
         draining = step.phase is DeletionPhase.DRAIN
         await self._scale(gathered, plan, draining=draining)
-        again = partial(context.queues.group, gathered.key)
+        again = partial(context.queues[CONSUMER_GROUP].add, gathered.key)
         if gathered.older is None and gathered.on_its_cluster:
             self._kafka.remove_departed(gathered, plan.facts(gathered), again)
             if step.phase is DeletionPhase.UNDO:

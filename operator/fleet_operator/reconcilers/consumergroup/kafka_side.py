@@ -33,7 +33,6 @@ from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import name_some
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.transitions import ACTION
-from fleet_operator.reconcilers.views import VIEWS
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.events import EventRecorder, News
 from fleet_operator.runtime.store import Store
@@ -177,7 +176,7 @@ class KafkaSide:
         namespace, name = gathered.key
         for part in departed:
             selector = selector_text(part.part.selector(name))
-            live = await self._store.kube.list(POD, namespace, label_selector=selector, view=VIEWS[POD])
+            live = await self._store.list(POD, namespace, selector)
             running = {read_pod(pod).ordinal for pod in live.items}
             wanted = frozenset(instance for instance, ordinal in part.ordinals.items() if ordinal not in running)
             if wanted:

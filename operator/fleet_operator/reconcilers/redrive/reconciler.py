@@ -32,7 +32,6 @@ from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.owned import ForeignObjectError, is_owned_by
 from fleet_operator.reconcilers.publishing import publish
 from fleet_operator.reconcilers.redrive.watch import RedriveWatch
-from fleet_operator.reconcilers.views import VIEWS
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.dispatcher import Result
 
@@ -120,10 +119,10 @@ class RedriveReconciler:
 
     async def _live(self, body: JsonObject, redrive: Redrive) -> Gathered:
         namespace, _ = key_of(body)
-        kube = self._context.store.kube
+        store = self._context.store
         selector = f"{GROUP_LABEL}={redrive.spec.group_ref.name},{COMPONENT_LABEL}={COMPONENT}"
-        jobs = await kube.list(JOB, namespace, label_selector=selector)
-        pods = await kube.list(POD, namespace, label_selector=selector, view=VIEWS[POD])
+        jobs = await store.list(JOB, namespace, selector)
+        pods = await store.list(POD, namespace, selector)
         return self._gathered(body, redrive, jobs.items, pods.items)
 
     def _gathered(self, body: JsonObject, redrive: Redrive, jobs: list[JsonObject], pods: list[JsonObject]) -> Gathered:
