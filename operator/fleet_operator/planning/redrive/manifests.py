@@ -22,6 +22,7 @@ from fleet_operator.planning.fleet.pod_template import CONTAINER, SETTINGS_VOLUM
 from fleet_operator.planning.fleet.readings import REVISION_ANNOTATION
 from fleet_operator.planning.fleet.worker_config import CONFIG_DIRECTORY, worker_config
 from fleet_operator.planning.redrive.needs import Target
+from fleet_operator.planning.run import RATE_ANNOTATION, rate_text
 
 CONFIG_VERSION: Final = 1
 CONFIG_KEY: Final = "redrive.json"
@@ -29,8 +30,6 @@ CONFIG_FILE: Final = f"{CONFIG_DIRECTORY}/{CONFIG_KEY}"
 
 COMPONENT: Final = "redrive"
 REDRIVE_LABEL: Final = "consumerfleet.io/redrive"
-RATE_ANNOTATION: Final = "consumerfleet.io/records-per-second"
-NO_LIMIT: Final = "unlimited"
 
 EXIT_SETTINGS: Final = 20
 """How a run ends whose settings are wrong: trying again changes nothing. Any other failure is tried again."""
@@ -99,11 +98,6 @@ def job(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image:
             "template": _pod_template(redrive, group, cluster, image=image),
         },
     }
-
-
-def rate_text(rate: int | None) -> str:
-    """A rate as the Job's annotation has it."""
-    return NO_LIMIT if rate is None else str(rate)
 
 
 def child_labels(redrive: Redrive) -> dict[str, str]:
