@@ -1,8 +1,8 @@
 """The operator's process: wiring, the order of starting and stopping, and the command line.
 
 Start: health endpoints, Lease, caches filled by lists, watches, observers (by reconciles), workers. Stop: the reverse;
-what is in flight may finish within a bound, then the Lease is given up. Losing the Lease, and the death of a watch, end
-the process at once with a failure: a new one starts from the cluster's state, which is all there is.
+reconciles in flight may finish within a bound, then the Lease is given up. Losing the Lease, and the death of a watch,
+end the process at once with a failure: a new one starts from the cluster's state, the only state there is.
 """
 
 from __future__ import annotations
@@ -12,26 +12,22 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
 from fleet_consumer.clock import Clock, SystemClock
-from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, REDRIVE, RETRY_POLICY, Kind
+from fleet_operator.clients.kinds import CONSUMER_GROUP, Kind
 from fleet_operator.clients.kube import AioKubeClient, KubeClient
 from fleet_operator.clients.worker_status import WorkerStatusClient
 from fleet_operator.observe.observer_pool import ObserverPool
-from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
-from fleet_operator.reconcilers.consumergroup.reconciler import ConsumerGroupReconciler
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler
-from fleet_operator.reconcilers.redrive.reconciler import RedriveReconciler
-from fleet_operator.reconcilers.redrive.watch import RedriveWatch
-from fleet_operator.reconcilers.retrypolicy import RetryPolicyReconciler
-from fleet_operator.reconcilers.routing import INDEXES, WATCHED, Queues, Router
-from fleet_operator.reconcilers.views import VIEWS
+from fleet_operator.reconcilers.publishing import URGENT_FIELDS
+from fleet_operator.reconcilers.registry import CONTROLLERS, WATCHED
+from fleet_operator.reconcilers.routing import Router
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime import logs
-from fleet_operator.runtime.cache import Key, key_of
+from fleet_operator.runtime.cache import Key, WatchedKind, key_of
 from fleet_operator.runtime.dispatcher import Dispatcher, Result
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.health import HealthServer
@@ -73,53 +69,41 @@ class App:
             health_port=settings.health_port,
             metrics_port=settings.metrics_port,
         )
-        self._store = Store(kube, clock, INDEXES, VIEWS)
+        self._store = Store(kube, clock, WATCHED)
         self._events = EventRecorder(kube, clock, self.metrics, instance=settings.identity)
         self._worker_status = WorkerStatusClient()
         self._sweeper = Sweeper(
             self._store, WATCHED, settings.namespaces, self.metrics, interval=settings.sweep_seconds
         )
-        self._workers: dict[Kind, Dispatcher[Key]] = {
-            KAFKA_CLUSTER: self._make_workers(KAFKA_CLUSTER, lambda key: cluster_reconciler.reconcile(key)),
-            CONSUMER_GROUP: self._make_workers(CONSUMER_GROUP, lambda key: group_reconciler.reconcile(key)),
-            RETRY_POLICY: self._make_workers(RETRY_POLICY, lambda key: policy_reconciler.reconcile(key)),
-            REDRIVE: self._make_workers(REDRIVE, lambda key: redrive_reconciler.reconcile(key)),
-        }
-        groups = self._workers[CONSUMER_GROUP]
-        redrives = self._workers[REDRIVE]
-        queues = Queues(
-            cluster=self._workers[KAFKA_CLUSTER].add,
-            group=groups.add,
-            group_later=groups.add_after,
-            policy=self._workers[RETRY_POLICY].add,
-            redrive=redrives.add,
-        )
-        self._router = Router(self._store, queues, self.metrics)
+        self._dispatchers = {each.kind: self._dispatcher(each.kind) for each in CONTROLLERS}
+        self._router = Router(self._store, WATCHED, self._dispatchers, self.metrics)
         self._store.corrected = self._router.changed
-        self._observers = ObserverPool(clock, self._router)
-        self._worker_watch = WorkerWatch(self._worker_status, clock, groups.add)
-        self._redrive_watch = RedriveWatch(clock, self._observers, redrives.add)
-        self._kafka = KafkaSide(self._store, clock, self._events, self._observers)
-        context = Context(
+        statuses = StatusWriter(
+            self._store,
+            clock,
+            self.metrics,
+            writes_per_second=settings.status_writes_per_second,
+            urgent_fields=URGENT_FIELDS,
+        )
+        self._context = Context(
             settings=settings,
             clock=clock,
             store=self._store,
-            statuses=StatusWriter(
-                self._store, clock, self.metrics, writes_per_second=settings.status_writes_per_second
-            ),
+            statuses=statuses,
             events=self._events,
             metrics=self.metrics,
-            observers=self._observers,
-            workers=self._worker_watch,
-            queues=queues,
+            observers=ObserverPool(clock, self._router),
+            workers=WorkerWatch(self._worker_status, clock, self._dispatchers[CONSUMER_GROUP].add),
+            queues=self._dispatchers,
         )
-        cluster_reconciler = KafkaClusterReconciler(context)
-        group_reconciler = ConsumerGroupReconciler(context, self._kafka)
-        policy_reconciler = RetryPolicyReconciler(context)
-        redrive_reconciler = RedriveReconciler(context, self._redrive_watch)
+        self._reconcilers = {each.kind: each.make(self._context) for each in CONTROLLERS}
 
-    def _make_workers(self, kind: Kind, reconcile: Callable[[Key], Awaitable[Result]]) -> Dispatcher[Key]:
+    def _dispatcher(self, kind: Kind) -> Dispatcher[Key]:
+        reconcile = partial(self._reconcile, kind)
         return Dispatcher(kind.kind, reconcile, count=self.settings.workers, metrics=self.metrics)
+
+    async def _reconcile(self, kind: Kind, key: Key) -> Result:
+        return await self._reconcilers[kind].reconcile(key)
 
     def stop(self) -> None:
         """End `run` in order."""
@@ -154,7 +138,7 @@ class App:
         await self._watchdog.stop()
 
     async def _work(self, stopping: asyncio.Future[Any], holding: asyncio.Future[Any]) -> None:
-        """Be the operator until `stopping` completes; what fails is raised without cleaning up after it.
+        """Do the operator's work until `stopping` completes; a failure is raised without cleaning up after it.
 
         `holding` fails when the Lease is lost, and that ends everything, an orderly stop as well.
         """
@@ -166,12 +150,16 @@ class App:
         self._events.start()
         await self._worker_status.open()
         watcher = Watcher(self._router.observed, self.settings.namespaces)
-        watcher.start()
-        for kind, workers in self._workers.items():
+        watcher.start(tuple(self._sweeper.present))
+        for kind, dispatcher in self._dispatchers.items():
             for body in self._store.cache(kind):
-                workers.add(key_of(body))
-            workers.start()
-        sweeping = asyncio.create_task(self._sweeper.run(self._router.changed), name="sweep")
+                dispatcher.add(key_of(body))
+            dispatcher.start()
+
+        def appeared(watched: WatchedKind) -> None:
+            watcher.start((watched,))
+
+        sweeping = asyncio.create_task(self._sweeper.run(self._router.changed, appeared), name="sweep")
         self._not_ready = None
         log.info("working", extra={"version": VERSION, "namespaces": self.settings.namespaces or "all"})
         await first_of(stopping, holding, sweeping, watcher.ended)
@@ -180,13 +168,12 @@ class App:
         await first_of(holding, asyncio.create_task(self._drain(watcher), name="drain"))
 
     async def _drain(self, watcher: Watcher) -> None:
-        """Let what is in flight finish, within bounds."""
+        """Let reconciles and actions in flight finish, within bounds."""
         await watcher.stop()
-        await asyncio.gather(*(workers.stop() for workers in self._workers.values()))
-        await self._kafka.close()
-        await self._redrive_watch.close()
-        await self._observers.close()
-        await self._worker_watch.close()
+        await asyncio.gather(*(dispatcher.stop() for dispatcher in self._dispatchers.values()))
+        await self._context.ending.aclose()
+        await self._context.observers.close()
+        await self._context.workers.close()
         await self._worker_status.close()
         await self._events.stop()
 

@@ -1,4 +1,4 @@
-"""kopf, and nothing but kopf: watches that deliver what is new to the event loop of the operator.
+"""The watches, by kopf: they deliver changed objects to the event loop of the operator.
 
 kopf runs on a thread with a loop of its own, because it takes the loop it runs on for its own: on its way out it
 cancels every task it finds there, and on the main thread it takes the signals. Handlers are `on.event` only, so kopf
@@ -13,15 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast
 
 import kopf
 
 from fleet_operator.clients.kinds import JsonObject, Kind
-from fleet_operator.clients.view import WHOLE
-from fleet_operator.reconcilers.routing import WATCHED
-from fleet_operator.reconcilers.views import VIEWS
+from fleet_operator.runtime.cache import WatchedKind
 from fleet_operator.watch_session import with_views
 
 log = logging.getLogger(__name__)
@@ -39,42 +37,48 @@ IDLE_SECONDS: Final = 0.1
 
 
 class Watcher:
-    """The watches. `start` and `stop` once each, on the operator's loop; `ended` completes when kopf has ended."""
+    """The watches, on the operator's loop. `start` once for each set of kinds, `stop` once.
+
+    `ended` completes when one of them has ended.
+    """
 
     def __init__(self, sink: Sink, namespaces: Sequence[str]) -> None:
         self._sink = sink
         self._namespaces = namespaces
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
+        self._threads: list[threading.Thread] = []
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
-    def start(self) -> None:
-        """Start watching."""
-        self._thread.start()
+    def start(self, watched: Sequence[WatchedKind]) -> None:
+        """Watch these kinds; their CRDs exist."""
+        thread = threading.Thread(target=self._run, args=(watched,), name="kopf", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     async def stop(self) -> None:
-        """Stop watching and wait, within a bound, for the thread."""
+        """Stop watching and wait, within a bound, for the threads."""
         self._stop.set()
-        await asyncio.to_thread(self._thread.join, STOP_SECONDS)
-        if self._thread.is_alive():
-            log.warning("the watches did not end in time")
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join, STOP_SECONDS)
+            if thread.is_alive():
+                log.warning("the watches did not end in time")
 
-    def _run(self) -> None:
-        """The thread: kopf until it is told to stop or fails. Its failure ends the operator (see `app`)."""
+    def _run(self, watched: Sequence[WatchedKind]) -> None:
+        """A thread: kopf until it is stopped or fails. Its failure ends the operator (see `app`)."""
         error: BaseException | None = None
         try:
-            asyncio.run(self._watch())
+            asyncio.run(self._watch(watched))
         except Exception as caught:
             error = caught
         self._loop.call_soon_threadsafe(self._finish, error)
 
-    async def _watch(self) -> None:
+    async def _watch(self, watched: Sequence[WatchedKind]) -> None:
         scope: dict[str, Any] = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
         try:
             await kopf.operator(
-                registry=self._registry(),
-                settings=watch_settings(),
+                registry=self._registry(watched),
+                settings=watch_settings(watched),
                 standalone=True,
                 # Without it kopf asks for the user's name, which a container's bare uid does not have.
                 identity=cast("Any", "consumer-fleet"),
@@ -93,23 +97,27 @@ class Watcher:
         else:
             self.ended.set_result(None)
 
-    def _registry(self) -> kopf.OperatorRegistry:
+    def _registry(self, watched: Sequence[WatchedKind]) -> kopf.OperatorRegistry:
         """A registry of our own has no login handlers; these two are kopf's, in the order of the client's own rules.
 
         They need ids of their own: kopf keeps one result for each id, and both functions have the same name.
         """
         registry = kopf.OperatorRegistry()
-        kopf.on.login(id="service-account", registry=registry)(with_views(kopf.login_with_service_account))
-        kopf.on.login(id="kubeconfig", registry=registry)(with_views(kopf.login_with_kubeconfig))
-        for kind in WATCHED:
+        for name, login in (
+            ("service-account", kopf.login_with_service_account),
+            ("kubeconfig", kopf.login_with_kubeconfig),
+        ):
+            kopf.on.login(id=name, registry=registry)(with_views(login, watched))
+        for each in watched:
+            kind = each.kind
             # The group must be named: other products have kinds of the same plural.
             kopf.on.event(
                 group=kind.group, version=kind.version, plural=kind.plural, id=f"watch-{kind.plural}", registry=registry
-            )(self._handler(kind))
+            )(self._handler(each))
         return registry
 
-    def _handler(self, kind: Kind) -> Callable[..., Any]:
-        view = VIEWS.get(kind, WHOLE)
+    def _handler(self, watched: WatchedKind) -> Callable[..., Any]:
+        kind, view = watched.kind, watched.view
 
         async def hand_over(event: Any, **_: Any) -> None:
             # Cut on this side: a burst waits for the operator's loop in the form in which it will be kept.
@@ -120,7 +128,7 @@ class Watcher:
         return hand_over
 
 
-def watch_settings() -> kopf.OperatorSettings:
+def watch_settings(watched: Iterable[WatchedKind]) -> kopf.OperatorSettings:
     """kopf with everything switched off that it would do beside watching."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -131,7 +139,8 @@ def watch_settings() -> kopf.OperatorSettings:
     settings.watching.server_timeout = SERVER_TIMEOUT_SECONDS
     settings.watching.chunk_size = PAGE_OBJECTS
     settings.queueing.idle_timeout = IDLE_SECONDS
-    for kind, selector in WATCHED.items():
-        if selector:
-            settings.watching.label_selectors[kind.group, kind.version, kind.plural] = selector
+    for each in watched:
+        if each.selector:
+            address = (each.kind.group, each.kind.version, each.kind.plural)
+            settings.watching.label_selectors[address] = each.selector
     return settings

@@ -6,7 +6,7 @@ request by its address: of the kinds that are watched by their metadata, nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import aiohttp
 import kopf
 
 from fleet_operator.clients.kinds import Kind
-from fleet_operator.reconcilers.views import VIEWS
+from fleet_operator.runtime.cache import WatchedKind
 
 
 class _Answer(aiohttp.ClientResponse):
@@ -43,7 +43,7 @@ class _Credentials(kopf.AiohttpSession):
         return hash(self.connection)
 
 
-def with_views(login: Login) -> Callable[..., Any]:
+def with_views(login: Login, watched: Iterable[WatchedKind]) -> Callable[..., Any]:
     """A login handler like `login`, whose session asks for views."""
 
     last: _Credentials | None = None
@@ -61,7 +61,7 @@ def with_views(login: Login) -> Callable[..., Any]:
             headers=info.as_http_headers(),
             proxy=info.proxy_url,
             trust_env=info.trust_env,
-            middlewares=(ask_for_views,),
+            middlewares=(_asking_for_views(watched),),
             response_class=_Answer,
         )
         last = _Credentials(
@@ -77,12 +77,17 @@ def with_views(login: Login) -> Callable[..., Any]:
     return log_in
 
 
-async def ask_for_views(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+def _asking_for_views(watched: Iterable[WatchedKind]) -> aiohttp.ClientMiddlewareType:
     """Client middleware: the Accept header of lists and watches."""
-    for kind, view in VIEWS.items():
-        if view.metadata_only and _is_collection(request.url.path, kind):
-            request.headers["Accept"] = view.accepts(many=request.url.query.get("watch") != "true")
-    return await send(request)
+    parts = [(each.kind, each.view) for each in watched if each.view.metadata_only]
+
+    async def ask(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        for kind, view in parts:
+            if _is_collection(request.url.path, kind):
+                request.headers["Accept"] = view.accepts(many=request.url.query.get("watch") != "true")
+        return await send(request)
+
+    return ask
 
 
 def _is_collection(path: str, kind: Kind) -> bool:

@@ -15,6 +15,7 @@ from fleet_consumer.contract import naming
 from fleet_consumer.net import ConnectionSettings, NetError, NetworkClient
 from fleet_operator.observe.flow import FlowMemory
 from fleet_operator.observe.interests import GroupInterest, retry_interest
+from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.observe.look import ConfigFacts, Look, failure
 from fleet_operator.planning.observation import ClusterObservation, RetryObservation
 from fleet_operator.planning.topic_pattern import TopicMatches
@@ -42,6 +43,11 @@ class Watcher:
     memory: FlowMemory = field(default_factory=FlowMemory)
     matches: TopicMatches = field(default_factory=TopicMatches)
     last: ClusterObservation | None = None
+
+    @property
+    def admin(self) -> KafkaAdmin:
+        """Changes on the cluster that is looked at."""
+        return KafkaAdmin(self.client, self.client.metadata((), timeout_s=10.0).cluster_id)
 
     def look(self, now_ms: int | None = None) -> ClusterObservation:
         """One look, at the given time; without one, now."""

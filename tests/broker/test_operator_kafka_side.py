@@ -132,7 +132,7 @@ async def side(settings: ObserverSettings, source: str, group_id: str, **topics:
     clock, kube = StillClock(), MemoryKube()
     recorder = EventRecorder(kube, SystemClock(), Metrics(), instance="operator")
     observers = ObserverPool(SystemClock(), Ear())
-    kafka = KafkaSide(Store(kube, clock, {}), clock, recorder, observers)
+    kafka = KafkaSide(Store(kube, clock, ()), clock, recorder, observers)
     interest = GroupInterest(
         group_id=group_id,
         topics=(source,),

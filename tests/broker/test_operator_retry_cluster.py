@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.managed_topics import WantedTopic
-from fleet_operator.observe import topic_actions
 from fleet_operator.planning.observation import RetryObservation
 from fleet_operator.planning.retry.topics import TopicsPlan
 from tests.broker.members import unique
@@ -24,9 +23,7 @@ def test_flow_is_unknown_while_a_broker_is_away_and_as_before_when_it_is_back() 
             assert watcher.interest.retry
             names = list(watcher.interest.retry.flow)
             wanted = tuple(WantedTopic(name=name, partitions=PARTITIONS, replication_factor=1) for name in names)
-            assert (
-                topic_actions.carry_out(watcher.client, TopicsPlan(create=wanted), retry_group="unused").refusals == []
-            )
+            assert watcher.admin.change_topics(TopicsPlan(create=wanted), retry_group="unused").refusals == []
             watcher.await_topics(names)
             topic = naming.retry_topic(group_id, "1s")
             for partition in range(PARTITIONS):

@@ -12,7 +12,6 @@ import pytest
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.managed_topics import WantedTopic
-from fleet_operator.observe import topic_actions
 from fleet_operator.planning.retry.topics import TopicsPlan
 from tests.broker.members import create_topic, unique
 from tests.broker.operator_looks import Watcher, append_times, commit, cut, watching, write, write_together
@@ -71,7 +70,7 @@ def flow(broker: KafkaBroker) -> Iterator[Flow]:
         wanted = tuple(
             WantedTopic(name=name, partitions=PARTITIONS, configs=configs) for name in watcher.interest.retry.flow
         )
-        done = topic_actions.carry_out(watcher.client, TopicsPlan(create=wanted), retry_group="unused")
+        done = watcher.admin.change_topics(TopicsPlan(create=wanted), retry_group="unused")
         assert (sorted(done.made), done.refusals) == (sorted(topic.name for topic in wanted), [])
         watcher.await_topics([topic.name for topic in wanted])
         yield Flow(broker, group_id, watcher)

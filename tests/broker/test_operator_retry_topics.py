@@ -18,10 +18,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.managed_topics import WantedTopic
-from fleet_consumer.net import NetworkClient
 from fleet_operator.api.v1alpha1 import ConsumerGroup
-from fleet_operator.observe import topic_actions
-from fleet_operator.observe.topic_actions import Outcome
+from fleet_operator.observe.kafka_admin import TopicChanges
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent
 from fleet_operator.planning.retry.topics import TopicsPlan, plan_topics
@@ -49,18 +47,14 @@ class Keeper:
     source: str
     watcher: Watcher
 
-    @property
-    def client(self) -> NetworkClient:
-        return self.watcher.client
-
     def plan(self, wish: RetryIntent) -> TopicsPlan:
         seen: ClusterObservation = self.watcher.look()
         counts = {self.source: seen.topics[self.source].partitions}
         return plan_topics(self.group, wish, counts, seen)
 
-    def act(self, plan: TopicsPlan) -> Outcome:
+    def act(self, plan: TopicsPlan) -> TopicChanges:
         retry_group = naming.retry_group(self.group.group_id)
-        done = topic_actions.carry_out(self.client, plan, retry_group=retry_group)
+        done = self.watcher.admin.change_topics(plan, retry_group=retry_group)
         self.watcher.memory.forget(done.changed)
         return done
 
@@ -227,7 +221,7 @@ def test_record_written_after_the_look_saves_its_topic(broker: KafkaBroker, stac
     plan = here.plan(intent("5s", drained_delays=("30s",)))
     assert plan.delete == (drained_delays,)
     write(broker.bootstrap, drained_delays, 1, 1)
-    assert here.act(plan) == Outcome()
+    assert here.act(plan) == TopicChanges()
     await_partitions(broker, drained_delays, SOURCE_PARTITIONS)
 
 
@@ -261,12 +255,12 @@ def test_what_waits_is_counted_live_and_topics_go_with_all_they_hold(broker: Kaf
     write(broker.bootstrap, retry, 0, 5)
     write(broker.bootstrap, failed, 1, 2)
     commit(broker.bootstrap, retry_group, {(retry, 0): 4})
-    assert topic_actions.read_waiting(here.client, retry_group, [retry, "absent"]) == {retry: 1}
-    assert topic_actions.count_records(here.client, failed) == 2
-    assert topic_actions.count_records(here.client, "absent") == 0
-    assert topic_actions.delete_topics(here.client, [retry, "absent"]) == []
+    assert here.watcher.admin.read_waiting(retry_group, [retry, "absent"]) == {retry: 1}
+    assert here.watcher.admin.count_records(failed) == 2
+    assert here.watcher.admin.count_records("absent") == 0
+    assert here.watcher.admin.delete_topics([retry, "absent"]) == []
     await_partitions(broker, retry, None)
-    assert topic_actions.delete_groups(here.client, [retry_group, "absent"]) == []
+    assert here.watcher.admin.delete_groups([retry_group, "absent"]) == []
     listed = AdminClient({"bootstrap.servers": broker.bootstrap}).list_consumer_groups().result(PATIENCE_S)
     assert retry_group not in {found.group_id for found in listed.valid}
 
@@ -276,7 +270,7 @@ def test_group_with_members_is_not_deleted(broker: KafkaBroker, stack: ExitStack
     busy = unique("busy")
     with Member(settings(broker.bootstrap, busy), [here.source]) as member:
         eventually(lambda: member.owned, timeout_s=PATIENCE_S, what="an assignment")
-        (refusal,) = topic_actions.delete_groups(here.client, [busy])
+        (refusal,) = here.watcher.admin.delete_groups([busy])
         assert (refusal.subject, refusal.reason) == (busy, "NonEmptyGroup")
 
 

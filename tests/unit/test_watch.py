@@ -11,6 +11,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kopf._core.intents.causes import Activity
 
+from fleet_operator.clients.kinds import Kind
+from fleet_operator.reconcilers.registry import WATCHED
+from fleet_operator.runtime.cache import WatchedKind
 from fleet_operator.watch import Watcher
 
 PATIENCE_S = 60.0
@@ -25,7 +28,7 @@ def logs_in(monkeypatch: pytest.MonkeyPatch, login: Callable[[], kopf.Connection
 async def end_of_watches() -> None:
     """Wait until the watches end; raises what they end with."""
     watcher = Watcher(lambda *_: None, ())
-    watcher.start()
+    watcher.start(WATCHED)
     await asyncio.wait_for(watcher.ended, PATIENCE_S)
 
 
@@ -33,7 +36,7 @@ def test_each_way_to_log_in_has_an_id_of_its_own() -> None:
     """kopf keeps one result for each id; of two handlers of one id the last result counts, also None."""
 
     async def ids() -> list[str]:
-        handlers = Watcher(lambda *_: None, ())._registry()._activities._handlers
+        handlers = Watcher(lambda *_: None, ())._registry(WATCHED)._activities._handlers
         return [str(handler.id) for handler in handlers if handler.activity is Activity.AUTHENTICATION]
 
     found = asyncio.run(ids())
@@ -72,7 +75,8 @@ def test_watches_that_are_stopped_end_without_an_error(monkeypatch: pytest.Monke
         async with TestServer(app) as server:
             logs_in(monkeypatch, lambda: kopf.ConnectionInfo(server=str(server.make_url(""))))
             watcher = Watcher(lambda *_: None, ())
-            watcher.start()
+            watcher.start(WATCHED)
+            watcher.start((WatchedKind(kind=Kind("example.org", "v1", "Flight", "flights")),))
             await watcher.stop()
             await asyncio.wait_for(watcher.ended, PATIENCE_S)
 

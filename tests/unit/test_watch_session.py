@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestServer
 
+from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.watch_session import with_views
 
 LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -28,7 +29,7 @@ def with_session(work: Callable[[kopf.AiohttpSession, BaseTestServer], Awaitable
         app = web.Application()
         app.router.add_get("/{path:.*}", answer)
         async with TestServer(app) as server:
-            session = await with_views(lambda **_: SERVER)()
+            session = await with_views(lambda **_: SERVER, WATCHED)()
             try:
                 return await work(session, server)
             finally:
@@ -89,7 +90,7 @@ def test_session_of_the_same_credentials_is_the_same_and_of_others_another() -> 
 
     async def sessions() -> list[kopf.AiohttpSession]:
         found = iter(("old", "old", "new"))
-        login = with_views(lambda **_: kopf.ConnectionInfo(server="https://kubernetes", token=next(found)))
+        login = with_views(lambda **_: kopf.ConnectionInfo(server="https://kubernetes", token=next(found)), WATCHED)
         made = [await login() for _ in range(3)]
         for session in set(made):
             await session.aiohttp_session.close()

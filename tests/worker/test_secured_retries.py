@@ -33,9 +33,8 @@ from fleet_consumer.contract.pod import EXIT_SURROUNDINGS
 from fleet_consumer.contract.section import Section
 from fleet_consumer.net import NetworkClient
 from fleet_consumer.worker.config.settings import connection_settings
-from fleet_operator.observe import topic_actions
 from fleet_operator.observe.interests import GroupInterest, retry_interest
-from fleet_operator.observe.topic_actions import Refusal
+from fleet_operator.observe.kafka_admin import KafkaAdmin, Refusal
 from fleet_operator.planning.retry.topics import TopicsPlan
 from tests.broker.members import unique
 from tests.broker.operator_looks import Watcher, commit
@@ -404,9 +403,10 @@ class Operator:
     def refused(self) -> set[tuple[str, str]]:
         """Do everything that is done to a group's topics, from making one to deleting it; what was refused, and why."""
         refusals: list[Refusal] = []
+        admin = KafkaAdmin(self.client, self.client.metadata((), timeout_s=PATIENCE_S).cluster_id)
 
         def act(plan: TopicsPlan) -> bool:
-            done = topic_actions.carry_out(self.client, plan, retry_group=naming.retry_group(self.group))
+            done = admin.change_topics(plan, retry_group=naming.retry_group(self.group))
             refusals.extend(done.refusals)
             return bool(done.changed)
 
@@ -415,11 +415,11 @@ class Operator:
         eventually(lambda: self.topic in self.kafka.topics(), timeout_s=PATIENCE_S, what="the topic to be there")
         act(TopicsPlan(grow=(WantedTopic(name=self.topic, partitions=2),)))
         act(TopicsPlan(alter={self.topic: {"retention.ms": "86400000"}}))
-        refusals += topic_actions.delete_topics(self.client, [self.topic])
+        refusals += admin.delete_topics([self.topic])
         groups = [self.group, naming.retry_group(self.group)]
         for group in groups:
             commit(self.kafka.bootstrap, group, {(self.group, 0): 0})
-        refusals += topic_actions.delete_groups(self.client, groups)
+        refusals += admin.delete_groups(groups)
         return {(refusal.subject, refusal.reason) for refusal in refusals}
 
 

@@ -16,8 +16,8 @@ from typing import Final, Protocol, TypeVar
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import NetworkClient
 from fleet_operator.observe import folding
-from fleet_operator.observe.actions import require_cluster
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
+from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.observe.observer import Observer, ObserverStoppedError
 from fleet_operator.planning.observation import ClusterObservation
 
@@ -158,18 +158,13 @@ class ObserverPool:
             raise ObserverStoppedError(f"{'/'.join(cluster)} is not observed")
         return await asyncio.wrap_future(site.observer.submit(run))
 
-    async def change(self, cluster: Key, cluster_id: str | None, run: Callable[[NetworkClient], T]) -> T:
-        """Have something changed on the Kafka cluster of this id. Raises AnotherClusterError too.
+    async def change(self, cluster: Key, cluster_id: str | None, run: Callable[[KafkaAdmin], T]) -> T:
+        """Change something on the Kafka cluster with this id, on its thread. Raises AnotherClusterError too.
 
-        What was decided from an observation may come to the thread of another observer: a KafkaCluster's addresses can
-        be edited at any time, and a topic of the same name on another cluster is not the one that was meant.
+        An action decided from an observation may come to the thread of another observer: a KafkaCluster's addresses can
+        be edited at any time.
         """
-
-        def guarded(client: NetworkClient) -> T:
-            require_cluster(client, cluster_id)
-            return run(client)
-
-        return await self.act(cluster, guarded)
+        return await self.act(cluster, lambda client: run(KafkaAdmin(client, cluster_id)))
 
     def _pass_on(self, cluster: Key) -> None:
         site = self._sites.get(cluster)

@@ -15,9 +15,10 @@ from fleet_operator.planning.fleet.known_revisions import KNOWN_ANNOTATION
 from fleet_operator.planning.fleet.pod_template import CONTAINER, RETRY_VOLUME
 from fleet_operator.planning.fleet.readings import REVISION_ANNOTATION
 from fleet_operator.planning.labels import COMPONENT_LABEL, GROUP_LABEL, POLICY_LABEL
-from fleet_operator.planning.redrive.manifests import RATE_ANNOTATION, REDRIVE_LABEL
+from fleet_operator.planning.redrive.manifests import REDRIVE_LABEL
 from fleet_operator.planning.retry.fleet import CHANGED_ANNOTATION, POLICIES_ANNOTATION
 from fleet_operator.planning.retry.records import HASH_ANNOTATION
+from fleet_operator.planning.run import RATE_ANNOTATION
 
 LABELS: Final = (GROUP_LABEL, POLICY_LABEL, COMPONENT_LABEL, HANDLER_LABEL, REDRIVE_LABEL)
 CONFIG_MAP_ANNOTATIONS: Final = (REVISION_ANNOTATION, HASH_ANNOTATION)

@@ -1,14 +1,15 @@
-"""What every reconcile works with."""
+"""Collaborators that every reconcile works with."""
 
 from __future__ import annotations
 
 import random
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from fleet_consumer.clock import Clock
 from fleet_operator.observe.observer_pool import ObserverPool
-from fleet_operator.reconcilers.routing import Queues
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
+from fleet_operator.runtime.dispatcher import Queues
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.settings import Settings
@@ -18,7 +19,7 @@ from fleet_operator.runtime.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The collaborators of the reconcilers; one for the whole operator."""
+    """The collaborators of the reconcilers; one for the whole operator. `ending` closes what they have opened."""
 
     settings: Settings
     clock: Clock
@@ -29,6 +30,7 @@ class Context:
     observers: ObserverPool
     workers: WorkerWatch
     queues: Queues
+    ending: AsyncExitStack = field(default_factory=AsyncExitStack)
     chance: random.Random = field(default_factory=random.Random)
 
     def resync(self) -> float:

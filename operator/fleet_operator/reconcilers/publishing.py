@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from fleet_operator.clients.kinds import JsonObject, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.transitions import ACTION, turns
 from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.events import News
+
+URGENT_FIELDS: Final = ("observedGeneration", "state", "replicas", "readyReplicas", "targetReplicas", "memberCount")
+"""Fields of our statuses that somebody waits for, or that a machine acts on."""
 
 
 async def publish(context: Context, body: JsonObject, status: JsonObject) -> float | None:

@@ -1,29 +1,28 @@
-"""What the operator knows of the cluster between reconciles: one cache for each watched kind.
+"""Caches of the cluster's objects between reconciles, one for each watched kind.
 
 Three writers feed a cache: the watch, the operator's own writes (so that a reconcile sees what the one before it
 wrote, even when the watch is late), and the periodic sweep. They race, so the newer resourceVersion wins; Kubernetes
 1.35 promises that these compare as integers within a kind (KEP-5504).
 
-"Deleted" is what a watch also says of an object that lost the label by which the watch selects, and that object may
-come back. So a deletion is remembered with its resourceVersion: what is older is late news of the time before, what is
-not older is an object that lives. (An object that was truly deleted is never seen at that version or a later one.)
+A watch also reports DELETED for an object that lost the label by which the watch selects, and that object may come
+back. So a deletion is remembered with its resourceVersion: an older event is late, and an event that is not older shows
+an object that lives. (An object that was truly deleted is never seen at that version or a later one.)
 
-A deletion can be missed for ever: after a 410 the watch lists again and reports only the living. `sweep` compares the
-cache with a list and drops what a list did not show although it had been there all the while.
+A deletion can be missed for ever: after a 410 the watch lists again and reports only living objects. `sweep` compares
+the cache with a list and drops what the list lacks although it is no newer than the list.
 
 Touched only on the event loop. Objects handed out must not be changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
 from fleet_operator.clients.kinds import JsonObject, Kind
 from fleet_operator.clients.view import WHOLE, View
-from fleet_operator.planning.labels import GROUP_LABEL
 
 Key = tuple[str, str]
 """Namespace and name."""
@@ -33,7 +32,7 @@ TOMBSTONES_MAX: Final = 4096
 
 
 class Change(Enum):
-    """What an observation meant for the cache."""
+    """The effect of an observation on the cache."""
 
     NEW = "new"
     SPEC = "spec"
@@ -53,7 +52,7 @@ def version_of(body: JsonObject) -> int:
 
 
 def _essence(body: JsonObject) -> object:
-    """What a reader may have reacted to apart from status: a change of it is a change of `SPEC`."""
+    """The parts apart from status that a reader may act on; a change of them is `Change.SPEC`."""
     metadata = body["metadata"]
     return (
         metadata.get("uid"),
@@ -68,11 +67,30 @@ def _essence(body: JsonObject) -> object:
 Index = Callable[[JsonObject], Hashable]
 """A property by which objects are found; None for objects without it. Must be the same for the same object."""
 
+Dependents = Callable[[JsonObject, Callable[[Kind], "ObjectCache"]], Iterable[tuple[Kind, Key]]]
+"""The keys to reconcile when an object changes, given the object and the caches by kind; of kinds with a controller."""
 
-def group_index(body: JsonObject) -> Hashable:
-    """The namespace and name of the ConsumerGroup that a child is labelled with."""
-    group = (body["metadata"].get("labels") or {}).get(GROUP_LABEL)
-    return None if group is None else (body["metadata"]["namespace"], group)
+
+def _no_index(body: JsonObject) -> Hashable:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedKind:
+    """Registration of a kind that is watched and cached.
+
+    `selector` is the label selector by which the API server filters, `view` the part of each object that is kept.
+    `on_status`: a change of the status alone is news too. `optional`: the kind's CRD may be missing when the operator
+    starts; the watch begins once a sweep finds it.
+    """
+
+    kind: Kind
+    selector: str = ""
+    view: View = WHOLE
+    index: Index = _no_index
+    dependents: Dependents = lambda body, cache: ()
+    on_status: bool = False
+    optional: bool = False
 
 
 @dataclass(slots=True)
@@ -80,7 +98,7 @@ class ObjectCache:
     """All objects of one kind that the watch selects, cut to a view, by namespace and name and by one index."""
 
     kind: Kind
-    index: Index = group_index
+    index: Index = _no_index
     view: View = WHOLE
     _objects: dict[Key, JsonObject] = field(default_factory=dict)
     _indexed: dict[Hashable, set[Key]] = field(default_factory=dict)
@@ -101,7 +119,7 @@ class ObjectCache:
         return len(self._objects)
 
     def observe(self, body: JsonObject) -> Change:
-        """Take in an object seen living; older news than the cache holds changes nothing."""
+        """Record an object seen living; a version older than the cached one changes nothing."""
         uid = body["metadata"]["uid"]
         if version_of(body) < self._gone.get(uid, 0):
             return Change.NOTHING
@@ -121,9 +139,9 @@ class ObjectCache:
         return Change.SPEC if _essence(known) != _essence(body) else Change.STATUS
 
     def remove(self, key: Key, uid: str, version: int) -> Change:
-        """Take in that the object with this uid was gone as of `version`.
+        """Record that the object with this uid was gone as of `version`.
 
-        Its namesake with another uid stays, and so does the object itself where it was seen at a newer version.
+        Its namesake with another uid stays, and so does the object itself if it was seen at a newer version.
         """
         self._gone[uid] = max(version, self._gone.pop(uid, 0))
         while len(self._gone) > TOMBSTONES_MAX:
@@ -136,27 +154,25 @@ class ObjectCache:
         return Change.GONE
 
     def sweep(self, listed: list[JsonObject], listed_version: int, *, namespace: str | None = None) -> list[Key]:
-        """Mend the cache by a list that was true at `listed_version`; returns the keys that were wrong.
+        """Correct the cache by a list that was true at `listed_version`; returns the keys that were wrong.
 
-        `namespace` is what was listed; None stands for all.
-
-        What the list lacks is dropped only if the cache's copy is no newer than the list: an object made after the
-        list was taken is not missing from it.
+        `namespace` is the one that was listed, None all of them. An object that the list lacks is dropped only if the
+        cached copy is no newer than the list: an object made after the list was taken is not missing from it.
         """
         living = {body["metadata"]["uid"] for body in listed}
-        mended = [
+        corrected = [
             key
             for key, body in list(self._objects.items())
             if namespace in (None, key[0])
             and body["metadata"]["uid"] not in living
             and version_of(body) <= listed_version
         ]
-        for key in mended:
+        for key in corrected:
             # Not as of the list: without its label the object may live on at a version between the two.
             known = self._objects[key]
             self.remove(key, known["metadata"]["uid"], version_of(known) + 1)
-        mended += [key_of(body) for body in listed if self.observe(body) is not Change.NOTHING]
-        return mended
+        corrected += [key_of(body) for body in listed if self.observe(body) is not Change.NOTHING]
+        return corrected
 
     def _unlink(self, key: Key) -> None:
         known = self._objects.get(key)

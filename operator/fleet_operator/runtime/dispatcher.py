@@ -1,4 +1,4 @@
-"""Dispatcher that take keys from a queue and reconcile them: the half of the work queue that waits.
+"""Tasks that take keys from a queue and reconcile them: the half of the work queue that waits.
 
 An outcome is a value: a result with or without a time to come back, or an exception, which means backoff. Each key has
 one worker at a time; different keys run side by side up to the number of workers.
@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
+from fleet_operator.clients.kinds import Kind
 from fleet_operator.clients.kube import KubeError
+from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.keyed_queue import KeyedQueue
 from fleet_operator.runtime.metrics import Metrics
 
@@ -30,6 +32,22 @@ class Result:
     """How a reconcile ended well: done until something changes, or due again `requeue_after` seconds from now."""
 
     requeue_after: float | None = None
+
+
+class Queue(Protocol):
+    """The keys of one kind that should be reconciled."""
+
+    def add(self, key: Key) -> None:
+        """Ask for a key to be reconciled now."""
+        ...
+
+    def add_after(self, key: Key, delay: float) -> None:
+        """Ask for a key to be reconciled within `delay` seconds."""
+        ...
+
+
+Queues = Mapping[Kind, Queue]
+"""The queue of each kind that has a controller."""
 
 
 class Dispatcher(Generic[K]):
@@ -77,10 +95,6 @@ class Dispatcher(Generic[K]):
         """Ask for a key to be reconciled within `delay` seconds."""
         self._queue.add_after(key, delay, self._now())
         self._wake.set()
-
-    def forget(self, key: K) -> None:
-        """Drop the schedule and the failures of a key whose object is gone."""
-        self._queue.forget(key)
 
     def failures(self, key: K) -> int:
         """How often in a row a key's reconcile has raised."""

@@ -1,13 +1,13 @@
-"""Which key to work on next: the pure half of the work queue.
+"""Keys and when each is due: the pure half of the work queue.
 
 The rules are those of controller-runtime's work queue. A key that is asked for ten times before its turn is worked on
 once. A key is never worked on twice at once: what is asked for while it is being worked on is due again right after.
 A failure delays the key's next turn, longer with each failure in a row; a success clears that.
 
-A request that came from outside (`add`) is due at once even for a key that is backing off: somebody may have mended
-what was wrong. Work that keeps failing therefore must not cause its own requests (the watch filters those).
+A request that came from outside (`add`) is due at once even for a key that is backing off: somebody may have fixed the
+cause. Work that keeps failing therefore must not cause its own requests (the watch filters those).
 
-No clock, no randomness, no waiting: `workers.py` has those.
+No clock, no randomness, no waiting: `dispatcher` has those.
 """
 
 from __future__ import annotations
@@ -15,11 +15,30 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
-
-from fleet_operator.runtime.backoff import Backoff
+from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+JITTER_FRACTION: Final = 0.5
+"""Up to this part of a delay is taken off at random, so that keys that failed together do not come back together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential delays between `initial_seconds` and `max_seconds`."""
+
+    initial_seconds: float = 0.5
+    factor: float = 2.0
+    max_seconds: float = 60.0
+
+    def delay(self, failures: int, chance: float) -> float:
+        """The seconds to wait after the n-th failure in a row (1 is the first), given `chance` in [0, 1)."""
+        if failures < 1:
+            raise ValueError(f"a delay follows a failure, got failures={failures}")
+        if not 0.0 <= chance < 1.0:
+            raise ValueError(f"chance must be in [0, 1), got {chance}")
+        # Beyond this exponent the maximum has long been reached; the bound keeps the power finite.
+        grown = self.initial_seconds * self.factor ** min(failures - 1, 64)
+        return min(grown, self.max_seconds) * (1.0 - JITTER_FRACTION * chance)
 
 
 @dataclass(slots=True)
@@ -74,11 +93,6 @@ class KeyedQueue(Generic[K]):
         delay = max(self.backoff.delay(failures, chance), at_least)
         self.add_after(key, delay, now)
         return delay
-
-    def forget(self, key: K) -> None:
-        """Drop a key that is gone for good: its schedule and its failures."""
-        self._due.pop(key, None)
-        self._failures.pop(key, None)
 
     def next_due(self) -> float | None:
         """When the next key can be taken (which may be in the past), or None while nothing is scheduled."""

@@ -1,17 +1,18 @@
-"""The only way to `/status`: written when it says something new, and no more often than that is worth.
+"""Writer of all statuses: only changes are written, each as often as its weight allows.
 
-News is graded. A condition that flipped, a new generation, a changed state or count of replicas is urgent: somebody
-waits for it, or a machine acts on it. Members, lag buckets and the like are routine: they wait for the token bucket,
-and for some seconds since the object's last write. Where nothing but the wording of messages or a time of observation
+Changes are graded. A condition that flipped and a changed urgent field (a generation, a state, a count of replicas) are
+urgent: somebody waits for them, or a machine acts on them. All others are routine: they wait for the token bucket, and
+for some seconds since the object's last write. Where nothing but the wording of messages or a time of observation
 changed, a minute must have passed: an error whose text differs with each attempt must not become a write each time.
 
-Urgent news passes routine news, but has bounds of its own: for each object, so that one that flaps does not write for
-ever, and for all of them together, so that a cluster that flaps under five thousand groups does not become as many
-writes at once. Whoever has to wait keeps its turn: it comes back once, and then it may write.
+Urgent changes pass routine ones, but have bounds of their own: for each object, so that one that flaps does not write
+for ever, and for all of them together, so that a cluster that flaps under five thousand groups does not become as many
+writes at once. An object that has to wait keeps its turn: it comes back once, and then it may write.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -21,7 +22,6 @@ from fleet_operator.clients.kinds import JsonObject, kind_of
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store, digest
-from fleet_operator.runtime.token_bucket import TokenBucket
 
 ROUTINE_SECONDS: Final = 5.0
 WORDING_SECONDS: Final = 60.0
@@ -35,7 +35,40 @@ OBJECT_URGENT_RATE: Final = 0.5
 OBJECT_URGENT_BURST: Final = 10.0
 _IGNORED: Final = frozenset({"observedAt"})
 """Fields that alone are no reason to write; they go along with the next write."""
-_URGENT_FIELDS: Final = ("observedGeneration", "state", "replicas", "readyReplicas", "targetReplicas", "memberCount")
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """A budget of writes: `rate` tokens a second up to `burst`. `take_now` overdraws it by at most `debt_max` tokens.
+
+    A caller that finds no token reserves the next one and learns when it will be there. So those who wait come one
+    after the other; if all came for the same token, all but one would come in vain. Pure: `now` is an argument.
+    """
+
+    rate: float
+    burst: float
+    debt_max: float = 0.0
+    _level: float = 0.0
+    _at: float | None = None
+
+    def reserve(self, now: float) -> float:
+        """Take a token; the seconds until it is there, 0.0 when it is there already."""
+        self._refill(now)
+        self._level -= 1.0
+        return max(-self._level / self.rate, 0.0)
+
+    def take_now(self, now: float) -> None:
+        """Take a token without waiting for it; later reservations wait longer."""
+        self._refill(now)
+        if self._level > -self.debt_max:
+            self._level = max(self._level - 1.0, -self.debt_max)
+
+    def _refill(self, now: float) -> None:
+        if self._at is None:
+            self._level = self.burst
+        else:
+            self._level = min(self.burst, self._level + (now - self._at) * self.rate)
+        self._at = now
 
 
 class Weight(IntEnum):
@@ -47,13 +80,13 @@ class Weight(IntEnum):
     URGENT = 3
 
 
-def weigh(before: JsonObject, after: JsonObject) -> Weight:
-    """The weight of what changed from one status to another."""
+def weigh(before: JsonObject, after: JsonObject, urgent_fields: Collection[str]) -> Weight:
+    """The weight of what changed from one status to another; a change of one of `urgent_fields` is urgent."""
     before = {key: value for key, value in before.items() if key not in _IGNORED}
     after = {key: value for key, value in after.items() if key not in _IGNORED}
     if digest(before) == digest(after):
         return Weight.NOTHING
-    if _verdicts(before) != _verdicts(after) or any(before.get(k) != after.get(k) for k in _URGENT_FIELDS):
+    if _verdicts(before) != _verdicts(after) or any(before.get(k) != after.get(k) for k in urgent_fields):
         return Weight.URGENT
     return Weight.WORDING if digest(_unworded(before)) == digest(_unworded(after)) else Weight.ROUTINE
 
@@ -79,7 +112,7 @@ class _Written:
 
 @dataclass(slots=True)
 class _Turns:
-    """One object's place in the queues: when it may write routine news, and urgent news; None for no place yet."""
+    """One object's place in the queues: when it may write routine and urgent changes; None for no place yet."""
 
     own: TokenBucket
     routine: float | None = None
@@ -89,7 +122,16 @@ class _Turns:
 class StatusWriter:
     """Writes the status of all objects of one operator, out of one budget. Used on the event loop only."""
 
-    def __init__(self, store: Store, clock: Clock, metrics: Metrics, *, writes_per_second: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        writes_per_second: float,
+        urgent_fields: Collection[str],
+    ) -> None:
+        self._urgent_fields = urgent_fields
         self._store = store
         self._clock = clock
         self._metrics = metrics
@@ -109,7 +151,7 @@ class StatusWriter:
         before = body.get("status") or {}
         if written and written.meant == _digest(status) and written.stored == _digest(before):
             return None
-        weight = weigh(before, status)
+        weight = weigh(before, status, self._urgent_fields)
         if weight is Weight.NOTHING:
             return None
         wait = self._due((kind.kind, key), weight, now, first=not before) - now
@@ -124,7 +166,7 @@ class StatusWriter:
         return None
 
     def _due(self, address: tuple[str, Key], weight: Weight, now: float, *, first: bool) -> float:
-        """When news of this weight may be written; whoever must wait is given a place in the queue, once."""
+        """When a change of this weight may be written; an object that must wait gets a place in the queue, once."""
         if first:
             return now
         turns = self._turns.setdefault(address, _Turns(TokenBucket(OBJECT_URGENT_RATE, OBJECT_URGENT_BURST)))

@@ -18,15 +18,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
-from fleet_operator.clients.kube import KubeClient, KubeConflictError
-from fleet_operator.clients.view import WHOLE, View
-from fleet_operator.runtime.cache import Change, Index, Key, ObjectCache, key_of, version_of
+from fleet_operator.clients.kube import KubeClient, KubeConflictError, Listing
+from fleet_operator.clients.view import WHOLE
+from fleet_operator.runtime.cache import Change, Key, ObjectCache, WatchedKind, key_of, version_of
 from fleet_operator.runtime.contents import Contents
 
 log = logging.getLogger(__name__)
@@ -69,13 +69,10 @@ class _Applied:
 class Store:
     """Caches and writes of one operator. Used on the event loop only."""
 
-    def __init__(
-        self, kube: KubeClient, clock: Clock, watched: Mapping[Kind, Index], views: Mapping[Kind, View] | None = None
-    ) -> None:
+    def __init__(self, kube: KubeClient, clock: Clock, watched: Iterable[WatchedKind]) -> None:
         self.kube = kube
         self._clock = clock
-        parts = views or {}
-        self._caches = {kind: ObjectCache(kind, index, parts.get(kind, WHOLE)) for kind, index in watched.items()}
+        self._caches = {each.kind: ObjectCache(each.kind, each.index, each.view) for each in watched}
         self._contents = Contents()
         self._applied: dict[tuple[Kind, Key], _Applied] = {}
         self._living: dict[str, float] = {}  # when owners were last read live, by uid
@@ -97,6 +94,11 @@ class Store:
     def in_place(self, body: JsonObject) -> bool:
         """Whether the object is known to be as `body` says."""
         return self._in_place(kind_of(body), key_of(body), digest(body))
+
+    async def list(self, kind: Kind, namespace: str | None, selector: str) -> Listing:
+        """Objects read live, each cut to the view of its kind. Raises KubeError."""
+        view = self._caches[kind].view if kind in self._caches else WHOLE
+        return await self.kube.list(kind, namespace, label_selector=selector, view=view)
 
     async def apply(self, body: JsonObject, *, over: JsonObject | None = None) -> None:
         """Make an object of ours be as `body` says, unless it is known to be. Raises KubeError.

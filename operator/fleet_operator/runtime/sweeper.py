@@ -1,19 +1,19 @@
-"""Lists that fill the caches before anything else happens, and mend them from time to time.
+"""Lists that fill the caches before anything else happens, and correct them from time to time.
 
-The first sweep is what makes the caches complete: the watches never say "that was all". It also proves that the CRDs
-are there and that the operator may read what it must, with a message that names the kind if not.
+The first sweep is what makes the caches complete: watches never report the end of their first list. It also proves that
+the CRDs exist and that the operator may read what it must, with a warning that names the kind if not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from fleet_operator.clients.kinds import JsonObject, Kind
-from fleet_operator.clients.kube import KubeError
-from fleet_operator.runtime.cache import Change, Key, key_of
+from fleet_operator.clients.kube import KubeError, KubeNotFoundError
+from fleet_operator.runtime.cache import Change, Key, WatchedKind, key_of
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
 
@@ -27,52 +27,67 @@ Changed = Callable[[Kind, JsonObject, Change], None]
 
 
 class Sweeper:
-    """Lists every watched kind in the served namespaces (none named: all)."""
+    """Lists every watched kind in the served namespaces (none named: all).
+
+    `present` holds the kinds that the API server serves: all but the optional ones whose CRD is missing.
+    """
 
     def __init__(
         self,
         store: Store,
-        selectors: Mapping[Kind, str],
+        watched: Iterable[WatchedKind],
         namespaces: Sequence[str],
         metrics: Metrics,
         *,
         interval: float,
     ) -> None:
         self._store = store
-        self._selectors = selectors
+        self._watched = tuple(watched)
         self._namespaces: Sequence[str | None] = tuple(namespaces) or (None,)
         self._metrics = metrics
         self._interval = interval
+        self.present: list[WatchedKind] = []
 
     async def fill(self) -> None:
-        """Sweep until every kind has been listed once; waits out whatever is missing."""
-        for kind in self._selectors:
+        """Sweep until every kind has been listed once; waits for what is missing, except the CRDs of optional kinds."""
+        for watched in self._watched:
             while True:
                 try:
-                    await self._sweep(kind)
+                    await self._sweep(watched)
+                    self.present.append(watched)
                     break
                 except KubeError as error:
-                    fields = {"kind": kind.kind, "reason": error.reason, "error": str(error)}
-                    log.warning("cannot list yet", extra=fields)
+                    if watched.optional and isinstance(error, KubeNotFoundError):
+                        log.info("optional kind is not installed", extra={"kind": watched.kind.kind})
+                        break
+                    _warn("cannot list yet", watched.kind, error)
                     await asyncio.sleep(RETRY_SECONDS)
 
-    async def run(self, changed: Changed) -> None:
-        """Sweep for ever, reporting what had to be mended as if a watch had delivered it. Never returns."""
+    async def run(self, changed: Changed, appeared: Callable[[WatchedKind], None]) -> None:
+        """Sweep for ever, reporting each correction as if a watch had delivered it. Never returns.
+
+        `appeared` is called once for an optional kind that has been installed since `fill`.
+        """
         pause = min(SOON_SECONDS, self._interval)
         while True:
             await asyncio.sleep(pause)
             pause = self._interval
-            for kind in self._selectors:
+            for watched in self._watched:
                 try:
-                    await self._mend(kind, changed)
+                    await self._correct(watched, changed)
                 except KubeError as error:
-                    fields = {"kind": kind.kind, "reason": error.reason, "error": str(error)}
-                    log.warning("sweep failed", extra=fields)
+                    if watched in self.present or not isinstance(error, KubeNotFoundError):
+                        _warn("sweep failed", watched.kind, error)
+                else:
+                    if watched not in self.present:
+                        self.present.append(watched)
+                        appeared(watched)
 
-    async def _mend(self, kind: Kind, changed: Changed) -> None:
+    async def _correct(self, watched: WatchedKind, changed: Changed) -> None:
+        kind = watched.kind
         cache = self._store.cache(kind)
         before: dict[Key, JsonObject] = {key_of(body): body for body in cache}
-        for key in await self._sweep(kind):
+        for key in await self._sweep(watched):
             body = cache.get(*key)
             if body is not None:
                 changed(kind, body, Change.SPEC)
@@ -81,13 +96,16 @@ class Sweeper:
                 log.warning("a deletion was missed by the watch", extra={"kind": kind.kind, "key": "/".join(key)})
                 changed(kind, gone, Change.GONE)
 
-    async def _sweep(self, kind: Kind) -> list[Key]:
-        cache = self._store.cache(kind)
-        mended: list[Key] = []
+    async def _sweep(self, watched: WatchedKind) -> list[Key]:
+        """List a kind; returns the keys of which the cache was wrong."""
+        kind, cache = watched.kind, self._store.cache(watched.kind)
+        corrected: list[Key] = []
         for namespace in self._namespaces:
-            listing = await self._store.kube.list(
-                kind, namespace, label_selector=self._selectors[kind], view=cache.view
-            )
-            mended += cache.sweep(listing.items, int(listing.resource_version), namespace=namespace)
+            listing = await self._store.list(kind, namespace, watched.selector)
+            corrected += cache.sweep(listing.items, int(listing.resource_version), namespace=namespace)
         self._metrics.cached_objects.labels(kind.kind).set(len(cache))
-        return mended
+        return corrected
+
+
+def _warn(message: str, kind: Kind, error: KubeError) -> None:
+    log.warning(message, extra={"kind": kind.kind, "reason": error.reason, "error": str(error)})

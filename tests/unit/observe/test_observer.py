@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import pytest
 
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.net import AuthenticationFailed, Disconnected, NetError, NetworkClient, TlsFailed, TokenUnavailable
-from fleet_consumer.wire.metadata import MetadataResponse
-from fleet_operator.observe.actions import AnotherClusterError
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.look import failure
 from fleet_operator.observe.observer import (
@@ -261,27 +259,6 @@ async def test_action_runs_on_the_observers_thread_and_brings_its_error_back(nob
     await observers.close()
     with pytest.raises(ObserverStoppedError):
         await observers.act(CLUSTER, where)
-
-
-async def test_change_is_refused_on_another_cluster_than_it_was_decided_for() -> None:
-    """The addresses of the KafkaCluster were edited after the decision: the observer at hand is of another cluster."""
-    changed: list[str] = []
-
-    class Client:
-        def metadata(self, topics: tuple[str, ...], *, timeout_s: float) -> MetadataResponse:
-            return MetadataResponse(brokers=(), cluster_id="kafka-2", topics=())
-
-    class Site(ObserverPool):
-        async def act(self, cluster: tuple[str, str], run: Callable[[NetworkClient], T]) -> T:
-            return run(cast("NetworkClient", Client()))
-
-    site = Site(SystemClock(), Ear())
-    for decided_for in ("kafka-1", None):
-        with pytest.raises(AnotherClusterError):
-            await site.change(CLUSTER, decided_for, lambda client: changed.append("topic deleted"))
-    assert changed == []
-    await site.change(CLUSTER, "kafka-2", lambda client: changed.append("topic deleted"))
-    assert changed == ["topic deleted"]
 
 
 async def test_flood_of_actions_does_not_keep_looks_from_being_taken(nobody: ObserverSettings) -> None:

@@ -9,7 +9,7 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObje
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.reconcilers.claims import heir_of, older_claim
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.routing import INDEXES
+from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.cache import ObjectCache
 from tests.unit.planning import builders
 
@@ -35,7 +35,7 @@ class Place:
         stored: dict[str, str] | None = None,
         answered: dict[str, list[str]] | None = None,
     ) -> None:
-        self._caches = {kind: ObjectCache(kind, INDEXES[kind]) for kind in (CONSUMER_GROUP, KAFKA_CLUSTER)}
+        self._caches = {each.kind: ObjectCache(each.kind, each.index) for each in WATCHED}
         for body in groups:
             self._caches[CONSUMER_GROUP].observe(body)
         for namespace, cluster_id in (stored or {}).items():

@@ -11,7 +11,7 @@ import pytest
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, SERVICE, STATEFUL_SET, JsonObject, Kind
 from fleet_operator.clients.kube import KubeConflictError
 from fleet_operator.reconcilers.owned import ForeignObjectError, apply_owned, find_child
-from fleet_operator.reconcilers.routing import INDEXES
+from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.cache import key_of, version_of
 from fleet_operator.runtime.store import LIVING_SECONDS, UNWATCHED_APPLY_SECONDS, Store
 from tests.unit.runtime.memory_kube import MemoryKube
@@ -23,7 +23,7 @@ class Place:
 
     def __init__(self) -> None:
         self.kube = MemoryKube()
-        self.store = Store(self.kube, VirtualClock(asyncio.get_running_loop()), INDEXES)
+        self.store = Store(self.kube, VirtualClock(asyncio.get_running_loop()), WATCHED)
         self.owner: JsonObject = {}
 
     async def begin(self) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.publishing import publish
-from fleet_operator.reconcilers.routing import INDEXES
+from fleet_operator.reconcilers.publishing import URGENT_FIELDS, publish
+from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
@@ -30,8 +30,8 @@ BODY = {
 def test_object_whose_status_cannot_be_written_because_it_is_gone_leaves_the_cache(namesake: bool) -> None:
     async def main() -> None:
         kube, clock = MemoryKube(), VirtualClock(asyncio.get_running_loop())
-        store = Store(kube, clock, INDEXES)
-        statuses = StatusWriter(store, clock, Metrics(), writes_per_second=5.0)
+        store = Store(kube, clock, WATCHED)
+        statuses = StatusWriter(store, clock, Metrics(), writes_per_second=5.0, urgent_fields=URGENT_FIELDS)
         context = cast("Context", SimpleNamespace(store=store, statuses=statuses))
         ghost = await kube.create(BODY)
         store.learn(CONSUMER_GROUP, ghost)

@@ -9,35 +9,47 @@ import pytest
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP, RETRY_POLICY, Kind
 from fleet_operator.clients.kube import KubeClient
-from fleet_operator.reconcilers.routing import INDEXES, Queues, Router
+from fleet_operator.reconcilers.registry import CONTROLLERS, WATCHED
+from fleet_operator.reconcilers.routing import Router
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
 from tests.support.clock import StillClock
 
 
+class Queue:
+    """Takes down the keys of one kind."""
+
+    def __init__(self, kind: Kind, queued: list[tuple[Kind, Key]]) -> None:
+        self._kind, self._queued = kind, queued
+
+    def add(self, key: Key) -> None:
+        self._queued.append((self._kind, key))
+
+    def add_after(self, key: Key, delay: float) -> None:
+        self._queued.append((self._kind, key))
+
+
 class World:
     """Caches, and the keys that were queued."""
 
     def __init__(self) -> None:
-        self.queued: list[tuple[str, Key]] = []
+        self.queued: list[tuple[Kind, Key]] = []
         # No call goes out: routing only reads caches.
-        self.store = Store(cast("KubeClient", None), StillClock(), INDEXES)
+        self.store = Store(cast("KubeClient", None), StillClock(), WATCHED)
         self._version = 0
-        found: dict[str, Any] = {
-            name: lambda key, *_, name=name: self.queued.append((name, key)) for name in Queues.__dataclass_fields__
-        }
-        self.router = Router(self.store, Queues(**found), Metrics())
+        queues = {each.kind: Queue(each.kind, self.queued) for each in CONTROLLERS}
+        self.router = Router(self.store, WATCHED, queues, Metrics())
 
-    def seen(self, kind: Kind, name: str, spec: Mapping[str, Any], *, gone: bool = False) -> set[tuple[str, str]]:
-        """Deliver an object; returns who was queued for it, as queue and name."""
+    def seen(self, kind: Kind, name: str, spec: Mapping[str, Any], *, gone: bool = False) -> set[tuple[Kind, str]]:
+        """Deliver an object; returns what was queued for it, as kind and name."""
         self.queued.clear()
         self._version += 1
         metadata = {"name": name, "namespace": "shop", "uid": f"u-{name}", "generation": self._version}
         metadata["resourceVersion"] = str(self._version)
         body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": dict(spec)}
         self.router.observed(kind, body, gone)
-        return {(queue, key[1]) for queue, key in self.queued}
+        return {(kind, key[1]) for kind, key in self.queued}
 
 
 def group(policy: str | None = None, group_id: str | None = None) -> dict[str, Any]:
@@ -56,18 +68,21 @@ def world() -> World:
 
 
 def test_policy_brings_back_the_groups_that_refer_to_it(world: World) -> None:
-    assert world.seen(RETRY_POLICY, "standard", {}) == {("policy", "standard"), ("group", "orders")}
-    assert world.seen(RETRY_POLICY, "standard", {}, gone=True) == {("policy", "standard"), ("group", "orders")}
+    assert world.seen(RETRY_POLICY, "standard", {}) == {(RETRY_POLICY, "standard"), (CONSUMER_GROUP, "orders")}
+    assert world.seen(RETRY_POLICY, "standard", {}, gone=True) == {
+        (RETRY_POLICY, "standard"),
+        (CONSUMER_GROUP, "orders"),
+    }
 
 
 def test_group_that_changes_brings_back_all_policies_that_it_may_have_left(world: World) -> None:
-    policies = {("policy", "standard"), ("policy", "other")}
+    policies = {(RETRY_POLICY, "standard"), (RETRY_POLICY, "other")}
     assert policies <= world.seen(CONSUMER_GROUP, "orders", group("other"))
     assert policies <= world.seen(CONSUMER_GROUP, "orders", group(), gone=True)
 
 
 def test_group_brings_back_those_whose_kafka_group_it_may_need(world: World) -> None:
     world.seen(CONSUMER_GROUP, "namesake", group(group_id="orders.retry"))
-    assert ("group", "namesake") in world.seen(CONSUMER_GROUP, "orders", group("standard"))
-    assert ("group", "orders") in world.seen(CONSUMER_GROUP, "namesake", group(group_id="orders.retry"))
-    assert ("group", "returns") not in world.seen(CONSUMER_GROUP, "orders", group("standard"))
+    assert (CONSUMER_GROUP, "namesake") in world.seen(CONSUMER_GROUP, "orders", group("standard"))
+    assert (CONSUMER_GROUP, "orders") in world.seen(CONSUMER_GROUP, "namesake", group(group_id="orders.retry"))
+    assert (CONSUMER_GROUP, "returns") not in world.seen(CONSUMER_GROUP, "orders", group("standard"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fleet_operator.clients.kinds import POD
+from fleet_operator.reconcilers.routing import group_index
 from fleet_operator.runtime.cache import Change, ObjectCache
 
 
@@ -48,7 +49,7 @@ def test_late_event_does_not_revive_a_deleted_object() -> None:
 
 def test_object_that_lost_its_label_is_seen_again_when_the_label_is_back() -> None:
     """A watch with a selector says "deleted" when the label goes, at the version of that change."""
-    cache = ObjectCache(POD)
+    cache = ObjectCache(POD, group_index)
     cache.observe(pod("a", 10, group="orders"))
     assert cache.remove(("ns", "a"), "uid-a", 11) is Change.GONE
     assert cache.observe(pod("a", 10, group="orders")) is Change.NOTHING
@@ -90,7 +91,7 @@ def test_namesake_of_a_deleted_object_is_another_object() -> None:
 
 
 def test_children_are_found_by_group_and_leave_with_it() -> None:
-    cache = ObjectCache(POD)
+    cache = ObjectCache(POD, group_index)
     cache.observe(pod("b", 1, group="orders"))
     cache.observe(pod("a", 1, group="orders"))
     cache.observe(pod("c", 1, group="other"))

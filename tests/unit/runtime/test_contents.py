@@ -6,8 +6,7 @@ import asyncio
 import os
 
 from fleet_operator.clients.kinds import CONFIG_MAP, JsonObject
-from fleet_operator.reconcilers.views import VIEWS
-from fleet_operator.runtime.cache import group_index
+from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.contents import OBJECT_CHARACTERS_MAX, Contents
 from fleet_operator.runtime.store import Store
 from tests.unit.runtime.memory_kube import MemoryKube
@@ -50,7 +49,7 @@ def test_large_content_is_not_kept() -> None:
 def test_store_reads_a_content_once_for_each_version() -> None:
     async def main() -> None:
         kube = MemoryKube()
-        store = Store(kube, VirtualClock(asyncio.get_running_loop()), {CONFIG_MAP: group_index}, VIEWS)
+        store = Store(kube, VirtualClock(asyncio.get_running_loop()), WATCHED)
         reads: list[str] = []
         kube.before = lambda verb, kind, name: reads.append(verb)
 
@@ -77,7 +76,7 @@ def test_store_reads_a_content_once_for_each_version() -> None:
 def test_store_reads_live_what_no_watch_covers() -> None:
     async def main() -> None:
         kube = MemoryKube()
-        store = Store(kube, VirtualClock(asyncio.get_running_loop()), {CONFIG_MAP: group_index}, VIEWS)
+        store = Store(kube, VirtualClock(asyncio.get_running_loop()), WATCHED)
         stored = await kube.create(config_map(text="first"))
         for text in ("first", "second"):
             stored["data"]["key"] = text
@@ -93,7 +92,7 @@ def test_store_reads_live_what_no_watch_covers() -> None:
 def test_what_the_store_wrote_is_not_read_again() -> None:
     async def main() -> None:
         kube = MemoryKube()
-        store = Store(kube, VirtualClock(asyncio.get_running_loop()), {CONFIG_MAP: group_index}, VIEWS)
+        store = Store(kube, VirtualClock(asyncio.get_running_loop()), WATCHED)
         reads: list[str] = []
         kube.before = lambda verb, kind, name: reads.append(verb)
         body = config_map()

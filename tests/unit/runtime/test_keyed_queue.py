@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from fleet_operator.runtime.backoff import Backoff
-from fleet_operator.runtime.keyed_queue import KeyedQueue
+from fleet_operator.runtime.keyed_queue import Backoff, KeyedQueue
 
 A, B = ("ns", "a"), ("ns", "b")
 
@@ -65,14 +64,6 @@ def test_failures_delay_longer_each_time_and_success_clears_them() -> None:
 def test_server_that_asks_for_more_time_gets_it() -> None:
     queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
     assert queue.failed(A, 0.0, 0.0, at_least=30.0) == 30.0
-
-
-def test_forgotten_key_is_never_taken() -> None:
-    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
-    queue.add(A, 0.0)
-    queue.forget(A)
-    assert queue.take(9.0) is None
-    assert queue.next_due() is None
 
 
 def test_every_request_is_followed_by_work_that_began_after_it() -> None:

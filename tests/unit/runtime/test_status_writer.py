@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP
-from fleet_operator.runtime.cache import group_index
+from fleet_operator.reconcilers.publishing import URGENT_FIELDS
+from fleet_operator.runtime.cache import WatchedKind
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.status_writer import (
     OBJECT_URGENT_BURST,
@@ -49,7 +50,7 @@ def status(*, ready: str = "True", message: str = "fine", lag: int = 0, observed
     ],
 )
 def test_news_is_graded(after: dict[str, Any], weight: Weight) -> None:
-    assert weigh(status(), after) is weight
+    assert weigh(status(), after, URGENT_FIELDS) is weight
 
 
 class Bench:
@@ -58,8 +59,10 @@ class Bench:
     def __init__(self, *, writes_per_second: float = 5.0) -> None:
         clock = VirtualClock(asyncio.get_running_loop())
         self.kube = MemoryKube()
-        self.store = Store(self.kube, clock, {CONSUMER_GROUP: group_index})
-        self.writer = StatusWriter(self.store, clock, Metrics(), writes_per_second=writes_per_second)
+        self.store = Store(self.kube, clock, [WatchedKind(kind=CONSUMER_GROUP)])
+        self.writer = StatusWriter(
+            self.store, clock, Metrics(), writes_per_second=writes_per_second, urgent_fields=URGENT_FIELDS
+        )
 
     async def make(self, name: str = "flights") -> None:
         body = await self.kube.create(BODY | {"metadata": {"namespace": "ns", "name": name}})

@@ -9,7 +9,7 @@ import pytest
 
 from fleet_operator.clients.kinds import CONFIG_MAP, SERVICE
 from fleet_operator.clients.kube import KubeConflictError
-from fleet_operator.runtime.cache import Change, group_index
+from fleet_operator.runtime.cache import Change, WatchedKind
 from fleet_operator.runtime.store import LIVING_SECONDS, UNWATCHED_APPLY_SECONDS, Store
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
@@ -22,7 +22,7 @@ def child(kind: str, *, owner: str = "u1", **data: str) -> dict[str, Any]:
 
 def make() -> tuple[MemoryKube, Store]:
     kube = MemoryKube()
-    return kube, Store(kube, VirtualClock(asyncio.get_running_loop()), {CONFIG_MAP: group_index})
+    return kube, Store(kube, VirtualClock(asyncio.get_running_loop()), [WatchedKind(kind=CONFIG_MAP)])
 
 
 def test_same_intent_is_applied_once() -> None:

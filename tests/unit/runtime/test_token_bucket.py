@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_operator.runtime.token_bucket import TokenBucket
+from fleet_operator.runtime.status_writer import TokenBucket
 
 
 def test_those_who_wait_are_told_different_times_at_the_rate() -> None:

@@ -24,11 +24,10 @@ from fleet_operator.planning.fleet.pod_template import CONTAINER, SETTINGS_VOLUM
 from fleet_operator.planning.fleet.readings import REVISION_ANNOTATION
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.redrive.needs import Target
+from fleet_operator.planning.run import RATE_ANNOTATION, rate_text
 
 COMPONENT: Final = "redrive"
 REDRIVE_LABEL: Final = "consumerfleet.io/redrive"
-RATE_ANNOTATION: Final = "consumerfleet.io/records-per-second"
-NO_LIMIT: Final = "unlimited"
 
 BACKOFF_LIMIT: Final = 10
 """Tries after failures from outside, 10 s apart at first and 6 minutes at last: about half an hour of outage."""
@@ -96,11 +95,6 @@ def job(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image:
             "template": _pod_template(redrive, group, cluster, image=image),
         },
     }
-
-
-def rate_text(rate: int | None) -> str:
-    """A rate as the Job's annotation has it."""
-    return NO_LIMIT if rate is None else str(rate)
 
 
 def child_labels(redrive: Redrive) -> dict[str, str]:

@@ -12,45 +12,16 @@ once the reason is gone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.redrive import Phase, Redrive
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.run import Act, JobFacts, RunState, removal, suspension
 
 HALTING: Final = frozenset({c.RETRY_NOT_CONFIGURED, c.GROUP_SUSPENDED, c.GROUP_ID_TAKEN, c.CLUSTER_ID_CHANGED})
 """Obstacles that a run which is under way must not survive either. The others only keep one from being started: a
 cluster that does not answer, for instance, is the run's own affair."""
-
-
-class RunState(Enum):
-    """A Job as far as it matters here."""
-
-    ACTIVE = "Active"
-    SUSPENDED = "Suspended"
-    COMPLETE = "Complete"
-    FAILED = "Failed"
-
-
-class Act(Enum):
-    """The one thing to do about the Job."""
-
-    NOTHING = "Nothing"
-    CREATE = "Create"
-    SUSPEND = "Suspend"
-    RESUME = "Resume"
-    DELETE = "Delete"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFacts:
-    """The Job; `rate` is the limit that it was made with, `problem` why it failed."""
-
-    state: RunState
-    rate: int | None = None
-    deleting: bool = False
-    problem: Problem | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,21 +105,21 @@ def decide(facts: RedriveFacts) -> RedriveDecision:
         problem = _failure(facts, job)
         return RedriveDecision("Failed", problem.reason, problem.message)
     if facts.refusal is not None:
-        return RedriveDecision("Failed", facts.refusal.reason, facts.refusal.message, _removal(job))
+        return RedriveDecision("Failed", facts.refusal.reason, facts.refusal.message, removal(job))
     if facts.group_gone and facts.started:
         name = facts.redrive.spec.group_ref.name
         message = f"ConsumerGroup {name!r} was deleted; what was moved so far stays moved"
-        return RedriveDecision("Cancelled", c.GROUP_DELETED, message, _removal(job))
+        return RedriveDecision("Cancelled", c.GROUP_DELETED, message, removal(job))
     if job is not None and not job.deleting and job.rate != facts.redrive.rate:
         phase: Phase = "Paused" if facts.redrive.spec.suspend else "Running"
         return RedriveDecision(phase, c.RATE_CHANGED, "the Job is replaced by one with the new rate", Act.DELETE)
     if facts.redrive.spec.suspend:
-        return RedriveDecision("Paused", c.SUSPENDED, "spec.suspend is true", _suspension(job))
+        return RedriveDecision("Paused", c.SUSPENDED, "spec.suspend is true", suspension(job))
     if facts.halted and facts.started:
         assert facts.obstacle is not None, "something halts it"
         message = f"{facts.obstacle.message}; nothing is moved until then, and what was moved so far is kept"
-        return RedriveDecision("Paused", facts.obstacle.reason, message, _suspension(job))
-    if job is not None and job.state is RunState.ACTIVE and not job.deleting:
+        return RedriveDecision("Paused", facts.obstacle.reason, message, suspension(job))
+    if job is not None and job.at_work:
         return _running(facts)
     return _start(facts)
 
@@ -166,7 +137,7 @@ def _start(facts: RedriveFacts) -> RedriveDecision:
         message = f"Redrives of one group take turns: waiting for {facts.rival!r}"
         return RedriveDecision("Pending", c.ANOTHER_REDRIVE_RUNS, message)
     act = Act.CREATE if facts.job is None else Act.RESUME
-    return RedriveDecision("Running", c.RUNNING, _words(facts), act)
+    return RedriveDecision("Running", c.RUNNING, _progress(facts), act)
 
 
 def _running(facts: RedriveFacts) -> RedriveDecision:
@@ -174,7 +145,7 @@ def _running(facts: RedriveFacts) -> RedriveDecision:
     waiting = next((pod.waiting for pod in facts.pods if pod.waiting is not None and not pod.ended), None)
     if waiting is not None:
         return RedriveDecision("Running", c.POD_NOT_RUNNING, f"{waiting.reason}: {waiting.message}")
-    return RedriveDecision("Running", c.RUNNING, _words(facts))
+    return RedriveDecision("Running", c.RUNNING, _progress(facts))
 
 
 def _succeeded(facts: RedriveFacts) -> RedriveDecision:
@@ -207,15 +178,7 @@ def _failure(facts: RedriveFacts, job: JobFacts) -> Problem:
     return Problem(c.JOB_FAILED, f"the Job failed without a reason: {remedy}")
 
 
-def _suspension(job: JobFacts | None) -> Act:
-    return Act.SUSPEND if job is not None and job.state is RunState.ACTIVE and not job.deleting else Act.NOTHING
-
-
-def _removal(job: JobFacts | None) -> Act:
-    return Act.DELETE if job is not None and not job.deleting else Act.NOTHING
-
-
-def _words(facts: RedriveFacts) -> str:
+def _progress(facts: RedriveFacts) -> str:
     doing = "counting" if facts.redrive.spec.dry_run else "moving"
     rate = facts.redrive.rate
     return f"{doing} failed records" + (f", at most {rate} in a second" if rate is not None else "")

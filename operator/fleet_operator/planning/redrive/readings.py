@@ -12,12 +12,9 @@ from typing import Any
 
 from fleet_consumer.contract.redrive_config import COUNTS
 from fleet_operator.planning.foreign_json import read_json
-from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.redrive.manifests import NO_LIMIT, RATE_ANNOTATION, REDRIVE_LABEL
-from fleet_operator.planning.redrive.phase import JobFacts, JobReport, RunPod, RunState
-
-UNREADABLE_RATE = -1
-"""No rate that can be asked for, so that a Job whose annotation is damaged is replaced."""
+from fleet_operator.planning.redrive.manifests import REDRIVE_LABEL
+from fleet_operator.planning.redrive.phase import JobReport, RunPod
+from fleet_operator.planning.run import RunState, read_job, read_waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,30 +37,6 @@ class RedriveProgress:
     failed_again: int = 0
 
 
-def read_job(body: Mapping[str, Any] | None) -> JobFacts | None:
-    """The Job; None when there is none."""
-    if body is None:
-        return None
-    metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
-    held = {entry["type"]: entry for entry in status.get("conditions") or () if entry.get("status") == "True"}
-    state, problem = RunState.ACTIVE, None
-    if "Complete" in held:
-        state = RunState.COMPLETE
-    elif "Failed" in held:
-        state, words = RunState.FAILED, held["Failed"]
-        problem = Problem(words.get("reason") or "Failed", words.get("message") or "no message")
-    elif spec.get("suspend"):
-        state = RunState.SUSPENDED
-    rate = _rate((metadata.get("annotations") or {}).get(RATE_ANNOTATION))
-    return JobFacts(state=state, rate=rate, deleting="deletionTimestamp" in metadata, problem=problem)
-
-
-def _rate(text: str | None) -> int | None:
-    if text == NO_LIMIT:
-        return None
-    return int(text) if text is not None and text.isascii() and text.isdigit() else UNREADABLE_RATE
-
-
 def read_run_pods(pods: Iterable[Mapping[str, Any]], *, job_uid: str) -> tuple[RunPod, ...]:
     """Pods of a Redrive's runs, in the order of their making.
 
@@ -81,10 +54,9 @@ def redrive_of(child: Mapping[str, Any]) -> str | None:
 
 def at_work(jobs: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The Redrives that may be writing: their Job may make a pod at any time, or a pod of theirs has not ended."""
-    busy = [redrive_of(job) for job in jobs if (read := read_job(job)) is not None and read.state is RunState.ACTIVE]
-    runs = [pod for pod in pods if redrive_of(pod) is not None]
-    busy += [redrive_of(pod) for pod in runs if not _read_run_pod(pod, "").ended]
-    return tuple(name for name in busy if name is not None)
+    active = [job for job in jobs if (read := read_job(job)) is not None and read.state is RunState.ACTIVE]
+    busy = (*active, *(pod for pod in pods if redrive_of(pod) and not _read_run_pod(pod, "").ended))
+    return tuple(name for child in busy if (name := redrive_of(child)) is not None)
 
 
 def _read_run_pod(pod: Mapping[str, Any], job_uid: str) -> RunPod:
@@ -93,22 +65,11 @@ def _read_run_pod(pod: Mapping[str, Any], job_uid: str) -> RunPod:
     owners = pod["metadata"].get("ownerReferences") or ()
     if not any(owner.get("uid") == job_uid for owner in owners):
         return RunPod(name=name, ended=ended)
+    if not ended:
+        return RunPod(name=name, waiting=read_waiting(status))
     container: Mapping[str, Any] = next(iter(status.get("containerStatuses") or ()), {})
-    state = container.get("state") or {}
-    if ended:
-        return RunPod(name=name, ended=True, report=_report((state.get("terminated") or {}).get("message") or ""))
-    waiting = state.get("waiting") or {}
-    reason = waiting.get("reason", "")
-    stuck = reason and reason not in ("ContainerCreating", "PodInitializing")
-    problem = Problem(reason, waiting.get("message", "") or "no message") if stuck else _unscheduled(status)
-    return RunPod(name=name, waiting=problem)
-
-
-def _unscheduled(status: Mapping[str, Any]) -> Problem | None:
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return Problem(condition.get("reason") or "Unschedulable", condition.get("message") or "no message")
-    return None
+    terminated = (container.get("state") or {}).get("terminated") or {}
+    return RunPod(name=name, ended=True, report=_report(terminated.get("message") or ""))
 
 
 def _report(text: str) -> JobReport | None:

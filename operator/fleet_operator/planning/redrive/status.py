@@ -10,8 +10,9 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
 from fleet_operator.api.v1alpha1.redrive import FINAL_PHASES
 from fleet_operator.planning import times
-from fleet_operator.planning.redrive.phase import Act, JobReport, RedriveDecision, RedriveFacts
+from fleet_operator.planning.redrive.phase import JobReport, RedriveDecision, RedriveFacts
 from fleet_operator.planning.redrive.readings import RedriveProgress
+from fleet_operator.planning.run import Act
 
 
 def project_redrive_status(

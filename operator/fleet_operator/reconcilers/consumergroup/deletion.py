@@ -12,11 +12,9 @@ from functools import partial
 from pydantic import ValidationError
 
 from fleet_consumer.contract import naming
-from fleet_consumer.net import NetworkClient
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
-from fleet_operator.observe import topic_actions
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.deletion import (
@@ -26,8 +24,6 @@ from fleet_operator.planning.fleet.deletion import (
     DeletionFacts,
     DeletionPhase,
     decide_deletion,
-    doomed_groups,
-    doomed_topics,
     wants_finalizer,
 )
 from fleet_operator.planning.fleet.known_revisions import with_known
@@ -93,7 +89,7 @@ class DeletionWork:
             return Result()
         draining = step.phase is DeletionPhase.DRAIN
         await self._scale(gathered, plan, draining=draining)
-        again = partial(context.queues.group, gathered.key)
+        again = partial(context.queues[CONSUMER_GROUP].add, gathered.key)
         if gathered.older is None and gathered.on_its_cluster:
             self._kafka.remove_departed(gathered, plan.facts(gathered), again)
             if step.phase is DeletionPhase.UNDO:
@@ -159,7 +155,7 @@ class DeletionWork:
         if not await self._is_still_ours(gathered):
             return  # the next step is decided from what is there now
         found = await self._context.observers.change(
-            gathered.cluster_key, gathered.cluster_id, lambda client: _delete(client, group)
+            gathered.cluster_key, gathered.cluster_id, lambda admin: admin.delete_flow(group)
         )
         if found.refusals:
             first = found.refusals[0]
@@ -217,37 +213,6 @@ class DeletionWork:
 
     def _tell(self, body: JsonObject, reason: str, note: str, *, warning: bool = False) -> None:
         self._context.events.record(News(body, "Warning" if warning else "Normal", reason, ACTION, note))
-
-
-class _Found:
-    """What an attempt to delete came to. `waiting` has the topics that were left, with what waits in them."""
-
-    def __init__(self) -> None:
-        self.refusals: list[topic_actions.Refusal] = []
-        self.waiting: dict[str, int | None] = {}
-        self.deleted: tuple[str, ...] = ()
-        self.failed: int | None = None
-
-
-def _delete(client: NetworkClient, group: ConsumerGroup) -> _Found:
-    """On the observer's thread: topics first, for the commits of the groups tell which of them are drained."""
-    found = _Found()
-    known = client.metadata(None, timeout_s=topic_actions.CALL_SECONDS).topics
-    topics = doomed_topics(group, [topic.name for topic in known if topic.name is not None])
-    if group.spec.deletion.retry_topics == "Drain":
-        waiting = topic_actions.read_waiting(client, naming.retry_group(group.group_id), topics)
-        # A topic that is there and that another broker has not heard of yet is not known to be drained.
-        found.waiting = {topic: waiting.get(topic) for topic in topics if waiting.get(topic) != 0}
-        found.failed = topic_actions.count_records(client, naming.failed_topic(group.group_id))
-    doomed = [topic for topic in topics if topic not in found.waiting]
-    if doomed:
-        found.refusals += topic_actions.delete_topics(client, doomed)
-    # Commits are what tells how far records are done: they stay while any record is kept.
-    groups = doomed_groups(group) if not found.waiting else ()
-    if groups:
-        found.refusals += topic_actions.delete_groups(client, groups)
-    found.deleted = (*doomed, *groups)
-    return found
 
 
 def has_finalizer(body: JsonObject) -> bool:

@@ -5,11 +5,8 @@ What changes often comes from the caches; what they do not hold (a handler's sou
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
-from pydantic import ValidationError
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.patterns import Pattern
@@ -17,7 +14,6 @@ from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, conditions
 from fleet_operator.clients.kinds import (
     CONFIG_MAP,
     JOB,
-    KAFKA_CLUSTER,
     POD,
     REDRIVE,
     RETRY_POLICY,
@@ -27,7 +23,7 @@ from fleet_operator.clients.kinds import (
 from fleet_operator.observe.interests import GroupInterest, RetryInterest, retry_interest
 from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.fleet.blocking import cluster_id_changed
-from fleet_operator.planning.observation import ClusterObservation, WorkerObservation, as_of
+from fleet_operator.planning.observation import ClusterObservation, WorkerObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive.readings import at_work
 from fleet_operator.planning.retry.fleet import has_retries
@@ -38,12 +34,11 @@ from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern
 from fleet_operator.reconcilers.claims import heir_of, older_claim
 from fleet_operator.reconcilers.consumergroup.records import read_records
 from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.group_view import read_cluster, read_observation
 from fleet_operator.reconcilers.owned import find_child, is_owned_by, read_child
 from fleet_operator.reconcilers.retrypolicy import content_of
 from fleet_operator.reconcilers.routing import cluster_of, policy_of
 from fleet_operator.runtime.cache import Key, key_of
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +113,10 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
     group = ConsumerGroup.model_validate(body)
     key = key_of(body)
     name, store = key[1], context.store
-    cluster = _cluster(store.get(KAFKA_CLUSTER, cluster_of(body)))
+    cluster = read_cluster(context, cluster_of(body))
     config_maps = tuple(found for found in store.cache(CONFIG_MAP).having(key) if is_owned_by(found, body))
     published = await _published(context, body)
-    observation = _observation(context, cluster, cluster_of(body))
+    observation = read_observation(context, cluster, cluster_of(body))
     policy = await _policy(context, body, published)
     retry = plan_intent(group, policy, published, _left(group, observation))
     older = older_claim(context, body)
@@ -206,24 +201,6 @@ async def _policy(context: Context, body: JsonObject, published: Published | Non
     seen = context.store.get(CONFIG_MAP, address_of_record)
     record = await context.store.content(CONFIG_MAP, address_of_record) if seen is not None else None
     return read_policy_record(record) or said
-
-
-def _cluster(body: JsonObject | None) -> KafkaCluster | None:
-    if body is None or body["metadata"].get("deletionTimestamp"):
-        return None
-    try:
-        return KafkaCluster.model_validate(body)
-    except ValidationError as error:  # its own reconcile says so in a condition
-        log.warning("KafkaCluster cannot be parsed", extra={"key": "/".join(key_of(body)), "error": str(error)})
-        return None
-
-
-def _observation(context: Context, cluster: KafkaCluster | None, key: Key) -> ClusterObservation | None:
-    """The newest observation, or as unreachable if it is so old that its observer must be hanging."""
-    if cluster is None:
-        return None
-    interval = float(cluster.spec.observe_interval_seconds)
-    return as_of(context.observers.latest(key), interval_s=interval, now=context.clock.wall())
 
 
 def _interest(group: ConsumerGroup, retry: RetryIntent | None, *, waits: bool, discover: bool) -> GroupInterest:

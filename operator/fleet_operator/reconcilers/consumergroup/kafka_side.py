@@ -19,7 +19,7 @@ from fleet_consumer.net import KafkaError, NetError
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import POD
 from fleet_operator.clients.kube import KubeError
-from fleet_operator.observe import actions, topic_actions
+from fleet_operator.observe.kafka_admin import AnotherClusterError, Refusal
 from fleet_operator.observe.observer import ObserverStoppedError
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.manifests import MAIN, RETRY, Part
@@ -33,7 +33,6 @@ from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import name_some
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.transitions import ACTION
-from fleet_operator.reconcilers.views import VIEWS
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.events import EventRecorder, News
 from fleet_operator.runtime.store import Store
@@ -57,7 +56,7 @@ ADVICE: Final = {
 """What to do about the refusals that have a reason of their own."""
 
 
-FAILURES: Final = (NetError, KafkaError, KubeError, ObserverStoppedError, actions.AnotherClusterError, TimeoutError)
+FAILURES: Final = (NetError, KafkaError, KubeError, ObserverStoppedError, AnotherClusterError, TimeoutError)
 """What an attempt may run into; the next one begins anew."""
 
 
@@ -158,7 +157,7 @@ class KafkaSide:
         done = await self._observers.change(
             gathered.cluster_key,
             gathered.cluster_id,
-            lambda client: topic_actions.carry_out(client, plan, retry_group=retry_group),
+            lambda admin: admin.change_topics(plan, retry_group=retry_group),
         )
         if done.refusals:
             self._refusals[gathered.key] = _refused(plan, done.refusals)
@@ -177,7 +176,7 @@ class KafkaSide:
         namespace, name = gathered.key
         for part in departed:
             selector = selector_text(part.part.selector(name))
-            live = await self._store.kube.list(POD, namespace, label_selector=selector, view=VIEWS[POD])
+            live = await self._store.list(POD, namespace, selector)
             running = {read_pod(pod).ordinal for pod in live.items}
             wanted = frozenset(instance for instance, ordinal in part.ordinals.items() if ordinal not in running)
             if wanted:
@@ -187,7 +186,7 @@ class KafkaSide:
         removed = await self._observers.change(
             gathered.cluster_key,
             gathered.cluster_id,
-            lambda client: actions.remove_members(client, group_id, wanted),
+            lambda admin: admin.remove_members(group_id, wanted),
         )
         if removed:
             note = f"static members of removed workers left group {group_id}: {', '.join(removed)}"
@@ -204,7 +203,7 @@ class _Departed:
     ordinals: Mapping[str, int]
 
 
-def _refused(plan: TopicsPlan, refusals: Sequence[topic_actions.Refusal]) -> Problem:
+def _refused(plan: TopicsPlan, refusals: Sequence[Refusal]) -> Problem:
     """The first refusal, those with a reason of their own before all others."""
     first = min(refusals, key=lambda refusal: refusal.reason not in ADVICE)
     wish = "make" if any(topic.name == first.subject for topic in plan.create) else "change"

@@ -82,7 +82,7 @@ class ConsumerGroupReconciler:
             return facts
         await self._deletion.keep_finalizer(gathered.body, gathered.group)
         refusal = await Children(self._context, gathered, plan).carry_out()
-        kafka, again = self._kafka, partial(self._context.queues.group, gathered.key)
+        kafka, again = self._kafka, partial(self._context.queues[CONSUMER_GROUP].add, gathered.key)
         if gathered.older is None and gathered.on_its_cluster:
             kafka.keep_topics(gathered, facts, again)
             kafka.remove_departed(gathered, facts, again)

@@ -14,9 +14,9 @@ from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import KafkaError, NetError
+from fleet_operator.observe.kafka_admin import read_positions
 from fleet_operator.observe.observer import ObserverStoppedError
 from fleet_operator.observe.observer_pool import ObserverPool
-from fleet_operator.observe.redrive_progress import read_positions
 from fleet_operator.planning.redrive.readings import RedriveProgress, read_progress
 from fleet_operator.runtime.cache import Key
 

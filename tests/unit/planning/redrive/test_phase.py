@@ -10,16 +10,8 @@ import pytest
 
 from fleet_operator.api.v1alpha1 import Redrive
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.redrive.phase import (
-    Act,
-    JobFacts,
-    JobReport,
-    RedriveDecision,
-    RedriveFacts,
-    RunPod,
-    RunState,
-    decide,
-)
+from fleet_operator.planning.redrive.phase import JobReport, RedriveDecision, RedriveFacts, RunPod, decide
+from fleet_operator.planning.run import Act, JobFacts, RunState
 
 OBSTACLE = Problem("TopicsNotReady", "topic _fleet.orders.redrive cannot be used yet")
 UNREAD = Problem("RetryNotConfigured", "ConsumerGroup 'orders' has no spec.retry")

@@ -15,25 +15,16 @@ from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning.observation import ClusterObservation, ManagedTopic, RetryObservation, TopicObservation
 from fleet_operator.planning.redrive import manifests as redrive_manifests
 from fleet_operator.planning.redrive.needs import Target, find_obstacle, find_refusal, target_of
-from fleet_operator.planning.redrive.phase import (
-    Act,
-    JobFacts,
-    JobReport,
-    RedriveDecision,
-    RedriveFacts,
-    RunPod,
-    RunState,
-)
+from fleet_operator.planning.redrive.phase import JobReport, RedriveDecision, RedriveFacts, RunPod
 from fleet_operator.planning.redrive.readings import (
-    UNREADABLE_RATE,
     Position,
     RedriveProgress,
     at_work,
-    read_job,
     read_progress,
     read_run_pods,
 )
 from fleet_operator.planning.redrive.status import project_redrive_status, renew_final_status
+from fleet_operator.planning.run import UNREADABLE_RATE, Act, JobFacts, RunState, read_job
 from tests.unit.planning import builders
 from tests.unit.planning.redrive.test_phase import redrive
 

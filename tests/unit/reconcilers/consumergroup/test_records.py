@@ -10,8 +10,7 @@ from fleet_operator.planning.fleet.known_revisions import KNOWN_ANNOTATION
 from fleet_operator.planning.fleet.readings import REVISION_ANNOTATION
 from fleet_operator.planning.labels import GROUP_LABEL
 from fleet_operator.reconcilers.consumergroup import records
-from fleet_operator.reconcilers.routing import INDEXES
-from fleet_operator.reconcilers.views import VIEWS
+from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.store import Store
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
@@ -33,7 +32,7 @@ def record(revision: str, text: str, name: str = "") -> JsonObject:
 def test_strangers_are_read_up_to_a_limit_and_what_the_fleet_names_always() -> None:
     async def main() -> None:
         kube = MemoryKube()
-        store = Store(kube, VirtualClock(asyncio.get_running_loop()), INDEXES, VIEWS)
+        store = Store(kube, VirtualClock(asyncio.get_running_loop()), WATCHED)
         large = "x" * 1_000_000
         for revision in [f"a{number:03}" for number in range(30)]:
             store.learn(CONFIG_MAP, await kube.create(record(revision, large)))

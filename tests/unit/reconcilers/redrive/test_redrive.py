@@ -27,9 +27,10 @@ from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import ClusterObservation, TopicObservation
 from fleet_operator.planning.redrive.readings import Position
 from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.publishing import URGENT_FIELDS
 from fleet_operator.reconcilers.redrive.reconciler import RedriveReconciler
 from fleet_operator.reconcilers.redrive.watch import RedriveWatch
-from fleet_operator.reconcilers.routing import INDEXES, Queues
+from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import EventRecorder
@@ -130,17 +131,19 @@ class World:
         self.client = Mortal(self.kube, fatal, moment)
         kube = cast("KubeClient", self.client)
         metrics, observers = Metrics(), cast("ObserverPool", self.sight)
-        self.store = Store(kube, self.clock, INDEXES)
+        self.store = Store(kube, self.clock, WATCHED)
         context = Context(
             settings=Settings(),
             clock=self.clock,
             store=self.store,
-            statuses=StatusWriter(self.store, self.clock, metrics, writes_per_second=100.0),
+            statuses=StatusWriter(
+                self.store, self.clock, metrics, writes_per_second=100.0, urgent_fields=URGENT_FIELDS
+            ),
             events=EventRecorder(kube, self.clock, metrics, instance="test"),
             metrics=metrics,
             observers=observers,
             workers=cast("Any", SimpleNamespace()),
-            queues=cast("Queues", SimpleNamespace()),
+            queues={},
         )
         self.again: list[Key] = []
         self.watch = RedriveWatch(self.clock, observers, self.again.append)
@@ -155,14 +158,14 @@ class World:
         return result
 
     def deliver(self) -> None:
-        for kind in INDEXES:
+        for kind in (each.kind for each in WATCHED):
             for body in list(self.store.cache(kind)):
                 address = (kind.kind, body["metadata"]["namespace"], body["metadata"]["name"])
                 living = self.kube.objects.get(address)
                 if living is None or living["metadata"]["uid"] != body["metadata"]["uid"]:
                     self.store.cache(kind).remove(address[1:], body["metadata"]["uid"], self.kube.version)
         for (kind_name, _, _), body in self.kube.objects.items():
-            for kind in INDEXES:
+            for kind in (each.kind for each in WATCHED):
                 if kind.kind == kind_name:
                     self.store.learn(kind, copy.deepcopy(body))
 

@@ -1,0 +1,346 @@
+"""Changes on a Kafka cluster: managed topics, groups and static members. Runs on the observer's thread; blocks.
+
+Every change is safe to repeat. Before anything is deleted the live state is read: a plan comes from an observation, and
+a record may have been written since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from fleet_consumer.contract import naming
+from fleet_consumer.contract.managed_topics import WantedTopic
+from fleet_consumer.net import BrokerAddress, Coordinator, KafkaError, NetworkClient
+from fleet_consumer.wire.admin.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from fleet_consumer.wire.admin.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from fleet_consumer.wire.admin.delete_groups import DeleteGroupsRequest
+from fleet_consumer.wire.admin.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from fleet_consumer.wire.admin.incremental_alter_configs import set_topics
+from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
+from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.leave_group import LeaveGroupRequest, LeaveGroupRequestMember
+from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
+from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponseTopic
+from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
+from fleet_operator.api.v1alpha1 import ConsumerGroup
+from fleet_operator.api.v1alpha1.conditions import NOT_ENOUGH_BROKERS, TOPIC_NAME_COLLIDES
+from fleet_operator.observe import batches, due, folding
+from fleet_operator.observe.folding import Offsets
+from fleet_operator.planning.fleet.deletion import doomed_groups, doomed_topics
+from fleet_operator.planning.redrive.readings import Position
+from fleet_operator.planning.retry.topics import TopicsPlan
+
+CALL_SECONDS: Final = 10.0
+_TIMEOUT_MS: Final = int(CALL_SECONDS * 1000)
+LEAVE_REASON: Final = "the worker of this static member was removed by scaling down"
+NO_MESSAGE: Final = "the broker gave no reason"
+
+
+class AnotherClusterError(Exception):
+    """The brokers belong to another Kafka cluster than the action was decided for; nothing was done there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A broker's refusal: the topic or group, a CamelCase reason and the broker's message."""
+
+    subject: str
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class TopicChanges:
+    """The outcome of a plan: the names of changed topics, and the refusals."""
+
+    made: list[str] = field(default_factory=list)
+    grown: list[str] = field(default_factory=list)
+    mended: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+    @property
+    def by_sort(self) -> dict[str, list[str]]:
+        """The topics by what was done to them."""
+        return {"made": self.made, "grown": self.grown, "mended": self.mended, "deleted": self.deleted}
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """All topics to which something was done."""
+        return tuple(name for names in self.by_sort.values() for name in names)
+
+
+@dataclass(slots=True)
+class FlowRemoval:
+    """The outcome of deleting a group's retry flow.
+
+    `waiting` has the topics that were kept and their records without a commit (None: unknown), `failed` the number of
+    records in the failed topic (None: not counted).
+    """
+
+    refusals: list[Refusal] = field(default_factory=list)
+    waiting: dict[str, int | None] = field(default_factory=dict)
+    deleted: tuple[str, ...] = ()
+    failed: int | None = None
+
+
+class KafkaAdmin:
+    """Changes on the Kafka cluster with the id `cluster_id`. An instance serves one action.
+
+    The first request asks the brokers for their cluster id: the addresses of a KafkaCluster may have been edited since
+    the action was decided, and a topic of the same name on another cluster is not the one that was meant. So every
+    method may raise AnotherClusterError, besides NetError when brokers do not answer in time.
+    """
+
+    def __init__(self, client: NetworkClient, cluster_id: str | None) -> None:
+        self._unproven = client
+        self._cluster_id = cluster_id
+        self._proven = False
+
+    @property
+    def _client(self) -> NetworkClient:
+        if not self._proven:
+            found = self._unproven.metadata((), timeout_s=CALL_SECONDS).cluster_id
+            if found != self._cluster_id or found is None:
+                raise AnotherClusterError(
+                    f"the action is for Kafka cluster {self._cluster_id}, but cluster {found} answers: nothing was "
+                    "done; check spec.bootstrapServers of the KafkaCluster"
+                )
+            self._proven = True
+        return self._unproven
+
+    def change_topics(self, plan: TopicsPlan, *, retry_group: str) -> TopicChanges:
+        """Carry out a plan, as far as the brokers allow.
+
+        `retry_group` is the Kafka group whose commits show that a topic which is to be deleted is drained.
+        """
+        changes = TopicChanges()
+        if plan.create:
+            self._create(plan.create, changes)
+        if plan.grow:
+            self._grow(plan.grow, changes)
+        if plan.alter:
+            self._alter(plan.alter, changes)
+        if plan.delete:
+            waiting = self.read_waiting(retry_group, plan.delete)
+            drained = [name for name in plan.delete if waiting.get(name) == 0]
+            if drained:
+                changes.refusals += self.delete_topics(drained)
+                refused = {refusal.subject for refusal in changes.refusals}
+                changes.deleted += [name for name in drained if name not in refused]
+        return changes
+
+    def delete_flow(self, group: ConsumerGroup) -> FlowRemoval:
+        """Delete the topics and groups that `spec.deletion` names, except topics in which records wait.
+
+        Topics go first, for the commits of the groups show which of them are drained.
+        """
+        removal = FlowRemoval()
+        known = self._client.metadata(None, timeout_s=CALL_SECONDS).topics
+        topics = doomed_topics(group, [topic.name for topic in known if topic.name is not None])
+        if group.spec.deletion.retry_topics == "Drain":
+            waiting = self.read_waiting(naming.retry_group(group.group_id), topics)
+            # A topic that is listed and that another broker does not know yet is not known to be drained.
+            removal.waiting = {topic: waiting.get(topic) for topic in topics if waiting.get(topic) != 0}
+            removal.failed = self.count_records(naming.failed_topic(group.group_id))
+        doomed = [topic for topic in topics if topic not in removal.waiting]
+        if doomed:
+            removal.refusals += self.delete_topics(doomed)
+        # Commits show how far records are done: they stay while any record is kept.
+        groups = doomed_groups(group) if not removal.waiting else ()
+        if groups:
+            removal.refusals += self.delete_groups(groups)
+        removal.deleted = (*doomed, *groups)
+        return removal
+
+    def remove_members(self, group_id: str, instance_ids: Collection[str]) -> Sequence[str]:
+        """Take static members out of a group by instance id, and return those that were taken out.
+
+        Only members that the group has at this moment are named to the broker; nobody else's are ever touched. Raises
+        KafkaError when the coordinator cannot be reached; the next reconcile asks again.
+        """
+        coordinator = _coordinator(self._client, group_id)
+        request = DescribeGroupsRequest(groups=(group_id,))
+        described = self._client.call(coordinator, request, timeout_s=CALL_SECONDS)
+        present = {member.group_instance_id for group in described.groups for member in group.members}
+        leaving = tuple(
+            LeaveGroupRequestMember(member_id="", group_instance_id=instance, reason=LEAVE_REASON)
+            for instance in sorted(set(instance_ids))
+            if instance in present
+        )
+        if not leaving:
+            return ()
+        leave = LeaveGroupRequest(group_id=group_id, members=leaving)
+        response = self._client.call(coordinator, leave, timeout_s=CALL_SECONDS)
+        if response.error_code:
+            raise KafkaError(response.error_code, f"group {group_id!r}")
+        return [
+            member.group_instance_id
+            for member in response.members
+            if member.group_instance_id is not None and not member.error_code
+        ]
+
+    def delete_topics(self, names: Collection[str]) -> list[Refusal]:
+        """Delete topics with all their records; those that do not exist are as good as deleted."""
+        states = tuple(DeleteTopicState(name=name) for name in sorted(names))
+        request = DeleteTopicsRequest(topics=states, timeout_ms=_TIMEOUT_MS)
+        return [
+            _refusal(result.name or "", result.error_code, result.error_message)
+            for result in self._client.call(None, request, timeout_s=CALL_SECONDS).responses
+            if result.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        ]
+
+    def delete_groups(self, group_ids: Collection[str]) -> list[Refusal]:
+        """Delete groups with their commits; those that do not exist are as good as deleted.
+
+        The coordinator itself refuses a group that has members (NonEmptyGroup).
+        """
+        refusals = []
+        by_coordinator: dict[BrokerAddress, list[str]] = {}
+        for group_id, found in self._client.find_coordinators(sorted(group_ids), timeout_s=CALL_SECONDS).items():
+            if isinstance(found, Coordinator):
+                by_coordinator.setdefault(found.address, []).append(group_id)
+            else:
+                refusals.append(_refusal(group_id, found.code, found.message))
+        for address, names in by_coordinator.items():
+            answer = self._client.call(address, DeleteGroupsRequest(groups_names=tuple(names)), timeout_s=CALL_SECONDS)
+            refusals += [
+                _refusal(result.group_id, result.error_code, None)
+                for result in answer.results
+                if result.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
+            ]
+        return refusals
+
+    def read_waiting(self, group_id: str, topics: Collection[str]) -> dict[str, int | None]:
+        """The number of records of each topic that a group has not committed, read live.
+
+        Topics that the asked broker does not know are left out; None where a partition could not be read. Raises
+        KafkaError when the group's commits cannot be read.
+        """
+        metadata = self._client.metadata(sorted(topics), timeout_s=CALL_SECONDS)
+        answer = _commits(self._client, group_id)
+        for group in answer.groups:
+            if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+                raise KafkaError(group.error_code, f"commits of group {group_id!r}")
+        positions = folding.positions(answer).get(group_id, {})
+        committed = positions if isinstance(positions, dict) else {}
+        starts, ends = (self._offsets(metadata, timestamp) for timestamp in (EARLIEST, LATEST))
+        waiting: dict[str, int | None] = {}
+        for topic in metadata.topics:
+            assert topic.name is not None, "asked by name"
+            if topic.error_code:
+                if topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    waiting[topic.name] = None
+                continue
+            begun = {key: due.position(committed.get(key), starts[key], ends[key]) for key in starts.keys() & ends}
+            waiting[topic.name] = _records(topic, begun, ends)
+        return waiting
+
+    def count_records(self, topic: str) -> int | None:
+        """The number of records in a topic; 0 if it does not exist, None if it cannot be read."""
+        metadata = self._client.metadata([topic], timeout_s=CALL_SECONDS)
+        code = metadata.topics[0].error_code
+        if code:
+            return 0 if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else None
+        starts, ends = (self._offsets(metadata, timestamp) for timestamp in (EARLIEST, LATEST))
+        return _records(metadata.topics[0], starts, ends)
+
+    def _create(self, topics: Iterable[WantedTopic], changes: TopicChanges) -> None:
+        """Create topics; one that exists by now is as good, and the next look sees to its settings."""
+        wanted = tuple(
+            CreatableTopic(
+                name=topic.name,
+                num_partitions=topic.partitions,
+                replication_factor=topic.replication_factor,
+                assignments=(),
+                configs=tuple(CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()),
+            )
+            for topic in topics
+        )
+        request = CreateTopicsRequest(topics=wanted, timeout_ms=_TIMEOUT_MS)
+        for result in self._client.call(None, request, timeout_s=CALL_SECONDS).topics:
+            if result.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                changes.made.append(result.name)
+            else:
+                changes.refusals.append(_refusal(result.name, result.error_code, result.error_message))
+
+    def _grow(self, topics: Iterable[WantedTopic], changes: TopicChanges) -> None:
+        """Add partitions to topics that still have fewer."""
+        metadata = self._client.metadata([topic.name for topic in topics], timeout_s=CALL_SECONDS)
+        counts = {topic.name: len(topic.partitions) for topic in metadata.topics if not topic.error_code}
+        smaller = tuple(
+            CreatePartitionsTopic(name=topic.name, count=topic.partitions)
+            for topic in topics
+            if counts.get(topic.name, topic.partitions) < topic.partitions
+        )
+        if not smaller:
+            return
+        request = CreatePartitionsRequest(topics=smaller, timeout_ms=_TIMEOUT_MS)
+        for result in self._client.call(None, request, timeout_s=CALL_SECONDS).results:
+            if result.error_code:
+                changes.refusals.append(_refusal(result.name, result.error_code, result.error_message))
+            else:
+                changes.grown.append(result.name)
+
+    def _alter(self, settings: Mapping[str, Mapping[str, str]], changes: TopicChanges) -> None:
+        for result in self._client.call(None, set_topics(settings), timeout_s=CALL_SECONDS).responses:
+            if result.error_code:
+                changes.refusals.append(_refusal(result.resource_name, result.error_code, result.error_message))
+            else:
+                changes.mended.append(result.resource_name)
+
+    def _offsets(self, metadata: MetadataResponse, timestamp: int) -> Offsets:
+        client = self._client
+        names = [topic.name for topic in metadata.topics if topic.name is not None]
+        offsets: Offsets = {}
+        for node_id, partitions in batches.leaders_of(metadata, names).items():
+            for request in batches.list_offsets_requests(partitions, timestamp):
+                if node_id in client.brokers:
+                    offsets |= folding.offsets(client.call(client.brokers[node_id], request, timeout_s=CALL_SECONDS))
+        return offsets
+
+
+def read_positions(client: NetworkClient, group_id: str) -> tuple[Position, ...]:
+    """Every committed offset of a Redrive's own Kafka group with its metadata; empty before the first commit.
+
+    Raises NetError, or KafkaError when the coordinator cannot be reached.
+    """
+    (group,) = _commits(client, group_id).groups
+    if group.error_code:
+        raise KafkaError(group.error_code, f"group {group_id!r}")
+    return tuple(
+        Position(offset=partition.committed_offset, metadata=partition.metadata or "")
+        for topic in group.topics
+        for partition in topic.partitions
+        if not partition.error_code and partition.committed_offset >= 0
+    )
+
+
+def _coordinator(client: NetworkClient, group_id: str) -> BrokerAddress:
+    found = client.find_coordinators([group_id], timeout_s=CALL_SECONDS)[group_id]
+    if not isinstance(found, Coordinator):
+        raise found
+    return found.address
+
+
+def _commits(client: NetworkClient, group_id: str) -> OffsetFetchResponse:
+    (request,) = batches.offset_fetch_requests({group_id: None})
+    return client.call(_coordinator(client, group_id), request, timeout_s=CALL_SECONDS)
+
+
+def _records(topic: MetadataResponseTopic, starts: Offsets, ends: Offsets) -> int | None:
+    """The number of offsets between starts and ends in all partitions of a topic; None if one is missing."""
+    keys = [(topic.name or "", partition.partition_index) for partition in topic.partitions]
+    return sum(ends[key] - starts[key] for key in keys) if all(key in starts and key in ends for key in keys) else None
+
+
+def _refusal(subject: str, code: int, text: str | None) -> Refusal:
+    """The broker's message under one of our reasons where there is one."""
+    message = text or NO_MESSAGE
+    if code == ErrorCode.INVALID_TOPIC_EXCEPTION and "collides" in message:
+        return Refusal(subject=subject, reason=TOPIC_NAME_COLLIDES, message=message)
+    if code == ErrorCode.INVALID_REPLICATION_FACTOR:
+        return Refusal(subject=subject, reason=NOT_ENOUGH_BROKERS, message=message)
+    return Refusal(subject=subject, reason=folding.reason_of(code), message=message)

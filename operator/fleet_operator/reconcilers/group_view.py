@@ -1,0 +1,77 @@
+"""A ConsumerGroup and its Kafka cluster, as read from the caches for whoever refers to them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
+from fleet_operator.api.v1alpha1.model import CustomResource
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
+from fleet_operator.planning.claims import Claim
+from fleet_operator.planning.observation import ClusterObservation, as_of
+from fleet_operator.reconcilers.claims import older_claim
+from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.routing import cluster_of
+from fleet_operator.runtime.cache import Key, key_of
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=CustomResource)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """A ConsumerGroup, its KafkaCluster, the newest observation, and an older claim on the Kafka group.
+
+    `gone`: the object is being deleted or does not exist. `group` is None then, and while it cannot be parsed.
+    """
+
+    gone: bool
+    group: ConsumerGroup | None = None
+    cluster: KafkaCluster | None = None
+    observation: ClusterObservation | None = None
+    older: Claim | None = None
+
+
+def read_group(context: Context, key: Key) -> GroupView:
+    """The view of a ConsumerGroup."""
+    body = context.store.get(CONSUMER_GROUP, key)
+    if body is None or "deletionTimestamp" in body["metadata"]:
+        return GroupView(gone=True)
+    group = parse(ConsumerGroup, body)
+    if group is None:
+        return GroupView(gone=False)
+    cluster = read_cluster(context, cluster_of(body))
+    observation = read_observation(context, cluster, cluster_of(body))
+    return GroupView(
+        gone=False, group=group, cluster=cluster, observation=observation, older=older_claim(context, body)
+    )
+
+
+def read_cluster(context: Context, key: Key) -> KafkaCluster | None:
+    """A KafkaCluster; None if it does not exist, is being deleted or cannot be parsed."""
+    return parse(KafkaCluster, context.store.get(KAFKA_CLUSTER, key))
+
+
+def read_observation(context: Context, cluster: KafkaCluster | None, key: Key) -> ClusterObservation | None:
+    """The newest observation, or as unreachable if it is so old that its observer must be hanging."""
+    if cluster is None:
+        return None
+    interval = float(cluster.spec.observe_interval_seconds)
+    return as_of(context.observers.latest(key), interval_s=interval, now=context.clock.wall())
+
+
+def parse(model: type[M], body: JsonObject | None) -> M | None:
+    """An object as its model; None if it does not exist, is being deleted or cannot be parsed."""
+    if body is None or body["metadata"].get("deletionTimestamp"):
+        return None
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:  # its own reconcile reports it in a condition
+        fields = {"key": "/".join(key_of(body)), "error": str(error)}
+        log.warning("%s cannot be parsed", model.__name__, extra=fields)
+        return None

@@ -1,0 +1,118 @@
+"""Registrations of all watched kinds; caches, watches, queues, routing, sweeps and wiring are made from them.
+
+A new kind of ours is one `Controller` here and the package of its reconciler; a new kind of children is one
+`WatchedKind`. The rights to them are granted in the chart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from fleet_operator.clients.kinds import (
+    CONFIG_MAP,
+    CONSUMER_GROUP,
+    JOB,
+    KAFKA_CLUSTER,
+    POD,
+    REDRIVE,
+    RETRY_POLICY,
+    STATEFUL_SET,
+    Kind,
+)
+from fleet_operator.clients.view import View
+from fleet_operator.planning.labels import GROUP_LABEL
+from fleet_operator.planning.redrive.manifests import REDRIVE_LABEL
+from fleet_operator.planning.trimming import trim_config_map, trim_job, trim_pod, trim_stateful_set
+from fleet_operator.reconcilers import routing
+from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
+from fleet_operator.reconcilers.consumergroup.reconciler import ConsumerGroupReconciler
+from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler
+from fleet_operator.reconcilers.redrive.reconciler import RedriveReconciler
+from fleet_operator.reconcilers.redrive.watch import RedriveWatch
+from fleet_operator.reconcilers.retrypolicy import RetryPolicyReconciler
+from fleet_operator.runtime.cache import Key, WatchedKind
+from fleet_operator.runtime.dispatcher import Result
+
+
+class Reconciler(Protocol):
+    """Brings one object after the other to what it should be."""
+
+    async def reconcile(self, key: Key) -> Result:
+        """One step for one object; raises KubeError to be tried again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """Registration of a kind that has a queue and a reconciler of its own.
+
+    `make` builds the reconciler, and hands whatever must be closed at the end to `Context.ending`.
+    """
+
+    watched: WatchedKind
+    make: Callable[[Context], Reconciler]
+
+    @property
+    def kind(self) -> Kind:
+        """The kind that is reconciled."""
+        return self.watched.kind
+
+
+def _consumer_groups(context: Context) -> ConsumerGroupReconciler:
+    kafka = KafkaSide(context.store, context.clock, context.events, context.observers)
+    context.ending.push_async_callback(kafka.close)
+    return ConsumerGroupReconciler(context, kafka)
+
+
+def _redrives(context: Context) -> RedriveReconciler:
+    watch = RedriveWatch(context.clock, context.observers, context.queues[REDRIVE].add)
+    context.ending.push_async_callback(watch.close)
+    return RedriveReconciler(context, watch)
+
+
+CONTROLLERS: Final = (
+    Controller(WatchedKind(kind=KAFKA_CLUSTER, dependents=routing.dependents_of_cluster), KafkaClusterReconciler),
+    Controller(
+        WatchedKind(
+            kind=CONSUMER_GROUP,
+            index=routing.group_id_of,
+            dependents=routing.dependents_of_group,
+        ),
+        _consumer_groups,
+    ),
+    Controller(
+        WatchedKind(
+            kind=RETRY_POLICY,
+            index=lambda body: body["metadata"]["namespace"],
+            dependents=routing.dependents_of_policy,
+        ),
+        RetryPolicyReconciler,
+    ),
+    Controller(
+        WatchedKind(kind=REDRIVE, index=lambda body: (body["metadata"]["namespace"], body["spec"]["groupRef"]["name"])),
+        _redrives,
+    ),
+)
+
+# A page of the views below is what is in memory at once: the objects may be anybody's. Metadata can be half a MiB an
+# object, any of the others a little over one.
+_child: Final = partial(WatchedKind, index=routing.group_index, dependents=routing.owner_of_child, on_status=True)
+OWNED: Final = (
+    _child(kind=STATEFUL_SET, selector=GROUP_LABEL, view=View(trim_stateful_set, page=25)),
+    _child(kind=JOB, selector=REDRIVE_LABEL, view=View(trim_job, page=25)),
+    _child(kind=POD, selector=GROUP_LABEL, view=View(trim_pod, page=25)),
+    WatchedKind(
+        kind=CONFIG_MAP,
+        selector=routing.HANDLER_SELECTOR,
+        view=View(trim_config_map, metadata_only=True, page=50),
+        index=routing.record_index,
+        dependents=routing.dependents_of_config_map,
+        on_status=True,
+    ),
+)
+
+WATCHED: Final = (*(controller.watched for controller in CONTROLLERS), *OWNED)
