@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import RetryPolicy, conditions
+from fleet_operator.api.v1alpha1.refs import policy_of
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, RETRY_POLICY, JsonObject
 from fleet_operator.clients.kube import KubeForbiddenError, KubeInvalidError
 from fleet_operator.planning.problem import Problem
@@ -20,7 +21,6 @@ from fleet_operator.planning.status.retrypolicy import project_retrypolicy_statu
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.owned import ForeignObjectError, apply_owned, is_owned_by
 from fleet_operator.reconcilers.publishing import publish
-from fleet_operator.reconcilers.routing import policy_of
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
 

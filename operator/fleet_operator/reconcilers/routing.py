@@ -12,6 +12,7 @@ from typing import Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
+from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, main_group_of, policy_of, source_of
 from fleet_operator.clients.kinds import (
     CONFIG_MAP,
     CONSUMER_GROUP,
@@ -59,7 +60,7 @@ def record_index(body: JsonObject) -> Hashable:
 
 INDEXES: Final[dict[Kind, Index]] = {
     KAFKA_CLUSTER: lambda body: None,
-    CONSUMER_GROUP: lambda body: group_id_of(body),
+    CONSUMER_GROUP: group_id_of,
     RETRY_POLICY: lambda body: body["metadata"]["namespace"],
     REDRIVE: lambda body: (body["metadata"]["namespace"], body["spec"]["groupRef"]["name"]),
     STATEFUL_SET: group_index,
@@ -186,31 +187,3 @@ class Router:
             for other in self._store.cache(CONSUMER_GROUP).having(group_id):
                 if key_of(other) != key:
                     self._queues.group(key_of(other))
-
-
-def cluster_of(group: JsonObject) -> Key:
-    """The KafkaCluster that a ConsumerGroup refers to."""
-    return group["metadata"]["namespace"], group["spec"]["clusterRef"]["name"]
-
-
-def group_id_of(group: JsonObject) -> str:
-    """The Kafka group of a ConsumerGroup."""
-    return str(group["spec"].get("groupId") or group["metadata"]["name"])
-
-
-def main_group_of(group_id: str) -> str:
-    """The Kafka group whose retry workers would make up this one; the same group where it cannot be such a one."""
-    main = group_id.removesuffix(naming.retry_group(""))
-    return main or group_id
-
-
-def policy_of(group: JsonObject) -> Key | None:
-    """The RetryPolicy that a ConsumerGroup refers to, if it does."""
-    retry = group["spec"].get("retry")
-    return (group["metadata"]["namespace"], retry["policyRef"]["name"]) if retry else None
-
-
-def source_of(group: JsonObject) -> Key | None:
-    """The ConfigMap that holds a ConsumerGroup's handler, if one does."""
-    name = ((group["spec"]["handler"].get("python") or {}).get("configMapRef") or {}).get("name")
-    return (group["metadata"]["namespace"], name) if name else None

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from fleet_consumer.contract import naming
 from fleet_consumer.net import NetworkClient
 from fleet_operator.api.v1alpha1 import ConsumerGroup
+from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
 from fleet_operator.observe import topic_actions
@@ -39,7 +40,6 @@ from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.routing import cluster_of, group_id_of
 from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.dispatcher import Result

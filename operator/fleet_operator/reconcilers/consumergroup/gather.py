@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.patterns import Pattern
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, conditions
+from fleet_operator.api.v1alpha1.refs import cluster_of, policy_of
 from fleet_operator.clients.kinds import (
     CONFIG_MAP,
     JOB,
@@ -40,7 +41,6 @@ from fleet_operator.reconcilers.consumergroup.records import read_records
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.owned import find_child, is_owned_by, read_child
 from fleet_operator.reconcilers.retrypolicy import content_of
-from fleet_operator.reconcilers.routing import cluster_of, policy_of
 from fleet_operator.runtime.cache import Key, key_of
 
 log = logging.getLogger(__name__)
