@@ -25,10 +25,8 @@ from fleet_operator.clients.kinds import (
     JsonObject,
     Kind,
 )
-from fleet_operator.planning.labels import GROUP_LABEL, POLICY_LABEL
+from fleet_operator.planning.labels import GROUP_LABEL, POLICY_LABEL, RECORD, REDRIVE_LABEL
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.planning.redrive.manifests import REDRIVE_LABEL
-from fleet_operator.planning.retry.records import RECORD
 from fleet_operator.runtime.cache import Change, Index, Key, group_index, key_of, version_of
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store

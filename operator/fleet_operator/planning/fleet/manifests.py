@@ -6,7 +6,6 @@ Each builder states the full intent of its object and changes none of its inputs
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,22 +13,21 @@ from typing import Any, Final
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning import labels, times
-from fleet_operator.planning.child_head import child_head
 from fleet_operator.planning.fleet.pod_template import check_pod_spec
-from fleet_operator.planning.fleet.readings import (
+from fleet_operator.planning.fleet.readings import POD_TEMPLATE_KEY, WORKER_CONFIG_KEY
+from fleet_operator.planning.fleet.revision import Revision
+from fleet_operator.planning.fleet.rollout import RevisionMark
+from fleet_operator.planning.fleet.sidecar import worker_port
+from fleet_operator.planning.labels import (
     CHECKED_ANNOTATION,
     HANDLER_ANNOTATION,
     MESSAGE_ANNOTATION,
-    POD_TEMPLATE_KEY,
     REASON_ANNOTATION,
     REVISION_ANNOTATION,
     SINCE_ANNOTATION,
     STATE_ANNOTATION,
-    WORKER_CONFIG_KEY,
 )
-from fleet_operator.planning.fleet.revision import Revision
-from fleet_operator.planning.fleet.rollout import RevisionMark
-from fleet_operator.planning.fleet.sidecar import worker_port
+from fleet_operator.planning.objects import Owner, child_head, to_json
 
 MIN_READY_S: Final = 5
 """A worker counts as available after this: a crash loop that is ready for a moment counts as nothing."""
@@ -146,20 +144,7 @@ def preflight_pod(group: ConsumerGroup, *, revision: str, pod_template: Mapping[
 
 
 def head(api_version: str, kind: str, group: ConsumerGroup, name: str, component: str) -> dict[str, Any]:
-    """What every child of a ConsumerGroup begins with: its place, its labels, whose it is."""
+    """Head of a child of a ConsumerGroup."""
     metadata = group.metadata
-    return child_head(
-        api_version,
-        kind,
-        name=name,
-        namespace=metadata.namespace,
-        labels=labels.child_labels(metadata.name, component),
-        owner_kind="ConsumerGroup",
-        owner_name=metadata.name,
-        owner_uid=metadata.uid,
-    )
-
-
-def to_json(value: Mapping[str, Any]) -> str:
-    """Readable for people who look into the ConfigMap, and the same for the same content."""
-    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    owner = Owner("ConsumerGroup", metadata.namespace, metadata.name, metadata.uid)
+    return child_head(api_version, kind, name, owner=owner, labels=labels.child_labels(metadata.name, component))

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet_operator.planning.foreign_json import read_json
+from fleet_operator.planning.labels import RATE_ANNOTATION, REDRIVE_LABEL
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.redrive.manifests import NO_LIMIT, RATE_ANNOTATION, REDRIVE_LABEL
+from fleet_operator.planning.redrive.manifests import NO_LIMIT
 from fleet_operator.planning.redrive.phase import JobFacts, JobReport, RunPod, RunState
 
 COUNTS: Final = {

@@ -16,23 +16,23 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.planning import labels, times
-from fleet_operator.planning.child_head import child_head
-from fleet_operator.planning.fleet.manifests import head, to_json
+from fleet_operator.planning.fleet.manifests import head
 from fleet_operator.planning.fleet.revision import content_hash
 from fleet_operator.planning.foreign_json import read_json
+from fleet_operator.planning.labels import (
+    ENDING_ANNOTATION,
+    HASH_ANNOTATION,
+    LEAVING_ANNOTATION,
+    PUBLISHED_ANNOTATION,
+    RECORD,
+    SUPERSEDED_ANNOTATION,
+)
+from fleet_operator.planning.objects import Owner, child_head, to_json
 from fleet_operator.planning.retry.intent import PolicyRevision, delays_of
 
 FILE_VERSION: Final = 1
 POLICIES_KEY: Final = "policies.json"
 POLICY_KEY: Final = "policy.json"
-RECORD: Final = "revision"
-"""Value of the handler label on the ConfigMaps that the operator makes: one watch delivers them all."""
-
-HASH_ANNOTATION: Final = "consumerfleet.io/policy-revision"
-SUPERSEDED_ANNOTATION: Final = "consumerfleet.io/superseded"
-LEAVING_ANNOTATION: Final = "consumerfleet.io/leaving-delays"
-PUBLISHED_ANNOTATION: Final = "consumerfleet.io/published-at"
-ENDING_ANNOTATION: Final = "consumerfleet.io/ending-since"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,21 +145,14 @@ def policy_record_name(policy: str, revision: str) -> str:
 def policy_config_map(policy: Mapping[str, Any], revision: PolicyRevision) -> dict[str, Any]:
     """The record of one content of a RetryPolicy; `policy` is the RetryPolicy's metadata."""
     name = policy["name"]
-    body = child_head(
-        "v1",
-        "ConfigMap",
-        name=policy_record_name(name, revision.hash),
-        namespace=policy["namespace"],
-        labels={
-            labels.MANAGED_BY_LABEL: labels.MANAGER,
-            labels.COMPONENT_LABEL: labels.POLICY,
-            labels.POLICY_LABEL: name,
-            HANDLER_LABEL: RECORD,
-        },
-        owner_kind="RetryPolicy",
-        owner_name=name,
-        owner_uid=policy["uid"],
-    )
+    marks = {
+        labels.MANAGED_BY_LABEL: labels.MANAGER,
+        labels.COMPONENT_LABEL: labels.POLICY,
+        labels.POLICY_LABEL: name,
+        HANDLER_LABEL: RECORD,
+    }
+    owner = Owner("RetryPolicy", policy["namespace"], name, policy["uid"])
+    body = child_head("v1", "ConfigMap", policy_record_name(name, revision.hash), owner=owner, labels=marks)
     body["metadata"]["annotations"] = {HASH_ANNOTATION: revision.hash}
     return {**body, "immutable": True, "data": {POLICY_KEY: to_json(revision.content)}}
 
