@@ -6,13 +6,13 @@ Each builder states the full intent of its object and changes none of its inputs
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning import labels, times
+from fleet_operator.planning.fleet.parts import MAIN, Part
 from fleet_operator.planning.fleet.pod_template import check_pod_spec
 from fleet_operator.planning.fleet.readings import POD_TEMPLATE_KEY, WORKER_CONFIG_KEY
 from fleet_operator.planning.fleet.revision import Revision
@@ -34,26 +34,6 @@ MIN_READY_S: Final = 5
 
 CHECK_DEADLINE_S: Final = 180
 """A check that runs longer than this is killed by the kubelet and counts as failed for an outside reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A set of workers of one fleet: the label that tells it apart, and the names of its children."""
-
-    component: str
-    stateful_set: Callable[[str], str]
-    headless_service: Callable[[str], str]
-    disruption_budget: Callable[[str], str]
-
-    def selector(self, name: str) -> dict[str, str]:
-        """What selects this part's workers, and nobody else; a StatefulSet's selector can never change."""
-        return {labels.GROUP_LABEL: name, labels.COMPONENT_LABEL: self.component}
-
-
-MAIN: Final = Part(labels.WORKER, naming.stateful_set, naming.headless_service, naming.disruption_budget)
-RETRY: Final = Part(
-    labels.RETRY, naming.retry_stateful_set, naming.retry_headless_service, naming.retry_disruption_budget
-)
 
 
 def headless_service(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]:
