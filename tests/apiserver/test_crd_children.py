@@ -9,9 +9,11 @@ import pytest
 
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, RetryPolicy
 from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.parts import RETRY
 from fleet_operator.planning.fleet.revision import plan_revision
 from fleet_operator.planning.fleet.rollout import RevisionMark
 from fleet_operator.planning.retry.fleet import retry_stateful_set
+from fleet_operator.planning.retry.intent import DelayState
 from fleet_operator.planning.retry.policy import expand
 from fleet_operator.planning.retry.records import Published, group_config_map, policy_config_map
 from tests.apiserver import objects
@@ -81,13 +83,18 @@ def retry_children(group: ConsumerGroup, template: Mapping[str, Any]) -> list[di
     policy = {"name": "standard", "namespace": group.metadata.namespace, "uid": UID}
     revision = expand(RetryPolicy.model_validate({**full_retry_policy(), "metadata": policy}))
     told = Published(
-        policy="standard", current=revision.hash, known=(revision,), partitions=4, max_message_bytes=1, leaving=("9s",)
+        policy="standard",
+        current=revision.hash,
+        known=(revision,),
+        partitions=4,
+        max_message_bytes=1,
+        retiring={"9s": DelayState.LEAVING},
     )
     fleet = retry_stateful_set(group, revision="0123456789", pod_template=template, replicas=1, changed_at=NOW)
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "r-0", "namespace": group.metadata.namespace}}
     return [
-        manifests.headless_service(group, manifests.RETRY),
-        manifests.disruption_budget(group, manifests.RETRY),
+        manifests.headless_service(group, RETRY),
+        manifests.disruption_budget(group, RETRY),
         group_config_map(group, told),
         policy_config_map(policy, revision),
         fleet,

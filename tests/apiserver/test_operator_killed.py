@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from fleet_operator.planning.fleet.known_revisions import KNOWN_ANNOTATION
+from fleet_operator.planning.labels import KNOWN_ANNOTATION
 from tests.apiserver import killed_operator, objects
 from tests.apiserver.client import Client
 from tests.apiserver.conftest import Operator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
@@ -22,9 +22,11 @@ from fleet_consumer.net import SaslSettings
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings, retry_interest
 from fleet_operator.observe.observer_pool import ObserverPool
+from fleet_operator.planning.fleet.parts import PARTS, FleetPart
+from fleet_operator.planning.observation import believed
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent
-from fleet_operator.planning.status.facts import ConsumerGroupFacts
+from fleet_operator.planning.retry.view import view_group
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.kafka_side import PAUSE_SECONDS, KafkaSide
 from fleet_operator.runtime.events import EventRecorder
@@ -34,7 +36,7 @@ from tests.broker.members import create_topic, delete_topic, unique
 from tests.support.clock import StillClock
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually_async
-from tests.unit.planning.builders import UID, consumer_group, settled
+from tests.unit.planning.builders import UID, consumer_group
 from tests.unit.runtime.memory_kube import MemoryKube
 
 CLUSTER = ("shop", "main")
@@ -58,6 +60,13 @@ class Ear:
         assert seconds >= 0
 
 
+class Seen(NamedTuple):
+    """A visit: whether all topics are as wanted, and why not if that is known."""
+
+    ready: bool | None
+    topic_problem: Problem | None
+
+
 @dataclass
 class Side:
     """The Kafka side of one ConsumerGroup, reconciled as often as a test wants to see something."""
@@ -70,10 +79,9 @@ class Side:
     intent: RetryIntent | None = INTENT
     events: list[str] = field(default_factory=list)
 
-    def reconcile(self) -> ConsumerGroupFacts:
-        """One visit: the facts as status gets them. The pause between two attempts is over at once."""
+    def reconcile(self) -> Seen:
+        """One visit, and what status gets of it. The pause between two attempts is over at once."""
         self.clock.now += PAUSE_SECONDS + 1
-        observation = self.observers.latest(CLUSTER)
         body: dict[str, Any] = {
             "apiVersion": "consumerfleet.io/v1alpha1",
             "kind": "ConsumerGroup",
@@ -84,31 +92,23 @@ class Side:
             body=body,
             group=self.group,
             cluster=None,
-            observation=observation,
+            observation=self.observers.latest(CLUSTER),
             handler_files=None,
             older=None,
-            stateful_set=None,
-            workers=(),
+            parts={part: FleetPart(part=part) for part in PARTS},
             checks=(),
             config_maps=(),
             worker_reports=(),
-            retry=self.intent,
         )
-        facts = ConsumerGroupFacts(
-            group=self.group,
-            cluster=None,
-            observation=observation,
-            rollout=settled(),
-            wanted_replicas=0,
-            retry=self.intent,
-        )
-        self.kafka.keep_topics(gathered, facts, lambda: None)
-        return replace(facts, topic_problem=self.kafka.topic_problem(gathered, facts))
+        view = view_group(self.group, gathered.observation, self.intent)
+        shown = view_group(self.group, believed(gathered.observation, self.group.group_id), self.intent)
+        self.kafka.keep_topics(gathered, view.topics, lambda: None)
+        return Seen(view.topics.ready, shown.topics.problem or self.kafka.refusal(gathered.key))
 
     async def until_ready(self) -> None:
         async def ready() -> bool:
-            facts = self.reconcile()
-            return bool(facts.topics_plan.ready) and facts.topic_problem is None
+            seen = self.reconcile()
+            return bool(seen.ready) and seen.topic_problem is None
 
         await eventually_async(ready, timeout_s=PATIENCE_S, what="all topics to be as wanted")
 

@@ -1,4 +1,4 @@
-"""The labels by which the operator finds what it made, and by which people find it too."""
+"""Names of the labels and annotations on objects that the operator makes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,35 @@ from typing import Final
 
 GROUP_LABEL: Final = "consumerfleet.io/group"
 POLICY_LABEL: Final = "consumerfleet.io/retry-policy"
-"""On the ConfigMaps that keep what a RetryPolicy says; they belong to no group."""
+"""On the ConfigMaps that record the content of a RetryPolicy; they belong to no group."""
+REDRIVE_LABEL: Final = "consumerfleet.io/redrive"
+RECORD: Final = "revision"
+"""Value of the handler label on the operator's own ConfigMaps: one watch delivers these and the users' sources."""
 NAME_LABEL: Final = "app.kubernetes.io/name"
 INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+
+REVISION_ANNOTATION: Final = "consumerfleet.io/revision"
+STATE_ANNOTATION: Final = "consumerfleet.io/revision-state"
+SINCE_ANNOTATION: Final = "consumerfleet.io/since"
+REASON_ANNOTATION: Final = "consumerfleet.io/rejected-reason"
+MESSAGE_ANNOTATION: Final = "consumerfleet.io/rejected-message"
+CHECKED_ANNOTATION: Final = "consumerfleet.io/checked"
+HANDLER_ANNOTATION: Final = "consumerfleet.io/handler-config"
+KNOWN_ANNOTATION: Final = "consumerfleet.io/known-revisions"
+"""On the main StatefulSet: digests of the pod templates that the operator rendered."""
+CHANGED_ANNOTATION: Final = "consumerfleet.io/scaled-at"
+"""On the retry StatefulSet: time of the last change of `replicas`."""
+POLICIES_ANNOTATION: Final = "consumerfleet.io/retry-policies"
+"""On pods: digest of the published policies. A change makes the kubelet sync the pod, and renew its mounted files, at
+once instead of within a minute or two."""
+HASH_ANNOTATION: Final = "consumerfleet.io/policy-revision"
+SUPERSEDED_ANNOTATION: Final = "consumerfleet.io/superseded"
+LEAVING_ANNOTATION: Final = "consumerfleet.io/leaving-delays"
+PUBLISHED_ANNOTATION: Final = "consumerfleet.io/published-at"
+ENDING_ANNOTATION: Final = "consumerfleet.io/ending-since"
+RATE_ANNOTATION: Final = "consumerfleet.io/records-per-second"
 
 APPLICATION: Final = "consumer-fleet-worker"
 MANAGER: Final = "consumer-fleet"
@@ -21,12 +45,12 @@ CHECK: Final = "check"
 REVISION: Final = "revision"
 HANDLER: Final = "handler-source"
 RETRY: Final = "retry"
-"""Of the retry workers and what stands beside them, their policies included."""
+"""Component of the retry workers, their Service and budget, and of the published policies."""
 POLICY: Final = "retry-policy"
 
 
 def child_labels(name: str, component: str) -> dict[str, str]:
-    """Labels of a child of the ConsumerGroup with this name."""
+    """Labels of a child of the ConsumerGroup `name`."""
     return {
         NAME_LABEL: APPLICATION,
         INSTANCE_LABEL: name,
@@ -37,15 +61,15 @@ def child_labels(name: str, component: str) -> dict[str, str]:
 
 
 def worker_selector(name: str) -> dict[str, str]:
-    """What selects the workers of a fleet, and not its check pods; a StatefulSet's selector can never change."""
+    """Selector of a fleet's main workers, without its check pods. A StatefulSet's selector is immutable."""
     return {GROUP_LABEL: name, COMPONENT_LABEL: WORKER}
 
 
 def selector_text(selector: dict[str, str]) -> str:
-    """A selector as text, as the scale subresource and lists want it."""
+    """A selector in the text form of the scale subresource and of list requests."""
     return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
 
 
 def worker_selector_text(name: str) -> str:
-    """What selects the workers, as text."""
+    """Selector of a fleet's main workers, as text."""
     return selector_text(worker_selector(name))

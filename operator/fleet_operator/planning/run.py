@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from fleet_operator.planning.labels import RATE_ANNOTATION
 from fleet_operator.planning.problem import Problem
 
-RATE_ANNOTATION: Final = "consumerfleet.io/records-per-second"
 NO_LIMIT: Final = "unlimited"
 UNREADABLE_RATE: Final = -1
 """No rate that can be asked for, so that a Job whose annotation is damaged is replaced."""

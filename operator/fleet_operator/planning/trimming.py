@@ -11,14 +11,19 @@ from itertools import islice
 from typing import Any, Final
 
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
-from fleet_operator.planning.fleet.known_revisions import KNOWN_ANNOTATION
 from fleet_operator.planning.fleet.pod_template import CONTAINER, RETRY_VOLUME
-from fleet_operator.planning.fleet.readings import REVISION_ANNOTATION
-from fleet_operator.planning.labels import COMPONENT_LABEL, GROUP_LABEL, POLICY_LABEL
-from fleet_operator.planning.redrive.manifests import REDRIVE_LABEL
-from fleet_operator.planning.retry.fleet import CHANGED_ANNOTATION, POLICIES_ANNOTATION
-from fleet_operator.planning.retry.records import HASH_ANNOTATION
-from fleet_operator.planning.run import RATE_ANNOTATION
+from fleet_operator.planning.labels import (
+    CHANGED_ANNOTATION,
+    COMPONENT_LABEL,
+    GROUP_LABEL,
+    HASH_ANNOTATION,
+    KNOWN_ANNOTATION,
+    POLICIES_ANNOTATION,
+    POLICY_LABEL,
+    RATE_ANNOTATION,
+    REDRIVE_LABEL,
+    REVISION_ANNOTATION,
+)
 
 LABELS: Final = (GROUP_LABEL, POLICY_LABEL, COMPONENT_LABEL, HANDLER_LABEL, REDRIVE_LABEL)
 CONFIG_MAP_ANNOTATIONS: Final = (REVISION_ANNOTATION, HASH_ANNOTATION)

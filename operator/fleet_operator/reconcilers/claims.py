@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fleet_consumer.contract import naming
+from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, main_group_of, policy_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
 from fleet_operator.planning.claims import Claim, are_rivals, older_owner
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.routing import cluster_of, group_id_of, main_group_of, policy_of
 from fleet_operator.runtime.cache import key_of
 
 

@@ -10,12 +10,12 @@ from pydantic import ValidationError
 
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from fleet_operator.api.v1alpha1.model import CustomResource
+from fleet_operator.api.v1alpha1.refs import cluster_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
 from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.observation import ClusterObservation, as_of
 from fleet_operator.reconcilers.claims import older_claim
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.routing import cluster_of
 from fleet_operator.runtime.cache import Key, key_of
 
 log = logging.getLogger(__name__)

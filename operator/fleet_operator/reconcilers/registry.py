@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
+from fleet_operator.api.v1alpha1 import refs
 from fleet_operator.clients.kinds import (
     CONFIG_MAP,
     CONSUMER_GROUP,
@@ -23,8 +24,7 @@ from fleet_operator.clients.kinds import (
     Kind,
 )
 from fleet_operator.clients.view import View
-from fleet_operator.planning.labels import GROUP_LABEL
-from fleet_operator.planning.redrive.manifests import REDRIVE_LABEL
+from fleet_operator.planning.labels import GROUP_LABEL, REDRIVE_LABEL
 from fleet_operator.planning.trimming import trim_config_map, trim_job, trim_pod, trim_stateful_set
 from fleet_operator.reconcilers import routing
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
@@ -79,7 +79,7 @@ CONTROLLERS: Final = (
     Controller(
         WatchedKind(
             kind=CONSUMER_GROUP,
-            index=routing.group_id_of,
+            index=refs.group_id_of,
             dependents=routing.dependents_of_group,
         ),
         _consumer_groups,

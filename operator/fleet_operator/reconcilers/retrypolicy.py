@@ -6,21 +6,18 @@ written now, and for people who meet a hash in a record's headers.
 
 from __future__ import annotations
 
-from pydantic import ValidationError
-
 from fleet_consumer.contract import naming
-from fleet_operator.api.v1alpha1 import RetryPolicy, conditions
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.api.v1alpha1.refs import policy_of
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, RETRY_POLICY, JsonObject
 from fleet_operator.clients.kube import KubeForbiddenError, KubeInvalidError
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import PolicyRevision
-from fleet_operator.planning.retry.policy import PolicyRefused, expand
-from fleet_operator.planning.retry.records import policy_config_map, policy_hash_of, read_published
+from fleet_operator.planning.retry.records import policy_config_map, policy_hash_of, read_policy, read_published
 from fleet_operator.planning.status.retrypolicy import project_retrypolicy_status
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.owned import ForeignObjectError, apply_owned, is_owned_by
 from fleet_operator.reconcilers.publishing import publish
-from fleet_operator.reconcilers.routing import policy_of
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
 
@@ -41,7 +38,7 @@ class RetryPolicyReconciler:
             context.store.forget(self._uids.pop(key, ""))
             return Result()
         self._uids[key] = body["metadata"]["uid"]
-        outcome = content_of(body)
+        outcome = read_policy(body)
         if isinstance(outcome, PolicyRevision):
             outcome = await self._record(body, outcome)
         previous = body.get("status") or {}
@@ -90,13 +87,3 @@ class RetryPolicyReconciler:
         for record in surplus:
             if policy_hash_of(record) not in kept:
                 await store.delete(CONFIG_MAP, record)
-
-
-def content_of(body: JsonObject) -> PolicyRevision | Problem:
-    """What a RetryPolicy's spec comes to, or why it comes to nothing."""
-    try:
-        return expand(RetryPolicy.model_validate(body))
-    except ValidationError as error:
-        return Problem(conditions.SPEC_INVALID, f"RetryPolicy {body['metadata']['name']!r}: {error}")
-    except PolicyRefused as refused:
-        return refused.problem

@@ -12,6 +12,7 @@ from typing import Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
+from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, main_group_of, policy_of, source_of
 from fleet_operator.clients.kinds import (
     CONSUMER_GROUP,
     KAFKA_CLUSTER,
@@ -20,10 +21,8 @@ from fleet_operator.clients.kinds import (
     JsonObject,
     Kind,
 )
-from fleet_operator.planning.labels import GROUP_LABEL, POLICY_LABEL
+from fleet_operator.planning.labels import GROUP_LABEL, POLICY_LABEL, RECORD, REDRIVE_LABEL
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.planning.redrive.manifests import REDRIVE_LABEL
-from fleet_operator.planning.retry.records import RECORD
 from fleet_operator.runtime.cache import Change, Key, ObjectCache, WatchedKind, key_of, version_of
 from fleet_operator.runtime.dispatcher import Queues
 from fleet_operator.runtime.metrics import Metrics
@@ -140,31 +139,3 @@ def dependents_of_config_map(body: JsonObject, cache: Caches) -> Iterator[Addres
 
 def _groups(cache: Caches, refers_to: Callable[[JsonObject], Key | None], key: Key) -> Iterator[Address]:
     return ((CONSUMER_GROUP, key_of(body)) for body in cache(CONSUMER_GROUP) if refers_to(body) == key)
-
-
-def cluster_of(group: JsonObject) -> Key:
-    """The KafkaCluster that a ConsumerGroup refers to."""
-    return group["metadata"]["namespace"], group["spec"]["clusterRef"]["name"]
-
-
-def group_id_of(group: JsonObject) -> str:
-    """The Kafka group of a ConsumerGroup."""
-    return str(group["spec"].get("groupId") or group["metadata"]["name"])
-
-
-def main_group_of(group_id: str) -> str:
-    """The Kafka group whose retry workers would make up this one; the same group where it cannot be such a one."""
-    main = group_id.removesuffix(naming.retry_group(""))
-    return main or group_id
-
-
-def policy_of(group: JsonObject) -> Key | None:
-    """The RetryPolicy that a ConsumerGroup refers to, if it does."""
-    retry = group["spec"].get("retry")
-    return (group["metadata"]["namespace"], retry["policyRef"]["name"]) if retry else None
-
-
-def source_of(group: JsonObject) -> Key | None:
-    """The ConfigMap that holds a ConsumerGroup's handler, if one does."""
-    name = ((group["spec"]["handler"].get("python") or {}).get("configMapRef") or {}).get("name")
-    return (group["metadata"]["namespace"], name) if name else None

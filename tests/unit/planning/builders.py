@@ -8,7 +8,10 @@ from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
+from fleet_operator.planning.fleet.blocking import cluster_id_changed
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart
 from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts, RolloutDecision, RolloutPhase
+from fleet_operator.planning.fleet.scale import decide_scale
 from fleet_operator.planning.observation import (
     BrokerInfo,
     ClusterObservation,
@@ -16,7 +19,10 @@ from fleet_operator.planning.observation import (
     MemberObservation,
     OffsetsTopicInfo,
     TopicObservation,
+    as_of,
+    believed,
 )
+from fleet_operator.planning.retry.view import view_group
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 NOW: Final = 1_800_000_000.0
@@ -124,15 +130,21 @@ def pods(replicas: int = 2, *, revision: str = "aaaaaaaaaa") -> tuple[PodFacts, 
     return tuple(PodFacts(name=f"orders-{n}", revision=revision, ordinal=n) for n in range(replicas))
 
 
-def facts(**changes: Any) -> ConsumerGroupFacts:
-    """A fleet of two that works; `changes` replace whole facts."""
+def facts(*, now: float = NOW, **changes: Any) -> ConsumerGroupFacts:
+    """A fleet of two that works; `changes` replace whole facts, or what they are made from."""
+    group = changes.setdefault("group", consumer_group(replicas=2))
+    cluster = changes.setdefault("cluster", kafka_cluster())
+    seen = as_of(changes.pop("observation", observation()), interval_s=5, now=now)
+    own = cluster is None or not cluster_id_changed(cluster, seen)
+    view = view_group(group, believed(seen, group.group_id), changes.get("retry"), own_cluster=own)
+    wanted = changes.pop("wanted_replicas", 2)
+    main = FleetPart(part=MAIN, fleet=changes.pop("fleet", ready_fleet()), workers=changes.pop("pods", pods()))
+    retry = FleetPart(part=RETRY, fleet=changes.pop("retry_fleet", None), workers=changes.pop("retry_pods", ()))
+    scaled = group.model_copy(update={"spec": group.spec.model_copy(update={"replicas": wanted})})
     base: dict[str, Any] = {
-        "group": consumer_group(replicas=2),
-        "cluster": kafka_cluster(),
-        "observation": observation(),
+        "view": view,
         "rollout": settled(),
-        "wanted_replicas": 2,
-        "fleet": ready_fleet(),
-        "pods": pods(),
+        "scale": replace(decide_scale(scaled, view.partition_counts, stopped=False), replicas=wanted),
+        "parts": {MAIN: main, RETRY: retry},
     }
     return ConsumerGroupFacts(**(base | changes))

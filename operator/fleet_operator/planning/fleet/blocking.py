@@ -107,18 +107,3 @@ def changed_id_message(cluster: KafkaCluster, observation: ClusterObservation | 
         f"and cluster {seen} answers now: offsets of the one mean nothing on the other. "
         "Correct spec.bootstrapServers, or delete the KafkaCluster and create it anew to accept the new cluster"
     )
-
-
-def wanted_replicas(
-    group: ConsumerGroup,
-    cluster: KafkaCluster | None,
-    observation: ClusterObservation | None = None,
-    older: Claim | None = None,
-) -> int:
-    """How many workers should run: the spec's number, and none while suspended, while another cluster answers, or while
-    the Kafka group belongs to an older object: two fleets in one group would handle each other's records."""
-    if older is not None:
-        return 0
-    if cluster is not None and cluster_id_changed(cluster, observation):
-        return 0
-    return group.wanted_replicas

@@ -11,12 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from fleet_operator.planning.fleet.rollout import RevisionRecord
 from fleet_operator.planning.foreign_json import read_json
-
-KNOWN_ANNOTATION: Final = "consumerfleet.io/known-revisions"
+from fleet_operator.planning.labels import KNOWN_ANNOTATION
 
 
 def template_digest(pod_template: Mapping[str, Any]) -> str:

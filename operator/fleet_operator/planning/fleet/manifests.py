@@ -6,56 +6,35 @@ Each builder states the full intent of its object and changes none of its inputs
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.pod import WORKER_FILE
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning import labels, times
-from fleet_operator.planning.child_head import child_head
+from fleet_operator.planning.fleet.parts import MAIN, Part
 from fleet_operator.planning.fleet.pod_template import check_pod_spec
-from fleet_operator.planning.fleet.readings import (
+from fleet_operator.planning.fleet.readings import POD_TEMPLATE_KEY
+from fleet_operator.planning.fleet.revision import Revision
+from fleet_operator.planning.fleet.rollout import RevisionMark
+from fleet_operator.planning.fleet.sidecar import worker_port
+from fleet_operator.planning.labels import (
     CHECKED_ANNOTATION,
     HANDLER_ANNOTATION,
     MESSAGE_ANNOTATION,
-    POD_TEMPLATE_KEY,
     REASON_ANNOTATION,
     REVISION_ANNOTATION,
     SINCE_ANNOTATION,
     STATE_ANNOTATION,
 )
-from fleet_operator.planning.fleet.revision import Revision
-from fleet_operator.planning.fleet.rollout import RevisionMark
-from fleet_operator.planning.fleet.sidecar import worker_port
+from fleet_operator.planning.objects import Owner, child_head, to_json
 
 MIN_READY_S: Final = 5
 """A worker counts as available after this: a crash loop that is ready for a moment counts as nothing."""
 
 CHECK_DEADLINE_S: Final = 180
 """A check that runs longer than this is killed by the kubelet and counts as failed for an outside reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A set of workers of one fleet: the label that tells it apart, and the names of its children."""
-
-    component: str
-    stateful_set: Callable[[str], str]
-    headless_service: Callable[[str], str]
-    disruption_budget: Callable[[str], str]
-
-    def selector(self, name: str) -> dict[str, str]:
-        """What selects this part's workers, and nobody else; a StatefulSet's selector can never change."""
-        return {labels.GROUP_LABEL: name, labels.COMPONENT_LABEL: self.component}
-
-
-MAIN: Final = Part(labels.WORKER, naming.stateful_set, naming.headless_service, naming.disruption_budget)
-RETRY: Final = Part(
-    labels.RETRY, naming.retry_stateful_set, naming.retry_headless_service, naming.retry_disruption_budget
-)
 
 
 def headless_service(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]:
@@ -146,20 +125,7 @@ def preflight_pod(group: ConsumerGroup, *, revision: str, pod_template: Mapping[
 
 
 def head(api_version: str, kind: str, group: ConsumerGroup, name: str, component: str) -> dict[str, Any]:
-    """What every child of a ConsumerGroup begins with: its place, its labels, whose it is."""
+    """Head of a child of a ConsumerGroup."""
     metadata = group.metadata
-    return child_head(
-        api_version,
-        kind,
-        name=name,
-        namespace=metadata.namespace,
-        labels=labels.child_labels(metadata.name, component),
-        owner_kind="ConsumerGroup",
-        owner_name=metadata.name,
-        owner_uid=metadata.uid,
-    )
-
-
-def to_json(value: Mapping[str, Any]) -> str:
-    """Readable for people who look into the ConfigMap, and the same for the same content."""
-    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    owner = Owner("ConsumerGroup", metadata.namespace, metadata.name, metadata.uid)
+    return child_head(api_version, kind, name, owner=owner, labels=labels.child_labels(metadata.name, component))

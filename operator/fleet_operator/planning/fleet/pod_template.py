@@ -23,7 +23,6 @@ from fleet_consumer.contract.pod import (
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import labels
-from fleet_operator.planning.fleet.readings import REVISION_ANNOTATION
 from fleet_operator.planning.fleet.sidecar import containers_of, worker_port
 from fleet_operator.planning.fleet.worker_config import (
     CA_PATH,
@@ -33,6 +32,7 @@ from fleet_operator.planning.fleet.worker_config import (
     HANDLER_PATH,
     RETRY_DIRECTORY,
 )
+from fleet_operator.planning.labels import REVISION_ANNOTATION
 
 CONTAINER: Final = "worker"
 SETTINGS_VOLUME: Final = "consumer-fleet-settings"

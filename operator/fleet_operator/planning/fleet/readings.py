@@ -21,14 +21,15 @@ from fleet_operator.planning.fleet.rollout import (
     RevisionState,
 )
 from fleet_operator.planning.foreign_json import read_json
-
-REVISION_ANNOTATION: Final = "consumerfleet.io/revision"
-STATE_ANNOTATION: Final = "consumerfleet.io/revision-state"
-SINCE_ANNOTATION: Final = "consumerfleet.io/since"
-REASON_ANNOTATION: Final = "consumerfleet.io/rejected-reason"
-MESSAGE_ANNOTATION: Final = "consumerfleet.io/rejected-message"
-CHECKED_ANNOTATION: Final = "consumerfleet.io/checked"
-HANDLER_ANNOTATION: Final = "consumerfleet.io/handler-config"
+from fleet_operator.planning.labels import (
+    CHECKED_ANNOTATION,
+    HANDLER_ANNOTATION,
+    MESSAGE_ANNOTATION,
+    REASON_ANNOTATION,
+    REVISION_ANNOTATION,
+    SINCE_ANNOTATION,
+    STATE_ANNOTATION,
+)
 
 POD_TEMPLATE_KEY: Final = "pod-template.json"
 

@@ -16,7 +16,7 @@ reason noted, and is repeated after a minute.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -199,7 +199,7 @@ def decide(facts: RolloutFacts, now: float) -> RolloutDecision:
         decision,
         mark=mark,
         delete_checks=decision.delete_checks + stale_checks,
-        delete_pods=_rejected_pods(facts, decision),
+        delete_pods=stuck_pods(facts.fleet, facts.pods, facts.records, decision.target),
         prune=_prunable(facts, decision),
     )
 
@@ -395,19 +395,20 @@ def _cause(record: RevisionRecord) -> Problem | None:
     return Problem(record.reason, record.message) if record.reason else None
 
 
-def _rejected_pods(facts: RolloutFacts, decision: RolloutDecision) -> tuple[str, ...]:
-    """Unready pods of refused revisions, once the StatefulSet has been turned back.
+def stuck_pods(
+    fleet: FleetFacts | None,
+    pods: Iterable[PodFacts],
+    records: Mapping[str, RevisionRecord],
+    target: str | None,
+) -> tuple[str, ...]:
+    """Unready pods of rejected revisions, once the StatefulSet is back at `target`.
 
-    Its controller waits for an unready pod before it replaces it, and a refused revision's pod never becomes ready.
+    Its controller waits for an unready pod before it replaces it, and a rejected revision's pod never becomes ready.
     """
-    if facts.fleet is None or facts.fleet.revision != decision.target or not facts.fleet.observed:
+    if fleet is None or fleet.revision != target or not fleet.observed:
         return ()
-    refused = {record.hash for record in facts.records.values() if record.state is RevisionState.REJECTED}
-    return tuple(
-        pod.name
-        for pod in facts.pods
-        if pod.revision in refused - {decision.target} and not pod.ready and not pod.deleting
-    )
+    rejected = {record.hash for record in records.values() if record.state is RevisionState.REJECTED} - {target}
+    return tuple(pod.name for pod in pods if pod.revision in rejected and not pod.ready and not pod.deleting)
 
 
 def _prunable(facts: RolloutFacts, decision: RolloutDecision) -> tuple[str, ...]:

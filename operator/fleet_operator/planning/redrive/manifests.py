@@ -18,16 +18,14 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.planning import labels, times
-from fleet_operator.planning.child_head import child_head
-from fleet_operator.planning.fleet.manifests import to_json
 from fleet_operator.planning.fleet.pod_template import CONTAINER, SETTINGS_VOLUME, pod_template, serve_nothing
-from fleet_operator.planning.fleet.readings import REVISION_ANNOTATION
 from fleet_operator.planning.fleet.worker_config import worker_config
+from fleet_operator.planning.labels import RATE_ANNOTATION, REDRIVE_LABEL, REVISION_ANNOTATION
+from fleet_operator.planning.objects import Owner, child_head, to_json
 from fleet_operator.planning.redrive.needs import Target
-from fleet_operator.planning.run import RATE_ANNOTATION, rate_text
+from fleet_operator.planning.run import rate_text
 
 COMPONENT: Final = "redrive"
-REDRIVE_LABEL: Final = "consumerfleet.io/redrive"
 
 BACKOFF_LIMIT: Final = 10
 """Tries after failures from outside, 10 s apart at first and 6 minutes at last: about half an hour of outage."""
@@ -124,16 +122,8 @@ def _pod_template(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster,
 
 def _head(api_version: str, kind: str, redrive: Redrive) -> dict[str, Any]:
     metadata = redrive.metadata
-    return child_head(
-        api_version,
-        kind,
-        name=naming.redrive_job(metadata.name),
-        namespace=metadata.namespace,
-        labels=child_labels(redrive),
-        owner_kind="Redrive",
-        owner_name=metadata.name,
-        owner_uid=metadata.uid,
-    )
+    owner = Owner("Redrive", metadata.namespace, metadata.name, metadata.uid)
+    return child_head(api_version, kind, naming.redrive_job(metadata.name), owner=owner, labels=child_labels(redrive))
 
 
 def _milliseconds(text: str | None) -> int | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fleet_consumer.contract.redrive_config import COUNTS
 from fleet_operator.planning.foreign_json import read_json
-from fleet_operator.planning.redrive.manifests import REDRIVE_LABEL
+from fleet_operator.planning.labels import REDRIVE_LABEL
 from fleet_operator.planning.redrive.phase import JobReport, RunPod
 from fleet_operator.planning.run import RunState, read_job, read_waiting
 

@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet import manifests
-from fleet_operator.planning.fleet.manifests import RETRY
+from fleet_operator.planning.fleet.parts import RETRY
 from fleet_operator.planning.fleet.pod_template import CONTAINER, RETRY_VOLUME
+from fleet_operator.planning.labels import CHANGED_ANNOTATION, POLICIES_ANNOTATION
 from fleet_operator.planning.retry.records import Published
-
-CHANGED_ANNOTATION: Final = "consumerfleet.io/scaled-at"
-"""On the retry workers' StatefulSet: when its count was last changed."""
-
-POLICIES_ANNOTATION: Final = "consumerfleet.io/retry-policies"
-"""On pods: the digest of the policies that they were told to read. Changing it makes the kubelet look at the pod, and
-renew its mounted files, at once instead of within a minute or two."""
 
 
 def has_retries(pod_template: Mapping[str, Any]) -> bool:
@@ -59,7 +53,7 @@ def changed_at_of(stateful_set: Mapping[str, Any] | None) -> float | None:
     return times.from_text(annotations.get(CHANGED_ANNOTATION))
 
 
-def pods_to_tell(pods: Iterable[Mapping[str, Any]], published: Published) -> list[dict[str, Any]]:
+def pods_to_notify(pods: Iterable[Mapping[str, Any]], published: Published) -> list[dict[str, Any]]:
     """What to apply to running pods so that they take up the newest policies soon.
 
     Pods that were made after the publication have mounted it already.

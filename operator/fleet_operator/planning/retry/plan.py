@@ -1,4 +1,4 @@
-"""What is to be done for a group's retries: what its workers are told, how many retry workers run which revision."""
+"""Plan for a group's retries: the publication for its workers, and the number and revision of retry workers."""
 
 from __future__ import annotations
 
@@ -9,93 +9,77 @@ from typing import Any
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
-from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts
-from fleet_operator.planning.observation import ClusterObservation, RetryObservation
+from fleet_operator.planning.fleet.parts import RETRY, FleetPart
+from fleet_operator.planning.fleet.rollout import FleetFacts
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry.fleet import has_retries
+from fleet_operator.planning.retry.fleet import changed_at_of, has_retries
 from fleet_operator.planning.retry.intent import RetryIntent
-from fleet_operator.planning.retry.publication import SUPERSEDED_S, next_publication
+from fleet_operator.planning.retry.publication import SUPERSEDED_S, FlowFacts, next_publication
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.retry.scaling import (
     EMPTY_S,
+    Bounds,
+    DueRecords,
     RetryLoad,
     RetryMemory,
     RetryScale,
-    busy,
     decide_retry_scale,
-    recall,
+    is_busy,
     remember,
 )
-from fleet_operator.planning.retry.topics import TopicsPlan, plan_topics
-from fleet_operator.planning.source_topics import partition_counts
+from fleet_operator.planning.retry.view import GroupView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryFacts:
-    """What the plan depends on. `fleet` and `pods` are the retry workers as found; `changed_at` and `memory` as in
-    `retry_scaling`; `stopped` when no workers at all should run; `breaker_open` as the workers say, None when some of
-    them say nothing. `fed` is whether
-    anybody is there who may still write to the flow: main workers that know retries, or a Redrive; `reached` whether
-    all of these workers are ready, so that they read what they are told."""
+    """Everything that the plan depends on.
+
+    - `view`: the group on its own Kafka cluster, empty while another cluster answers.
+    - `workers`: the retry workers as found.
+    - `stopped`: no workers at all may run.
+    - `breaker_open`: as the workers report; None while some that have a breaker did not answer.
+    - `fed`: somebody may still write to the flow: main workers that know retries, or a Redrive.
+    - `reached`: all of these workers are ready, so that they read what is published.
+    """
 
     group: ConsumerGroup
     intent: RetryIntent
     published: Published | None
-    observation: ClusterObservation | None
-    fleet: FleetFacts | None = None
-    pods: tuple[PodFacts, ...] = ()
-    changed_at: float | None = None
+    view: GroupView
+    workers: FleetPart = field(default_factory=lambda: FleetPart(part=RETRY))
     memory: RetryMemory = field(default_factory=RetryMemory)
     stopped: bool = False
     breaker_open: bool | None = False
     fed: bool = False
     reached: bool = True
 
-    @property
-    def seen(self) -> RetryObservation | None:
-        """The retry flow as just seen; None when it could not be asked."""
-        return seen_flow(self.group, self.observation)
-
-
-def seen_flow(group: ConsumerGroup, observation: ClusterObservation | None) -> RetryObservation | None:
-    """A group's retry flow as just seen; None when it could not be asked: what was known before proves nothing."""
-    if observation is None or not observation.reachable:
-        return None
-    found = observation.groups.get(group.group_id)
-    if found is None or found.error or found.retry is None or found.retry.error:
-        return None
-    return found.retry
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPlan:
-    """What to do. `publication` is what workers should be told, None as long as there is nothing to tell; `problem`
-    then says why. `scale` is the wanted count of retry workers; `over` says that the spec wants no retries and nothing
-    waits any more, so that the retry workers can go. `memory` is to be given back at the next visit."""
+    """The decision.
+
+    `publication` is None as long as there is nothing to publish; `problem` says why. `scale` is the wanted number of
+    retry workers. `over`: the spec wants no retries and nothing waits, so the retry workers can go. `memory` is for the
+    next plan.
+    """
 
     publication: Published | None
     problem: Problem | None
     scale: RetryScale
     over: bool
     memory: RetryMemory
-    fleet: FleetFacts | None
-    pods: tuple[PodFacts, ...]
 
 
 def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
     """The plan; `now` in epoch seconds."""
-    group, seen = facts.group, facts.seen
-    topics = plan_topics(group, facts.intent, partition_counts(group, facts.observation), facts.observation)
-    publication = next_publication(
-        group,
-        facts.intent,
-        facts.published,
-        topics_ready=topics.ready is True,
+    seen = facts.view.flow
+    flow = FlowFacts(
+        topics_ready=facts.view.topics.ready is True,
         partitions=_partitions(facts),
         seen=seen,
-        now=now,
         reached=facts.reached,
     )
+    publication = next_publication(facts.group, facts.intent, facts.published, flow, now)
     ending_since = publication.ending_since if publication else None
     over = (
         ending_since is not None
@@ -106,27 +90,25 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
     )
     load = _load(facts, publication)
     memory = remember(facts.memory, load, now)
-    scale = decide_retry_scale(recall(facts.memory, load), now)
-    if facts.fleet is not None and scale.replicas < facts.fleet.replicas and busy(load, now):
+    scale = decide_retry_scale(load, facts.memory, now)
+    if load.current is not None and scale.replicas < load.current and is_busy(load.due, now):
         memory = replace(memory, shrunk_at=now)
     return RetryPlan(
         publication=publication,
-        problem=_problem(facts, topics) if publication is None else None,
+        problem=_problem(facts) if publication is None else None,
         scale=RetryScale(0, "no workers are wanted") if facts.stopped else scale,
         over=over,
         memory=memory,
-        fleet=facts.fleet,
-        pods=facts.pods,
     )
 
 
 def retry_target(
     fleet: FleetFacts | None, target: str | None, templates: Mapping[str, Mapping[str, Any]], *, ending: bool
 ) -> str | None:
-    """The revision that retry workers should run, of those whose pod template is known; None leaves them as they are.
+    """The revision for the retry workers, of those whose pod template is known; None leaves them as they are.
 
-    That of the main workers, if it knows retries. Else (they are going away, or the main workers went back to a
-    revision from before) the one that the retry workers have.
+    It is that of the main workers if it knows retries. Otherwise (retries are ending, or the main workers went back to
+    a revision without them) it is the one that the retry workers have.
     """
     if not ending and target is not None and target in templates and has_retries(templates[target]):
         return target
@@ -134,37 +116,38 @@ def retry_target(
 
 
 def _load(facts: RetryFacts, publication: Published | None) -> RetryLoad:
-    seen, observation = facts.seen, facts.observation
-    # Of a flow that could be asked only in part, what is known to be due still has to be handled.
+    seen, observation = facts.view.flow, facts.view.observation
+    # A flow that was observed only in part still shows records that are due: these must be handled.
     known = observation.groups.get(facts.group.group_id) if observation is not None and observation.reachable else None
     part = known.retry if known is not None else None
     retention_s = observation.offsets_retention_s if observation is not None else None
-    retry = facts.group.spec.retry
+    retry, intent, fleet = facts.group.spec.retry, facts.intent, facts.workers.fleet
+    shortest_s = min((float(naming.parse_delay(delay)) for delay in intent.delays), default=None)
     return RetryLoad(
-        least=retry.worker.min_replicas if retry else 0,
-        most=retry.worker.max_replicas if retry else None,
-        partitions=publication.partitions if publication else None,
-        current=facts.fleet.replicas if facts.fleet else None,
-        counted=seen is not None and seen.counted,
-        due_lag=seen.due_lag if seen else None,
-        oldest_due_at=part.oldest_due_at if part else None,
-        next_due_at=part.next_due_at if part else None,
-        changed_at=facts.changed_at,
+        bounds=Bounds(
+            least=retry.worker.min_replicas if retry else 0,
+            most=retry.worker.max_replicas if retry else None,
+            partitions=publication.partitions if publication else None,
+        ),
+        due=DueRecords(
+            counted=seen is not None and seen.counted,
+            lag=seen.due_lag if seen else None,
+            oldest_at=part.oldest_due_at if part else None,
+            next_at=part.next_due_at if part else None,
+        ),
+        current=fleet.replicas if fleet else None,
+        changed_at=changed_at_of(facts.workers.body),
         held=facts.breaker_open is True,
-        unsure=facts.breaker_open is None and facts.intent.may_pause,
-        shortest_delay_s=_shortest_delay_s(facts.intent) if facts.fed and retry is not None else None,
+        unsure=facts.breaker_open is None and intent.may_pause,
+        shortest_delay_s=shortest_s if facts.fed and retry is not None else None,
         empty=seen is not None and seen.state == "Empty",
         empty_s=retention_s / 2 if retention_s is not None else EMPTY_S,
     )
 
 
-def _shortest_delay_s(intent: RetryIntent) -> float | None:
-    return min((float(naming.parse_delay(delay)) for delay in intent.delays), default=None)
-
-
 def _partitions(facts: RetryFacts) -> int | None:
-    """What every managed topic has at least: a record without a key must find its partition in each of them."""
-    observation, group_id = facts.observation, facts.group.group_id
+    """The smallest partition count of the topics that retry workers read; None unless all of them are known."""
+    group_id, observation = facts.group.group_id, facts.view.observation
     if observation is None or not observation.reachable:
         return None
     names = [naming.retry_topic(group_id, delay) for delay in facts.intent.delays]
@@ -173,18 +156,26 @@ def _partitions(facts: RetryFacts) -> int | None:
     return min(counts) if counts and len(counts) == len(found) else None
 
 
-def _problem(facts: RetryFacts, topics: TopicsPlan) -> Problem:
-    """Why workers cannot be told of any policy yet, so that none may start."""
-    observation = facts.observation
+def _problem(facts: RetryFacts) -> Problem:
+    """The reason why no policy can be published, so that no worker may start."""
+    observation, topics = facts.view.observation, facts.view.topics
     if facts.intent.wanted is None:
-        assert facts.intent.problem is not None, "no content has a reason"
+        assert facts.intent.problem is not None, "an intent without content has a problem"
         return facts.intent.problem
     if observation is None:
-        return Problem(conditions.NOT_YET_OBSERVED, "Kafka has not been asked yet; retry topics come before workers")
+        return Problem(
+            conditions.NOT_YET_OBSERVED,
+            "the Kafka cluster has not been observed yet: workers start when the retry topics exist",
+        )
     if not observation.reachable:
         return Problem(observation.reason or conditions.BROKER_UNREACHABLE, observation.message)
     if topics.problem is not None:
         return topics.problem
-    if facts.intent.predecessors is None:
-        return Problem(conditions.NOT_YET_OBSERVED, "whether records wait from before has not been looked for yet")
-    return Problem(conditions.TOPIC_NOT_CREATED, "the retry topics are being made; workers start when all are there")
+    if not facts.intent.searched:
+        return Problem(
+            conditions.NOT_YET_OBSERVED,
+            "the cluster has not been searched yet for retry topics of an earlier ConsumerGroup with this groupId",
+        )
+    return Problem(
+        conditions.TOPIC_NOT_CREATED, "the retry topics are being created: workers start when all of them exist"
+    )

@@ -1,19 +1,18 @@
-"""Which policy revisions a group's workers are told of, and when one of them may be forgotten.
+"""Publication of policy revisions to a group's workers, and the end of each revision and delay.
 
-A revision is published when every topic that it needs is there: a record must never be on its way to a topic that is
-not. It stays while a record that names it may wait somewhere, and leaves when all topics of its delays were seen
-drained at one look, some time after another revision took its place, or when the brokers must have thrown away the
-last such record. A record that names a forgotten revision follows the current one, and workers count it: nothing is
-lost by a mistake here.
+A revision is published when all topics that it needs exist: no record may be sent to a missing topic. It stays while a
+record that names it may wait. It leaves some time after another revision superseded it, when one observation showed
+all topics of its delays drained, or when the brokers must have deleted the last such record by retention. A record
+that names a forgotten revision follows the current one, and workers count it: a mistake here loses nothing.
 
-The delays of forgotten revisions are drained as well before the retry workers stop reading their topics; so are those
-that an earlier object of the same group left on the cluster.
+A delay that no revision uses is drained before the retry workers stop reading its topic. So are delays that an earlier
+object of the same Kafka group left on the cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet_consumer.contract import naming
@@ -25,17 +24,17 @@ from fleet_consumer.contract.managed_topics import (
 )
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
-from fleet_operator.planning.observation import RetryObservation
+from fleet_operator.planning.observation import ManagedTopic, RetryObservation
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent, delays_of
-from fleet_operator.planning.retry.records import Published, sort_delays
+from fleet_operator.planning.retry.intent import DelayState, PolicyRevision, RetryIntent, delays_of, sort_delays
+from fleet_operator.planning.retry.records import Published
 
 SUPERSEDED_S: Final = 120.0
-"""How long workers may go on with an older file before a drained topic proves anything: kubelets renew mounted files
+"""How long workers may still use an older file, so that a drained topic proves nothing: kubelets renew mounted files
 within a minute or two."""
 
 REVISIONS_MAX: Final = 20
-"""How many revisions are told of at once; a policy that is edited every minute must not fill the ConfigMap."""
+"""Most revisions published at once: a policy that is edited every minute must not fill the ConfigMap."""
 
 
 def plan_intent(
@@ -44,176 +43,176 @@ def plan_intent(
     published: Published | None,
     predecessors: tuple[str, ...] | None = (),
 ) -> RetryIntent | None:
-    """What a group's retries should be; None for a group that has none and never had.
+    """Wanted retries of a group; None for one that has none and never had.
 
-    `wanted` is the policy's content, or why there is none; None when the spec asks for no retries. `predecessors` are
-    the delays of the group's topics on the cluster, None while nobody knows; they matter only to a group that remembers
-    nothing.
+    `wanted` is the policy's content, or the problem with it; None when the spec asks for no retries. `predecessors` are
+    the delays of the group's topics on the cluster, None while unknown; they count only before the first publication.
     """
     retry = group.spec.retry
     if retry is None:
-        if published is None:
-            return None
-        return RetryIntent(
-            policy=published.policy,
-            known=published.known,
-            current=published.current,
-            delays=published.delays,
-            drained_delays=published.leaving,
-            ending=True,
-        )
+        return _end(published) if published is not None else None
     found = wanted if isinstance(wanted, PolicyRevision) else None
     known = published.known if published else ()
-    draining = published.draining if published else predecessors or ()
-    delays = sort_delays({*delays_of((*known, *((found,) if found else ()))), *draining})
+    retiring = published.retiring if published else dict.fromkeys(predecessors or (), DelayState.DRAINING)
+    in_use = delays_of((*known, found) if found else known)
+    leaving = {delay for delay, state in retiring.items() if state is DelayState.LEAVING}
     return RetryIntent(
         policy=retry.policy_ref.name,
         wanted=found,
         known=known,
         current=published.current if published else None,
-        delays=delays,
-        drained_delays=tuple(delay for delay in published.leaving if delay not in delays) if published else (),
-        predecessors=() if published else predecessors,
+        delays=sort_delays({*in_use, *retiring.keys() - leaving}),
+        drained_delays=sort_delays(leaving.difference(in_use)),
+        searched=published is not None or predecessors is not None,
         problem=wanted if isinstance(wanted, Problem) else None,
     )
 
 
-def next_publication(
-    group: ConsumerGroup,
-    intent: RetryIntent,
-    published: Published | None,
-    *,
-    topics_ready: bool,
-    partitions: int | None,
-    seen: RetryObservation | None,
-    now: float,
-    reached: bool = True,
-) -> Published | None:
-    """What workers should be told now; None as long as there is nothing to tell.
+def _end(published: Published) -> RetryIntent:
+    return RetryIntent(
+        policy=published.policy,
+        known=published.known,
+        current=published.current,
+        delays=published.delays,
+        drained_delays=published.leaving,
+        ending=True,
+    )
 
-    `topics_ready` speaks of all topics of `intent.delays`; `partitions` is what they have, None where that is unknown;
-    `seen` is the newest look at the retry flow, None where it could not be looked at. `now` in epoch seconds. `reached`
-    says whether all workers that write to the flow are ready: while one is cut off, it may go on by an older file.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowFacts:
+    """The retry flow as a publication depends on it.
+
+    `topics_ready` is about all topics of `RetryIntent.delays`; `partitions` is their number, None while unknown; `seen`
+    is the newest observation, None where there is none. `reached` is False while a worker that writes to the flow is
+    not ready: one that is cut off may use an older file.
     """
-    wanted = intent.wanted
-    measured = _bytes(seen, published) if topics_ready or published is None else published.max_message_bytes
+
+    topics_ready: bool
+    partitions: int | None
+    seen: RetryObservation | None
+    reached: bool = True
+
+
+def next_publication(
+    group: ConsumerGroup, intent: RetryIntent, published: Published | None, flow: FlowFacts, now: float
+) -> Published | None:
+    """The publication for what was found; None as long as there is nothing to publish. `now` in epoch seconds."""
     if published is None:
-        if wanted is None or not topics_ready or partitions is None or intent.predecessors is None:
-            return None
-        return Published(
-            policy=intent.policy,
-            current=wanted.hash,
-            known=(replace(wanted, superseded_at=None),),
-            draining=tuple(delay for delay in intent.predecessors if delay not in wanted.sequence),
-            partitions=partitions,
-            max_message_bytes=measured,
-            published_at=now,
-        )
+        return _first(intent, flow, now)
     if intent.ending:
         return replace(published, ending_since=published.ending_since or now)
-    found = replace(published, ending_since=None, max_message_bytes=measured)
-    if partitions is not None:
-        found = replace(found, partitions=partitions)
-    if wanted is not None and topics_ready:
-        found = _take_up(found, intent.policy, wanted, now)
-    found = _forget(group, found, seen if reached else None, now)
+    found = replace(published, ending_since=None)
+    if flow.topics_ready:
+        found = replace(found, max_message_bytes=_max_message_bytes(flow.seen, published.max_message_bytes))
+    if flow.partitions is not None:
+        found = replace(found, partitions=flow.partitions)
+    if intent.wanted is not None and flow.topics_ready:
+        found = _take_up(found, intent.policy, intent.wanted, now)
+    found = _forget(group, found, flow.seen if flow.reached else None, now)
     return found if found.file == published.file else replace(found, published_at=now)
 
 
+def _first(intent: RetryIntent, flow: FlowFacts, now: float) -> Published | None:
+    wanted = intent.wanted
+    if wanted is None or not flow.topics_ready or flow.partitions is None or not intent.searched:
+        return None
+    left = (delay for delay in intent.delays if delay not in wanted.sequence)
+    return Published(
+        policy=intent.policy,
+        current=wanted.hash,
+        known=(replace(wanted, superseded_at=None),),
+        retiring=dict.fromkeys(left, DelayState.DRAINING),
+        partitions=flow.partitions,
+        max_message_bytes=_max_message_bytes(flow.seen, 0),
+        published_at=now,
+    )
+
+
 def _take_up(published: Published, policy: str, wanted: PolicyRevision, now: float) -> Published:
-    """The wanted revision becomes the current one; one that was current before may come back."""
+    """Make the wanted revision the current one; a superseded revision may become current again."""
     others = tuple(
         replace(revision, superseded_at=now) if revision.superseded_at is None else revision
         for revision in published.known
         if revision.hash != wanted.hash
     )
     known = (*others, replace(wanted, superseded_at=None))
-    living = delays_of(known)
-    return replace(
-        published,
-        policy=policy,
-        current=wanted.hash,
-        known=known,
-        draining=tuple(delay for delay in published.draining if delay not in living),
-        leaving=tuple(delay for delay in published.leaving if delay not in living),
-    )
+    in_use = delays_of(known)
+    retiring = {delay: state for delay, state in published.retiring.items() if delay not in in_use}
+    return replace(published, policy=policy, current=wanted.hash, known=known, retiring=retiring)
 
 
 def _forget(group: ConsumerGroup, published: Published, seen: RetryObservation | None, now: float) -> Published:
-    """Revisions that nothing names any more leave; so do delays, in two steps: first unread, then gone."""
-    drained = _drained_delays(group, seen)
+    """Drop revisions that no record names any more, and move delays that no revision uses one state on."""
+    topics = _topics_by_delay(group, seen)
     kept = [
         revision
         for revision in published.known
-        if revision.hash == published.current or not _may_leave(group, revision, drained, seen, now)
+        if revision.hash == published.current or not _may_leave(group, revision, topics, seen, now)
     ]
     kept = _newest(kept, published.current)
-    living = set(delays_of(kept))
-    loose = {*published.draining, *delays_of(published.known)} - living
-    unread = loose & drained
-    leaving = {*published.leaving, *(unread if group.spec.deletion.retry_topics != "Keep" else ())} - living
-    # Whoever wrote there once more: it is read again before anything is deleted.
-    refilled = _refilled_delays(group, leaving, seen)
-    return replace(
-        published,
-        known=tuple(kept),
-        draining=sort_delays((loose - unread) | refilled),
-        leaving=sort_delays(leaving - refilled - _missing_delays(group, leaving, seen)),
-    )
+    keep_topics = group.spec.deletion.retry_topics == "Keep"
+    unused = {delay: state for delay, state in published.states.items() if delay not in delays_of(kept)}
+    moved = {delay: _next_state(state, topics.get(delay), keep_topic=keep_topics) for delay, state in unused.items()}
+    retiring = {delay: state for delay, state in moved.items() if state is not None}
+    return replace(published, known=tuple(kept), retiring=retiring)
+
+
+def _next_state(state: DelayState, topic: ManagedTopic | None, *, keep_topic: bool) -> DelayState | None:
+    """State of a delay that no revision uses; None for one to forget.
+
+    A drained topic is left unread first and deleted later. One that was written to in between is read again before
+    anything is deleted.
+    """
+    if state is DelayState.LEAVING:
+        if topic is not None and topic.waiting:
+            return DelayState.DRAINING
+    elif topic is None or topic.waiting != 0:
+        return DelayState.DRAINING
+    elif keep_topic:
+        return None
+    gone = topic is not None and topic.error == conditions.TOPIC_NOT_FOUND
+    return None if gone else DelayState.LEAVING
 
 
 def _may_leave(
-    group: ConsumerGroup, revision: PolicyRevision, drained: set[str], seen: RetryObservation | None, now: float
+    group: ConsumerGroup,
+    revision: PolicyRevision,
+    topics: Mapping[str, ManagedTopic],
+    seen: RetryObservation | None,
+    now: float,
 ) -> bool:
-    """Whether no record can name a revision any more. Unknown is no: it stays."""
+    """Whether no record can name a revision any more; False while unknown."""
     since = revision.superseded_at
     if since is None:
         return False
-    looked = seen is not None and seen.observed_at >= since + SUPERSEDED_S
-    if looked and drained.issuperset(delays_of((revision,))):
+    drained = all(delay in topics and topics[delay].waiting == 0 for delay in revision.sequence)
+    if drained and seen is not None and seen.observed_at >= since + SUPERSEDED_S:
         return True
     retry = group.spec.retry
-    said = retry.topics.retention_seconds if retry else None
-    retention = said or max(RETENTION_SECONDS_MIN, RETENTION_FACTOR * revision.total_seconds)
+    configured = retry.topics.retention_seconds if retry else None
+    retention = configured or max(RETENTION_SECONDS_MIN, RETENTION_FACTOR * revision.total_seconds)
     return now >= since + len(revision.sequence) * retention
 
 
 def _newest(revisions: list[PolicyRevision], current: str) -> list[PolicyRevision]:
-    """At most so many, the current one and those that were superseded last; in a fixed order."""
+    """At most REVISIONS_MAX: the current one and those that were superseded last, in a fixed order."""
     by_age = sorted(revisions, key=lambda r: (r.hash == current, r.superseded_at or 0.0, r.hash))
     return by_age[-REVISIONS_MAX:]
 
 
-def _drained_delays(group: ConsumerGroup, seen: RetryObservation | None) -> set[str]:
-    """The delays whose topics were seen to hold nothing that waits."""
-    if seen is None:
-        return set()
+def _topics_by_delay(group: ConsumerGroup, seen: RetryObservation | None) -> dict[str, ManagedTopic]:
     prefix = naming.retry_topic(group.group_id, "")
-    return {topic.removeprefix(prefix) for topic in seen.drained_topics if topic.startswith(prefix)}
-
-
-def _refilled_delays(group: ConsumerGroup, delays: Iterable[str], seen: RetryObservation | None) -> set[str]:
-    """The delays whose topics are known to hold records that wait."""
     topics = seen.topics if seen is not None else {}
-    found = {delay: topics.get(naming.retry_topic(group.group_id, delay)) for delay in delays}
-    return {delay for delay, topic in found.items() if topic is not None and topic.waiting}
+    return {name.removeprefix(prefix): topic for name, topic in topics.items() if name.startswith(prefix)}
 
 
-def _missing_delays(group: ConsumerGroup, delays: Iterable[str], seen: RetryObservation | None) -> set[str]:
-    """The delays whose topics are known not to exist (any more)."""
-    if seen is None:
-        return set()
-    found = {delay: seen.topics.get(naming.retry_topic(group.group_id, delay)) for delay in delays}
-    return {delay for delay, topic in found.items() if topic and topic.error == conditions.TOPIC_NOT_FOUND}
+def _max_message_bytes(seen: RetryObservation | None, published: int) -> int:
+    """Size limit of records that workers write: the source topics' limit, and room for the headers of a hop.
 
-
-def _bytes(seen: RetryObservation | None, published: Published | None) -> int:
-    """What workers may write: the sources' limit, and room for a hop's headers.
-
-    Never lowered, as the topics' own limits are not: what was let in under a higher one must be able to hop on.
+    Never lowered, like the topics' own limits: a record written under a higher limit must be able to hop on.
     """
     source = seen.source_max_message_bytes if seen is not None else None
-    told = published.max_message_bytes if published is not None else 0
     if source is not None:
-        return max(source + HEADERS_BYTES_MAX, told)
-    return told or SOURCE_BYTES_DEFAULT + HEADERS_BYTES_MAX
+        return max(source + HEADERS_BYTES_MAX, published)
+    return published or SOURCE_BYTES_DEFAULT + HEADERS_BYTES_MAX

@@ -1,66 +1,79 @@
-"""The ConfigMaps in which policies stand: one for each content of a RetryPolicy, and one for each group.
+"""ConfigMaps with policies: one for each content of a RetryPolicy, and one for each group.
 
-A group's own ConfigMap is what its workers read and, at the same time, the operator's memory: which revisions it has
-told the workers of, since when another one has taken an older one's place, and which delays are on their way out.
-Objects may have been touched by people: what cannot be read counts as not there, and is written anew.
+A group's ConfigMap is what its workers read and also the operator's memory: the published revisions, when each was
+superseded, and the delays that no revision uses. People may edit these objects: an unreadable one counts as absent and
+is written again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+from pydantic import ValidationError
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.naming import content_hash
 from fleet_consumer.contract.pod import POLICIES_FILE
 from fleet_consumer.contract.policies import render_policies
+from fleet_operator.api.v1alpha1 import RetryPolicy, conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.planning import labels, times
-from fleet_operator.planning.child_head import child_head
-from fleet_operator.planning.fleet.manifests import head, to_json
+from fleet_operator.planning.fleet.manifests import head
 from fleet_operator.planning.foreign_json import read_json
-from fleet_operator.planning.retry.intent import PolicyRevision, delays_of
+from fleet_operator.planning.labels import (
+    ENDING_ANNOTATION,
+    HASH_ANNOTATION,
+    LEAVING_ANNOTATION,
+    PUBLISHED_ANNOTATION,
+    RECORD,
+    SUPERSEDED_ANNOTATION,
+)
+from fleet_operator.planning.objects import Owner, child_head, to_json
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry.intent import DelayState, PolicyRevision, delays_of, sort_delays
+from fleet_operator.planning.retry.policy import PolicyRefused, expand
 
 POLICY_KEY: Final = "policy.json"
-RECORD: Final = "revision"
-"""Value of the handler label on the ConfigMaps that the operator makes: one watch delivers them all."""
-
-HASH_ANNOTATION: Final = "consumerfleet.io/policy-revision"
-SUPERSEDED_ANNOTATION: Final = "consumerfleet.io/superseded"
-LEAVING_ANNOTATION: Final = "consumerfleet.io/leaving-delays"
-PUBLISHED_ANNOTATION: Final = "consumerfleet.io/published-at"
-ENDING_ANNOTATION: Final = "consumerfleet.io/ending-since"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What a group's workers have been told, and what the operator remembers with it.
+    """Policies as published to a group's workers, with the operator's own memory.
 
-    - `known`: the revisions, the one that new failures follow (`current`) among them.
-    - `draining`: delays that no known revision uses and whose topics the retry workers still read.
-    - `leaving`: delays whose topics nobody reads any more and which are to be deleted.
-    - `partitions` of each managed topic, and the `max_message_bytes` of what may be written to one.
-    - `published_at`: when the workers' part last changed; `ending_since`: since when the group wants no retries any
-      more. Epoch seconds.
+    - `known`: the published revisions; `current` is the hash of the one for new failures.
+    - `retiring`: state of each delay that no known revision uses: draining or leaving.
+    - `partitions` of each managed topic; `max_message_bytes` of a record in one.
+    - `published_at`: last change of the workers' part; `ending_since`: when the spec stopped wanting retries. Epoch
+      seconds.
     """
 
     policy: str
     current: str
     known: tuple[PolicyRevision, ...]
-    draining: tuple[str, ...] = ()
-    leaving: tuple[str, ...] = ()
+    retiring: Mapping[str, DelayState] = field(default_factory=dict)
     partitions: int
     max_message_bytes: int
     published_at: float = 0.0
     ending_since: float | None = None
 
     @property
+    def states(self) -> dict[str, DelayState]:
+        """State of each delay."""
+        return {**self.retiring, **dict.fromkeys(delays_of(self.known), DelayState.IN_USE)}
+
+    @property
     def delays(self) -> tuple[str, ...]:
-        """What the retry workers read, shortest first."""
-        return sort_delays({*delays_of(self.known), *self.draining})
+        """The delays that retry workers read, shortest first."""
+        return sort_delays(delay for delay, state in self.states.items() if state is not DelayState.LEAVING)
+
+    @property
+    def leaving(self) -> tuple[str, ...]:
+        """The leaving delays, shortest first."""
+        return sort_delays(delay for delay, state in self.retiring.items() if state is DelayState.LEAVING)
 
     @property
     def file(self) -> dict[str, Any]:
@@ -76,17 +89,12 @@ class Published:
 
     @property
     def digest(self) -> str:
-        """Short, and another one whenever the workers' part changes."""
+        """Short digest of the workers' part."""
         return content_hash(self.file)
 
 
-def sort_delays(delays: set[str]) -> tuple[str, ...]:
-    """Delays, shortest first."""
-    return tuple(sorted(delays, key=naming.parse_delay))
-
-
 def group_config_map(group: ConsumerGroup, published: Published) -> dict[str, Any]:
-    """The ConfigMap that a group's workers mount."""
+    """The ConfigMap with a group's policies, which its workers mount."""
     body = head("v1", "ConfigMap", group, naming.retry_config(group.metadata.name), labels.RETRY)
     superseded = {
         revision.hash: times.to_text(revision.superseded_at)
@@ -106,7 +114,7 @@ def group_config_map(group: ConsumerGroup, published: Published) -> dict[str, An
 
 
 def read_published(config_map: Mapping[str, Any] | None) -> Published | None:
-    """What a group's ConfigMap says; None when there is none, or when it cannot be read."""
+    """The content of a group's ConfigMap; None for an absent or unreadable one."""
     if config_map is None or config_map["metadata"].get("deletionTimestamp"):
         return None
     annotations = config_map["metadata"].get("annotations") or {}
@@ -117,54 +125,58 @@ def read_published(config_map: Mapping[str, Any] | None) -> Published | None:
             PolicyRevision(hash=name, content=content, superseded_at=times.from_text(superseded.get(name)))
             for name, content in file["revisions"].items()
         )
+        leaving = [delay for delay in annotations.get(LEAVING_ANNOTATION, "").split(",") if delay]
+        states = dict.fromkeys(leaving, DelayState.LEAVING) | dict.fromkeys(file["delays"], DelayState.DRAINING)
+        in_use = delays_of(known)
         read = Published(
             policy=file["policy"],
             current=file["current"],
             known=known,
-            leaving=tuple(delay for delay in annotations.get(LEAVING_ANNOTATION, "").split(",") if delay),
+            retiring={delay: states[delay] for delay in sort_delays(states) if delay not in in_use},
             partitions=max(int(file["partitions"]), 1),
             max_message_bytes=int(file["maxMessageBytes"]),
             published_at=times.from_text(annotations.get(PUBLISHED_ANNOTATION)) or 0.0,
             ending_since=times.from_text(annotations.get(ENDING_ANNOTATION)),
         )
-        read = replace(read, draining=sort_delays(set(file["delays"]) - set(delays_of(known))))
-        sort_delays(set(read.leaving))
         if any(content_hash(revision.content) != revision.hash for revision in known):
-            return None  # workers must not follow, nor we reckon with, what no policy ever said
+            return None  # forged: no policy ever had this content
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
     return read if any(revision.hash == read.current for revision in known) else None
 
 
 def policy_record_name(policy: str, revision: str) -> str:
-    """The ConfigMap that keeps one content of a RetryPolicy."""
+    """Name of the ConfigMap with one content of a RetryPolicy."""
     return f"{policy}-{revision}"
 
 
 def policy_config_map(policy: Mapping[str, Any], revision: PolicyRevision) -> dict[str, Any]:
     """The record of one content of a RetryPolicy; `policy` is the RetryPolicy's metadata."""
     name = policy["name"]
-    body = child_head(
-        "v1",
-        "ConfigMap",
-        name=policy_record_name(name, revision.hash),
-        namespace=policy["namespace"],
-        labels={
-            labels.MANAGED_BY_LABEL: labels.MANAGER,
-            labels.COMPONENT_LABEL: labels.POLICY,
-            labels.POLICY_LABEL: name,
-            HANDLER_LABEL: RECORD,
-        },
-        owner_kind="RetryPolicy",
-        owner_name=name,
-        owner_uid=policy["uid"],
-    )
+    marks = {
+        labels.MANAGED_BY_LABEL: labels.MANAGER,
+        labels.COMPONENT_LABEL: labels.POLICY,
+        labels.POLICY_LABEL: name,
+        HANDLER_LABEL: RECORD,
+    }
+    owner = Owner("RetryPolicy", policy["namespace"], name, policy["uid"])
+    body = child_head("v1", "ConfigMap", policy_record_name(name, revision.hash), owner=owner, labels=marks)
     body["metadata"]["annotations"] = {HASH_ANNOTATION: revision.hash}
     return {**body, "immutable": True, "data": {POLICY_KEY: to_json(revision.content)}}
 
 
+def read_policy(body: Mapping[str, Any]) -> PolicyRevision | Problem:
+    """The content of a RetryPolicy, or the problem with its spec."""
+    try:
+        return expand(RetryPolicy.model_validate(body))
+    except ValidationError as error:
+        return Problem(conditions.SPEC_INVALID, f"RetryPolicy {body['metadata']['name']!r}: {error}")
+    except PolicyRefused as refused:
+        return refused.problem
+
+
 def read_policy_record(config_map: Mapping[str, Any] | None) -> PolicyRevision | None:
-    """The content that a record keeps; None when there is none, or when it is not what its hash says."""
+    """The content of a policy record; None for an absent record, and for one that does not match its hash."""
     if config_map is None:
         return None
     try:
@@ -177,5 +189,5 @@ def read_policy_record(config_map: Mapping[str, Any] | None) -> PolicyRevision |
 
 
 def policy_hash_of(config_map: Mapping[str, Any]) -> str:
-    """The hash that a record of a policy stands for."""
+    """The hash in a policy record's annotation."""
     return str((config_map["metadata"].get("annotations") or {}).get(HASH_ANNOTATION, ""))

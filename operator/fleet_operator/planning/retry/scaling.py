@@ -37,43 +37,66 @@ begins with the oldest record of every retry topic, and would handle again all t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetryLoad:
-    """What is known of a group's retries. Counts and times that could not be asked are None.
-
-    `counted` says whether every partition could be asked: with it, a time which is None means that there is no such
-    record. `partitions` is what one managed topic has. `current` is the StatefulSet's count, None while there is none;
-    `changed_at` when it was last changed, `calm_since` since when nothing is due or about to be (both epoch seconds).
-    `held` keeps the count as it is: a breaker is open, and what is late is late on purpose. `unsure` says that nobody
-    knows whether one is, so that lateness is no reason for more workers. `shortest_delay_s` is that of the policy, None
-    while nobody can fail a record. `empty` says that the workers' Kafka group exists and has no members, `empty_s` for
-    how long it may stay so.
-    """
+class Bounds:
+    """Limits of the count: the spec's (`most` is None without one), and the partitions of one managed topic, None while
+    unknown."""
 
     least: int
     most: int | None
     partitions: int | None
-    current: int | None
+
+    def clamp(self, count: int, current: int | None) -> int:
+        """The count within the limits. More workers than a topic has partitions might be without work; while nothing
+        is known, the present count is the limit."""
+        known = [bound for bound in (self.most, self.partitions) if bound is not None]
+        return min(max(count, self.least), min(known, default=max(current or 0, self.least, 1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueRecords:
+    """Records whose time has come, and the time of the next one. Counts and times are None where unknown.
+
+    `counted` says that every partition was observed: a time of None then means that there is no such record.
+    """
+
     counted: bool = False
-    due_lag: int | None = None
-    oldest_due_at: float | None = None
-    next_due_at: float | None = None
+    lag: int | None = None
+    oldest_at: float | None = None
+    next_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryLoad:
+    """Load of a group's retry workers.
+
+    - `current`: the StatefulSet's count, None without one; `changed_at` its last change, epoch seconds.
+    - `held`: a breaker is open, so late records are late on purpose and the count stays.
+    - `unsure`: the state of the breakers is unknown, so lateness is no reason for more workers.
+    - `shortest_delay_s`: shortest delay of the policy, None while no record can fail.
+    - `empty`: the workers' Kafka group exists and has no members; `empty_s` is for how long it may stay so.
+    """
+
+    bounds: Bounds
+    due: DueRecords = DueRecords()
+    current: int | None
     changed_at: float | None = None
-    calm_since: float | None = None
-    keeping_up_since: float | None = None
-    short: int = 0
     held: bool = False
     unsure: bool = False
     shortest_delay_s: float | None = None
     empty: bool = False
     empty_s: float = EMPTY_S
 
+    def within(self, count: int) -> int:
+        """The count within the bounds."""
+        return self.bounds.clamp(count, self.current)
+
 
 @dataclass(frozen=True, slots=True)
 class RetryMemory:
-    """The past that a count depends on; kept in memory only, so that after a restart workers stay for a while longer.
+    """Past of a fleet of retry workers. Kept in memory only: after a restart, workers stay a while longer.
 
-    Times are epoch seconds: since when nothing is due or about to be, and nothing due is late; when workers last went
-    although records were due. `short` workers were too few at `short_at`.
+    Times are epoch seconds: since when nothing is due or about to be, and no due record is late; when workers were last
+    removed while records were due. `short` workers were too few at `short_at`.
     """
 
     calm_since: float | None = None
@@ -85,43 +108,38 @@ class RetryMemory:
 
 @dataclass(frozen=True, slots=True)
 class RetryScale:
-    """The wanted count, why, and after how many seconds to look again (None: when something changes)."""
+    """The wanted count, its reason, and the seconds until the next decision (None: at the next change)."""
 
     replicas: int
     reason: str
     requeue_after: float | None = None
 
 
-def busy(load: RetryLoad, now: float) -> bool | None:
-    """Whether something is due, or will be before a worker could be up; None where that is unknown.
+def is_busy(due: DueRecords, now: float) -> bool | None:
+    """Whether a record is due, or will be before a worker could be up; None while unknown.
 
-    One record that is known to be due is enough, whatever the partitions that could not be asked may hold.
+    One record that is known to be due is enough, even if other partitions were not observed.
     """
-    soon = load.next_due_at is not None and load.next_due_at - now <= WAKE_S
-    if soon or load.oldest_due_at is not None:
+    soon = due.next_at is not None and due.next_at - now <= WAKE_S
+    if soon or due.oldest_at is not None:
         return True
-    if not load.counted or load.due_lag is None:
+    if not due.counted or due.lag is None:
         return None
-    return load.due_lag > 0
+    return due.lag > 0
 
 
-def is_late(load: RetryLoad, now: float) -> bool | None:
-    """Whether due records wait for longer than it takes to handle them; None where that is unknown."""
-    if load.due_lag and load.oldest_due_at is not None and now - load.oldest_due_at > LATE_S:
+def is_late(due: DueRecords, now: float) -> bool | None:
+    """Whether due records wait longer than it takes to handle them; None while unknown."""
+    if due.lag and due.oldest_at is not None and now - due.oldest_at > LATE_S:
         return True
-    return False if load.counted and load.due_lag is not None else None
-
-
-def recall(memory: RetryMemory, load: RetryLoad) -> RetryLoad:
-    """The load with what was seen before."""
-    return replace(load, calm_since=memory.calm_since, keeping_up_since=memory.keeping_up_since, short=memory.short)
+    return False if due.counted and due.lag is not None else None
 
 
 def remember(memory: RetryMemory, load: RetryLoad, now: float) -> RetryMemory:
-    """The memory with what is seen now. What is unknown proves neither calm nor that the workers keep up."""
-    is_busy, late = busy(load, now), is_late(load, now)
-    if is_busy is not None:
-        memory = replace(memory, calm_since=None if is_busy else memory.calm_since or now)
+    """The memory with the present load. Unknown load proves neither calm nor that the workers keep up."""
+    busy, late = is_busy(load.due, now), is_late(load.due, now)
+    if busy is not None:
+        memory = replace(memory, calm_since=None if busy else memory.calm_since or now)
     in_time = late is False and not load.held and not load.unsure
     memory = replace(memory, keeping_up_since=(memory.keeping_up_since or now) if in_time else None)
     if late and not load.held and memory.shrunk_at is not None:
@@ -133,92 +151,81 @@ def remember(memory: RetryMemory, load: RetryLoad, now: float) -> RetryMemory:
     return memory
 
 
-def decide_retry_scale(load: RetryLoad, now: float) -> RetryScale:
-    """The count for what is known; `now` in epoch seconds."""
+def decide_retry_scale(load: RetryLoad, memory: RetryMemory, now: float) -> RetryScale:
+    """The count for what is known; `memory` is that of before this load, `now` in epoch seconds."""
     if load.shortest_delay_s is not None and load.shortest_delay_s < WAKE_S:
-        load = replace(load, least=max(load.least, 1))  # a worker that is started for a record would come too late
-    current = load.current if load.current is not None else load.least
-    most = _most(load)
+        # A worker that is started for one record would come too late.
+        load = replace(load, bounds=replace(load.bounds, least=max(load.bounds.least, 1)))
+    current = load.current if load.current is not None else load.bounds.least
     if load.held:
-        return RetryScale(_within(current, load.least, most), "a breaker is open", GROW_S)
-    is_busy = busy(load, now)
-    if is_busy is None:
-        return RetryScale(_within(current, load.least, most), "what waits is not known", _wake_in(load, now))
-    if is_busy:
-        return _work(load, current, most, now)
-    return _rest(load, current, most, now)
+        return RetryScale(load.within(current), "a breaker is open", GROW_S)
+    busy = is_busy(load.due, now)
+    if busy is None:
+        return RetryScale(load.within(current), "the number of due records is unknown", _wake_in(load, now))
+    return _work(load, memory, current, now) if busy else _rest(load, memory, current, now)
 
 
-def _work(load: RetryLoad, current: int, most: int, now: float) -> RetryScale:
-    """At least one; twice as many while records stay late although the last change has had its time, half as many once
-    they have been in time for a while."""
-    started = _within(max(current, 1), load.least, most)
+def _work(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> RetryScale:
+    """At least one worker. Doubled while records stay late although the last change has had its time, halved once they
+    have been in time for a while."""
+    started = load.within(max(current, 1))
     if started > current:
         return RetryScale(started, "records are due, or about to be", GROW_S)
-    late = is_late(load, now)
+    late = is_late(load.due, now)
+    if late is None:
+        return RetryScale(started, "records are due", GROW_S)
     if not late:
-        return _fewer(load, started, most, now) if late is False else RetryScale(started, "records are due", GROW_S)
-    if started >= most:
+        return _fewer(load, memory, started, now)
+    more = load.within(2 * started)
+    if more <= started:
         return RetryScale(started, "no more workers are useful", GROW_S)
     if load.unsure:
-        return RetryScale(started, "due records wait, and whether a breaker is open is not known", GROW_S)
+        return RetryScale(started, "due records wait, and the state of the breakers is unknown", GROW_S)
     settled_at = (load.changed_at or 0.0) + GROW_S
     if now < settled_at:
-        return RetryScale(started, "the last change has yet to show its effect", settled_at - now)
-    return RetryScale(_within(2 * started, load.least, most), "due records wait", GROW_S)
+        return RetryScale(started, "the last change has not shown its effect yet", settled_at - now)
+    return RetryScale(more, "due records wait", GROW_S)
 
 
-def _fewer(load: RetryLoad, current: int, most: int, now: float) -> RetryScale:
-    """Half the workers, once all records have been in time for a while; never as few as have lately been too few."""
-    fewer = _within(max(-(-current // 2), load.short + 1, 1), load.least, most)
-    if fewer >= current or load.keeping_up_since is None:
+def _fewer(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> RetryScale:
+    """Half the workers, once all records have been in time for a while; more than were lately too few."""
+    fewer = load.within(max(-(-current // 2), memory.short + 1, 1))
+    if fewer >= current or memory.keeping_up_since is None:
         return RetryScale(current, "the workers keep up", GROW_S)
-    left = max(load.keeping_up_since, load.changed_at or 0.0) + SHRINK_S - now
+    left = max(memory.keeping_up_since, load.changed_at or 0.0) + SHRINK_S - now
     if left > 0.0:
         return RetryScale(current, "the workers keep up", min(left, GROW_S))
-    return RetryScale(fewer, "fewer workers have kept up with what is due", GROW_S)
+    return RetryScale(fewer, "fewer workers can keep up with what is due", GROW_S)
 
 
-def _rest(load: RetryLoad, current: int, most: int, now: float) -> RetryScale:
-    """Down to the least after a calm minute; back before the next record is due, or the group's commits are."""
-    least = _within(load.least, load.least, most)
-    calm_since = load.calm_since if load.calm_since is not None else now
+def _rest(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> RetryScale:
+    """The least count after a calm minute; more before the next record is due, or the group's commits expire."""
+    least = load.within(load.bounds.least)
+    calm_since = memory.calm_since if memory.calm_since is not None else now
     if current <= least:
-        return _sleep(load, least, most, now)
+        return _sleep(load, least, now)
     left = calm_since + CALM_S - now
     if left > 0.0:
-        return RetryScale(_within(current, load.least, most), "nothing is due", left)
+        return RetryScale(load.within(current), "nothing is due", left)
     # Times on objects are whole seconds.
     started_in_calm = load.changed_at is not None and calm_since < load.changed_at + 1.0
     if load.empty and started_in_calm:
-        return RetryScale(_within(current, load.least, most), "a worker is to join, so that commits are kept", GROW_S)
+        return RetryScale(load.within(current), "a worker joins, so that the group's commits are kept", GROW_S)
     return RetryScale(least, "nothing is due", _wake_in(load, now))
 
 
-def _sleep(load: RetryLoad, least: int, most: int, now: float) -> RetryScale:
-    """No more than the least, save for a moment in which one worker joins the group and leaves it again: that is what
-    the brokers count the age of its commits from."""
+def _sleep(load: RetryLoad, least: int, now: float) -> RetryScale:
+    """Scale to minReplicas. Before an empty group's commits expire, run one worker briefly: brokers count their age
+    from when the last member left."""
     wake_in = _wake_in(load, now)
     if least > 0 or not load.empty or load.current is None:
         return RetryScale(least, "nothing is due", wake_in)
     join_in = (load.changed_at or 0.0) + load.empty_s - now
     if join_in <= 0.0:
-        return RetryScale(
-            _within(1, load.least, most), "the brokers would forget the commits of an empty group", GROW_S
-        )
+        return RetryScale(load.within(1), "the commits of the empty group are about to expire", GROW_S)
     return RetryScale(least, "nothing is due", join_in if wake_in is None else min(join_in, wake_in))
 
 
 def _wake_in(load: RetryLoad, now: float) -> float | None:
-    """Seconds until the first worker must be started for the next record; None when none is known."""
-    return load.next_due_at - WAKE_S - now if load.next_due_at is not None else None
-
-
-def _most(load: RetryLoad) -> int:
-    """More workers than a topic has partitions might be without work; unknown partitions bound nothing."""
-    bounds = [bound for bound in (load.most, load.partitions) if bound is not None]
-    return min(bounds, default=max(load.current or 0, load.least, 1))
-
-
-def _within(count: int, least: int, most: int) -> int:
-    return min(max(count, least), most)
+    """Seconds until the first worker must be started for the next record; None while none is known."""
+    return load.due.next_at - WAKE_S - now if load.due.next_at is not None else None

@@ -11,7 +11,6 @@ from typing import Any
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning.fleet.rollout import RolloutPhase
-from fleet_operator.planning.lag import GroupLag
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import STABLE, Roster, name_some, sort_members
@@ -20,17 +19,16 @@ from fleet_operator.planning.support import consumer_group_support
 
 
 def project_conditions(
-    facts: ConsumerGroupFacts, previous: Sequence[Mapping[str, Any]], lag: GroupLag | None, stuck: Sequence[Any] | None
+    facts: ConsumerGroupFacts, previous: Sequence[Mapping[str, Any]], stuck: Sequence[Any] | None
 ) -> list[Condition]:
-    """All conditions in their fixed order. `lag` is None when it could not be asked, `stuck` when no worker
-    answered."""
+    """All conditions in their fixed order. `stuck` is None when no worker answered."""
     observed = facts.observed_group
     roster = sort_members(facts.group, observed.members, facts.workers, facts.pods) if observed else None
     problems = list(find_problems(facts))
     found = (
         _ready(facts, previous, roster, problems),
         _cluster_reachable(facts),
-        _lag_known(facts, lag),
+        _lag_known(facts),
         _stable(facts),
         _scaling_active(facts),
         _scaling_limited(facts),
@@ -56,7 +54,7 @@ def _ready(
     Once True it stays so through rebalances: only missing workers end it. It judges the fleet that runs, so a refused
     revision behind a working fleet leaves it True (`Degraded` tells of that).
     """
-    wanted = facts.wanted_replicas
+    wanted = facts.scale.replicas
     if facts.group.spec.suspend:
         return Condition(c.READY, "False", c.SUSPENDED, "spec.suspend is true: no workers run")
     if wanted == 0 and not problems:
@@ -125,7 +123,8 @@ def _not_observed(facts: ConsumerGroupFacts, kind: str) -> Condition:
     return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "Kafka has not been asked about this group yet")
 
 
-def _lag_known(facts: ConsumerGroupFacts, lag: GroupLag | None) -> Condition:
+def _lag_known(facts: ConsumerGroupFacts) -> Condition:
+    lag = facts.view.lag
     if facts.observed_group is None:
         unknown = _not_observed(facts, c.LAG_KNOWN)
         seen_before = facts.observation is not None and unknown.reason != c.NOT_YET_OBSERVED
@@ -161,20 +160,20 @@ def _scaling_active(facts: ConsumerGroupFacts) -> Condition:
 
 
 def _scaling_limited(facts: ConsumerGroupFacts) -> Condition:
-    counts = facts.partition_counts
+    counts = facts.view.partition_counts
     if counts is None:
         problem = topics_problem(facts)
         if problem is not None:
             return Condition(c.SCALING_LIMITED, "Unknown", problem.reason, problem.message)
         return _not_observed(facts, c.SCALING_LIMITED)
     useful = useful_replicas(counts, _assignor(facts))
-    idle = facts.wanted_replicas - useful
+    idle = facts.scale.replicas - useful
     if idle > 0:
         return Condition(
             c.SCALING_LIMITED,
             "True",
             c.MORE_WORKERS_THAN_PARTITIONS,
-            f"{facts.wanted_replicas} workers, but only {useful} can have a partition: {idle} without work",
+            f"{facts.scale.replicas} workers, but only {useful} can have a partition: {idle} without work",
         )
     return Condition(c.SCALING_LIMITED, "False", c.WITHIN_BOUNDS, "every worker can have a partition")
 
@@ -197,7 +196,7 @@ def _stuck(facts: ConsumerGroupFacts, stuck: Sequence[Any] | None) -> Condition:
         # An entry that an older worker told has no reason.
         why = [word for word in (first.get("reason"), first.get("message")) if word]
         return Condition(c.STUCK, "True", c.PARTITION_STUCK, ": ".join([message, *why]))
-    failure = next(failures((*facts.pods, *facts.retry_pods)), None)
+    failure = next(failures(facts.all_pods), None)
     if failure is not None:
         return Condition(c.STUCK, "Unknown", c.WORKERS_FAILING, f"it does not say at which record: {failure}")
     problem = worker_problem(facts)
@@ -205,7 +204,7 @@ def _stuck(facts: ConsumerGroupFacts, stuck: Sequence[Any] | None) -> Condition:
         return Condition(c.STUCK, "Unknown", problem.reason, f"it does not say at which record: {problem.message}")
     if stuck is None:
         return Condition(c.STUCK, "Unknown", c.NOT_YET_OBSERVED, "no worker has been asked yet")
-    if facts.wanted_replicas > 0 and not facts.workers:
+    if facts.scale.replicas > 0 and not facts.workers:
         running = f"none of {len(facts.pods)} workers answers" if facts.pods else "no worker runs"
         return Condition(c.STUCK, "Unknown", c.WORKERS_SILENT, f"{running}: what they do is not known")
     return Condition(c.STUCK, "False", c.ALL_PARTITIONS_MOVE, "no worker reports a stuck partition")
@@ -244,11 +243,11 @@ def _topics_ready(facts: ConsumerGroupFacts) -> Condition:
         return Condition(c.TOPICS_READY, "False", problem.reason, problem.message)
     if facts.observation is None or not facts.observation.reachable:
         return _not_observed(facts, c.TOPICS_READY)
-    known, sources = facts.observation.topics, facts.source_topics
+    known, sources = facts.observation.topics, facts.view.source_topics
     needed = (*(sources or ()), *facts.group.spec.handler.outputs)
     if sources is None or any(name not in known for name in needed):
         return Condition(c.TOPICS_READY, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been asked for yet")
-    plan = facts.topics_plan
+    plan = facts.view.topics
     if plan.ready is None:
         return Condition(c.TOPICS_READY, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been asked for yet")
     if plan.create:

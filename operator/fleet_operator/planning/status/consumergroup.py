@@ -8,24 +8,22 @@ say why.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
 from fleet_operator.planning import times
+from fleet_operator.planning.fleet.parts import RETRY
 from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts
 from fleet_operator.planning.labels import worker_selector_text
 from fleet_operator.planning.lag import (
     UNKNOWN_TEXT,
-    GroupLag,
     behind_text,
-    group_lag,
     lag_bucket,
     lag_text,
 )
-from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation, as_of, believed
+from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation
 from fleet_operator.planning.retry.redriven import find_redriven
 from fleet_operator.planning.status.conditions import project_conditions
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
@@ -36,7 +34,6 @@ STUCK_MAX: Final = 20
 STUCK_REASON_MAX: Final = 128
 STUCK_MESSAGE_MAX: Final = 512
 """Characters; the CRD refuses more."""
-NO_LIMIT: Final = "None"
 
 MIRRORED: Final = (
     "assignor",
@@ -56,25 +53,23 @@ MIRRORED: Final = (
 
 def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
     """The whole status. `previous` is the status as stored; `now` (epoch seconds) is used for what changes now."""
-    facts = _with_fresh_observation(facts, now)
     observed = facts.observed_group
-    lag = _lag(facts)
     stuck = _stuck_partitions(facts, previous)
     status: dict[str, Any] = {
         "observedGeneration": facts.group.metadata.generation,
         **_state(observed, previous, now),
         **_fleet(facts),
-        **_mirrored(facts, previous, lag),
-        "limit": _limit(facts),
+        **_mirrored(facts, previous),
+        "limit": facts.scale.limit,
         "stuckPartitions": stuck or [],
         "conditions": merge_conditions(
             previous.get("conditions") or (),
-            project_conditions(facts, previous.get("conditions") or (), lag, stuck),
+            project_conditions(facts, previous.get("conditions") or (), stuck),
             times.to_text(now),
             observed_generation=facts.group.metadata.generation,
         ),
     }
-    retry = _with_retry_workers(status.pop("retry", {}), facts.retry_fleet)
+    retry = _with_retry_workers(status.pop("retry", {}), facts.parts[RETRY].fleet)
     return _with_observed_at(status | ({"retry": retry} if retry else {}), previous, observed)
 
 
@@ -106,12 +101,6 @@ def invalid_spec_status(
     return {"state": UNKNOWN_STATE, **previous, "observedGeneration": generation, "conditions": merged}
 
 
-def _with_fresh_observation(facts: ConsumerGroupFacts, now: float) -> ConsumerGroupFacts:
-    interval_s = facts.cluster.spec.observe_interval_seconds if facts.cluster else 0
-    fresh = as_of(facts.observation, interval_s=interval_s, now=now)
-    return replace(facts, observation=believed(fresh, facts.group.group_id))
-
-
 def _state(observed: GroupObservation | None, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
     state = observed.state if observed else UNKNOWN_STATE
     if previous.get("state") == state and previous.get("stateSince"):
@@ -125,12 +114,12 @@ def _fleet(facts: ConsumerGroupFacts) -> dict[str, Any]:
         "protocol": "Classic",
         "replicas": fleet.current_replicas if fleet else 0,
         "readyReplicas": fleet.ready_replicas if fleet else 0,
-        "targetReplicas": facts.wanted_replicas,
+        "targetReplicas": facts.scale.replicas,
         "selector": worker_selector_text(facts.group.metadata.name),
     }
 
 
-def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any], lag: GroupLag | None) -> dict[str, Any]:
+def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str, Any]:
     blank: dict[str, Any] = {
         "assignor": "",
         "members": [],
@@ -155,7 +144,7 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any], lag: Group
     coordinator = _coordinator(facts.observation, observed)
     if coordinator:
         seen["coordinator"] = coordinator
-    counts = facts.partition_counts
+    counts, lag = facts.view.partition_counts, facts.view.lag
     if counts is not None:
         seen["partitions"] = sum(counts.values())
     if lag is not None and lag.complete and lag.total is not None:
@@ -171,14 +160,6 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any], lag: Group
     if retry:
         seen["retry"] = retry
     return kept | seen
-
-
-def _lag(facts: ConsumerGroupFacts) -> GroupLag | None:
-    observed, counts = facts.observed_group, facts.partition_counts
-    if observed is None or counts is None:
-        return None
-    partitions = [(topic, number) for topic, count in counts.items() for number in range(count)]
-    return group_lag(observed, partitions, facts.group.spec.consumer.auto_offset_reset)
 
 
 def _generation(facts: ConsumerGroupFacts, observed: GroupObservation, previous: Mapping[str, Any]) -> int | None:
@@ -210,7 +191,7 @@ def _stuck_partitions(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) ->
     """What workers report, and the records that killed their processes; workers that could not be asked keep what they
     reported before. None when nobody ever answered."""
     asked = {worker.pod for worker in facts.workers}
-    every = (*facts.pods, *facts.retry_pods)
+    every = facts.all_pods
     deadly = _deadly(every, previous)
     known = conditions.find_condition(previous.get("conditions") or (), conditions.STUCK)
     if not asked and not deadly and (known is None or known.get("status") == "Unknown"):
@@ -250,15 +231,6 @@ def _deadly(pods: Iterable[PodFacts], previous: Mapping[str, Any]) -> list[dict[
             why = {"reason": end.reason or conditions.WORKERS_FAILING, "message": str(end)[:STUCK_MESSAGE_MAX]}
             found.append({**record._asdict(), "pod": pod.name, **why, "since": since})
     return found
-
-
-def _limit(facts: ConsumerGroupFacts) -> str:
-    if facts.group.spec.suspend:
-        return "Suspended"
-    counts = facts.partition_counts
-    if counts is not None and facts.wanted_replicas > sum(counts.values()):
-        return "Partitions"
-    return NO_LIMIT
 
 
 def _with_observed_at(

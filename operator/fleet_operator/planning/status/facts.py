@@ -1,4 +1,4 @@
-"""What the status of a ConsumerGroup is made from: one record, gathered by the reconciler."""
+"""Input of a ConsumerGroup's status."""
 
 from __future__ import annotations
 
@@ -9,79 +9,79 @@ from typing import Any
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
-from fleet_operator.planning.fleet.blocking import cluster_id_changed
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part
 from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts, RolloutDecision
+from fleet_operator.planning.fleet.scale import ScaleDecision
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, WorkerObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import RetryIntent
-from fleet_operator.planning.retry.topics import TopicsPlan, plan_topics
-from fleet_operator.planning.source_topics import partition_counts, source_topics
+from fleet_operator.planning.retry.view import GroupView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupFacts:
     """Everything that a ConsumerGroup's status depends on, besides its previous status and the time.
 
-    `cluster` is None when the KafkaCluster does not exist, `observation` while nobody has looked yet. `rollout` is this
-    visit's decision, `wanted_replicas` that of `blocking.wanted_replicas`. `fleet`, `pods` and `workers` are as read in
-    this visit; workers that could not be asked are left out. `refusal` is set when the API server refused one of our
-    children, `topic_problem` when a managed topic cannot be used or be brought to what it should be. `retry` is the
-    wanted retry flow, None for a group without one; `retry_fleet` and `retry_pods` are its workers as found. `redrives`
-    are the statuses of the group's Redrives.
+    - `cluster`: None when the KafkaCluster does not exist.
+    - `view`: the Kafka side.
+    - `rollout`, `scale`: the decisions of this reconcile.
+    - `parts`: the workers as found; `workers` are the reports of those that answered.
+    - `refusal`: set when the API server refused a child.
+    - `topic_problem`: set when a managed topic cannot be used, or not be changed as wanted.
+    - `retry`: the wanted retries, None for a group without.
+    - `redrives`: statuses of the group's Redrives.
     """
 
     group: ConsumerGroup
     cluster: KafkaCluster | None
-    observation: ClusterObservation | None
+    view: GroupView
     rollout: RolloutDecision
-    wanted_replicas: int
-    fleet: FleetFacts | None = None
-    pods: tuple[PodFacts, ...] = ()
+    scale: ScaleDecision
+    parts: Mapping[Part, FleetPart]
     workers: tuple[WorkerObservation, ...] = ()
     refusal: Problem | None = None
     topic_problem: Problem | None = None
     retry: RetryIntent | None = None
-    retry_fleet: FleetFacts | None = None
-    retry_pods: tuple[PodFacts, ...] = ()
     redrives: tuple[Mapping[str, Any], ...] = ()
 
     @property
-    def observed_group(self) -> GroupObservation | None:
-        """The Kafka group as just seen; None when it could not be asked (what was known before must stay)."""
-        if self.observation is None or not self.observation.reachable:
-            return None
-        found = self.observation.groups.get(self.group.group_id)
-        return None if found is None or found.error else found
+    def observation(self) -> ClusterObservation | None:
+        return self.view.observation
 
     @property
-    def topics_plan(self) -> TopicsPlan:
-        """What is to be done to the group's managed topics; nothing on another cluster than the object's own."""
-        if self.cluster is not None and cluster_id_changed(self.cluster, self.observation):
-            return TopicsPlan()
-        return plan_topics(self.group, self.retry, self.partition_counts, self.observation)
+    def observed_group(self) -> GroupObservation | None:
+        """The Kafka group as observed; None when it could not be: its last values stay in the status."""
+        return self.view.observed
+
+    @property
+    def fleet(self) -> FleetFacts | None:
+        """The main StatefulSet."""
+        return self.parts[MAIN].fleet
+
+    @property
+    def pods(self) -> tuple[PodFacts, ...]:
+        """The main workers' pods."""
+        return self.parts[MAIN].workers
+
+    @property
+    def retry_pods(self) -> tuple[PodFacts, ...]:
+        """The retry workers' pods."""
+        return self.parts[RETRY].workers
+
+    @property
+    def all_pods(self) -> tuple[PodFacts, ...]:
+        """The pods of all parts."""
+        return tuple(pod for part in self.parts.values() for pod in part.workers)
 
     @property
     def open_breakers(self) -> tuple[str, ...]:
-        """The pods whose workers hold records back because too many failed; while any does, lag says nothing of load,
-        and a partition that stands still is not stuck."""
+        """Pods whose breaker is open. While there are any, lag says nothing about load, and a partition that does not
+        move is not stuck."""
         return tuple(sorted(worker.pod for worker in self.workers if worker.breaker_open))
-
-    @property
-    def failed_topic(self) -> str:
-        return naming.failed_topic(self.group.group_id)
 
     @property
     def failed_topic_id(self) -> str | None:
         """The failed topic's id; None while unknown."""
-        topic = self.observation.topics.get(self.failed_topic) if self.observation is not None else None
+        name = naming.failed_topic(self.group.group_id)
+        topic = self.observation.topics.get(name) if self.observation is not None else None
         return topic.topic_id if topic is not None else None
-
-    @property
-    def source_topics(self) -> tuple[str, ...] | None:
-        """The topics that the group reads; see the function of the same name."""
-        return source_topics(self.group, self.observation)
-
-    @property
-    def partition_counts(self) -> dict[str, int] | None:
-        """Partitions of each source topic; see the function of the same name."""
-        return partition_counts(self.group, self.observation)

@@ -12,7 +12,6 @@ from typing import Final
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.rollout import PodFacts, RolloutPhase
-from fleet_operator.planning.lag import group_lag
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import name_some
@@ -130,20 +129,18 @@ def _unread(facts: ConsumerGroupFacts) -> Problem | None:
 def needs_watching(facts: ConsumerGroupFacts) -> bool:
     """Whether the workers are to be asked soon again although nothing else may happen: records wait for them, which
     would stand still without any other sign, or what they say is no good news."""
-    if facts.wanted_replicas == 0 and not facts.retry_pods:
+    if facts.scale.replicas == 0 and not facts.retry_pods:
         return False
-    if worker_problem(facts) is not None or next(failures((*facts.pods, *facts.retry_pods)), None) is not None:
+    if worker_problem(facts) is not None or next(failures(facts.all_pods), None) is not None:
         return True
     if any(worker.stuck or worker.breaker_open for worker in facts.workers):
         return True
-    observed, counts = facts.observed_group, facts.partition_counts
-    if observed is None or counts is None:
-        return False  # the observer brings the group back when that changes
+    observed, lag = facts.observed_group, facts.view.lag
+    if observed is None or lag is None:
+        return False  # the observer requeues the group when that changes
     retry = observed.retry
     if facts.retry_pods and retry is not None and (retry.due_lag != 0 or not retry.counted):
         return True
-    partitions = [(topic, number) for topic, count in counts.items() for number in range(count)]
-    lag = group_lag(observed, partitions, facts.group.spec.consumer.auto_offset_reset)
     return not lag.complete or lag.total != 0
 
 
@@ -185,7 +182,7 @@ def topics_problem(facts: ConsumerGroupFacts) -> Problem | None:
     if facts.observation is None or not facts.observation.reachable:
         return None
     topics = facts.observation.topics
-    sources = facts.source_topics
+    sources = facts.view.source_topics
     needed = (*(sources or ()), *facts.group.spec.handler.outputs)
     bad = {name: topics[name].error for name in needed if name in topics and topics[name].error}
     missing = [name for name, error in bad.items() if error == conditions.TOPIC_NOT_FOUND]

@@ -1,63 +1,68 @@
 """Carries out a plan on a ConsumerGroup's children, in the one order in which every interruption is harmless.
 
-Policies before whoever mounts them, records before what they describe, marks before what they allow, the StatefulSet
-after all of these, removal last. An object
-that has a child's name but is not ours is never taken over: the plan stops there and the status says so.
+Policies come before the workers that mount them, records before the objects that they describe, marks before what they
+allow, then the StatefulSets, pod annotations, and removals. An object that has a child's name but another owner is
+never taken over: the plan stops there and the status reports it.
 """
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
-from fleet_operator.clients.kinds import CONFIG_MAP, POD, JsonObject
+from fleet_operator.clients.kinds import (
+    CONFIG_MAP,
+    POD,
+    POD_DISRUPTION_BUDGET,
+    SERVICE,
+    STATEFUL_SET,
+    JsonObject,
+    Kind,
+)
 from fleet_operator.clients.kube import KubeForbiddenError, KubeInvalidError
 from fleet_operator.planning.fleet import manifests
-from fleet_operator.planning.fleet.known_revisions import with_known
+from fleet_operator.planning.fleet.parts import PartPlan
+from fleet_operator.planning.labels import RECORD
 from fleet_operator.planning.problem import Problem
 from fleet_operator.reconcilers.consumergroup.decide import Plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from fleet_operator.reconcilers.consumergroup.retry_children import RetryChildren
+from fleet_operator.reconcilers.consumergroup.policies import Policies
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.owned import ForeignObjectError, apply_owned
-from fleet_operator.reconcilers.routing import HANDLER_RECORD
+from fleet_operator.reconcilers.owned import ForeignObjectError, apply_owned, is_owned_by
 from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.events import News
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """One reconcile's hands on the children of one ConsumerGroup."""
+    """The children of one ConsumerGroup in one reconcile."""
 
     context: Context
     gathered: Gathered
     plan: Plan
 
     async def carry_out(self) -> Problem | None:
-        """Do what the plan says; returns why the API server would not have it, if so. Raises other KubeErrors."""
-        retry = self.plan.retry
-        retries = RetryChildren(self.context, self.gathered, self.plan, retry) if retry is not None else None
+        """Carry out the plan. Returns the refusal of the API server, if any; raises other KubeErrors."""
+        publication = self.plan.retry.publication if self.plan.retry is not None else None
+        policies = Policies(self.context, self.gathered, publication) if publication is not None else None
         try:
-            if retries is not None:
-                await retries.publish()
+            if policies is not None:
+                await policies.publish()
             await self._record_revision()
             await self._check()
-            await self._run_fleet()
-            if retries is not None:
-                await retries.run_fleet()
-                await retries.tell_pods()
+            for part in self.plan.parts:
+                await (self._remove_part(part) if part.remove else self._apply_part(part))
+            if policies is not None:
+                await policies.notify_pods()
             await self._clean_up()
         except (KubeInvalidError, KubeForbiddenError, ForeignObjectError) as error:
             return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
         return None
 
     async def _record_revision(self) -> None:
-        """The handler's copy comes first: a record says by its existence that what it names is there."""
+        """The handler's copy comes first: a record proves by its existence that the objects it names exist."""
         revision, decision = self.plan.revision, self.plan.decision
         if revision is None:
             return
@@ -73,61 +78,66 @@ class Children:
     async def _check(self) -> None:
         """Remove answered checks, start the wanted one."""
         decision, revision = self.plan.decision, self.plan.revision
-        for pod in self.gathered.checks:
-            if pod["metadata"]["name"] in decision.delete_checks:
-                await self.context.store.delete(POD, pod)
+        await self._delete_pods(self.gathered.checks, decision.delete_checks)
         if decision.run_check and revision is not None:
-            pod = manifests.preflight_pod(
-                self.gathered.group, revision=revision.hash, pod_template=revision.pod_template
-            )
-            await self._apply(pod)
-
-    async def _run_fleet(self) -> None:
-        """The workers at the target revision, with what stands beside them."""
-        target, group = self.plan.decision.target, self.gathered.group
-        if target is None:
-            return
-        revision = self.plan.revision
-        if revision is not None and revision.hash == target:
             template = revision.pod_template
-        else:
-            template = self.plan.records[target].pod_template
-        wanted = manifests.stateful_set(group, revision=target, pod_template=template, replicas=self.plan.replicas)
-        await self._apply(manifests.headless_service(group))
-        await self._apply(manifests.disruption_budget(group))
-        await self._apply(with_known(wanted, self.plan.templates))
-        self._tell_of_fleet(target)
+            group = self.gathered.group
+            await self._apply(manifests.preflight_pod(group, revision=revision.hash, pod_template=template))
 
-    def _tell_of_fleet(self, target: str) -> None:
-        """An Event for what the StatefulSet was just made to be."""
-        fleet, replicas = self.plan.fleet, self.plan.replicas
-        if fleet is None:
-            self._tell("FleetCreated", f"{replicas} workers at revision {target}")
-        elif fleet.revision != target:
-            self._tell("RevisionApplied", f"from revision {fleet.revision} to {target}")
-        elif fleet.replicas != replicas:
-            self._tell("Scaled", f"from {fleet.replicas} to {replicas} workers")
+    async def _apply_part(self, wanted: PartPlan) -> None:
+        """Apply a part's Service, disruption budget and StatefulSet."""
+        if wanted.target is None:
+            return
+        group = self.gathered.group
+        await self._apply(manifests.headless_service(group, wanted.part))
+        await self._apply(manifests.disruption_budget(group, wanted.part))
+        await self._apply(self.plan.stateful_set(self.gathered, wanted, self.context.clock.wall()))
+        self._record(wanted)
 
-    def _tell(self, reason: str, note: str) -> None:
-        self.context.events.record(News(self.gathered.body, "Normal", reason, ACTION, note))
+    async def _remove_part(self, wanted: PartPlan) -> None:
+        """Delete a part's children, the StatefulSet last: it shows the next reconcile that something is left.
+
+        The policies stay, for older revisions mount them.
+        """
+        found = self.gathered.parts[wanted.part].body
+        if found is None:
+            return
+        name = self.gathered.group.metadata.name
+        await self._remove(SERVICE, wanted.part.headless_service(name))
+        await self._remove(POD_DISRUPTION_BUDGET, wanted.part.disruption_budget(name))
+        await self.context.store.delete(STATEFUL_SET, found)
+        self._record(wanted)
 
     async def _clean_up(self) -> None:
-        """Pods that hold up a return to the last good revision, and records that nobody needs."""
-        decision, name = self.plan.decision, self.gathered.group.metadata.name
-        for pod in self.gathered.workers:
-            if pod["metadata"]["name"] in decision.delete_pods:
-                await self.context.store.delete(POD, pod)
-        pruned = {naming.revision_config(name, old) for old in decision.prune}
-        pruned |= {naming.revision_handler(name, old) for old in decision.prune}
+        """Delete pods that hold up the return to a good revision, and unused records."""
+        for part in self.plan.parts:
+            await self._delete_pods(self.gathered.parts[part.part].pods, part.delete_pods)
+        prune, name = self.plan.decision.prune, self.gathered.group.metadata.name
+        pruned = {naming.revision_config(name, old) for old in prune}
+        pruned |= {naming.revision_handler(name, old) for old in prune}
         for config_map in self.gathered.config_maps:
             if config_map["metadata"]["name"] in pruned:
                 await self.context.store.delete(CONFIG_MAP, config_map)
 
+    async def _delete_pods(self, pods: tuple[JsonObject, ...], names: tuple[str, ...]) -> None:
+        for pod in pods:
+            if pod["metadata"]["name"] in names:
+                await self.context.store.delete(POD, pod)
+
+    async def _remove(self, kind: Kind, name: str) -> None:
+        found = await self.context.store.kube.get(kind, self.gathered.group.metadata.namespace, name)
+        if found is not None and is_owned_by(found, self.gathered.body):
+            await self.context.store.delete(kind, found)
+
     async def _apply(self, body: JsonObject) -> None:
         await apply_owned(self.context.store, self.gathered.body, body)
+
+    def _record(self, wanted: PartPlan) -> None:
+        if wanted.event is not None:
+            self.context.events.record(News(self.gathered.body, "Normal", wanted.event[0], ACTION, wanted.event[1]))
 
 
 def _watched(config_map: JsonObject) -> JsonObject:
     """A record with the label that its watch selects by."""
     metadata = config_map["metadata"]
-    return {**config_map, "metadata": {**metadata, "labels": {**metadata["labels"], HANDLER_LABEL: HANDLER_RECORD}}}
+    return {**config_map, "metadata": {**metadata, "labels": {**metadata["labels"], HANDLER_LABEL: RECORD}}}

@@ -1,28 +1,35 @@
-"""From what was gathered to what should be done: calls to the planners, in order. Pure."""
+"""The plan of a reconcile: calls of the planners, in order. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
-from fleet_operator.planning.fleet import readings
-from fleet_operator.planning.fleet.blocking import cluster_id_changed, find_blocking_problem, wanted_replicas
-from fleet_operator.planning.fleet.known_revisions import is_known
+from fleet_operator.clients.kinds import JsonObject
+from fleet_operator.planning.fleet import manifests, readings
+from fleet_operator.planning.fleet.blocking import find_blocking_problem
+from fleet_operator.planning.fleet.known_revisions import is_known, with_known
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, PartPlan
 from fleet_operator.planning.fleet.revision import Revision, plan_revision
 from fleet_operator.planning.fleet.rollout import (
-    FleetFacts,
     PodFacts,
     RevisionRecord,
     RolloutDecision,
     RolloutFacts,
     decide,
+    stuck_pods,
 )
+from fleet_operator.planning.fleet.scale import ScaleDecision, decide_scale
+from fleet_operator.planning.observation import ClusterObservation, believed
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry.fleet import changed_at_of, has_retries
-from fleet_operator.planning.retry.plan import RetryFacts, RetryPlan, plan_retry
+from fleet_operator.planning.retry.fleet import changed_at_of, has_retries, retry_stateful_set
+from fleet_operator.planning.retry.intent import RetryIntent
+from fleet_operator.planning.retry.plan import RetryFacts, RetryPlan, plan_retry, retry_target
+from fleet_operator.planning.retry.publication import plan_intent
 from fleet_operator.planning.retry.scaling import RetryMemory
+from fleet_operator.planning.retry.view import GroupView, view_group
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 
@@ -31,105 +38,149 @@ REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a reconcile is going to do.
+    """Everything that a reconcile is going to do.
 
-    `revision` is None when the spec cannot become one, `retry` for a group that has no retries and never had.
+    - `view`: the Kafka side that actions rest on; `shown` is the one for the status, in which one or two failed
+      observations do not show.
+    - `intent`, `retry`: None for a group that has no retries and never had.
+    - `revision`: None when the spec cannot become one.
+    - `parts`: the wanted workers, in the order in which they are applied.
     """
 
+    view: GroupView
+    shown: GroupView
+    intent: RetryIntent | None
+    retry: RetryPlan | None
+    scale: ScaleDecision
     revision: Revision | None
     records: dict[str, RevisionRecord]
     decision: RolloutDecision
-    replicas: int
-    fleet: FleetFacts | None
-    pods: tuple[PodFacts, ...]
-    retry: RetryPlan | None = None
+    parts: tuple[PartPlan, ...] = ()
 
     @property
     def templates(self) -> dict[str, Mapping[str, Any]]:
-        """The pod templates of all revisions that are known, by their hash."""
+        """The pod templates of all known revisions, by hash."""
         known = {record.hash: record.pod_template for record in self.records.values()}
         return known | ({self.revision.hash: self.revision.pod_template} if self.revision else {})
 
     @property
     def requeue_after(self) -> float | None:
-        """Seconds until the plan should be made anew, if nothing happens before."""
+        """Seconds until the next plan if nothing changes before."""
         wishes = (self.decision.requeue_after, self.retry.scale.requeue_after if self.retry else None)
         return min((wish for wish in wishes if wish is not None), default=None)
 
-    def facts(
-        self, gathered: Gathered, *, refusal: Problem | None = None, topic_problem: Problem | None = None
-    ) -> ConsumerGroupFacts:
-        """What status is made from, once the plan has been carried out."""
+    def facts(self, gathered: Gathered, *, refusal: Problem | None = None) -> ConsumerGroupFacts:
+        """Input of the status, with the view that actions rest on."""
+        no_retries = {RETRY: FleetPart(part=RETRY)} if self.retry is None else {}
         return ConsumerGroupFacts(
             group=gathered.group,
             cluster=gathered.cluster,
-            observation=gathered.observation,
+            view=self.view,
             rollout=self.decision,
-            wanted_replicas=self.replicas,
-            fleet=self.fleet,
-            pods=self.pods,
+            scale=self.scale,
+            parts={**gathered.parts, **no_retries},
             workers=gathered.worker_reports,
             refusal=refusal,
-            topic_problem=topic_problem,
-            retry=gathered.retry,
-            retry_fleet=self.retry.fleet if self.retry else None,
-            retry_pods=self.retry.pods if self.retry else (),
+            retry=self.intent,
             redrives=gathered.redrive_statuses,
+        )
+
+    def stateful_set(self, gathered: Gathered, wanted: PartPlan, now: float) -> JsonObject:
+        """The StatefulSet of a part with a known `target`; `now` (epoch seconds) is noted where the count changes."""
+        assert wanted.target is not None, "a StatefulSet has a revision"
+        group, templates, found = gathered.group, self.templates, gathered.parts[wanted.part]
+        revision, replicas = wanted.target, wanted.replicas
+        template = templates[revision]
+        if wanted.part is MAIN:
+            body = manifests.stateful_set(group, revision=revision, pod_template=template, replicas=replicas)
+            return with_known(body, templates)
+        changed = found.fleet is None or found.fleet.replicas != replicas
+        changed_at = now if changed else changed_at_of(found.body)
+        return retry_stateful_set(
+            group, revision=revision, pod_template=template, replicas=replicas, changed_at=changed_at
         )
 
 
 def make_plan(gathered: Gathered, now: float, *, image: str, memory: RetryMemory | None = None) -> Plan:
-    """The plan for what was gathered; `image` is the worker image where the spec names none, `memory` what the
-    plan before this one said of its retries."""
-    group, cluster = gathered.group, gathered.cluster
-    retry = _plan_retry(gathered, now, memory or RetryMemory())
-    problem = find_blocking_problem(
-        group,
-        cluster,
-        older=gathered.older,
-        handler_files=gathered.handler_files,
-        observation=gathered.observation,
-        retry_problem=retry.problem if retry and group.spec.retry else None,
-    )
+    """The plan for what was gathered.
+
+    `image` is the worker image where the spec names none; `memory` comes from the plan before; `now` in epoch seconds.
+    """
+    group, observation = gathered.group, gathered.observation
+    intent = _plan_intent(gathered)
+    view = _view(gathered, observation, intent)
+    believable = believed(observation, group.group_id)
+    shown = view if believable is observation else _view(gathered, believable, intent)
+    retry = None
+    if intent is not None:
+        retry = plan_retry(_retry_facts(gathered, intent, view, memory or RetryMemory()), now)
+    scale = decide_scale(group, shown.partition_counts, stopped=gathered.stopped)
+    problem = _blocking_problem(gathered, retry)
     revision = None
-    if problem is None and cluster is not None:
-        revision = plan_revision(group, cluster, handler_files=gathered.handler_files, image=image)
-    replicas = wanted_replicas(group, cluster, gathered.observation, gathered.older)
+    if problem is None and gathered.cluster is not None:
+        files = gathered.handler_files
+        revision = plan_revision(group, gathered.cluster, handler_files=files, image=image)
     records, strangers = _records(gathered, revision)
-    fleet = readings.read_fleet(gathered.stateful_set)
-    pods = tuple(readings.read_pod(pod, now) for pod in gathered.workers)
-    observation = gathered.observation
+    main = gathered.parts[MAIN]
     facts = RolloutFacts(
         wanted=revision.hash if revision else None,
-        wanted_replicas=replicas,
+        wanted_replicas=scale.replicas,
         blocked=problem,
         records=records,
         checks=tuple(readings.read_check(pod) for pod in gathered.checks),
-        fleet=fleet,
-        pods=pods,
+        fleet=main.fleet,
+        pods=main.workers,
         outside_ok=observation is not None and observation.reachable,
         outside_ok_since=observation.reachable_since if observation else None,
         patience_s=_patience(gathered),
-        used=_used_by_retries(retry),
+        used=_revisions_of(gathered.parts[RETRY]) if retry is not None else frozenset(),
     )
     decision = decide(facts, now)
-    # Of revisions that were never applied nothing is remembered: they are nothing to go back to, and are not kept.
-    used = {*facts.used, *(pod.revision for pod in pods), *({fleet.revision} if fleet else ())}
-    return Plan(
+    # A revision that was never applied is no fallback: its record is removed.
+    unused = strangers - facts.used - _revisions_of(main)
+    plan = Plan(
+        view=view,
+        shown=shown,
+        intent=intent,
+        retry=retry,
+        scale=scale,
         revision=revision,
         records=records,
-        decision=replace(decision, prune=(*decision.prune, *sorted(strangers - used))),
-        replicas=replicas,
-        fleet=fleet,
-        pods=pods,
-        retry=retry,
+        decision=replace(decision, prune=(*decision.prune, *sorted(unused))),
+    )
+    return replace(plan, parts=(_main_part(plan, main), *_retry_part(plan, gathered)))
+
+
+def _plan_intent(gathered: Gathered) -> RetryIntent | None:
+    """The wanted retries; `ended` once no worker is left that reads or writes."""
+    observation = gathered.observation
+    seen = observation.groups.get(gathered.group.group_id) if observation is not None else None
+    predecessors = seen.retry.found_delays if seen is not None and seen.retry is not None else None
+    intent = plan_intent(gathered.group, gathered.policy, gathered.published, predecessors)
+    if intent is None or not intent.ending or gathered.parts[RETRY].body is not None or gathered.feeds_retries:
+        return intent
+    return replace(intent, ended=True)
+
+
+def _view(gathered: Gathered, observation: ClusterObservation | None, intent: RetryIntent | None) -> GroupView:
+    return view_group(gathered.group, observation, intent, own_cluster=not gathered.cluster_changed)
+
+
+def _blocking_problem(gathered: Gathered, retry: RetryPlan | None) -> Problem | None:
+    return find_blocking_problem(
+        gathered.group,
+        gathered.cluster,
+        older=gathered.older,
+        handler_files=gathered.handler_files,
+        observation=gathered.observation,
+        retry_problem=retry.problem if retry and gathered.group.spec.retry else None,
     )
 
 
 def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, RevisionRecord], set[str]]:
-    """What is on record of revisions; and the revisions whose records cannot be trusted: see `known_revisions`.
+    """The records of revisions, and the revisions whose records cannot be trusted: see `known_revisions`.
 
-    Of the wanted one, which is rendered anew, only its standing is read.
+    The wanted revision is rendered again, so only the state of its record is read.
     """
     names = [body["metadata"]["name"] for body in gathered.config_maps]
     records, strangers = dict[str, RevisionRecord](), set[str]()
@@ -137,56 +188,85 @@ def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, Rev
         record = readings.read_revision(body, config_map_names=names)
         if record is None or body["metadata"]["name"] != naming.revision_config(gathered.key[1], record.hash):
             continue
-        if (wanted is not None and record.hash == wanted.hash) or is_known(gathered.stateful_set, record):
+        if (wanted is not None and record.hash == wanted.hash) or is_known(gathered.parts[MAIN].body, record):
             records[record.hash] = record
         else:
             strangers.add(record.hash)
     return records, strangers
 
 
-def _plan_retry(gathered: Gathered, now: float, memory: RetryMemory) -> RetryPlan | None:
-    if gathered.retry is None:
-        return None
-    changed = gathered.cluster is not None and cluster_id_changed(gathered.cluster, gathered.observation)
-    facts = RetryFacts(
+def _retry_facts(gathered: Gathered, intent: RetryIntent, view: GroupView, memory: RetryMemory) -> RetryFacts:
+    return RetryFacts(
         group=gathered.group,
-        intent=gathered.retry,
+        intent=intent,
         published=gathered.published,
-        observation=None if changed else gathered.observation,
-        fleet=readings.read_fleet(gathered.retry_stateful_set),
-        pods=tuple(readings.read_pod(pod, now) for pod in gathered.retry_workers),
-        changed_at=changed_at_of(gathered.retry_stateful_set),
+        view=GroupView() if gathered.cluster_changed else view,
+        workers=gathered.parts[RETRY],
         memory=memory,
-        stopped=changed or gathered.older is not None or gathered.group.spec.suspend,
+        stopped=gathered.stopped or gathered.group.spec.suspend,
         breaker_open=breaker_open(gathered),
         fed=gathered.feeds_retries,
-        reached=all(readings.read_pod(pod).ready for pod in gathered.workers if has_retries({"spec": pod["spec"]})),
+        reached=all(pod.ready for pod in _writers(gathered.parts[MAIN])),
     )
-    return plan_retry(facts, now)
 
 
 def breaker_open(gathered: Gathered) -> bool | None:
-    """Whether any worker has an open breaker; None while none says so and not all that have one could be asked."""
+    """Whether any worker reports an open breaker; None while none does and one that has a breaker did not answer."""
     if any(report.breaker_open for report in gathered.worker_reports):
         return True
     answered = {report.pod for report in gathered.worker_reports}
-    running = (*(pod for pod in gathered.workers if has_retries({"spec": pod["spec"]})), *gathered.retry_workers)
-    names = {pod["metadata"]["name"] for pod in running if readings.read_pod(pod).ready}
-    return False if names <= answered else None
+    running = (*_writers(gathered.parts[MAIN]), *gathered.parts[RETRY].workers)
+    return False if {pod.name for pod in running if pod.ready} <= answered else None
 
 
-def _used_by_retries(retry: RetryPlan | None) -> frozenset[str]:
-    """The revisions that retry workers run: they may lag behind the main ones, or outlive them."""
-    if retry is None:
-        return frozenset()
-    fleet = {retry.fleet.revision} if retry.fleet else set()
-    return frozenset(fleet | {pod.revision for pod in retry.pods})
+def _writers(part: FleetPart) -> list[PodFacts]:
+    """The workers whose revision has retries."""
+    return [facts for pod, facts in zip(part.pods, part.workers, strict=True) if has_retries({"spec": pod["spec"]})]
+
+
+def _revisions_of(part: FleetPart) -> frozenset[str]:
+    """The revisions that a part runs. Retry workers may lag behind the main ones, or outlive them."""
+    running = {pod.revision for pod in part.workers}
+    return frozenset(running | {part.fleet.revision} if part.fleet else running)
 
 
 def _patience(gathered: Gathered) -> float:
-    """A new worker cannot join before the members that are there have come back for the rebalance."""
+    """Seconds that a rebalance may hold up a new worker: it joins only after the present members have rejoined."""
     observation = gathered.observation
     seen = observation.groups.get(gathered.group.group_id) if observation else None
     if seen is None or seen.state not in REBALANCING:
         return 0.0
     return float(gathered.group.spec.consumer.max_poll_interval_seconds)
+
+
+def _main_part(plan: Plan, found: FleetPart) -> PartPlan:
+    target, replicas, fleet = plan.decision.target, plan.scale.replicas, found.fleet
+    event = None
+    if target is None:
+        return PartPlan(part=MAIN, delete_pods=plan.decision.delete_pods)
+    if fleet is None:
+        event = ("FleetCreated", f"{replicas} workers at revision {target}")
+    elif fleet.revision != target:
+        event = ("RevisionApplied", f"from revision {fleet.revision} to {target}")
+    elif fleet.replicas != replicas:
+        event = ("Scaled", f"from {fleet.replicas} to {replicas} workers")
+    return PartPlan(part=MAIN, target=target, replicas=replicas, delete_pods=plan.decision.delete_pods, event=event)
+
+
+def _retry_part(plan: Plan, gathered: Gathered) -> Iterator[PartPlan]:
+    retry, intent, found = plan.retry, plan.intent, gathered.parts[RETRY]
+    if retry is None or intent is None:
+        return
+    if retry.over:
+        note = "spec.retry was removed, and no record waits in the retry topics"
+        yield PartPlan(part=RETRY, remove=True, event=("RetryWorkersRemoved", note))
+        return
+    fleet, replicas = found.fleet, retry.scale.replicas
+    target = retry_target(fleet, plan.decision.target, plan.templates, ending=intent.ending)
+    if target is None or retry.publication is None or (fleet is None and gathered.older is not None):
+        return
+    event = None
+    if fleet is not None and fleet.replicas != replicas:
+        event = ("RetryScaled", f"from {fleet.replicas} to {replicas} retry workers: {retry.scale.reason}")
+    stuck = stuck_pods(fleet, found.workers, plan.records, target)
+    yield PartPlan(part=RETRY, target=target, replicas=replicas, delete_pods=stuck, event=event)

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup
+from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
 from fleet_operator.planning import times
-from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.deletion import (
     FINALIZER,
     FOREGROUND,
@@ -26,16 +26,14 @@ from fleet_operator.planning.fleet.deletion import (
     decide_deletion,
     wants_finalizer,
 )
-from fleet_operator.planning.fleet.known_revisions import with_known
-from fleet_operator.planning.retry.fleet import changed_at_of, retry_stateful_set
-from fleet_operator.planning.retry.plan import seen_flow
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, PartPlan
 from fleet_operator.planning.status.members import name_some
 from fleet_operator.reconcilers.claims import heir_of, older_claim
 from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
+from fleet_operator.reconcilers.consumergroup.interest import interest_of
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.routing import cluster_of, group_id_of
 from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.dispatcher import Result
@@ -83,7 +81,8 @@ class DeletionWork:
             await self._leave(body, f"its spec cannot be read: {error}")
             return Result()
         plan = make_plan(gathered, now, image=context.settings.consumer_image)
-        step = decide_deletion(self._facts(gathered), now)
+        context.observers.watch(gathered.key, gathered.cluster_key, interest_of(gathered, plan.intent))
+        step = decide_deletion(self._facts(gathered, plan), now)
         if step.phase is DeletionPhase.LEAVE:
             await self._leave(body, step.given_up)
             return Result()
@@ -91,7 +90,7 @@ class DeletionWork:
         await self._scale(gathered, plan, draining=draining)
         again = partial(context.queues[CONSUMER_GROUP].add, gathered.key)
         if gathered.older is None and gathered.on_its_cluster:
-            self._kafka.remove_departed(gathered, plan.facts(gathered), again)
+            self._kafka.remove_departed(gathered, plan.view.observed, again)
             if step.phase is DeletionPhase.UNDO:
                 self._kafka.undo(gathered.key, lambda: self._undo(gathered), again)
         if draining:
@@ -99,7 +98,7 @@ class DeletionWork:
             self._tell(body, "Draining", f"retry workers go on until nothing waits any more, at most {timeout_s} s")
         return Result(POLL_S)
 
-    def _facts(self, gathered: Gathered) -> DeletionFacts:
+    def _facts(self, gathered: Gathered, plan: Plan) -> DeletionFacts:
         body, group = gathered.body, gathered.group
         foreground = FOREGROUND in body["metadata"].get("finalizers", ())
         return DeletionFacts(
@@ -109,12 +108,12 @@ class DeletionWork:
             reachable=gathered.on_its_cluster,
             owner=gathered.older is None,
             heir=f"{gathered.heir.namespace}/{gathered.heir.name}" if gathered.heir else "",
-            has_retries=gathered.retry is not None and gathered.published is not None,
-            can_drain=gathered.retry_stateful_set is not None and not foreground and not group.spec.suspend,
-            workers=len(gathered.workers),
-            retry_workers=len(gathered.retry_workers),
+            has_retries=plan.intent is not None and gathered.published is not None,
+            can_drain=gathered.parts[RETRY].body is not None and not foreground and not group.spec.suspend,
+            workers=len(gathered.parts[MAIN].pods),
+            retry_workers=len(gathered.parts[RETRY].pods),
             redrives=len(gathered.redrives),
-            seen=seen_flow(group, gathered.observation),
+            seen=plan.view.flow,
         )
 
     async def _scale(self, gathered: Gathered, plan: Plan, *, draining: bool) -> None:
@@ -122,27 +121,15 @@ class DeletionWork:
 
         Only StatefulSets that are there are changed: in a namespace that is being emptied others remove them.
         """
-        group, store = gathered.group, self._context.store
-        wanted: list[tuple[JsonObject, JsonObject | None]] = []
-        if plan.fleet is not None and plan.fleet.revision in plan.templates:
-            template = plan.templates[plan.fleet.revision]
-            fleet = manifests.stateful_set(group, revision=plan.fleet.revision, pod_template=template, replicas=0)
-            wanted.append((with_known(fleet, plan.templates), gathered.stateful_set))
-        retry = plan.retry
-        if retry is not None and retry.fleet is not None and retry.fleet.revision in plan.templates:
-            replicas = retry.scale.replicas if draining else 0
-            changed = replicas != retry.fleet.replicas
-            fleet = retry_stateful_set(
-                group,
-                revision=retry.fleet.revision,
-                pod_template=plan.templates[retry.fleet.revision],
-                replicas=replicas,
-                changed_at=self._context.clock.wall() if changed else changed_at_of(gathered.retry_stateful_set),
-            )
-            wanted.append((fleet, gathered.retry_stateful_set))
-        for fleet, seen in wanted:
+        store, now = self._context.store, self._context.clock.wall()
+        for part, found in gathered.parts.items():
+            fleet = found.fleet
+            if fleet is None or fleet.revision not in plan.templates or (part is RETRY and plan.retry is None):
+                continue
+            replicas = plan.retry.scale.replicas if part is RETRY and plan.retry is not None and draining else 0
+            wanted = PartPlan(part=part, target=fleet.revision, replicas=replicas)
             try:
-                await store.apply(fleet, over=seen)
+                await store.apply(plan.stateful_set(gathered, wanted, now), over=found.body)
             except (KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError) as error:
                 log.info("a StatefulSet is going already", extra={"key": "/".join(gathered.key), "error": str(error)})
 

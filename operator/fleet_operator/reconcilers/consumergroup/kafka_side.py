@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from fleet_consumer.clock import Clock
@@ -22,14 +22,12 @@ from fleet_operator.clients.kube import KubeError
 from fleet_operator.observe.kafka_admin import AnotherClusterError, Refusal
 from fleet_operator.observe.observer import ObserverStoppedError
 from fleet_operator.observe.observer_pool import ObserverPool
-from fleet_operator.planning.fleet.manifests import MAIN, RETRY, Part
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part
 from fleet_operator.planning.fleet.readings import read_pod
-from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts
 from fleet_operator.planning.labels import selector_text
-from fleet_operator.planning.observation import MemberObservation, believed
+from fleet_operator.planning.observation import GroupObservation, MemberObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import TopicsPlan
-from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import name_some
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.transitions import ACTION
@@ -91,25 +89,23 @@ class KafkaSide:
         for sort in (TOPICS, MEMBERS, UNDO):
             self._pauses.pop((sort, group), None)
 
-    def keep_topics(self, gathered: Gathered, facts: ConsumerGroupFacts, again: Callable[[], None]) -> None:
-        """Have managed topics made, mended, grown, and those of removed delays deleted, as the observation asks for."""
-        plan = facts.topics_plan
+    def keep_topics(self, gathered: Gathered, plan: TopicsPlan, again: Callable[[], None]) -> None:
+        """Create, alter and grow managed topics, and delete those of removed delays, as planned."""
         if plan.ready:
             self._refusals.pop(gathered.key, None)
         if not plan.idle:
             self._attempt(TOPICS, gathered.key, lambda: self._change_topics(gathered, plan), again)
 
-    def topic_problem(self, gathered: Gathered, facts: ConsumerGroupFacts) -> Problem | None:
-        """Why managed topics cannot be used, or are not as they should be, if that is not going to pass by itself."""
-        shown = replace(facts, observation=believed(facts.observation, gathered.group.group_id))
-        return shown.topics_plan.problem or self._refusals.get(gathered.key)
+    def refusal(self, group: Key) -> Problem | None:
+        """The brokers' last refusal to change the group's managed topics."""
+        return self._refusals.get(group)
 
-    def remove_departed(self, gathered: Gathered, facts: ConsumerGroupFacts, again: Callable[[], None]) -> None:
-        """Have the static members of removed ordinals taken out, once their pods are gone.
+    def remove_departed(self, gathered: Gathered, observed: GroupObservation | None, again: Callable[[], None]) -> None:
+        """Remove the static members of removed ordinals, once their pods are gone.
 
-        Without this the group keeps their partitions for a whole session timeout.
+        Otherwise the group keeps their partitions for a whole session timeout.
         """
-        departed = tuple(part for part in _departed(gathered, facts) if part.ordinals)
+        departed = tuple(part for part in _departed(gathered, observed) if part.ordinals)
         if departed:
             self._attempt(MEMBERS, gathered.key, lambda: self._remove_members(gathered, departed), again)
 
@@ -214,28 +210,27 @@ def _refused(plan: TopicsPlan, refusals: Sequence[Refusal]) -> Problem:
     return Problem(reason, message)
 
 
-def _departed(gathered: Gathered, facts: ConsumerGroupFacts) -> Iterator[_Departed]:
-    """Instance ids of ours in both groups, with ordinals that the StatefulSet no longer wants and no known pod has."""
-    observed, group_id = facts.observed_group, gathered.group.group_id
+def _departed(gathered: Gathered, observed: GroupObservation | None) -> Iterator[_Departed]:
+    """Instance ids of ours in all parts' groups, with ordinals that the StatefulSet no longer wants and no pod has."""
     if observed is None:
         return
-    yield _Departed(MAIN, group_id, _unmanned(gathered, observed.members, facts.fleet, facts.pods))
+    members = {MAIN: observed.members}
     if observed.retry is not None and not observed.retry.error:
-        ordinals = _unmanned(gathered, observed.retry.members, facts.retry_fleet, facts.retry_pods)
-        yield _Departed(RETRY, naming.retry_group(group_id), ordinals)
+        members[RETRY] = observed.retry.members
+    for part, joined in members.items():
+        group_id = part.kafka_group(gathered.group.group_id)
+        yield _Departed(part, group_id, _unmanned(gathered, joined, gathered.parts[part]))
 
 
-def _unmanned(
-    gathered: Gathered, members: Sequence[MemberObservation], fleet: FleetFacts | None, pods: Sequence[PodFacts]
-) -> dict[str, int]:
-    if fleet is None or not fleet.observed:
+def _unmanned(gathered: Gathered, members: Sequence[MemberObservation], found: FleetPart) -> dict[str, int]:
+    if found.fleet is None or not found.fleet.observed:
         return {}
     metadata = gathered.group.metadata
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
-    known = {pod.ordinal for pod in pods}
-    found = {}
+    known = {pod.ordinal for pod in found.workers}
+    ordinals = {}
     for member in members:
         ordinal = naming.instance_ordinal(prefix, member.instance_id or "")
-        if member.instance_id and ordinal is not None and ordinal >= fleet.replicas and ordinal not in known:
-            found[member.instance_id] = ordinal
-    return found
+        if member.instance_id and ordinal is not None and ordinal >= found.fleet.replicas and ordinal not in known:
+            ordinals[member.instance_id] = ordinal
+    return ordinals

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fleet_operator.clients.kinds import JsonObject
-from fleet_operator.planning.lag import group_lag
 from fleet_operator.planning.observation import UNKNOWN_STATE
 from fleet_operator.planning.retry.redriven import count_failures, read_redriven
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
@@ -35,10 +34,8 @@ class GroupMetrics:
             metrics.group_members.remove(*key)
             return
         metrics.group_members.labels(*key).set(len(observed.members))
-        counts = facts.partition_counts
-        partitions = [(topic, number) for topic, count in (counts or {}).items() for number in range(count)]
-        lag = group_lag(observed, partitions, facts.group.spec.consumer.auto_offset_reset)
-        if counts is not None and lag.complete and lag.total is not None:
+        lag = facts.view.lag
+        if lag is not None and lag.complete and lag.total is not None:
             metrics.group_lag.labels(*key).set(lag.total)
         else:
             metrics.group_lag.remove(*key)

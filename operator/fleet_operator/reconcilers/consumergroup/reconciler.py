@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from pydantic import ValidationError
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
+from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.status.consumergroup import invalid_spec_status, project_consumergroup_status
-from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.problems import needs_watching
 from fleet_operator.reconcilers.consumergroup.children import Children
 from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork, has_finalizer
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
+from fleet_operator.reconcilers.consumergroup.interest import interest_of
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
 from fleet_operator.reconcilers.context import Context
@@ -53,16 +55,22 @@ class ConsumerGroupReconciler:
             status = invalid_spec_status(body["metadata"], str(error), previous, now)
             return Result(await publish(context, body, status))
         plan = make_plan(gathered, now, image=context.settings.consumer_image, memory=self._memories.get(key))
+        context.observers.watch(key, gathered.cluster_key, interest_of(gathered, plan.intent))
         if plan.retry is not None:
             self._memories[key] = plan.retry.memory
+        facts = plan.facts(gathered)
         if not previous.get("conditions"):
-            return await self._introduce(body, project_consumergroup_status(plan.facts(gathered), previous, now))
-        facts = await self._act(gathered, plan)
-        status = project_consumergroup_status(facts, previous, now)
+            shown = replace(facts, view=plan.shown)
+            return await self._introduce(body, project_consumergroup_status(shown, previous, now))
+        if not gathered.group.paused:
+            facts = replace(facts, refusal=await self._act(gathered, plan))
+            problem = plan.shown.topics.problem or self._kafka.refusal(key)
+            facts = replace(facts, topic_problem=problem)
+        status = project_consumergroup_status(replace(facts, view=plan.shown), previous, now)
         self._gauges.set(key, facts, status)
         again = await publish(context, body, status)
-        # A group that stands still gives no other sign that would bring it back to have its workers asked.
-        may_pause = gathered.retry is not None and gathered.retry.may_pause
+        # An idle group gives no other sign that would requeue it, so that its workers are asked again.
+        may_pause = plan.intent is not None and plan.intent.may_pause
         watched = FRESH_SECONDS if may_pause or needs_watching(facts) else None
         wishes = (plan.requeue_after, watched)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
@@ -75,18 +83,15 @@ class ConsumerGroupReconciler:
         again = await publish(self._context, body, status)
         return Result(None if again is None else 0.0)
 
-    async def _act(self, gathered: Gathered, plan: Plan) -> ConsumerGroupFacts:
-        """Carry out the plan, except on an object that asks to be left alone."""
-        facts = plan.facts(gathered)
-        if gathered.group.paused:
-            return facts
+    async def _act(self, gathered: Gathered, plan: Plan) -> Problem | None:
+        """Carry out the plan; returns the refusal of the API server, if any."""
         await self._deletion.keep_finalizer(gathered.body, gathered.group)
         refusal = await Children(self._context, gathered, plan).carry_out()
         kafka, again = self._kafka, partial(self._context.queues[CONSUMER_GROUP].add, gathered.key)
         if gathered.older is None and gathered.on_its_cluster:
-            kafka.keep_topics(gathered, facts, again)
-            kafka.remove_departed(gathered, facts, again)
-        return plan.facts(gathered, refusal=refusal, topic_problem=kafka.topic_problem(gathered, facts))
+            kafka.keep_topics(gathered, plan.view.topics, again)
+            kafka.remove_departed(gathered, plan.view.observed, again)
+        return refusal
 
     def _forget(self, key: Key) -> None:
         """Owner references do the cleaning up in the cluster; this is ours in memory."""

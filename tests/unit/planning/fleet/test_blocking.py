@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet_operator.planning.claims import Claim, older_owner
-from fleet_operator.planning.fleet.blocking import find_blocking_problem, wanted_replicas
+from fleet_operator.planning.fleet.blocking import cluster_id_changed, find_blocking_problem
 from fleet_operator.planning.observation import ClusterObservation
 from tests.unit.planning.builders import consumer_group, kafka_cluster, observation, unreachable
 
@@ -57,31 +57,22 @@ def test_first_cause_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "seen", "replicas"),
+    ("status", "seen", "changed"),
     [
-        ({}, observation(), 3),
-        ({"clusterId": "cluster-a"}, observation(), 3),
-        (KNOWN, observation(), 0),
-        (KNOWN, unreachable(), 0),
-        (KNOWN, replace(unreachable(), cluster_id=None), 3),
-        (KNOWN, None, 3),
+        ({}, observation(), False),
+        ({"clusterId": "cluster-a"}, observation(), False),
+        (KNOWN, observation(), True),
+        (KNOWN, unreachable(), True),
+        (KNOWN, replace(unreachable(), cluster_id=None), False),
+        (KNOWN, None, False),
     ],
 )
 def test_fleet_stops_only_when_another_cluster_is_seen_for_sure(
-    status: dict[str, Any], seen: ClusterObservation | None, replicas: int
+    status: dict[str, Any], seen: ClusterObservation | None, changed: bool
 ) -> None:
     """Its offsets mean nothing there. A cluster that does not answer proves nothing, on either side: where another one
     answered last, workers do not start because it is silent now."""
-    assert wanted_replicas(consumer_group(replicas=3), kafka_cluster(status=status), seen) == replicas
-
-
-def test_suspended_group_wants_no_workers() -> None:
-    assert wanted_replicas(consumer_group(replicas=3, suspend=True), kafka_cluster()) == 0
-
-
-def test_group_of_an_older_object_wants_no_workers() -> None:
-    """It may have had some before: the older one has asked for retries only now, and they are called like it."""
-    assert wanted_replicas(consumer_group(replicas=3), kafka_cluster(), observation(), claim("older")) == 0
+    assert cluster_id_changed(kafka_cluster(status=status), seen) is changed
 
 
 def claim(name: str, created_at: str = "2026-01-02T00:00:00Z", **changes: Any) -> Claim:

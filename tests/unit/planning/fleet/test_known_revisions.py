@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.planning.fleet.known_revisions import KNOWN_ANNOTATION, is_known, with_known
+from fleet_operator.planning.fleet.known_revisions import is_known, with_known
 from fleet_operator.planning.fleet.rollout import RevisionRecord
+from fleet_operator.planning.labels import KNOWN_ANNOTATION
 
 OURS = RevisionRecord(hash="a" * 10, pod_template={"spec": {"containers": [{"name": "worker"}]}})
 EVIL = {"spec": {"containers": [{"name": "worker", "securityContext": {"privileged": True}}]}}

@@ -11,9 +11,9 @@ from fleet_consumer.contract.worker_config import parse_config
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet import manifests
-from fleet_operator.planning.fleet.manifests import MAIN, RETRY
+from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.fleet.revision import Revision, plan_revision
-from fleet_operator.planning.retry.fleet import changed_at_of, pods_to_tell, retry_stateful_set
+from fleet_operator.planning.retry.fleet import changed_at_of, pods_to_notify, retry_stateful_set
 from fleet_operator.planning.retry.plan import retry_target
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.status.consumergroup import project_consumergroup_status
@@ -128,18 +128,18 @@ def test_time_of_the_last_change_is_read_back() -> None:
 
 def test_pods_are_told_once_of_what_they_cannot_have_mounted_yet() -> None:
     publication = told()
-    (patch,) = pods_to_tell([pod()], publication)
+    (patch,) = pods_to_notify([pod()], publication)
     assert patch["metadata"]["annotations"] == {"consumerfleet.io/retry-policies": publication.digest}
     assert set(patch["metadata"]) == {"name", "namespace", "uid", "annotations"}, "nothing else of a pod is ours"
     done = pod(told_of=publication.digest)
     younger = pod("orders-1", created_at=NOW + 5)
     leaving = pod("orders-2")
     leaving["metadata"]["deletionTimestamp"] = times.to_text(NOW)
-    assert pods_to_tell([done, younger, leaving], publication) == []
+    assert pods_to_notify([done, younger, leaving], publication) == []
     edited = Published(
         policy="standard", current=NEW.hash, known=(OLD, NEW), partitions=4, max_message_bytes=1, published_at=NOW + 10
     )
-    assert len(pods_to_tell([done, younger], edited)) == 2
+    assert len(pods_to_notify([done, younger], edited)) == 2
 
 
 def test_status_shows_how_many_retry_workers_there_are() -> None:

@@ -10,13 +10,16 @@ import pytest
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.managed_topics import WantedTopic
+from fleet_operator.planning import times
+from fleet_operator.planning.fleet.parts import RETRY, FleetPart
 from fleet_operator.planning.observation import ClusterObservation, ManagedTopic, RetryObservation, TopicObservation
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry.plan import RetryFacts, RetryPlan, plan_retry, seen_flow
+from fleet_operator.planning.retry.plan import RetryFacts, RetryPlan, plan_retry
 from fleet_operator.planning.retry.publication import SUPERSEDED_S, plan_intent
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.retry.topics import wanted_topics
+from fleet_operator.planning.retry.view import view_group
 from tests.unit.planning.builders import NOW, consumer_group, observation, observed_group, ready_fleet, unreachable
 from tests.unit.planning.retry.test_publication import OLD, revision
 
@@ -56,10 +59,17 @@ def cluster(
 
 
 def plan(facts_changes: dict[str, Any] | None = None, **changes: Any) -> RetryPlan:
-    base: dict[str, Any] = {"group": GROUP, "published": None, "observation": cluster(), **changes}
+    """The plan for a new group; `changes` may give the policy, the observation, and the workers' `fleet`."""
+    base: dict[str, Any] = {"group": GROUP, "published": None, **changes}
+    changed = dict(facts_changes or {})
     intent = plan_intent(base["group"], base.pop("policy", OLD), base["published"])
     assert intent is not None
-    return plan_retry(RetryFacts(intent=intent, **base, **(facts_changes or {})), NOW)
+    view = view_group(base["group"], base.pop("observation", cluster()), intent)
+    at = changed.pop("changed_at", None)
+    marks = {"scaled-at": times.to_text(at)} if at is not None else {}
+    body = {"metadata": {"annotations": {f"consumerfleet.io/{name}": text for name, text in marks.items()}}}
+    workers = FleetPart(part=RETRY, body=body, fleet=base.pop("fleet", None))
+    return plan_retry(RetryFacts(intent=intent, view=view, workers=workers, **base, **changed), NOW)
 
 
 def test_policy_is_published_once_its_topics_are_there() -> None:
@@ -170,7 +180,7 @@ def test_worker_stays_where_the_shortest_delay_is_shorter_than_a_start() -> None
 
 
 def test_flow_that_could_not_be_asked_is_not_seen() -> None:
-    assert seen_flow(GROUP, cluster()) is not None
-    assert seen_flow(GROUP, None) is None
-    assert seen_flow(GROUP, unreachable()) is None
-    assert seen_flow(GROUP, cluster(flow(error="NotObserved"))) is None
+    assert view_group(GROUP, cluster(), None).flow is not None
+    assert view_group(GROUP, None, None).flow is None
+    assert view_group(GROUP, unreachable(), None).flow is None
+    assert view_group(GROUP, cluster(flow(error="NotObserved")), None).flow is None

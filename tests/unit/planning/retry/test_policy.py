@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.policies import parse_policies
 from fleet_operator.api.v1alpha1 import RetryPolicy
-from fleet_operator.planning.retry.intent import PolicyRevision
+from fleet_operator.planning.retry.intent import DelayState, PolicyRevision
 from fleet_operator.planning.retry.policy import PolicyRefused, delays_text, duration_text, expand
 from fleet_operator.planning.retry.records import (
     Published,
@@ -118,15 +118,15 @@ def test_text_of_the_headline_sequence() -> None:
 def test_whatever_is_published_is_read_back(seconds: list[int]) -> None:
     revision = expand(policy(sequence=[f"{s}s" if s < 10**6 else "7d" for s in seconds]))
     older = replace(expand(policy(sequence=["5m"], maxTotalSeconds=77)), superseded_at=1_799_999_000.0)
-    told = published(
-        *(older, revision), draining=("9s",) if 9 not in seconds else (), leaving=("11s",), published_at=1_800_000_000.0
-    )
+    retiring = {"9s": DelayState.DRAINING, "11s": DelayState.LEAVING}
+    retiring = {delay: state for delay, state in retiring.items() if delay not in revision.sequence}
+    told = published(older, revision, retiring=retiring, published_at=1_800_000_000.0)
     body = group_config_map(consumer_group(retry={"policyRef": {"name": "standard"}}), told)
     read = read_published(json.loads(json.dumps(body)))
     assert read is not None
     assert sorted(r.hash for r in read.known) == sorted(r.hash for r in told.known)
     assert (read.file, read.leaving, read.published_at) == (told.file, told.leaving, told.published_at)
-    assert read.draining == told.draining
+    assert read.states == told.states
     assert {r.hash: r.superseded_at for r in read.known} == {r.hash: r.superseded_at for r in told.known}
 
 

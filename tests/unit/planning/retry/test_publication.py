@@ -9,9 +9,15 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import RetryPolicy
 from fleet_operator.planning.observation import ManagedTopic, RetryObservation
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent
+from fleet_operator.planning.retry.intent import DelayState, PolicyRevision, RetryIntent
 from fleet_operator.planning.retry.policy import expand
-from fleet_operator.planning.retry.publication import REVISIONS_MAX, SUPERSEDED_S, next_publication, plan_intent
+from fleet_operator.planning.retry.publication import (
+    REVISIONS_MAX,
+    SUPERSEDED_S,
+    FlowFacts,
+    next_publication,
+    plan_intent,
+)
 from fleet_operator.planning.retry.records import Published
 from tests.unit.planning.builders import NOW, consumer_group
 
@@ -24,6 +30,10 @@ def revision(*sequence: str, **spec: Any) -> PolicyRevision:
 
 
 OLD, NEW, NEWER = revision("5s", "30s"), revision("5s", "1m"), revision("2h")
+
+
+def draining(told: Published) -> tuple[str, ...]:
+    return tuple(delay for delay, state in told.retiring.items() if state is DelayState.DRAINING)
 
 
 @dataclass
@@ -55,16 +65,8 @@ class Group:
         group, intent = consumer_group(**self.spec, deletion={"retryTopics": self.deletion}), self.intent
         assert intent is not None
         seen = None if blind else self._look(intent)
-        self.told = next_publication(
-            group,
-            intent,
-            self.told,
-            topics_ready=ready,
-            partitions=4,
-            seen=seen,
-            now=self.now,
-            reached=self.reached,
-        )
+        flow = FlowFacts(topics_ready=ready, partitions=4, seen=seen, reached=self.reached)
+        self.told = next_publication(group, intent, self.told, flow, self.now)
         return self.told
 
     def _look(self, intent: RetryIntent) -> RetryObservation:
@@ -83,7 +85,7 @@ class Group:
     @property
     def draining(self) -> tuple[str, ...]:
         assert self.told is not None
-        return self.told.draining
+        return draining(self.told)
 
     @property
     def known(self) -> set[str]:
@@ -107,12 +109,12 @@ def test_what_an_earlier_object_left_on_the_cluster_is_drained() -> None:
         nonlocal intent
         intent = plan_intent(group, OLD, None, left)
         assert intent is not None
-        return next_publication(group, intent, None, topics_ready=True, partitions=4, seen=None, now=NOW)
+        return next_publication(group, intent, None, FlowFacts(topics_ready=True, partitions=4, seen=None), NOW)
 
     assert told(None) is None, "nobody has looked for it yet"
     made = told(("30s", "1h"))
     assert made is not None
-    assert (made.draining, made.delays) == (("1h",), ("5s", "30s", "1h"))
+    assert (draining(made), made.delays) == (("1h",), ("5s", "30s", "1h"))
     assert intent is not None
     assert intent.delays == ("5s", "30s", "1h"), "it is looked at before it is read"
     again = plan_intent(group, OLD, made, ("30s", "1h", "2h"))

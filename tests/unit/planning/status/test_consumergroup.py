@@ -141,12 +141,12 @@ def test_same_facts_give_the_same_status_however_often(given: ConsumerGroupFacts
 def test_observer_that_hangs_is_found_out() -> None:
     """Its last look stays good for a while; then what it saw counts as unknown, once and without an age."""
     before = project(facts())
-    status = project(facts(), before, NOW + 90)
+    status = project(facts(now=NOW + 90), before, NOW + 90)
     assert condition(status, "ClusterReachable") == ("False", "ObservationStale")
     assert condition(status, "LagKnown") == ("False", "ObservationStale")
     assert "2027-01-15T07:59:59Z" in message(status, "ClusterReachable")
     assert (status["state"], status["lag"]) == ("Unknown", before["lag"])
-    assert project(facts(), status, NOW + 9000) == status
+    assert project(facts(now=NOW + 9000), status, NOW + 9000) == status
 
 
 def test_later_look_at_the_same_group_changes_nothing() -> None:
@@ -190,7 +190,7 @@ def test_look_that_failed_changes_no_status_until_enough_have_failed() -> None:
     lost = replace(unreachable(), doubtful=True)
     assert project(facts(observation=lost), before, NOW + 10) == before
     assert project(facts(observation=unreachable()), before, NOW + 60)["state"] == "Unknown"
-    hanging = project(facts(observation=lost), before, NOW + 600)
+    hanging = project(facts(observation=lost, now=NOW + 600), before, NOW + 600)
     assert condition(hanging, "ClusterReachable") == ("False", "ObservationStale")
 
 
@@ -452,7 +452,8 @@ def test_texts_of_others_never_make_a_status_that_the_api_server_refuses() -> No
             rollout=cause(RolloutPhase.CHECK_FAILED, reason),
         )
         first = project(given, project(facts()))
-        status = project(replace(given, observation=observation(replace(group, state="Empty", members=()))), first)
+        empty = replace(given.view, observed=replace(group, state="Empty", members=()))
+        status = project(replace(given, view=empty), first)
         path = Path(__file__).parents[4] / "crds" / "consumerfleet.io_consumergroups.yaml"
         schema = yaml.safe_load(path.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
         for projected in (first, status):

@@ -145,5 +145,5 @@ def test_topics_are_not_said_to_be_made_on_another_cluster() -> None:
     ours = facts(observation=observation(topics=missing))
     assert condition(project(ours), "TopicsReady") == ("False", "TopicNotCreated")
     other = facts(observation=observation(topics=missing), cluster=kafka_cluster(status={"clusterId": "another"}))
-    assert other.topics_plan.idle
+    assert other.view.topics.idle
     assert condition(project(other), "TopicsReady")[0] == "Unknown"

@@ -10,34 +10,36 @@ import pytest
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.known_revisions import with_known
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, read_part
 from fleet_operator.planning.fleet.pod_template import RETRY_VOLUME
 from fleet_operator.planning.fleet.rollout import RevisionMark, RevisionState
 from fleet_operator.planning.observation import BreakerObservation, WorkerObservation
-from fleet_operator.planning.retry.publication import plan_intent
 from fleet_operator.reconcilers.consumergroup.decide import breaker_open, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, knows_retries
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster
-from tests.unit.planning.retry.test_plan import GROUP, cluster
+from tests.unit.planning.retry.test_plan import GROUP, cluster, flow
 from tests.unit.planning.retry.test_publication import OLD
 
 WITH_RETRIES = {"volumes": [{"name": RETRY_VOLUME}]}
 
 
 def gathered(**changes: Any) -> Gathered:
-    """A new group with retries whose topics are as they should be."""
+    """A new group with retries whose topics are as they should be; `stateful_set`, `workers` and `retry_workers` make
+    its parts."""
+    main = read_part(MAIN, changes.pop("stateful_set", None), changes.pop("workers", ()), NOW)
+    retry = read_part(RETRY, None, changes.pop("retry_workers", ()), NOW)
     found = Gathered(
         body={"metadata": {"name": "orders", "namespace": "shop"}, "spec": {"clusterRef": {"name": "main"}}},
         group=GROUP,
         cluster=kafka_cluster(status={"clusterId": "cluster-a"}),
-        observation=cluster(),
+        observation=cluster(flow(found_delays=())),
         handler_files=None,
         older=None,
-        stateful_set=None,
-        workers=(),
+        parts={MAIN: main, RETRY: retry},
         checks=(),
         config_maps=(),
         worker_reports=(),
-        retry=plan_intent(GROUP, OLD, None),
+        policy=OLD,
     )
     return replace(found, **changes)
 
@@ -99,7 +101,7 @@ def test_group_that_never_had_retries_is_not_asked_for_its_policies(
 def test_forged_record_is_never_what_a_fleet_goes_back_to() -> None:
     """Whoever may write ConfigMaps says of a template of his own that it was the last good one."""
     group = consumer_group()
-    bare = {"cluster": kafka_cluster(), "group": group, "retry": None}
+    bare = {"cluster": kafka_cluster(), "group": group, "policy": None}
     wanted = make_plan(gathered(**bare), NOW, image=IMAGE).revision
     assert wanted is not None
     good = RevisionMark(hash=wanted.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
@@ -127,7 +129,7 @@ def test_forged_record_is_never_what_a_fleet_goes_back_to() -> None:
         ({"redrives": ("mended",)}, True),
         ({"workers": ({"spec": {}},)}, False),
         ({"workers": ({"spec": WITH_RETRIES},)}, True),
-        ({"stateful_set": {"spec": {"template": {"spec": WITH_RETRIES}}}}, True),
+        ({"stateful_set": {"metadata": {}, "spec": {"template": {"spec": WITH_RETRIES}}}}, True),
     ],
 )
 def test_who_may_still_write_to_retry_topics(changes: dict[str, JsonObject], feeds: bool) -> None:

@@ -6,9 +6,7 @@ import asyncio
 import json
 
 from fleet_operator.clients.kinds import CONFIG_MAP, JsonObject
-from fleet_operator.planning.fleet.known_revisions import KNOWN_ANNOTATION
-from fleet_operator.planning.fleet.readings import REVISION_ANNOTATION
-from fleet_operator.planning.labels import GROUP_LABEL
+from fleet_operator.planning.labels import GROUP_LABEL, KNOWN_ANNOTATION, REVISION_ANNOTATION
 from fleet_operator.reconcilers.consumergroup import records
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.store import Store
