@@ -17,8 +17,8 @@ from fleet_consumer.consumer.end_offsets import EndOffsets
 from fleet_consumer.consumer.positions import Positions
 from fleet_consumer.consumer.settings import ConsumerSettings, group_settings
 from fleet_consumer.coordinator.flows import Ticket
+from fleet_consumer.coordinator.members import classic_member
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
-from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
@@ -57,7 +57,7 @@ class ConsumerBase:
         self._pid = os.getpid()
         self._closed = False
         self._fatal: Exception | None = None
-        self._group = CoordinatorThread(
+        self._group = classic_member(
             settings.connection,
             group_settings(settings),
             tuple(

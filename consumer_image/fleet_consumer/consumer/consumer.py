@@ -205,7 +205,7 @@ class Consumer(OffsetCalls):
 
     def membership(self) -> Membership:
         """The membership as of now. Any thread."""
-        picture, fetch, positions = self._group.picture, self._fetch, self._positions
+        picture, fetch, positions = self._group.snapshot, self._fetch, self._positions
         unplaced = positions.last_error if positions is not None else None
         trouble = unplaced or (fetch.last_error if fetch is not None else None)
         if picture.error is None and trouble is not None:
@@ -307,7 +307,7 @@ class Consumer(OffsetCalls):
                 self._assigned(callback)
             else:
                 # While the callback waited for this poll, the membership may have ended.
-                ours = self.holds_session() and self._group.picture.generation == callback.generation
+                ours = self.holds_session() and self._group.snapshot.generation == callback.generation
                 kind = callback.kind if ours else CallBackKind.LOST
                 self._taken_away(kind, callback.partitions, self._settings.rebalance_timeout_s)
         finally:

@@ -125,7 +125,7 @@ class OffsetCalls(ConsumerBase):
         with self._entered():
             self._check_group("group_metadata")
             self._started()
-            picture = self._group.picture
+            picture = self._group.snapshot
             if picture.generation < 0 or not picture.member_id:
                 raise errors.CommitFailed(
                     f"group {picture.group_id!r}: this consumer is no member now; poll until it has partitions"

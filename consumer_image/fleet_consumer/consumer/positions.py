@@ -18,7 +18,7 @@ from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.coordinator.lookups import RETRY_S, Start
 from fleet_consumer.coordinator.offsets import RETRY_MAX_S
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
-from fleet_consumer.coordinator.starts import Starts
+from fleet_consumer.coordinator.starts import StartQuery, Starts
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer
 from fleet_consumer.fetch.thread import FetchThread
@@ -365,7 +365,7 @@ class Positions:
         for edge, parts in by_edge.items():
             # Who seeks an end of the log wants that one, whatever became of the log.
             former = {} if edge else {part: self._watch.ids[part] for part in parts if part in self._watch.ids}
-            ticket = self._group.find_starts(
+            query = StartQuery(
                 tuple(parts),
                 appeared=frozenset() if edge else frozenset(self._appeared),
                 policy=edge or self._policy,
@@ -376,6 +376,7 @@ class Positions:
                 use_committed=edge is None and self._group_id is not None,
                 delay_s=delay_s,
             )
+            ticket = self._group.find_starts(query)
             self._lookups[ticket] = frozenset(parts)
 
     def _ignore_lookups(self, partitions: frozenset[TopicPartition]) -> None:
@@ -488,13 +489,13 @@ class Positions:
         checks = {part: buffer for part, buffer in seen.items() if 0 <= buffer.leader_epoch < changes.epochs[part]}
         self._unproven -= seen.keys() - checks.keys()
         if checks:
-            ticket = self._group.find_starts(
+            query = StartQuery(
                 tuple(checks),
-                appeared=frozenset(),
                 policy=self._policy,
                 read_committed=self._read_committed,
                 lost={part: Start(buffer.position, buffer.leader_epoch) for part, buffer in checks.items()},
             )
+            ticket = self._group.find_starts(query)
             self._checks[ticket] = checks
 
     def _take_checks(self) -> None:

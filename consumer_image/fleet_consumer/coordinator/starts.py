@@ -1,18 +1,18 @@
-"""Where reading begins: at an offset that still stands, where a log was cut, or where the reset policy says.
+"""Start positions of partitions: the committed offset, the end of a cut log, or the reset policy.
 
-A position is known by its offset and its leader epoch. Where the partition's leader says that the epoch ends before
-the offset, the log was cut: an unclean election lost records that were read already, and other records may have their
-offsets by now. Reading goes on at the end of the epoch, the last place up to which what was read is what is there; the
-reset policy is for positions that retention has overtaken, and would repeat or skip records here.
+A position is an offset with its leader epoch. If the partition's leader answers that the epoch ends before the offset,
+the log was cut (truncated): an unclean election lost records that were read already, and other records may have their
+offsets by now. Reading goes on at the end of the epoch, up to which the log is what was read; the reset policy is for
+positions that retention has overtaken, and would repeat or skip records here.
 
-One attempt at all partitions of an assignment. Those that cannot be answered for now do not hold up the others: they
-come back as waiting or refused, and whoever asked tries again for them.
+One lookup is one attempt at all its partitions. Those without an answer do not hold up the others: they come back as
+waiting or refused, and the caller tries again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -29,9 +29,9 @@ from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
 class Starts:
     """The outcome of one attempt.
 
-    `found` may begin. Of these, `cut` has positions that their log no longer has, and `remade` the partitions whose
-    log is another one altogether. `without` are those for which the policy `none` decides. `waiting` says why a
-    partition cannot begin yet, `refused` what somebody has to mend first; both are to be asked for again.
+    `found` has the start positions. Of these, `cut` has the earlier positions that the log no longer has, and `remade`
+    the partitions whose topic was made anew. `without` are those for which the policy `none` decides. `waiting` has the
+    reasons of partitions that cannot begin yet, `refused` those that need a change by a person; look both up again.
     """
 
     found: dict[TopicPartition, Start] = field(default_factory=dict)
@@ -44,68 +44,69 @@ class Starts:
     patience_s: float = 0.0
 
     def put_off(self, attempt: Attempt[Any]) -> None:
-        """Take over what an attempt has no answer for."""
+        """Take over the unanswered partitions of an attempt."""
         self.waiting |= attempt.waiting
         self.refused |= attempt.refused
         self.patience_s = max(self.patience_s, attempt.patience_s)
 
 
 @dataclass(frozen=True, slots=True)
-class StartRules:
-    """What decides where partitions begin that have no offset of their own.
+class StartQuery:
+    """A lookup of start positions. Partitions without a committed offset begin by `policy`.
 
-    Those that `appeared` after the first assignment begin at their beginning, whatever the policy. `now_ms` is the
-    time of day, for a policy by duration.
+    Those that `appeared` after the first assignment begin at their beginning, whatever the policy. `lost` has positions
+    that a broker did not have; they count in place of committed offsets. Of these, `remade` are of a topic that was
+    made anew. `former` has the ids under which partitions were read before: a topic that has another id, and no
+    committed offset, is new. Without `use_committed` the policy alone decides. `delay_s` delays the retry of a failed
+    lookup.
     """
 
+    partitions: tuple[TopicPartition, ...]
     policy: ResetPolicy
     read_committed: bool
     appeared: frozenset[TopicPartition] = frozenset()
-    now_ms: int = 0
+    lost: Mapping[TopicPartition, Start] = field(default_factory=dict)
+    remade: frozenset[TopicPartition] = frozenset()
+    former: Mapping[TopicPartition, UUID] = field(default_factory=dict)
+    use_committed: bool = True
+    delay_s: float = 0.0
 
-    def times(self, partitions: Iterable[TopicPartition]) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
-        """What to ask the leaders for, and the partitions about which this policy says nothing."""
+    def times(
+        self, partitions: Iterable[TopicPartition], anew: frozenset[TopicPartition], now_ms: int
+    ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
+        """Times to ask the leaders for, and the partitions for which the policy is `none`.
+
+        Partitions `anew` begin at their beginning. `now_ms` is the wall clock, for a policy by duration.
+        """
         times: dict[TopicPartition, int] = {}
         without: list[TopicPartition] = []
         for part in partitions:
-            if part in self.appeared or self.policy == ResetPolicy.EARLIEST:
+            if part in self.appeared or part in anew or self.policy == ResetPolicy.EARLIEST:
                 times[part] = EARLIEST
             elif self.policy == ResetPolicy.LATEST:
                 times[part] = LATEST
             elif self.policy.duration_ms is not None:
-                times[part] = max(0, self.now_ms - self.policy.duration_ms)
+                times[part] = max(0, now_ms - self.policy.duration_ms)
             else:
                 without.append(part)
         return times, without
 
 
-def find_starts(
-    group_id: str,
-    partitions: tuple[TopicPartition, ...],
-    rules: StartRules,
-    *,
-    lost: Mapping[TopicPartition, Start] | None = None,
-    remade: frozenset[TopicPartition] = frozenset(),
-    former: Mapping[TopicPartition, UUID] | None = None,
-    use_committed: bool = True,
-    delay_s: float = 0.0,
-) -> Flow[Starts]:
-    """Where to begin: at the committed offset if it stands, else (or not `use_committed`) by the rules.
+def find_starts(group_id: str, query: StartQuery, *, now_ms: int = 0) -> Flow[Starts]:
+    """Find where partitions begin: at the committed offset if it stands, else by the policy.
 
-    `lost` has positions that a broker did not have; they count in place of committed offsets. Of these, `remade` are of
-    a topic that was made anew. `former` has the ids under which partitions were read before: what a topic made anew
-    has and nobody committed an offset in is new, whatever the policy. `delay_s` keeps a lookup that failed before from
-    being repeated hotly. Raises GroupAuthorizationFailed.
+    Raises GroupAuthorizationFailed.
     """
-    if delay_s:
-        yield Pause(delay_s)
+    if query.delay_s:
+        yield Pause(query.delay_s)
+    partitions, lost, remade = query.partitions, query.lost, query.remade
     starts = Starts(ids=(yield from see_ids(partitions)))
-    positions = {part: start for part, start in (lost or {}).items() if part not in remade}
+    positions = {part: start for part, start in lost.items() if part not in remade}
     starts.remade |= remade
-    starts.cut |= {part: start.offset for part, start in (lost or {}).items() if part in remade}
+    starts.cut |= {part: start.offset for part, start in lost.items() if part in remade}
     unplaced: list[TopicPartition] = []
     asked = tuple(part for part in partitions if part not in positions and part not in remade)
-    if not use_committed:
+    if not query.use_committed:
         unplaced += asked
     elif asked:
         committed = yield from try_committed(group_id, asked)
@@ -113,18 +114,18 @@ def find_starts(
         unplaced += [part for part, entry in committed.found.items() if entry is None]
         positions |= {part: Start(entry.offset, entry.leader_epoch) for part, entry in committed.found.items() if entry}
     standing = yield from _by_epoch(positions, starts)
-    doubted = {part: start for part, start in standing.items() if part in (lost or {})}
+    doubted = {part: start for part, start in standing.items() if part in lost}
     starts.found |= {part: start for part, start in standing.items() if part not in doubted}
     unplaced += yield from _by_range(doubted, starts)
-    anew = frozenset(part for part, id_ in (former or {}).items() if starts.ids.get(part, id_) != id_)
-    times, without = replace(rules, appeared=rules.appeared | anew).times(unplaced)
+    anew = frozenset(part for part, id_ in query.former.items() if starts.ids.get(part, id_) != id_)
+    times, without = query.times(unplaced, anew, now_ms)
     starts.without = tuple(without)
-    yield from _by_time(times | dict.fromkeys(starts.remade, EARLIEST), rules, starts)
+    yield from _by_time(times | dict.fromkeys(starts.remade, EARLIEST), starts, read_committed=query.read_committed)
     return starts
 
 
 def _by_epoch(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow[dict[TopicPartition, Start]]:
-    """Begin where logs were cut. Returns the positions against which their epoch says nothing."""
+    """Begin at the ends of cut logs. Returns the positions that their epochs do not contradict."""
     epochs = {part: start.leader_epoch for part, start in positions.items() if start.leader_epoch >= 0}
     if not epochs:
         return dict(positions)
@@ -136,7 +137,8 @@ def _by_epoch(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow
         if end.offset < 0:
             ahead[part] = position.leader_epoch
         elif end.offset < position.offset and end.current == position.leader_epoch:
-            # No leader loses what it has handed out in its own epoch, and another would have a later one.
+            # A leader loses no records of its own epoch, and another leader would have a later one: the topic was made
+            # anew.
             starts.remade.add(part)
             starts.cut[part] = position.offset
         elif end.offset < position.offset:
@@ -155,7 +157,7 @@ def _by_epoch(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow
 
 
 def _by_range(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow[list[TopicPartition]]:
-    """Go on at those positions that the log has, whatever its broker said a moment ago. Returns the others."""
+    """Go on at positions inside of the log, although a broker refused them before. Returns the others."""
     if not positions:
         return []
     first = yield from try_offsets(dict.fromkeys(positions, EARLIEST), read_committed=False)
@@ -168,18 +170,20 @@ def _by_range(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow
         if first.found[part].offset <= position.offset <= end.offset:
             starts.found[part] = position
         elif position.offset > end.offset and position.leader_epoch >= 0:
-            # Its epoch reaches this far: after an election the leader does not know yet how much may be read.
-            starts.waiting[part] = f"its leader's end, {end.offset}, is still before the position, {position.offset}"
+            # The epoch reaches this far: after an election the leader does not know the high watermark yet.
+            starts.waiting[part] = (
+                f"its leader's end offset {end.offset} is still before the position {position.offset}"
+            )
         else:
             outside.append(part)
     return outside
 
 
-def _by_time(times: Mapping[TopicPartition, int], rules: StartRules, starts: Starts) -> Flow[None]:
-    """Begin at these times; a partition that has nothing so young begins at its end."""
+def _by_time(times: Mapping[TopicPartition, int], starts: Starts, *, read_committed: bool) -> Flow[None]:
+    """Begin at these times; a partition without so late a record begins at its end."""
     asked = times
     while asked:
-        listed = yield from try_offsets(asked, read_committed=rules.read_committed)
+        listed = yield from try_offsets(asked, read_committed=read_committed)
         starts.put_off(listed)
         starts.found |= {part: start for part, start in listed.found.items() if start.offset >= 0}
         asked = {part: LATEST for part, start in listed.found.items() if start.offset < 0 and asked[part] != LATEST}

@@ -1,4 +1,8 @@
-"""Commits: building the request, and judging the answer partition by partition."""
+"""Commits in flight: building requests, classifying responses, deciding retries.
+
+The machine owns identity and coordinator; `CommitFlow` owns the commits, and returns as a judgement what a response
+means for the membership. Without a response a commit is neither stored nor failed: its outcome is unknown.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from fleet_consumer.group.classification import Api, Rule, Verdict, rule_for
-from fleet_consumer.group.messages import Commit, MemberIdentity
+from fleet_consumer.group import errors
+from fleet_consumer.group.classification import Api, Rule, Verdict, error_for, rule_for
+from fleet_consumer.group.messages import (
+    Action,
+    Address,
+    Channel,
+    Commit,
+    FinishCommit,
+    ForCommit,
+    MemberIdentity,
+    Send,
+)
 from fleet_consumer.group.settings import GroupSettings
+from fleet_consumer.group.timing import Backoff
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.errors import ErrorCode, describe
 from fleet_consumer.wire.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -20,9 +35,14 @@ from fleet_consumer.wire.offset_commit import (
 from fleet_consumer.wire.schema import ZERO_UUID
 
 UNKNOWN_TOPIC_PATIENCE_S = 5.0
-"""How long a commit for a topic that the broker does not know is retried; Java retries until its own timer ends, and
-so hangs for a minute on a topic that was deleted. By name the time runs from the commit on, by id from the first such
-answer about the id: ids are never given twice, so what was found out about one holds for later commits, too."""
+"""Retry time of a commit for a topic unknown to the broker. Java retries until its own timer ends, and so hangs for a
+minute on a deleted topic. By name the time runs from the commit on, by id from the first such response about the id:
+ids are never reused, so the finding holds for later commits, too."""
+
+NAMED_MAX = 20
+"""Refused partitions that an error names."""
+
+NOT_A_MEMBER = "this consumer is not a member of the group now, others may own its partitions; poll to join again"
 
 _GRAVITY = (
     Verdict.FATAL,
@@ -34,24 +54,45 @@ _GRAVITY = (
     Verdict.RETRY,
     Verdict.OK,
 )
-"""Which verdict wins when partitions of one commit got different ones: the one that changes most."""
+"""Order of verdicts: of several in one response, the first counts, which changes most."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitJudgement:
-    """The verdict on a whole commit: its rule, the code behind it, and the partitions that got it."""
+    """Verdict on a whole commit: the rule, its error code, and the partitions that got it."""
 
     rule: Rule
     code: int
     partitions: tuple[TopicPartition, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The member's situation, as far as commits depend on it.
+
+    `holds`: it is cooperative and owns partitions. Its commits can wait for the end of a rebalance: that needs no
+    callback on the user's thread, which may be the one that waits. An eager member has given up everything by then.
+    `may_commit`: the broker takes commits now. `rebalancing`: a rebalance is under way, `joining`: it waits for the
+    JoinGroup response. `keeps`: it keeps partitions through the rebalance. `expelled`: it lost its generation, and the
+    user's thread still holds partitions.
+    """
+
+    identity: MemberIdentity
+    coordinator: Address | None
+    holds: bool
+    may_commit: bool
+    rebalancing: bool
+    joining: bool
+    keeps: bool
+    expelled: bool
+
+
 def commit_request(settings: GroupSettings, identity: MemberIdentity, commit: Commit) -> OffsetCommitRequest:
-    """The request that stores a commit as this member of this generation, or as nobody's while the group is empty.
+    """Build the OffsetCommit of this member and generation, or of no member while the group is empty.
 
     Topics go by id if the broker takes ids and all of them are known, else all by name, as in Java's client. A commit
-    is not split in two: the coordinator writes one request as a whole, and it has one outcome. An id is unknown where
-    brokers have none (before Kafka 2.8, where none is taken either), or for partitions that were not read.
+    is never split: the coordinator writes one request as a whole, and it has one outcome. An id is unknown with
+    brokers before Kafka 2.8, which take none either, and for partitions that were not read.
     """
     topics: dict[tuple[str, UUID], list[OffsetCommitRequestPartition]] = {}
     for part, entry in commit.offsets.items():
@@ -77,7 +118,7 @@ def commit_request(settings: GroupSettings, identity: MemberIdentity, commit: Co
 
 
 def judge(response: OffsetCommitResponse, ids: Mapping[TopicPartition, UUID]) -> CommitJudgement:
-    """The gravest verdict among the partitions. `ids` are the commit's, for an answer that has no names."""
+    """The gravest verdict among the partitions. `ids` are those of the commit, for responses without names."""
     names = {topic_id: part.topic for part, topic_id in ids.items()}
     by_code: dict[int, list[TopicPartition]] = {}
     for topic in response.topics:
@@ -89,3 +130,185 @@ def judge(response: OffsetCommitResponse, ids: Mapping[TopicPartition, UUID]) ->
     ]
     stored = CommitJudgement(rule_for(Api.OFFSET_COMMIT, ErrorCode.NONE), ErrorCode.NONE, ())
     return min(judgements, key=lambda judgement: _GRAVITY.index(judgement.rule.verdict), default=stored)
+
+
+class CommitFlow:
+    """The unfinished commits of one member."""
+
+    def __init__(self, settings: GroupSettings, backoff: Backoff) -> None:
+        self._settings = settings
+        self._backoff = backoff
+        self._waiting: list[tuple[float, Commit]] = []
+        self._in_flight: list[Commit] = []
+        # Topic ids unknown to the coordinator, and since when.
+        self._unknown_ids: dict[UUID, float] = {}
+
+    @property
+    def next_at(self) -> float | None:
+        """The time at which the next waiting commit is due; None without one."""
+        return min((at for at, _ in self._waiting), default=None)
+
+    @property
+    def pending(self) -> bool:
+        """True while a commit is unfinished."""
+        return bool(self._waiting or self._in_flight)
+
+    def advance(self, standing: Standing, now: float) -> list[Action]:
+        """Send due commits; finish those that cannot succeed any more or have run out of time."""
+        due = [commit for at, commit in self._waiting if now >= at]
+        self._waiting = [(at, commit) for at, commit in self._waiting if now < at]
+        return [action for commit in due for action in self.start(commit, standing, now)]
+
+    def start(self, commit: Commit, standing: Standing, now: float) -> list[Action]:
+        """Send a commit, keep it for later, or finish it with an error."""
+        if commit.deadline is not None and now >= commit.deadline:
+            return self._later(commit, now, self._rebalancing() if standing.keeps else self._retriable("time is up"))
+        if not commit.alone and not standing.may_commit:
+            if standing.keeps:
+                return self._later(commit, now, self._rebalancing())
+            return [FinishCommit(commit, self._not_a_member(standing))]
+        if standing.coordinator is None:
+            if self._may_wait_for_the_coordinator(commit, now):
+                # Due at once, so that waiting commits are sent in the order of their requests.
+                self._waiting.append((now, commit))
+                return []
+            return self._later(commit, now, self._retriable("the group's coordinator is unknown"))
+        commit.sent_as = MemberIdentity() if commit.alone else standing.identity
+        self._in_flight.append(commit)
+        request = commit_request(self._settings, commit.sent_as, commit)
+        return [Send(standing.coordinator, Channel.MAIN, request, self._settings.request_timeout_s, ForCommit(commit))]
+
+    def answered(
+        self, commit: Commit, response: OffsetCommitResponse, standing: Standing, now: float
+    ) -> tuple[list[Action], CommitJudgement]:
+        """Take a response. Returns actions for the commit, and the judgement for the membership."""
+        self._in_flight.remove(commit)
+        judgement = judge(response, commit.ids)
+        self._note_ids(commit, judgement, now)
+        older = commit.sent_as is not standing.identity
+        error: Exception | None
+        match judgement.rule.verdict:
+            case Verdict.OK:
+                self._backoff.reset()
+                error = None
+            case Verdict.RETRY if not self._in_vain(commit, judgement, now):
+                return self._later(commit, now, self._retriable(describe(judgement.code))), judgement
+            case Verdict.COORDINATOR_LOST:
+                return self._later(commit, now, self._retriable(describe(judgement.code))), judgement
+            case Verdict.REJOIN | Verdict.RESET_MEMBER | Verdict.RESET_GENERATION if self._overtaken(
+                commit, judgement, standing
+            ):
+                return self._later(commit, now, self._rebalancing()), judgement
+            case Verdict.RETRY:
+                error = self._refused(judgement)
+            case Verdict.REJOIN:
+                error = self._rebalancing()
+            case Verdict.RESET_MEMBER | Verdict.RESET_GENERATION:
+                error = self._stale(commit, judgement.code, standing)
+            case Verdict.FATAL if older and judgement.code == ErrorCode.FENCED_INSTANCE_ID:
+                error = self._stale(commit, judgement.code, standing)
+            case Verdict.FATAL:
+                error = error_for(Api.OFFSET_COMMIT, judgement.code, self._settings.group_id, judgement.rule)
+            case _:
+                error = self._refused(judgement)
+        return [FinishCommit(commit, error)], judgement
+
+    def unanswered(self, commit: Commit, cause: Exception, now: float) -> list[Action]:
+        """Retry after a lost request: the offsets may be stored, and storing them again does no harm."""
+        self._in_flight.remove(commit)
+        return self._later(commit, now, self._retriable(str(cause)))
+
+    def abandon(self, error: Exception) -> list[Action]:
+        """Finish all commits with `error`; no response will be taken any more."""
+        ended = [commit for _, commit in self._waiting] + self._in_flight
+        self._waiting, self._in_flight = [], []
+        return [FinishCommit(commit, error) for commit in ended]
+
+    def knows(self, commit: Commit) -> bool:
+        """True while a response to `commit` is awaited."""
+        return commit in self._in_flight
+
+    def _later(self, commit: Commit, now: float, failure: errors.ConsumerError) -> list[Action]:
+        """Retry after the backoff, or finish with `failure` without retries or time left."""
+        if commit.deadline is None or now >= commit.deadline:
+            return [FinishCommit(commit, failure)]
+        self._waiting.append((min(now + self._backoff.next(), commit.deadline), commit))
+        return []
+
+    def _may_wait_for_the_coordinator(self, commit: Commit, now: float) -> bool:
+        """True while a commit without retries may wait for its first coordinator.
+
+        A consumer without a membership looks for a coordinator no sooner than at its first commit.
+        """
+        waits = commit.alone and commit.deadline is None and commit.sent_as is None
+        return waits and now < commit.requested_at + self._settings.request_timeout_s
+
+    def _overtaken(self, commit: Commit, judgement: CommitJudgement, standing: Standing) -> bool:
+        """True if a rebalance overtook the commit of a member that keeps its partitions.
+
+        The same offsets can be committed in the new generation.
+        """
+        if not standing.holds or not standing.identity.valid:
+            return False
+        older = commit.sent_as is not standing.identity or standing.joining
+        return older or judgement.rule.verdict is Verdict.REJOIN
+
+    def _note_ids(self, commit: Commit, judgement: CommitJudgement, now: float) -> None:
+        """Remember since when the coordinator has not known a topic id. Brokers learn of new topics within moments."""
+        if judgement.code == ErrorCode.UNKNOWN_TOPIC_ID:
+            for part in judgement.partitions:
+                if part in commit.ids:
+                    self._unknown_ids.setdefault(commit.ids[part], now)
+        elif judgement.rule.verdict is Verdict.OK:
+            for topic_id in commit.ids.values():
+                self._unknown_ids.pop(topic_id, None)
+
+    def _in_vain(self, commit: Commit, judgement: CommitJudgement, now: float) -> bool:
+        """True if all refused topics have been unknown for so long that they are gone; others may be new."""
+        if judgement.code == ErrorCode.UNKNOWN_TOPIC_ID:
+            since = [self._unknown_ids[commit.ids[part]] for part in judgement.partitions if part in commit.ids]
+            return now - max(since, default=commit.requested_at) >= UNKNOWN_TOPIC_PATIENCE_S
+        unknown_topic = judgement.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return unknown_topic and now - commit.requested_at >= UNKNOWN_TOPIC_PATIENCE_S
+
+    def _refused(self, judgement: CommitJudgement) -> errors.ConsumerError:
+        """The error for refused partitions; the broker may have stored the others."""
+        kind = judgement.rule.error or errors.CommitRefused
+        advice = f"; {judgement.rule.advice}" if judgement.rule.advice else ""
+        parts = judgement.partitions
+        if judgement.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            named = "topics " + ", ".join(sorted({part.topic for part in parts}))
+        else:
+            named = ", ".join(f"{part.topic}-{part.partition}" for part in parts[:NAMED_MAX])
+            named += f" and {len(parts) - NAMED_MAX} more" if len(parts) > NAMED_MAX else ""
+        return kind(self._about(f"{named}: {describe(judgement.code)}{advice}"))
+
+    def _stale(self, commit: Commit, code: int, standing: Standing) -> errors.ConsumerError:
+        """The error for a commit under an unknown member id or generation, an earlier one of ours or the current
+        one."""
+        if commit.alone:
+            return errors.CommitFailed(
+                self._about(
+                    f"{describe(code)}: the group has members, and only they may commit; give the consumer that "
+                    "assigns its partitions itself a group id of its own"
+                )
+            )
+        if commit.sent_as is not standing.identity and standing.rebalancing:
+            return errors.RebalanceInProgress(
+                self._about("a newer generation is being joined; poll, then commit the partitions still assigned")
+            )
+        return errors.CommitFailed(self._about(f"{describe(code)}: {NOT_A_MEMBER}"))
+
+    def _not_a_member(self, standing: Standing) -> errors.ConsumerError:
+        if standing.rebalancing and not standing.expelled:
+            return self._rebalancing()
+        return errors.CommitFailed(self._about(NOT_A_MEMBER))
+
+    def _rebalancing(self) -> errors.ConsumerError:
+        return errors.RebalanceInProgress(self._about("the group is rebalancing; poll and commit again"))
+
+    def _retriable(self, why: str) -> errors.ConsumerError:
+        return errors.RetriableCommitFailed(self._about(f"{why}; commit again"))
+
+    def _about(self, what: str) -> str:
+        return f"group {self._settings.group_id!r}: offsets not committed: {what}"

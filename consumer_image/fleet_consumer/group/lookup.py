@@ -1,4 +1,4 @@
-"""Which broker coordinates the group, and when to ask (again)."""
+"""Lookup of the group's coordinator: its address, and the time of the next FindCoordinator."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ class CoordinatorLookup:
         self.next_at = NEVER
 
     def due(self, now: float) -> bool:
-        """Whether to ask now."""
+        """True when FindCoordinator should be sent now."""
         return self.address is None and not self.in_flight and now >= self.next_at
 
     def found(self, address: Address) -> None:
-        """A broker named the coordinator."""
+        """Take the coordinator's address from a response."""
         self.in_flight = False
         self.address = address
 
     def settled(self) -> None:
-        """The coordinator has proven itself by a good answer: the next loss starts with a short wait again."""
+        """Reset the backoff after a good response from the coordinator: the next loss starts with a short wait."""
         self._backoff.reset()
 
     def lost(self, now: float) -> None:
-        """The coordinator is gone, or is none; ask after a backoff, which grows while no coordinator proves itself."""
+        """Forget a lost coordinator and look again after the backoff, which grows until `settled`."""
         if self.address is not None:
             self.address = None
             self.next_at = now + self._backoff.next()
 
     def failed(self, now: float, wait_s: float = 0.0) -> None:
-        """The question was not answered, or with an error; ask after the backoff, or `wait_s` if that is longer."""
+        """Retry a failed lookup after the backoff, or after `wait_s` if that is longer."""
         self.in_flight = False
         self.next_at = now + max(self._backoff.next(), wait_s)
 
 
 def read_lookup(response: FindCoordinatorResponse) -> tuple[int, Address]:
-    """Error code and address of the only group asked for. An answer about nothing counts as not available."""
+    """Error code and address of the one group asked for. An empty response counts as COORDINATOR_NOT_AVAILABLE."""
     for entry in response.coordinators:
         return entry.error_code, (entry.host, entry.port)
     return ErrorCode.COORDINATOR_NOT_AVAILABLE, ("", 0)

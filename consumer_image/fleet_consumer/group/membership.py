@@ -1,6 +1,6 @@
-"""A membership as others may see it: one immutable picture, safe to hand to any thread.
+"""Snapshot of a membership: immutable, safe to hand to any thread.
 
-The state machine publishes a new picture after every event; nobody outside may look into the machine itself.
+The machine's shell publishes a new one after every event; no other code looks into the machine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class OffsetAndMetadata(NamedTuple):
-    """What a commit says about a partition: the next offset to read, its leader epoch (-1 unknown), free text."""
+    """The committed position of a partition: next offset to read, its leader epoch (-1 unknown), free text."""
 
     offset: int
     leader_epoch: int = -1
@@ -30,11 +30,11 @@ class OffsetAndTimestamp(NamedTuple):
 class Membership:
     """One member of one group, at one moment.
 
-    `state` is Kafka's word for what the member is in: `Unjoined`, `PreparingRebalance`, `CompletingRebalance`,
+    `state` is Kafka's word for the member's state: `Unjoined`, `PreparingRebalance`, `CompletingRebalance`,
     `Stable`, `Left`, or `Failed` after a fatal error. `generation` is -1 and `member_id` empty while not joined.
     `coordinator` is (host, port). `assignment` maps topics to partition numbers. `last_heartbeat_at` is the
-    monotonic time at which the last heartbeat that was answered well had been sent. `error` is what keeps the member
-    from its work now (it has `.reason`), None when nothing does; it goes away by itself once the cause does.
+    monotonic time at which the last successful heartbeat was sent. `error` (with `.reason`) is what keeps the member
+    from its work now, else None; it disappears with its cause.
     """
 
     group_id: str

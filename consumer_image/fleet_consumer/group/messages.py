@@ -1,18 +1,18 @@
-"""What goes into a group machine and what comes out of it.
+"""Events and actions of a group machine: its input and its output.
 
-Events carry no time: `handle(event, now)` does. A `Send` carries a context that comes back untouched with the answer,
-so that an answer finds exactly the attempt, heartbeat or commit that it belongs to, however late it comes.
+Events carry no time: `handle(event, now)` does. A `Send` carries a context that comes back untouched with the response,
+so that a response finds exactly the attempt, heartbeat or commit that it belongs to, however late it comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from fleet_consumer.assignors import Assignor, ClusterView, Subscription
+from fleet_consumer.assignors import Assignment, Assignor, ClusterView, Subscription
 from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.group.errors import FatalConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
@@ -35,7 +35,7 @@ class Channel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """Member id and generation change together, as one value; answers to older ones must not touch newer state.
+    """Member id and generation, which change together. Responses to older ones must not touch newer state.
 
     Compared by `is`: an identity that was reset and regained is a new one even if its numbers are the same.
     """
@@ -46,13 +46,17 @@ class MemberIdentity:
 
     @property
     def valid(self) -> bool:
-        """Whether the coordinator has given this identity a generation."""
+        """True once the coordinator has given a generation."""
         return self.generation >= 0 and self.member_id != ""
 
 
 @dataclass(slots=True, eq=False)
 class RebalanceAttempt:
-    """One way through join and sync. A new JoinGroup is a new attempt; what belongs to an older one is ignored."""
+    """One pass through join and sync. Responses and results of earlier attempts are ignored.
+
+    `topics` and `identity` are those of the JoinGroup. The leader has the group's `subscriptions`, the partition
+    `counts` and `racks` that it plans with, and `doubts` about them.
+    """
 
     reason: str
     identity: MemberIdentity
@@ -69,11 +73,11 @@ class RebalanceAttempt:
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """One commit of a user's. `deadline` None: no retries. `sent_as` is the identity it was last sent with.
+    """One commit of the user. `deadline` None: no retries. `sent_as` is the identity it was last sent with.
 
-    `alone`: by a consumer that chose its partitions itself. It is no member, and the broker takes its commits while the
-    group has none. `ids` are those of the topics whose records were read, where they are known: a topic that has taken
-    over the name of one has another id, and must not get its position.
+    `alone`: by a consumer that assigned its partitions itself. It is no member, and the broker takes its commits while
+    the group has none. `ids` are the known ids of the topics whose records were read: a topic made anew under the same
+    name has another id, and must not get the position.
     """
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -102,7 +106,7 @@ class ForJoin:
 
 @dataclass(frozen=True, slots=True)
 class ForPlan:
-    """The leader's Metadata request before it plans."""
+    """The leader's Metadata request before planning."""
 
     attempt: RebalanceAttempt
 
@@ -131,12 +135,12 @@ class ForCommit:
 
 @dataclass(frozen=True, slots=True)
 class ForWatch:
-    """A Metadata request that looks for changed partition counts."""
+    """A Metadata request of the watch for changed topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForOldPlan:
-    """A DescribeGroups of a leader that came back, sent as `identity`."""
+    """A DescribeGroups of a restarted static leader, sent as `identity`."""
 
     identity: MemberIdentity
 
@@ -163,7 +167,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """The user wants these topics, or with `pattern` whatever matches it; from now on only these."""
+    """The user subscribed to these topics, or with `pattern` to all that match; replaces an earlier subscription."""
 
     topics: tuple[str, ...]
     pattern: TopicPattern | None = None
@@ -171,19 +175,19 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribed:
-    """The user wants nothing any more; he has heard that his partitions are gone."""
+    """The user unsubscribed, and was already notified of the loss of the partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceRequested:
-    """The user wants a rebalance, for this reason."""
+    """The user asked for a rebalance."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A broker answered."""
+    """A response arrived."""
 
     context: Context
     response: Any
@@ -191,7 +195,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """No answer, and none will come. `slow`: the cause (a wrong password) will not go away within seconds."""
+    """A request failed without a response. `slow`: the cause (a wrong password) will not go away within seconds."""
 
     context: Context
     error: Exception
@@ -200,7 +204,7 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The assignor is done."""
+    """The assignor's plan."""
 
     attempt: RebalanceAttempt
     assignments: tuple[SyncGroupRequestAssignment, ...]
@@ -215,41 +219,57 @@ class PlanFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class UserDataCollected:
+    """The assignors' user data for a JoinGroup, by assignor name."""
+
+    attempt: RebalanceAttempt
+    user_data: Mapping[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class UserDataFailed:
+    """An assignor's user-data hook raised, or returned something other than bytes or None."""
+
+    attempt: RebalanceAttempt
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class LoginRefused:
-    """A broker refused the credentials, or there is no TLS with it, and nobody will renew them."""
+    """A broker refused the credentials or the TLS handshake failed, and the credentials are never renewed."""
 
     error: FatalConsumerError
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorDoubted:
-    """Some other request found that the broker at `address` does not coordinate the group (now)."""
+    """Another request found that the broker at `address` is not the coordinator any more."""
 
     address: Address
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorWanted:
-    """Somebody who is no member yet has a question for the coordinator."""
+    """A lookup needs the coordinator, also before the first subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalledBack:
-    """The user's thread has finished a callback."""
+    """The user's thread has run a callback."""
 
     callback: CallBack
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRequested:
-    """The user wants offsets committed."""
+    """The user asked for a commit."""
 
     commit: Commit
 
 
 @dataclass(frozen=True, slots=True)
 class CloseRequested:
-    """The user closes; `leave`: tell the coordinator."""
+    """The user closes the consumer; `leave`: send LeaveGroup."""
 
     leave: bool
 
@@ -263,6 +283,8 @@ Event = (
     | Unanswered
     | Planned
     | PlanFailed
+    | UserDataCollected
+    | UserDataFailed
     | LoginRefused
     | CoordinatorDoubted
     | CoordinatorWanted
@@ -288,16 +310,16 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Close this member's connections to a broker that has been silent; what waits for it there ends unanswered."""
+    """Close the member's connections to a silent broker; pending requests on them end with Unanswered."""
 
     address: Address
 
 
 @dataclass(frozen=True, slots=True)
 class RunAssignor:
-    """Run the assignor off this thread, then report Planned or PlanFailed.
+    """Run the assignor on a thread of its own, then report Planned or PlanFailed.
 
-    `cooperative`: members keep their partitions meanwhile, so that the plan may not move one directly (KIP-429).
+    `cooperative`: members keep their partitions meanwhile, so the plan must not move one directly (KIP-429).
     """
 
     attempt: RebalanceAttempt
@@ -307,8 +329,25 @@ class RunAssignor:
     cooperative: bool
 
 
+@dataclass(frozen=True, slots=True)
+class CollectUserData:
+    """Call `subscription_user_data` of each assignor, then report UserDataCollected or UserDataFailed."""
+
+    attempt: RebalanceAttempt
+    assignors: tuple[Assignor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyAssignor:
+    """Call `on_assignment`, before any later CollectUserData. An error is reported to the user and changes nothing."""
+
+    assignor: Assignor
+    assignment: Assignment
+    generation: int
+
+
 class CallBackKind(Enum):
-    """Which of the user's callbacks."""
+    """Kinds of rebalance callbacks."""
 
     ASSIGNED = "assigned"
     REVOKED = "revoked"
@@ -319,9 +358,9 @@ class CallBackKind(Enum):
 class CallBack:
     """Run a callback on the user's thread, in order, then report CalledBack.
 
-    `partitions` are only those that come or go; a cooperative member keeps others. For ASSIGNED, `appeared` are the
-    partitions that did not exist at this consumer's first assignment. `subscription` counts how often the user has
-    unsubscribed before: what belongs to an earlier one is void.
+    `partitions` are those that come or go; a cooperative member keeps others. For ASSIGNED, `appeared` are the
+    partitions that did not exist at the first assignment. `subscription` counts the calls of `unsubscribe` before: a
+    callback of an earlier subscription is void.
     """
 
     kind: CallBackKind
@@ -333,7 +372,7 @@ class CallBack:
 
 @dataclass(frozen=True, slots=True)
 class FinishCommit:
-    """A commit came to its end; `error` None: stored."""
+    """Finish a commit; `error` None: stored."""
 
     commit: Commit
     error: Exception | None
@@ -341,14 +380,9 @@ class FinishCommit:
 
 @dataclass(frozen=True, slots=True)
 class MembershipReport:
-    """Raise this from the user's next call."""
+    """Raise `error` from the user's next call."""
 
     error: Exception
 
 
-Action = Send | Disconnect | RunAssignor | CallBack | FinishCommit | MembershipReport
-
-
-def flatten(partitions: Mapping[str, Sequence[int]]) -> tuple[TopicPartition, ...]:
-    """Partitions by topic as one tuple, in order."""
-    return tuple(TopicPartition(topic, number) for topic in sorted(partitions) for number in sorted(partitions[topic]))
+Action = Send | Disconnect | RunAssignor | CollectUserData | NotifyAssignor | CallBack | FinishCommit | MembershipReport

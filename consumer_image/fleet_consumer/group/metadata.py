@@ -1,14 +1,42 @@
-"""Metadata answers as the group reads them: which topics there are, their partitions, and the racks of these."""
+"""Partitions by topic, and Metadata responses: existing topics, their partition counts, the racks of replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
+PartitionsByTopic = Mapping[str, tuple[int, ...]]
+"""Partition numbers by topic; a topic without partitions is absent."""
+
 Racks = tuple[frozenset[str], ...]
 """For each partition of a topic, by number, the racks that hold a replica of it."""
+
+
+def without(partitions: PartitionsByTopic, removed: Mapping[str, Sequence[int]]) -> PartitionsByTopic:
+    """The part of `partitions` that is not in `removed`."""
+    rest = {}
+    for topic, numbers in partitions.items():
+        out = frozenset(removed.get(topic, ()))
+        kept = tuple(number for number in numbers if number not in out) if out else numbers
+        if kept:
+            rest[topic] = kept
+    return rest
+
+
+def by_topic(partitions: Iterable[tuple[str, int]]) -> PartitionsByTopic:
+    """Group single partitions by topic."""
+    numbers: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        numbers.setdefault(topic, []).append(number)
+    return {topic: tuple(found) for topic, found in numbers.items()}
+
+
+def flatten(partitions: Mapping[str, Sequence[int]]) -> tuple[TopicPartition, ...]:
+    """Single partitions, sorted."""
+    return tuple(TopicPartition(topic, number) for topic in sorted(partitions) for number in sorted(partitions[topic]))
 
 
 def topics_request(topics: Iterable[str]) -> MetadataRequest:
@@ -20,12 +48,12 @@ def topics_request(topics: Iterable[str]) -> MetadataRequest:
 
 
 def all_topics_request() -> MetadataRequest:
-    """Ask for every topic that may be seen."""
+    """Ask for every topic that the principal may describe."""
     return MetadataRequest(topics=None, allow_auto_topic_creation=False)
 
 
 def partition_counts(response: MetadataResponse) -> tuple[dict[str, int], dict[str, int]]:
-    """Counts of the topics that exist, and the error codes of those that cannot be seen.
+    """Partition counts of existing topics, and the error codes of the others.
 
     A topic whose leaders are being elected carries an error and its partitions; it counts as existing.
     """
@@ -40,23 +68,23 @@ def partition_counts(response: MetadataResponse) -> tuple[dict[str, int], dict[s
 
 
 class BrokerRacks:
-    """Which rack each broker stands in.
+    """Racks of brokers, by node id.
 
-    A broker that is down is missing from answers. It is remembered, or each restart of one would look like replicas
-    that moved, and cost a rebalance.
+    Brokers that are down are missing from responses. They are remembered: otherwise each restart of a broker would look
+    like replicas that moved, and cost a rebalance.
     """
 
     def __init__(self) -> None:
         self._racks: dict[int, str] = {}
 
     def learn(self, response: MetadataResponse) -> None:
-        """Take the brokers of an answer."""
+        """Remember the brokers of a response."""
         for broker in response.brokers:
             if broker.rack is not None:
                 self._racks[broker.node_id] = broker.rack
 
     def of_topics(self, response: MetadataResponse, topics: Collection[str]) -> Mapping[str, Racks]:
-        """The racks of these topics' partitions."""
+        """The racks of the topics' partitions."""
         return {
             topic.name or "": tuple(
                 frozenset(self._racks[node] for node in part.replica_nodes if node in self._racks)

@@ -1,4 +1,4 @@
-"""When to beat, when a session ends, how long to wait before trying again. Arithmetic only: `now` comes in."""
+"""Heartbeat and session timers, and exponential backoff. Arithmetic only: `now` comes in."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 NEVER = float("-inf")
 SLOW_RETRY_S = 10.0
-"""How long a refusal that only a person can mend (a wrong password) is left alone before the next try."""
+"""Wait after a refusal that only a person can fix, such as a wrong password."""
 
 
 class Backoff:
-    """Exponentially growing waits. `jitter` gives a factor around 1, so that a fleet does not retry in step."""
+    """Exponential backoff in seconds. `jitter` returns a factor around 1, so that a fleet does not retry in step."""
 
     def __init__(self, initial_s: float, maximum_s: float, jitter: Callable[[], float]) -> None:
         self._initial_s = initial_s
@@ -26,17 +26,16 @@ class Backoff:
         return wait * self._jitter()
 
     def reset(self) -> None:
-        """Something worked."""
+        """Start again with the shortest wait, after a success."""
         self._failures = 0
 
 
 class HeartbeatTimer:
-    """The beat of one member (Java: `Heartbeat`). At most one heartbeat is on its way.
+    """Heartbeat timer of one member (Java: `Heartbeat`). At most one heartbeat is in flight.
 
-    Two deadlines, because they serve two ends. `session_deadline` tells when to doubt the coordinator, and starts
-    anew when one is found. `fence_deadline` tells how long the partitions are surely ours: the broker's own timer
-    started no earlier than the last good heartbeat was *sent*, so one session timeout after that we must assume that
-    somebody else has them.
+    Two deadlines for two purposes. At `session_deadline` the coordinator is given up; it starts anew when one is found.
+    Until `fence_deadline` the partitions are surely ours: the broker's own timer started no earlier than the last good
+    heartbeat was *sent*, so one session timeout later another member may own them.
     """
 
     def __init__(self, session_timeout_s: float, interval_s: float, backoff: Backoff) -> None:
@@ -51,13 +50,13 @@ class HeartbeatTimer:
 
     @property
     def fence_deadline(self) -> float:
-        """Until when the partitions are surely ours; NEVER before the first good answer."""
+        """End of certain ownership of the partitions; NEVER before the first good response."""
         return NEVER if self.last_good_sent_at is None else self.last_good_sent_at + self._session_timeout_s
 
     def start(self, sent_at: float, now: float) -> None:
-        """A SyncGroup that was sent at `sent_at` has been answered well: the broker has begun a session."""
+        """Begin the session after a successful SyncGroup that was sent at `sent_at`."""
         self.in_flight = False
-        # While the leader planned, heartbeats of this generation may have been answered that were sent later.
+        # While the leader planned, later heartbeats of this generation may have been answered.
         self.last_good_sent_at = max(sent_at, self.last_good_sent_at or sent_at)
         self.session_deadline = now + self._session_timeout_s
         # Late when the sync took long: then the next heartbeat is due at once and renews the fence.
@@ -65,35 +64,35 @@ class HeartbeatTimer:
         self._backoff.reset()
 
     def begin_rebalance(self, now: float) -> None:
-        """A JoinGroup was answered well: the member is alive, heartbeats go on while the leader plans."""
+        """Restart after a successful JoinGroup: the member is alive, heartbeats go on while the leader plans."""
         self.in_flight = False
         self.session_deadline = now + self._session_timeout_s
         self.next_at = now + self._interval_s
 
     def stop(self) -> None:
-        """The identity is gone, and with it the session."""
+        """End the session with the identity."""
         self.in_flight = False
         self.last_good_sent_at = None
 
     def sent(self, now: float) -> None:
-        """A heartbeat was sent."""
+        """Note that a heartbeat was sent."""
         self.in_flight = True
         self.last_sent_at = now
         self.next_at = now + self._interval_s
 
     def succeeded(self, sent_at: float, now: float) -> None:
-        """A heartbeat sent at `sent_at` was answered well."""
+        """Renew session and fence after a good response to the heartbeat sent at `sent_at`."""
         self.in_flight = False
         self.last_good_sent_at = max(sent_at, self.last_good_sent_at or sent_at)
         self.session_deadline = now + self._session_timeout_s
         self._backoff.reset()
 
     def failed(self, now: float) -> None:
-        """A heartbeat was not answered, or badly: the next one comes sooner."""
+        """Send the next heartbeat after the backoff: the last one failed."""
         self.in_flight = False
         self.next_at = now + self._backoff.next()
 
     def restart_session(self, now: float) -> None:
-        """A coordinator was found: it gets a whole session timeout, and need not wait for what its predecessor owes."""
+        """Give a newly found coordinator a whole session timeout; a heartbeat to its predecessor is not waited for."""
         self.in_flight = False
         self.session_deadline = now + self._session_timeout_s

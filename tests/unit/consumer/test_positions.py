@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 from uuid import UUID
@@ -16,7 +17,7 @@ from fleet_consumer.coordinator.lookups import Start
 from fleet_consumer.coordinator.offsets import RETRY_MAX_S
 from fleet_consumer.coordinator.remade import LogsSeen
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
-from fleet_consumer.coordinator.starts import Starts
+from fleet_consumer.coordinator.starts import StartQuery, Starts
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes
 from fleet_consumer.fetch.thread import FetchThread
@@ -48,9 +49,10 @@ class Group:
         self.look_delays.append(delay_s)
         return ticket
 
-    def find_starts(self, partitions: tuple[TopicPartition, ...], **how: Any) -> Ticket[Starts]:
+    def find_starts(self, query: StartQuery) -> Ticket[Starts]:
         ticket: Ticket[Starts] = Ticket()
-        self.asked.append((partitions, how, ticket))
+        how = {each.name: getattr(query, each.name) for each in dataclasses.fields(query)}
+        self.asked.append((query.partitions, how, ticket))
         return ticket
 
     @property

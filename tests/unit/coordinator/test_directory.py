@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet_consumer.coordinator.directory import Directory
+from fleet_consumer.coordinator.requests import Directory
 from fleet_consumer.net import BrokerAddress
 from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponseBroker
 

@@ -21,7 +21,7 @@ from fleet_consumer.coordinator.flows import (
 from fleet_consumer.coordinator.lookups import Start
 from fleet_consumer.coordinator.offsets import RETRY_MAX_S, fetch_committed, list_offsets
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
-from fleet_consumer.coordinator.starts import StartRules, find_starts
+from fleet_consumer.coordinator.starts import StartQuery, find_starts
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.net import Disconnected
@@ -232,8 +232,8 @@ def test_partition_without_a_leader_is_waited_for() -> None:
 def test_start_is_the_commit_else_the_policy_and_the_beginning_for_what_appeared() -> None:
     lab = Lab()
     third = TopicPartition("t", 2)
-    rules = StartRules(ResetPolicy.LATEST, read_committed=True, appeared=frozenset({third}))
-    ticket = lab.start(find_starts("g", (ONE, OTHER, third), rules))
+    query = StartQuery((ONE, OTHER, third), ResetPolicy.LATEST, read_committed=True, appeared=frozenset({third}))
+    ticket = lab.start(find_starts("g", query))
     lab.answer(metadata_answer({}))  # the topics' ids, before anything else
     lab.answer(committed_answer({0: 42, 1: -1, 2: -1}, epoch=-1))
     lab.answer(metadata_answer({0: 1, 1: 1, 2: 1}))
@@ -246,7 +246,7 @@ def test_start_is_the_commit_else_the_policy_and_the_beginning_for_what_appeared
 
 def test_policy_none_names_what_has_no_commit() -> None:
     lab = Lab()
-    ticket = lab.start(find_starts("g", (ONE, OTHER), StartRules(ResetPolicy.NONE, read_committed=False)))
+    ticket = lab.start(find_starts("g", StartQuery((ONE, OTHER), ResetPolicy.NONE, read_committed=False)))
     lab.answer(metadata_answer({}))  # the topics' ids, before anything else
     lab.answer(committed_answer({0: 42, 1: -1}, epoch=-1))
     assert ticket.result is not None
@@ -255,7 +255,7 @@ def test_policy_none_names_what_has_no_commit() -> None:
 
 def test_partition_without_a_leader_does_not_hold_up_the_start_of_others() -> None:
     lab = Lab()
-    ticket = lab.start(find_starts("g", (ONE, OTHER), StartRules(ResetPolicy.EARLIEST, read_committed=False)))
+    ticket = lab.start(find_starts("g", StartQuery((ONE, OTHER), ResetPolicy.EARLIEST, read_committed=False)))
     lab.answer(metadata_answer({}))  # the topics' ids, before anything else
     lab.answer(committed_answer({0: 42, 1: -1}, epoch=-1))
     lab.answer(metadata_answer({1: -1}))
@@ -267,7 +267,7 @@ def test_partition_without_a_leader_does_not_hold_up_the_start_of_others() -> No
 def test_committed_offset_that_is_unstable_or_refused_does_not_hold_up_the_start_of_others() -> None:
     lab = Lab()
     third = TopicPartition("t", 2)
-    ticket = lab.start(find_starts("g", (ONE, OTHER, third), StartRules(ResetPolicy.EARLIEST, read_committed=False)))
+    ticket = lab.start(find_starts("g", StartQuery((ONE, OTHER, third), ResetPolicy.EARLIEST, read_committed=False)))
     lab.answer(metadata_answer({}))  # the topics' ids, before anything else
     answers = [
         committed_answer({0: 42}, epoch=-1),
@@ -284,7 +284,7 @@ def test_committed_offset_that_is_unstable_or_refused_does_not_hold_up_the_start
 
 def test_partition_that_an_answer_leaves_out_is_waited_for() -> None:
     lab = Lab()
-    ticket = lab.start(find_starts("g", (ONE, OTHER), StartRules(ResetPolicy.EARLIEST, read_committed=False)))
+    ticket = lab.start(find_starts("g", StartQuery((ONE, OTHER), ResetPolicy.EARLIEST, read_committed=False)))
     lab.answer(metadata_answer({}))  # the topics' ids, before anything else
     lab.answer(committed_answer({0: 42}, epoch=-1))
     assert ticket.result is not None
@@ -362,7 +362,7 @@ def test_leader_whose_address_is_not_known_is_looked_up_again() -> None:
 
 def test_leader_that_an_answer_does_not_list_among_its_brokers_is_waited_for() -> None:
     lab = Lab()
-    ticket = lab.start(find_starts("g", (ONE,), StartRules(ResetPolicy.EARLIEST, read_committed=False)))
+    ticket = lab.start(find_starts("g", StartQuery((ONE,), ResetPolicy.EARLIEST, read_committed=False)))
     lab.answer(metadata_answer({}))  # the topics' ids, before anything else
     lab.answer(committed_answer({0: -1}))
     lab.answer(metadata_answer({0: 3}))

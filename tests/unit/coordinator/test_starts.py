@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from fleet_consumer.coordinator.flows import Ask, Flow, Ticket, Where
 from fleet_consumer.coordinator.lookups import Start
 from fleet_consumer.coordinator.remade import LogsSeen, see_logs
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
-from fleet_consumer.coordinator.starts import StartRules, Starts, find_starts
+from fleet_consumer.coordinator.starts import StartQuery, Starts, find_starts
 from fleet_consumer.group import errors
 from fleet_consumer.net import Disconnected, UnsupportedByBroker
 from fleet_consumer.record import TopicPartition
@@ -74,17 +75,16 @@ class Log:
 
     def starts(
         self,
-        rules: StartRules,
+        query: StartQuery,
         lost: Start | None = None,
         *,
         remade: frozenset[TopicPartition] = frozenset(),
         former: UUID | None = None,
     ) -> Starts:
         """Run one lookup."""
-        known = {ONE: former} if former else None
-        return self.run(
-            find_starts("g", (ONE,), rules, lost={ONE: lost} if lost else None, remade=remade, former=known)
-        )
+        known = {ONE: former} if former else {}
+        asked = replace(query, lost={ONE: lost} if lost else {}, remade=remade, former=known)
+        return self.run(find_starts("g", asked, now_ms=10_000))
 
     def run(self, flow: Flow[T]) -> T:
         lab = Lab()
@@ -115,14 +115,14 @@ def epoch_answer(end: tuple[int, int], code: int = 0) -> OffsetForLeaderEpochRes
     return OffsetForLeaderEpochResponse(topics=(OffsetForLeaderTopicResult(topic="t", partitions=(part,)),))
 
 
-def rules(policy: ResetPolicy = ResetPolicy.LATEST) -> StartRules:
-    return StartRules(policy, read_committed=False, now_ms=10_000)
+def query(policy: ResetPolicy = ResetPolicy.LATEST) -> StartQuery:
+    return StartQuery((ONE,), policy, read_committed=False)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_position_behind_a_cut_goes_back_to_it_whatever_the_policy(policy: ResetPolicy) -> None:
     log = Log(end=950, leader_epoch=6, epoch_end=(5, 900))
-    starts = log.starts(rules(policy), lost=Start(1_000, 5))
+    starts = log.starts(query(policy), lost=Start(1_000, 5))
     assert (starts.found, starts.cut, starts.without) == ({ONE: Start(900, 5)}, {ONE: 1_000}, ())
     assert log.asked_epochs == [(6, 5)]
 
@@ -131,40 +131,40 @@ def test_position_behind_a_cut_goes_back_to_it_whatever_the_policy(policy: Reset
 def test_committed_offset_behind_a_cut_goes_back_to_it_though_the_log_has_grown_past_it(policy: ResetPolicy) -> None:
     log = Log(end=2_000, leader_epoch=6, epoch_end=(3, 900))
     log.committed = 1_000
-    starts = log.starts(rules(policy))
+    starts = log.starts(query(policy))
     assert (starts.found, starts.cut) == ({ONE: Start(900, 3)}, {ONE: 1_000})
 
 
 def test_committed_offset_that_stands_is_begun_at() -> None:
     log = Log(end=1_200, leader_epoch=6, epoch_end=(3, 1_000))
     log.committed = 1_000
-    starts = log.starts(rules())
+    starts = log.starts(query())
     assert (starts.found, starts.cut) == ({ONE: Start(1_000, 3)}, {})
 
 
 def test_position_that_retention_has_overtaken_follows_the_policy() -> None:
     log = Log(first=60, end=100, leader_epoch=6, epoch_end=(6, 100))
-    assert log.starts(rules(ResetPolicy.EARLIEST), lost=Start(10, 6)).found == {ONE: Start(60, 5)}
-    assert log.starts(rules(ResetPolicy.LATEST), lost=Start(10, 6)).found == {ONE: Start(100, 5)}
-    assert log.starts(rules(ResetPolicy.NONE), lost=Start(10, 6)).without == (ONE,)
+    assert log.starts(query(ResetPolicy.EARLIEST), lost=Start(10, 6)).found == {ONE: Start(60, 5)}
+    assert log.starts(query(ResetPolicy.LATEST), lost=Start(10, 6)).found == {ONE: Start(100, 5)}
+    assert log.starts(query(ResetPolicy.NONE), lost=Start(10, 6)).without == (ONE,)
 
 
 def test_position_that_the_log_has_after_all_is_gone_on_at() -> None:
     log = Log(first=0, end=100, leader_epoch=6, epoch_end=(6, 100))
-    starts = log.starts(rules(ResetPolicy.LATEST), lost=Start(50, 6))
+    starts = log.starts(query(ResetPolicy.LATEST), lost=Start(50, 6))
     assert (starts.found, starts.cut) == ({ONE: Start(50, 6)}, {})
 
 
 def test_position_up_to_which_the_new_leader_may_not_hand_out_yet_is_waited_for() -> None:
     log = Log(first=0, end=40, leader_epoch=6, epoch_end=(5, 100))
-    starts = log.starts(rules(ResetPolicy.LATEST), lost=Start(50, 5))
+    starts = log.starts(query(ResetPolicy.LATEST), lost=Start(50, 5))
     assert (starts.found, starts.without) == ({}, ())
-    assert starts.waiting == {ONE: "its leader's end, 40, is still before the position, 50"}
+    assert starts.waiting == {ONE: "its leader's end offset 40 is still before the position 50"}
 
 
 def test_position_without_an_epoch_that_the_log_does_not_have_follows_the_policy() -> None:
     log = Log(first=0, end=40, leader_epoch=6)
-    assert log.starts(rules(ResetPolicy.EARLIEST), lost=Start(50)).found == {ONE: Start(0, 5)}
+    assert log.starts(query(ResetPolicy.EARLIEST), lost=Start(50)).found == {ONE: Start(0, 5)}
     assert log.asked_epochs == []
 
 
@@ -174,7 +174,7 @@ def test_epoch_that_no_broker_knows_is_of_a_topic_before_this_one_which_is_read_
 ) -> None:
     log = Log(end=5_000, leader_epoch=0)
     log.committed = 1_000
-    starts = log.starts(rules(policy))
+    starts = log.starts(query(policy))
     assert (starts.found, starts.cut, starts.remade) == ({ONE: Start(0, 5)}, {ONE: 1_000}, {ONE})
 
 
@@ -183,7 +183,7 @@ def test_position_past_the_end_of_its_own_leaders_epoch_is_of_a_topic_before_thi
     """A cut takes an election, and an election takes a new epoch. Going on at the end would skip the new topic."""
     log = Log(end=500, leader_epoch=3, epoch_end=(3, 500))
     log.committed = 1_000
-    starts = log.starts(rules(policy))
+    starts = log.starts(query(policy))
     assert (starts.found, starts.cut, starts.remade) == ({ONE: Start(0, 5)}, {ONE: 1_000}, {ONE})
 
 
@@ -191,7 +191,7 @@ def test_epoch_that_a_lagging_leader_does_not_know_is_waited_for() -> None:
     log = Log(end=950, leader_epoch=2)
     log.committed = 1_000
     log.views = {2: 4}
-    starts = log.starts(rules())
+    starts = log.starts(query())
     assert (starts.found, starts.remade) == ({}, set())
     assert starts.waiting == {ONE: "its leader does not know epoch 3, of which records were read"}
 
@@ -200,7 +200,7 @@ def test_topic_does_not_count_as_remade_while_a_broker_does_not_answer() -> None
     log = Log(end=950, leader_epoch=2)
     log.committed = 1_000
     log.views = {2: Disconnected("gone")}
-    starts = log.starts(rules())
+    starts = log.starts(query())
     assert (starts.found, starts.remade) == ({}, set())
     assert starts.waiting == {ONE: "gone"}
 
@@ -210,7 +210,7 @@ def test_position_is_not_begun_at_while_its_leader_cannot_tell(code: int) -> Non
     log = Log(end=950, leader_epoch=6)
     log.committed = 900
     log.epoch_code = code
-    starts = log.starts(rules())
+    starts = log.starts(query())
     assert starts.found == {}
     assert list(starts.waiting) == [ONE]
 
@@ -219,7 +219,7 @@ def test_refused_check_of_a_position_is_refused_and_nothing_is_begun() -> None:
     log = Log(end=950, leader_epoch=6)
     log.committed = 900
     log.epoch_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    starts = log.starts(rules())
+    starts = log.starts(query())
     assert starts.found == {}
     assert isinstance(starts.refused[ONE], errors.TopicAuthorizationFailed)
 
@@ -228,13 +228,13 @@ def test_broker_that_is_too_old_for_the_check_is_believed() -> None:
     log = Log(end=950, leader_epoch=6)
     log.committed = 900
     log.epoch_failure = UnsupportedByBroker("no OffsetForLeaderEpoch")
-    starts = log.starts(rules())
+    starts = log.starts(query())
     assert (starts.found, starts.refused) == ({ONE: Start(900, 3)}, {})
 
 
 def test_request_for_everybodys_view_goes_to_each_broker() -> None:
     lab = Lab()
-    lab.start(find_starts("g", (ONE,), rules(), lost={ONE: Start(10, 9)}))
+    lab.start(find_starts("g", replace(query(), lost={ONE: Start(10, 9)})))
     log = Log(end=5, leader_epoch=0)
     asked: list[object] = []
     for _ in range(5):
@@ -247,16 +247,16 @@ def test_request_for_everybodys_view_goes_to_each_broker() -> None:
 def test_topic_made_anew_is_read_from_its_beginning_whatever_was_committed(policy: ResetPolicy) -> None:
     log = Log(first=0, end=500, leader_epoch=0)
     log.committed = 100
-    starts = log.starts(rules(policy), Start(300, 0), remade=frozenset({ONE}))
+    starts = log.starts(query(policy), Start(300, 0), remade=frozenset({ONE}))
     assert (starts.found, starts.cut, starts.remade) == ({ONE: Start(0, 5)}, {ONE: 300}, {ONE})
 
 
 def test_topic_made_anew_while_it_was_not_read_begins_at_its_beginning_unless_somebody_committed() -> None:
     log = Log(first=0, end=500, leader_epoch=4, epoch_end=(3, 450))
-    assert log.starts(rules(ResetPolicy.LATEST), former=ANOTHER).found == {ONE: Start(0, 5)}
-    assert log.starts(rules(ResetPolicy.LATEST), former=ID).found == {ONE: Start(500, 5)}
+    assert log.starts(query(ResetPolicy.LATEST), former=ANOTHER).found == {ONE: Start(0, 5)}
+    assert log.starts(query(ResetPolicy.LATEST), former=ID).found == {ONE: Start(500, 5)}
     log.committed = 100
-    assert log.starts(rules(ResetPolicy.LATEST), former=ANOTHER).found == {ONE: Start(100, 3)}
+    assert log.starts(query(ResetPolicy.LATEST), former=ANOTHER).found == {ONE: Start(100, 3)}
 
 
 def test_look_tells_ids_and_epochs() -> None:
@@ -277,5 +277,5 @@ def test_other_id_counts_once_every_broker_has_it() -> None:
 def test_lookup_without_committed_offsets_asks_no_coordinator() -> None:
     log = Log(first=3, end=500, leader_epoch=4)
     log.committed = 100
-    lookup = find_starts("g", (ONE,), rules(ResetPolicy.EARLIEST), use_committed=False)
+    lookup = find_starts("g", replace(query(ResetPolicy.EARLIEST), use_committed=False))
     assert log.run(lookup).found == {ONE: Start(3, 5)}

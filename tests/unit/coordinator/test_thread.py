@@ -11,6 +11,7 @@ from fleet_consumer.assignors import Assignor, load
 from fleet_consumer.assignors.range import RangeAssignor
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.consumer.settings import group_settings
+from fleet_consumer.coordinator.members import classic_member
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
@@ -99,7 +100,7 @@ def member(broker: ScriptedBroker, assignor: Assignor | None = None, **changes: 
     connection = ConnectionSettings(bootstrap_servers=(broker.bootstrap,), client_id="test")
     settings = ConsumerSettings(connection=connection, group_id="g", heartbeat_interval_ms=200, **changes)
     clock = SystemClock()
-    thread = CoordinatorThread(
+    thread = classic_member(
         connection, group_settings(settings), (assignor or load("range"),), clock=clock, on_news=lambda: None
     )
     thread.start()
@@ -111,7 +112,7 @@ def member(broker: ScriptedBroker, assignor: Assignor | None = None, **changes: 
 
 
 def await_stable(thread: CoordinatorThread) -> None:
-    eventually(lambda: thread.picture.state == "Stable", timeout_s=PATIENCE_S, what="the member to be Stable")
+    eventually(lambda: thread.snapshot.state == "Stable", timeout_s=PATIENCE_S, what="the member to be Stable")
 
 
 def test_silent_connection_to_the_coordinator_is_given_up_with_the_session() -> None:

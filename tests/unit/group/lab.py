@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from fleet_consumer.assignors import Assignor, load
-from fleet_consumer.group.classic import ClassicMembership
+from fleet_consumer.group.classic.assignor_calls import collect_user_data, notify_assignor, run_assignor
+from fleet_consumer.group.classic.machine import ClassicMachine
+from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.group.messages import (
     Action,
     Answered,
     CallBack,
     CalledBack,
+    CollectUserData,
     Commit,
     CommitRequested,
     Context,
@@ -25,16 +28,15 @@ from fleet_consumer.group.messages import (
     ForPlan,
     ForSync,
     ForWatch,
-    Planned,
+    MembershipReport,
+    NotifyAssignor,
     RunAssignor,
     Send,
     Subscribed,
     Tick,
     Unanswered,
 )
-from fleet_consumer.group.planning import plan
 from fleet_consumer.group.settings import GroupSettings
-from fleet_consumer.group.states import State
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -132,10 +134,11 @@ class Lab:
     ) -> None:
         loaded = tuple(load(entry) if isinstance(entry, str) else entry for entry in assignors)
         self.settings = GroupSettings(group_id="g", **settings)
-        self.machine = ClassicMembership(self.settings, loaded)
+        self.machine = ClassicMachine(self.settings, loaded)
         self.topics = topics
         self.now = 100.0
         self.polls = True
+        self.answers_user_data = True
         self.actions: list[Action] = []
         self.new: list[Action] = []
         self._ran = 0
@@ -145,7 +148,16 @@ class Lab:
         return self.machine.state
 
     def feed(self, event: Event) -> list[Action]:
-        self.new = self.machine.handle(event, self.now)
+        """Handle an event, and carry out the calls into assignors that follow, as the thread does."""
+        self.new = []
+        events = [event]
+        while events:
+            for action in self.machine.handle(events.pop(0), self.now):
+                self.new.append(action)
+                if isinstance(action, CollectUserData) and self.answers_user_data:
+                    events.append(collect_user_data(action))
+                elif isinstance(action, NotifyAssignor) and (failure := notify_assignor(action)) is not None:
+                    self.new.append(MembershipReport(failure))
         self.actions += self.new
         return self.new
 
@@ -282,8 +294,7 @@ class Lab:
     def planned(self) -> list[Action]:
         """Run the assignor that was asked for."""
         job = self.of(RunAssignor)[-1]
-        made = plan(job.assignor, job.cluster, job.subscriptions, cooperative=job.cooperative)
-        return self.feed(Planned(job.attempt, made))
+        return self.feed(run_assignor(job))
 
 
 __all__ = [

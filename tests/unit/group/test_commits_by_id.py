@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 
 from fleet_consumer.group import errors
+from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.commits import UNKNOWN_TOPIC_PATIENCE_S
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.group.messages import Commit, CommitRequested, ForLookup
-from fleet_consumer.group.states import State
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.offset_commit import (

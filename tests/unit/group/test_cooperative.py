@@ -8,6 +8,8 @@ import pytest
 
 from fleet_consumer.assignors import EAGER, Assignment, Assignor, ClusterView, Subscription
 from fleet_consumer.group import errors
+from fleet_consumer.group.classic.planning import plan
+from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.messages import (
     CallBack,
     ForCommit,
@@ -21,8 +23,6 @@ from fleet_consumer.group.messages import (
     RunAssignor,
     Subscribed,
 )
-from fleet_consumer.group.planning import plan
-from fleet_consumer.group.states import State
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.consumer_protocol import ConsumerProtocolSubscription, decode_subscription
 from fleet_consumer.wire.errors import ErrorCode
@@ -116,7 +116,7 @@ def test_member_keeps_its_partitions_and_tells_what_it_owns_since_when_and_its_u
     told = subscription(member)
     assert [(part.topic, part.partitions) for part in told.owned_partitions] == [("t", (0, 1))]
     assert (told.generation_id, told.user_data) == (1, b"cooperative-range for t")
-    assert member.machine.picture().assignment == {"t": (0, 1)}
+    assert member.machine.snapshot().assignment == {"t": (0, 1)}
 
 
 def test_only_topics_no_longer_subscribed_are_revoked_before_joining() -> None:
@@ -167,14 +167,14 @@ def test_same_assignment_again_calls_assigned_with_nothing_and_settles() -> None
 def test_new_partitions_alone_are_assigned() -> None:
     member = given(rejoining(), 2, t=(0, 1, 5), u=())
     assert calls(member)[1:] == [("assigned", (5,))]
-    assert member.machine.picture().assignment == {"t": (0, 1, 5)}
+    assert member.machine.snapshot().assignment == {"t": (0, 1, 5)}
 
 
 def test_what_is_taken_is_revoked_first_and_the_member_joins_again_once_that_is_done() -> None:
     member = given(rejoining(), 2, t=(1, 2))
     assert calls(member)[1:] == [("revoked", (0,)), ("assigned", (2,))]
     assert member.is_in(State.STABLE)
-    assert member.machine.picture().assignment == {"t": (1, 2)}
+    assert member.machine.snapshot().assignment == {"t": (1, 2)}
     joins = member.count(ForJoin)
     member.run_for(30.0)
     assert member.count(ForJoin) == joins  # the user still reads what is to be revoked
@@ -237,7 +237,7 @@ def test_assignor_that_has_no_user_data_keeps_the_member_out_until_it_has() -> N
     member.answer(ForLookup, lookup_answer())
     assert member.is_in(State.UNJOINED)
     assert [type(report.error) for report in member.of(MembershipReport)] == [errors.AssignorFailed]
-    assert "LookupError: no data" in str(member.machine.picture().error)
+    assert "LookupError: no data" in str(member.machine.snapshot().error)
     assignor.where = None
     member.run_for(1.1)
     assert member.is_in(State.JOINING)

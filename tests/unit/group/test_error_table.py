@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import pytest
 
 from fleet_consumer.group import errors
+from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.messages import ForHeartbeat, ForJoin, ForLookup, ForSync, MembershipReport
-from fleet_consumer.group.states import State
 from fleet_consumer.wire.errors import ErrorCode as E
 from fleet_consumer.wire.heartbeat import HeartbeatResponse
 from tests.support.assignors import CooperativeRange
@@ -34,14 +34,14 @@ class Outcome:
 
 
 def observe(lab: Lab) -> Outcome:
-    picture = lab.machine.picture()
+    snapshot = lab.machine.snapshot()
     told = [type(report.error) for report in lab.of(MembershipReport)]
     assert len(told) <= 1
     return Outcome(
         lab.state,
-        picture.member_id,
-        picture.generation,
-        picture.coordinator is not None,
+        snapshot.member_id,
+        snapshot.generation,
+        snapshot.coordinator is not None,
         told[0] if told else None,  # type: ignore[arg-type]
     )
 
@@ -217,9 +217,9 @@ def test_being_fenced_is_final_even_in_a_stale_answer(kind: type) -> None:
 @pytest.mark.parametrize(("state", "kind"), [("joining", ForJoin), ("syncing", ForSync), ("beating", ForHeartbeat)])
 def test_lost_connection_costs_the_coordinator_and_not_the_identity(state: str, kind: type) -> None:
     lab: Lab = getattr(Lab(), state)()
-    before = lab.machine.picture()
+    before = lab.machine.snapshot()
     lab.fail(kind)
-    after = lab.machine.picture()
+    after = lab.machine.snapshot()
     assert after.coordinator is None
     assert (after.member_id, after.generation) == (before.member_id, before.generation)
     lab.run_for(0.2)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.messages import CloseRequested, ForHeartbeat
-from fleet_consumer.group.states import State
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.heartbeat import HeartbeatResponse
 from tests.unit.group.lab import Lab

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from fleet_consumer.group import errors
+from fleet_consumer.group.classic.planning import read_subscriptions
+from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.messages import (
     CallBack,
     Channel,
@@ -27,8 +29,6 @@ from fleet_consumer.group.messages import (
     Send,
     Subscribed,
 )
-from fleet_consumer.group.planning import read_subscriptions
-from fleet_consumer.group.states import MOVES, IllegalMove, State, check_move
 from fleet_consumer.group.timing import SLOW_RETRY_S
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.consumer_protocol import (
@@ -75,8 +75,8 @@ def test_member_finds_its_coordinator_joins_syncs_and_is_assigned() -> None:
     lab.answer(ForSync, sync_answer())
     assert lab.callbacks() == ["assigned"]
     assert lab.of(CallBack)[0].partitions == (TopicPartition("t", 0), TopicPartition("t", 1))
-    picture = lab.machine.picture()
-    assert (picture.state, picture.assignment, picture.error) == ("Stable", {"t": (0, 1)}, None)
+    snapshot = lab.machine.snapshot()
+    assert (snapshot.state, snapshot.assignment, snapshot.error) == ("Stable", {"t": (0, 1)}, None)
 
 
 def test_leader_asks_for_counts_plans_for_everybody_and_hands_it_out() -> None:
@@ -103,7 +103,7 @@ def test_heartbeats_go_on_while_the_leader_plans() -> None:
 def test_leader_asks_again_when_metadata_does_not_come() -> None:
     lab = Lab().planning()
     lab.fail(ForPlan)
-    assert lab.machine.picture().error is not None
+    assert lab.machine.snapshot().error is not None
     lab.run_for(0.2)
     assert lab.count(ForPlan) == 2
     assert lab.is_in(State.PLANNING)
@@ -127,7 +127,7 @@ def test_returning_static_leader_skips_the_plan_and_still_watches() -> None:
     assert lab.is_in(State.SYNCING)
     assert lab.request(ForSync).assignments == ()
     lab.answer(ForSync, sync_answer())
-    assert lab.machine.picture().leader
+    assert lab.machine.snapshot().leader
     lab.run_for(10.0)
     lab.answer(ForWatch, metadata_answer({"t": 3}))
     assert lab.is_in(State.REVOKING)
@@ -173,7 +173,7 @@ def test_answer_of_an_older_attempt_touches_nothing() -> None:
     lab.answer(ForLookup, lookup_answer())
     assert lab.count(ForJoin) == 2
     lab.feed_answer(old, join_answer(generation_id=9))
-    assert (lab.state, lab.machine.picture().generation) == (State.JOINING, -1)
+    assert (lab.state, lab.machine.snapshot().generation) == (State.JOINING, -1)
 
 
 def test_assignment_of_other_topics_is_refused_by_joining_again() -> None:
@@ -252,7 +252,7 @@ def test_session_without_an_answer_costs_the_coordinator_and_a_new_one_gets_a_wh
     lab = Lab().stable()
     lab.run_for(45.0)
     assert lab.machine.coordinator is None
-    assert (lab.state, lab.machine.picture().generation) == (State.STABLE, 1)
+    assert (lab.state, lab.machine.snapshot().generation) == (State.STABLE, 1)
     lab.run_for(0.2)
     lab.answer(ForLookup, lookup_answer(address=("other", 1)))
     assert lab.asked(ForHeartbeat).address == ("other", 1)
@@ -339,7 +339,7 @@ def test_m1_member_that_does_not_poll_gives_up_and_rejoins_once_it_polls(instanc
     lab.run_for(10.0)
     assert lab.is_in(State.UNJOINED)
     assert lab.count(ForLeave) == (1 if instance_id is None else 0)
-    assert getattr(lab.machine.picture().error, "reason", None) == "PollTimedOut"
+    assert getattr(lab.machine.snapshot().error, "reason", None) == "PollTimedOut"
     beats = lab.count(ForHeartbeat)
     lab.run_for(100.0)
     assert (lab.count(ForHeartbeat), lab.count(ForJoin)) == (beats, 1)
@@ -379,18 +379,18 @@ def test_partitions_that_appear_later_are_marked() -> None:
 def test_missing_topic_is_told_and_looked_for_again_soon() -> None:
     lab = Lab().subscribed()
     lab.answer(ForWatch, metadata_answer({}, {"t": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
-    error = lab.machine.picture().error
+    error = lab.machine.snapshot().error
     assert isinstance(error, errors.TopicMissing)
     assert "t (UNKNOWN_TOPIC_OR_PARTITION" in str(error)
     lab.run_for(2.1)
     lab.answer(ForWatch, metadata_answer({"t": 1}))
-    assert lab.machine.picture().error is None
+    assert lab.machine.snapshot().error is None
 
 
 def test_forbidden_topic_is_told_as_such() -> None:
     lab = Lab().subscribed()
     lab.answer(ForWatch, metadata_answer({}, {"t": ErrorCode.TOPIC_AUTHORIZATION_FAILED}))
-    assert isinstance(lab.machine.picture().error, errors.TopicAuthorizationFailed)
+    assert isinstance(lab.machine.snapshot().error, errors.TopicAuthorizationFailed)
 
 
 # Trouble.
@@ -407,7 +407,7 @@ def test_brokers_away_are_asked_ever_more_slowly() -> None:
             lab.tick(lab.machine.next_deadline(lab.now) - lab.now)
         waits.append(round(lab.now - before, 3))
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    assert lab.machine.picture().error is not None
+    assert lab.machine.snapshot().error is not None
 
 
 def test_wrong_password_is_not_tried_hotly() -> None:
@@ -448,7 +448,7 @@ def test_failed_member_does_nothing_any_more_but_close() -> None:
     lab.commit()
     assert len(lab.of(Send)) == sent
     assert [type(error) for error in lab.committed()] == [errors.FencedInstance]
-    assert isinstance(lab.machine.picture().error, errors.FencedInstance)
+    assert isinstance(lab.machine.snapshot().error, errors.FencedInstance)
     lab.feed(CloseRequested(leave=True))
     assert lab.machine.closed
     assert lab.count(ForLeave) == 0
@@ -494,14 +494,3 @@ def test_closing_without_an_answer_ends_when_the_leave_fails() -> None:
 
 
 # The table of moves.
-
-
-def test_every_state_can_be_reached_and_left_but_the_last() -> None:
-    reached = {target for targets in MOVES.values() for target in targets}
-    assert reached == set(State)
-    assert {state for state, targets in MOVES.items() if not targets} == {State.LEFT}
-
-
-def test_illegal_move_raises_and_names_both_states() -> None:
-    with pytest.raises(IllegalMove, match="STABLE -> SYNCING"):
-        check_move(State.STABLE, State.SYNCING)

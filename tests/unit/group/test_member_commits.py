@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fleet_consumer.group import errors
+from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.messages import (
     ForLookup,
     Send,
 )
-from fleet_consumer.group.states import State
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.offset_commit import (

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from fleet_consumer.group import errors
+from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.messages import (
     CallBack,
     ForJoin,
@@ -20,7 +21,6 @@ from fleet_consumer.group.messages import (
     Subscribed,
 )
 from fleet_consumer.group.sighting import GONE_AFTER_S
-from fleet_consumer.group.states import State
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.consumer_protocol import (
     ConsumerProtocolSubscription,
@@ -174,7 +174,7 @@ def test_one_answer_that_misses_a_topic_costs_no_rebalance(answer: MetadataRespo
     lab.run_for(0.6)
     lab.answer(ForWatch, metadata_answer({"t": 2}))
     assert lab.is_in(State.STABLE)
-    assert lab.machine.picture().error is None
+    assert lab.machine.snapshot().error is None
 
 
 def test_topic_that_stays_away_is_planned_out() -> None:
@@ -199,7 +199,7 @@ def test_denied_topic_is_no_reason_to_rebalance_and_is_raised_once() -> None:
     assert [type(report.error) for report in lab.of(MembershipReport)] == [errors.TopicAuthorizationFailed]
     lab.run_for(2.1)
     lab.answer(ForWatch, metadata_answer({"t": 2}))
-    assert lab.machine.picture().error is None
+    assert lab.machine.snapshot().error is None
     lab.run_for(SLOW)
     lab.answer(ForWatch, DENIED)
     assert len(lab.of(MembershipReport)) == 2

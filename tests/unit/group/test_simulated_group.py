@@ -14,13 +14,16 @@ from typing import Any
 import pytest
 
 from fleet_consumer.assignors import Assignor, load
-from fleet_consumer.group.classic import ClassicMembership
+from fleet_consumer.group.classic.assignor_calls import collect_user_data, notify_assignor, run_assignor
+from fleet_consumer.group.classic.machine import ClassicMachine
+from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.messages import (
     Answered,
     CallBack,
     CallBackKind,
     CalledBack,
     CloseRequested,
+    CollectUserData,
     ForHeartbeat,
     ForJoin,
     ForLeave,
@@ -29,16 +32,14 @@ from fleet_consumer.group.messages import (
     ForSync,
     ForWatch,
     MembershipReport,
-    Planned,
+    NotifyAssignor,
     RunAssignor,
     Send,
     Subscribed,
     Tick,
     Unanswered,
 )
-from fleet_consumer.group.planning import plan
 from fleet_consumer.group.settings import GroupSettings
-from fleet_consumer.group.states import State
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.heartbeat import HeartbeatResponse
@@ -221,7 +222,7 @@ class Simulated:
     """One member: the machine, the network to it, and a user who polls when chance lets him."""
 
     name: str
-    machine: ClassicMembership
+    machine: ClassicMachine
     coordinator: Coordinator
     chance: random.Random
     counts: dict[str, int]
@@ -244,8 +245,11 @@ class Simulated:
                 case Send():
                     self.to_coordinator.append((self.now + self.delay(), action))
                 case RunAssignor():
-                    made = plan(action.assignor, action.cluster, action.subscriptions, cooperative=action.cooperative)
-                    self.to_me.append((self.now + 4 * self.delay(), Planned(action.attempt, made)))
+                    self.to_me.append((self.now + 4 * self.delay(), run_assignor(action)))
+                case CollectUserData():
+                    self.to_me.append((self.now + self.delay(), collect_user_data(action)))
+                case NotifyAssignor():
+                    assert notify_assignor(action) is None
                 case CallBack():
                     self.news.append(action)
                 case MembershipReport():
@@ -324,7 +328,7 @@ class Group:
             rebalance_timeout_s=REBALANCE_S,
             metadata_max_age_s=5.0,
         )
-        machine = ClassicMembership(settings, self.assignors(), lambda: self.chance.uniform(0.8, 1.2))
+        machine = ClassicMachine(settings, self.assignors(), lambda: self.chance.uniform(0.8, 1.2))
         member = Simulated(
             f"user-{self.names}", machine, self.coordinator, self.chance, self.counts, polled_at=self.now
         )

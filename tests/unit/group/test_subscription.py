@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.messages import (
     CallBack,
     ForJoin,
@@ -21,7 +22,6 @@ from fleet_consumer.group.messages import (
     Subscribed,
     Unsubscribed,
 )
-from fleet_consumer.group.states import State
 from fleet_consumer.wire.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -128,14 +128,14 @@ def test_leader_may_know_a_matching_topic_first() -> None:
 @pytest.mark.parametrize("state", ["subscribed", "joining", "planning", "syncing", "stable", "revoking"])
 def test_unsubscribing_leaves_and_forgets_from_any_state(state: str, instance_id: str | None) -> None:
     lab: Lab = getattr(Lab(instance_id=instance_id), state)()
-    member_id = lab.machine.picture().member_id
+    member_id = lab.machine.snapshot().member_id
     lab.feed(Unsubscribed())
     assert lab.is_in(State.IDLE)
     assert lab.count(ForLeave) == (1 if instance_id is None and member_id else 0)
     if lab.count(ForLeave):
         assert lab.request(ForLeave).members[0].reason == "the consumer unsubscribed from all topics"
-    picture = lab.machine.picture()
-    assert (picture.member_id, picture.generation, picture.assignment) == ("", -1, {})
+    snapshot = lab.machine.snapshot()
+    assert (snapshot.member_id, snapshot.generation, snapshot.assignment) == ("", -1, {})
     sent = len(lab.actions)
     lab.run_for(100.0)
     assert len(lab.actions) == sent

@@ -1,8 +1,8 @@
-"""The plan of a leader that came back: read from the broker, because it was made before this process began.
+"""Assignment of a restarted static leader (KIP-814), from DescribeGroups.
 
-A static leader that returns within its session is told to skip the assignment (KIP-814). It must still notice that a
-topic has more partitions than that plan gave out, also those that were added while it was away. The members'
-assignments say what was given out.
+A static leader that returns within its session skips the assignment. It must still notice that a topic has more
+partitions than the plan of its predecessor, including those added while it was away; the members' assignments show
+what that plan assigned.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fleet_consumer.wire.failures import MalformedMessage
 
 
 class OldPlan:
-    """When to ask for it, and what an answer says."""
+    """Lookup of the plan: its timer, and partition counts from the response."""
 
     def __init__(self, backoff: Backoff) -> None:
         self._backoff = backoff
@@ -23,27 +23,28 @@ class OldPlan:
         self.wanted = False
 
     def want(self) -> None:
-        """This member leads by a plan that it does not know."""
+        """Begin to ask: this member leads by a plan that it does not know."""
         self.wanted = True
         self._next_at = NEVER
 
     def due(self, now: float) -> bool:
-        """Whether to ask now; asking again is a matter of time, not of an answer that may never come."""
+        """True when DescribeGroups should be sent now. A lost response delays the next request no longer than its
+        timeout."""
         return self.wanted and now >= self._next_at
 
     def asked(self, now: float, timeout_s: float) -> None:
-        """It was asked for."""
+        """Note that DescribeGroups was sent."""
         self._next_at = now + timeout_s
 
     def failed(self, now: float) -> None:
-        """No answer came; the next try is after the backoff."""
+        """Retry after the backoff: no response came."""
         self._next_at = now + self._backoff.next()
 
     def answered(self, response: DescribeGroupsResponse, now: float) -> dict[str, int] | None:
-        """How many partitions of each topic the plan gave out; None when the answer does not say.
+        """The number of partitions of each topic that the plan assigned; None when the response does not show it.
 
-        A principal that may read a group may describe it. Should it be refused nevertheless, it stays with what this
-        member sees from now on.
+        A principal with Read on a group may describe it. If refused nevertheless, the member stays with the counts that
+        it sees from now on.
         """
         group = response.groups[0] if response.groups else None
         if group is None or group.error_code != ErrorCode.NONE:

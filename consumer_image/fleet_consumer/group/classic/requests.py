@@ -1,55 +1,77 @@
-"""The group's requests, filled in from settings and identity."""
+"""Requests of a classic member, filled in from settings and identity."""
 
 from __future__ import annotations
 
-from fleet_consumer.assignors import Assignor
-from fleet_consumer.group.messages import MemberIdentity
-from fleet_consumer.group.partitions import PartitionsByTopic
-from fleet_consumer.group.planning import offered_protocols
+from collections.abc import Mapping
+
+from fleet_consumer.group.messages import MemberIdentity, RebalanceAttempt
+from fleet_consumer.group.metadata import PartitionsByTopic
 from fleet_consumer.group.reasons import shorten
 from fleet_consumer.group.settings import GroupSettings
-from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE
+from fleet_consumer.wire.consumer_protocol import (
+    PROTOCOL_TYPE,
+    ConsumerProtocolSubscription,
+    ConsumerProtocolTopicPartitions,
+    encode_subscription,
+)
 from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
 from fleet_consumer.wire.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
 from fleet_consumer.wire.heartbeat import HeartbeatRequest
-from fleet_consumer.wire.join_group import JoinGroupRequest
+from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from fleet_consumer.wire.leave_group import LeaveGroupRequest, LeaveGroupRequestMember
 from fleet_consumer.wire.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
+SUBSCRIPTION_VERSION = 3
+"""Version written; readers fall back to the newest that they know."""
+
 
 def lookup_request(settings: GroupSettings) -> FindCoordinatorRequest:
-    """Who coordinates the group (KIP-699's form, which all supported brokers know)."""
+    """Look for the group's coordinator, in the form of KIP-699, which all supported brokers know."""
     return FindCoordinatorRequest(key_type=GROUP_KEY_TYPE, coordinator_keys=(settings.group_id,))
 
 
 def join_request(
     settings: GroupSettings,
-    identity: MemberIdentity,
-    assignors: tuple[Assignor, ...],
-    topics: tuple[str, ...],
+    attempt: RebalanceAttempt,
     owned: PartitionsByTopic,
-    reason: str,
+    user_data: Mapping[str, bytes | None],
 ) -> JoinGroupRequest:
-    """Enter the group, or take part in its next rebalance, telling what is `owned` and will be kept meanwhile.
+    """Enter the group, or take part in its next rebalance. `owned` is kept meanwhile.
 
-    Raises AssignorFailed.
+    `user_data` has one entry for each assignor, the preferred first. The subscription goes along once for each.
     """
+    partitions = tuple(ConsumerProtocolTopicPartitions(topic=topic, partitions=owned[topic]) for topic in sorted(owned))
     return JoinGroupRequest(
         group_id=settings.group_id,
         session_timeout_ms=round(settings.session_timeout_s * 1000),
         rebalance_timeout_ms=round(settings.rebalance_timeout_s * 1000),
-        member_id=identity.member_id,
+        member_id=attempt.identity.member_id,
         group_instance_id=settings.instance_id,
         protocol_type=PROTOCOL_TYPE,
-        protocols=offered_protocols(assignors, topics, owned=owned, generation=identity.generation, rack=settings.rack),
-        reason=shorten(reason),
+        protocols=tuple(
+            JoinGroupRequestProtocol(
+                name=name,
+                metadata=encode_subscription(
+                    ConsumerProtocolSubscription(
+                        topics=attempt.topics,
+                        user_data=data,
+                        owned_partitions=partitions,
+                        generation_id=attempt.identity.generation,
+                        rack_id=settings.rack,
+                    ),
+                    SUBSCRIPTION_VERSION,
+                ),
+            )
+            for name, data in user_data.items()
+        ),
+        reason=shorten(attempt.reason),
     )
 
 
 def sync_request(
     settings: GroupSettings, identity: MemberIdentity, assignments: tuple[SyncGroupRequestAssignment, ...]
 ) -> SyncGroupRequest:
-    """Hand out (leader) and receive the assignment."""
+    """Hand in the plan (leader) and receive the assignment."""
     return SyncGroupRequest(
         group_id=settings.group_id,
         generation_id=identity.generation,
@@ -62,7 +84,7 @@ def sync_request(
 
 
 def heartbeat_request(settings: GroupSettings, identity: MemberIdentity) -> HeartbeatRequest:
-    """This member lives."""
+    """Renew the session."""
     return HeartbeatRequest(
         group_id=settings.group_id,
         generation_id=identity.generation,
@@ -72,12 +94,12 @@ def heartbeat_request(settings: GroupSettings, identity: MemberIdentity) -> Hear
 
 
 def old_plan_request(settings: GroupSettings) -> DescribeGroupsRequest:
-    """What every member of the group was given."""
+    """Read the assignments of all members."""
     return DescribeGroupsRequest(groups=(settings.group_id,))
 
 
 def leave_request(settings: GroupSettings, identity: MemberIdentity, reason: str) -> LeaveGroupRequest:
-    """This member goes; a static one by its instance id, or the broker would keep its place (KIP-1092)."""
+    """Leave the group; a static member by its instance id, otherwise the broker would keep its place (KIP-1092)."""
     member = LeaveGroupRequestMember(
         member_id=identity.member_id, group_instance_id=settings.instance_id, reason=shorten(reason)
     )

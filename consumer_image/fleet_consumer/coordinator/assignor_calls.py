@@ -1,0 +1,49 @@
+"""Execution of calls into assignors, which may be user code, for the machine that asked for them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from fleet_consumer.group.classic.assignor_calls import collect_user_data, notify_assignor, run_assignor
+from fleet_consumer.group.messages import (
+    CollectUserData,
+    Event,
+    MembershipReport,
+    NotifyAssignor,
+    PlanFailed,
+    RunAssignor,
+)
+
+logger = logging.getLogger(__name__)
+
+AssignorAction = RunAssignor | CollectUserData | NotifyAssignor
+
+
+class AssignorCalls:
+    """Carries out a member's assignor actions. `post` takes the event that answers one, from any thread."""
+
+    def __init__(
+        self, group_id: str, post: Callable[[Event], None], report: Callable[[MembershipReport], None]
+    ) -> None:
+        self._group_id = group_id
+        self._post = post
+        self._report = report
+
+    def carry_out(self, action: AssignorAction) -> None:
+        """Call the assignor: for plans on a thread of their own, else on this one, the coordinator thread."""
+        if isinstance(action, RunAssignor):
+            name = f"assignor-{self._group_id}"
+            threading.Thread(target=self._run, args=(action,), name=name, daemon=True).start()
+        elif isinstance(action, CollectUserData):
+            self._post(collect_user_data(action))
+        elif (failure := notify_assignor(action)) is not None:
+            self._report(MembershipReport(failure))
+
+    def _run(self, action: RunAssignor) -> None:
+        """Make a plan, which may take seconds while heartbeats go on."""
+        event = run_assignor(action)
+        if isinstance(event, PlanFailed):
+            logger.error("assignor %s failed", action.assignor.name, exc_info=event.error.__cause__ or event.error)
+        self._post(event)

@@ -1,0 +1,356 @@
+"""Rebalance of a classic member: give up partitions, join, plan, sync, take the assignment.
+
+Eager members give up everything before they join. Cooperative ones (KIP-429) keep what they own, give up only what the
+new assignment takes from them, and then join once more, so that the leader can assign it to another member. After
+Java's `ConsumerCoordinator.onJoinPrepare` and `onJoinComplete`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fleet_consumer.assignors import Assignment, ClusterView
+from fleet_consumer.group import errors, reasons
+from fleet_consumer.group.classic.planning import owned_counts, read_subscriptions, wanted_topics
+from fleet_consumer.group.classic.requests import join_request, sync_request
+from fleet_consumer.group.classic.state import MemberState
+from fleet_consumer.group.classic.states import State
+from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
+from fleet_consumer.group.messages import (
+    CallBack,
+    CallBackKind,
+    CalledBack,
+    Channel,
+    CollectUserData,
+    ForJoin,
+    ForPlan,
+    ForSync,
+    MemberIdentity,
+    MembershipReport,
+    NotifyAssignor,
+    PlanFailed,
+    Planned,
+    RebalanceAttempt,
+    RunAssignor,
+    UserDataCollected,
+    UserDataFailed,
+)
+from fleet_consumer.group.metadata import PartitionsByTopic, by_topic, flatten, topics_request, without
+from fleet_consumer.group.sighting import GONE_AFTER_S, Doubts, sight
+from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, partitions_by_topic
+from fleet_consumer.wire.errors import ErrorCode, describe
+from fleet_consumer.wire.failures import MalformedMessage
+from fleet_consumer.wire.join_group import JoinGroupResponse
+from fleet_consumer.wire.sync_group import SyncGroupRequestAssignment, SyncGroupResponse
+
+HASTY_REJOINS_MAX = 5
+"""Rejoins in a row without a wait. Java sets no limit; a broken broker would be flooded."""
+
+
+# Before: partitions to give up first.
+
+
+def advance(member: MemberState, now: float) -> None:
+    """Begin a rebalance that may begin; repeat the leader's metadata request when it is due."""
+    attempt = member.attempt
+    if attempt is not None:
+        if attempt.metadata_retry_at is not None and now >= attempt.metadata_retry_at:
+            attempt.metadata_retry_at = None
+            _request_counts(member, attempt)
+        return
+    if member.rejoin_reason is None or not _may_rejoin(member, now):
+        return
+    kind, leaving = _to_give_back(member)
+    if leaving:
+        member.move(State.REVOKING)
+        _give_back(member, kind, leaving)
+    elif member.lookup.address is not None:
+        _prepare_join(member, member.rejoin_reason)
+
+
+def _may_rejoin(member: MemberState, now: float) -> bool:
+    if member.state not in (State.UNJOINED, State.STABLE):
+        return False
+    if now < member.next_join_at or now - member.polled_at > member.settings.max_poll_interval_s:
+        return False
+    if member.state is State.STABLE and member.lookup.address is None:
+        return False  # Reading goes on until there is a coordinator to rebalance with.
+    if member.giving_back is not None:
+        return False  # A join now would report the partitions as free while the user still reads them.
+    # The pattern is matched against metadata that is not older than the reason to join.
+    return not member.match_stale
+
+
+def _to_give_back(member: MemberState) -> tuple[CallBackKind, PartitionsByTopic]:
+    """The callback that the user's thread must run before the join, and its partitions; empty for no callback."""
+    if not member.identity.valid:
+        return CallBackKind.LOST, member.owned
+    if not member.cooperative:
+        return CallBackKind.REVOKED, member.owned
+    return CallBackKind.REVOKED, {topic: parts for topic, parts in member.owned.items() if not member.wants(topic)}
+
+
+def _give_back(member: MemberState, kind: CallBackKind, partitions: PartitionsByTopic) -> None:
+    generation, subscription = member.identity.generation, member.subscription
+    member.giving_back = CallBack(kind, flatten(partitions), generation=generation, subscription=subscription)
+    member.actions.append(member.giving_back)
+
+
+def on_called_back(member: MemberState, event: CalledBack, _now: float) -> None:
+    """Take back control after the user's callback; go on with the rebalance that waited for it."""
+    if event.callback is not member.giving_back:
+        return
+    member.giving_back = None
+    if member.state is State.REVOKING:
+        member.owned = without(member.owned, by_topic(event.callback.partitions))
+        member.move(State.UNJOINED)
+
+
+# Joining.
+
+
+def _prepare_join(member: MemberState, reason: str) -> None:
+    """Begin an attempt: its JoinGroup needs user data, which assignors, possibly user code, have to supply."""
+    attempt = member.attempt = RebalanceAttempt(reason, member.identity, member.topics)
+    # The others wait at most a rebalance timeout for the plan.
+    attempt.doubts = Doubts(min(GONE_AFTER_S, member.settings.rebalance_timeout_s / 3))
+    member.actions.append(CollectUserData(attempt, tuple(member.assignors.values())))
+
+
+def on_user_data(member: MemberState, event: UserDataCollected, now: float) -> None:
+    """Send the JoinGroup, unless something changed while the user data was collected: then `advance` begins anew."""
+    attempt = event.attempt
+    if not _is_preparing(member, attempt):
+        return
+    member.attempt = None
+    changed = attempt.identity is not member.identity or attempt.topics != member.topics
+    if changed or member.lookup.address is None or not _may_rejoin(member, now) or _to_give_back(member)[1]:
+        return
+    member.move(State.JOINING)
+    member.attempt, member.rejoin_reason = attempt, None
+    member.heartbeat.in_flight = False
+    request = join_request(member.settings, attempt, member.owned, event.user_data)
+    member.send(request, ForJoin(attempt), channel=Channel.JOIN, timeout_s=member.settings.join_timeout_s)
+
+
+def on_user_data_failed(member: MemberState, event: UserDataFailed, now: float) -> None:
+    """Report the assignor's error and try again later; until then the membership stays as it is."""
+    if _is_preparing(member, event.attempt):
+        member.attempt = None
+        member.last_error = event.error
+        member.actions.append(MembershipReport(event.error))
+        member.next_join_at = now + member.settings.retry_backoff_max_s
+
+
+def _is_preparing(member: MemberState, attempt: RebalanceAttempt) -> bool:
+    """True while the current attempt waits for user data; the answer to an earlier one changes nothing."""
+    return attempt is member.attempt and member.state in (State.UNJOINED, State.STABLE)
+
+
+def on_join_response(member: MemberState, context: ForJoin, response: JoinGroupResponse, now: float) -> None:
+    """Take a JoinGroup response."""
+    attempt, code = context.attempt, response.error_code
+    if _is_stale(member, Api.JOIN_GROUP, attempt, code):
+        return
+    rule = rule_for(Api.JOIN_GROUP, code)
+    match rule.verdict:
+        case Verdict.OK:
+            _joined(member, attempt, response, now)
+        case Verdict.ADOPT_MEMBER_ID:
+            member.identity = MemberIdentity(member_id=response.member_id)
+            member.end_attempt(reasons.MEMBER_ID_REQUIRED, _hastily(member, now))
+        case Verdict.REJOIN:
+            member.end_attempt(attempt.reason, _hastily(member, now))
+        case Verdict.RESET_MEMBER:
+            member.reset(keep_member_id=False, reason=reasons.answered("JoinGroup", describe(code)))
+            member.next_join_at = _hastily(member, now)
+        case Verdict.RETRY | Verdict.COORDINATOR_LOST:
+            if rule.verdict is Verdict.COORDINATOR_LOST:
+                member.lookup.lost(now)
+            member.last_error = errors.CoordinatorUnavailable(
+                f"group {member.settings.group_id!r}: JoinGroup was answered {describe(code)}; it is repeated"
+            )
+            member.end_attempt(reasons.rebalance_failed(describe(code)), now + member.join_backoff.next())
+        case _:
+            member.fail(error_for(Api.JOIN_GROUP, code, member.settings.group_id, rule))
+
+
+def _joined(member: MemberState, attempt: RebalanceAttempt, response: JoinGroupResponse, now: float) -> None:
+    assignor = member.assignors.get(response.protocol_name or "")
+    if response.protocol_type not in (None, PROTOCOL_TYPE) or assignor is None:
+        _fail_inconsistent(member, response.protocol_type, response.protocol_name)
+        return
+    member.identity = attempt.identity = MemberIdentity(
+        response.generation_id, response.member_id, response.protocol_name
+    )
+    member.heartbeat.begin_rebalance(now)
+    member.last_error = None
+    attempt.assignor = assignor
+    attempt.leader = response.leader == response.member_id
+    if attempt.leader:
+        attempt.subscriptions = read_subscriptions(response.members)
+    if attempt.leader and not response.skip_assignment:
+        member.move(State.PLANNING)
+        _request_counts(member, attempt)
+    else:
+        # A restarted static leader keeps the old plan (KIP-814), yet watches the topics like any leader.
+        _sync(member, attempt, (), now)
+
+
+# Planning, by the leader.
+
+
+def _request_counts(member: MemberState, attempt: RebalanceAttempt) -> None:
+    member.send(topics_request(wanted_topics(attempt.subscriptions)), ForPlan(attempt), anywhere=True)
+
+
+def on_plan_metadata(member: MemberState, context: ForPlan, response: Any, now: float) -> None:
+    """Run the assignor with the partition counts of a Metadata response, once they are beyond doubt."""
+    attempt = context.attempt
+    if attempt is not member.attempt or attempt.assignor is None:
+        return
+    topics, owned = wanted_topics(attempt.subscriptions), owned_counts(attempt.subscriptions)
+    sighting = sight(response, topics, member.watch.counts, owned)
+    if attempt.doubts.remaining(sighting, now):
+        # A plan without these would take them from all their readers.
+        attempt.metadata_retry_at = now + member.join_backoff.next()
+        return
+    member.report_denied(sighting.denied)
+    attempt.counts = dict(sighting.counts)
+    member.watch.racks.learn(response)
+    if any(subscription.rack is not None for subscription in attempt.subscriptions.values()):
+        attempt.racks = member.watch.racks.of_topics(response, attempt.counts.keys())
+    cluster = ClusterView(partitions=attempt.counts, racks=attempt.racks)
+    member.actions.append(RunAssignor(attempt, attempt.assignor, cluster, attempt.subscriptions, member.cooperative))
+
+
+def on_planned(member: MemberState, event: Planned, now: float) -> None:
+    """Hand in the plan."""
+    if event.attempt is member.attempt and member.state is State.PLANNING:
+        _sync(member, event.attempt, event.assignments, now)
+
+
+def on_plan_failed(member: MemberState, event: PlanFailed, now: float) -> None:
+    """Report the assignor's error, and join again later."""
+    if event.attempt is member.attempt:
+        member.last_error = event.error
+        member.actions.append(MembershipReport(event.error))
+        member.end_attempt(reasons.rebalance_failed(event.error), now + member.settings.retry_backoff_max_s)
+
+
+# Syncing.
+
+
+def _sync(
+    member: MemberState, attempt: RebalanceAttempt, assignments: tuple[SyncGroupRequestAssignment, ...], now: float
+) -> None:
+    member.move(State.SYNCING)
+    attempt.sync_sent_at = now
+    request = sync_request(member.settings, attempt.identity, assignments)
+    member.send(request, ForSync(attempt), channel=Channel.JOIN, timeout_s=member.settings.join_timeout_s)
+
+
+def on_sync_response(member: MemberState, context: ForSync, response: SyncGroupResponse, now: float) -> None:
+    """Take a SyncGroup response."""
+    attempt, code = context.attempt, response.error_code
+    if _is_stale(member, Api.SYNC_GROUP, attempt, code):
+        return
+    rule = rule_for(Api.SYNC_GROUP, code)
+    match rule.verdict:
+        case Verdict.OK:
+            _synced(member, attempt, response, now)
+        case Verdict.REJOIN:
+            member.end_attempt(reasons.GROUP_REBALANCING, _hastily(member, now))
+        case Verdict.RESET_MEMBER | Verdict.RESET_GENERATION:
+            keep = rule.verdict is Verdict.RESET_GENERATION
+            member.reset(keep_member_id=keep, reason=reasons.answered("SyncGroup", describe(code)))
+            member.next_join_at = _hastily(member, now)
+        case Verdict.COORDINATOR_LOST:
+            member.lookup.lost(now)
+            member.end_attempt(reasons.rebalance_failed(describe(code)), now + member.join_backoff.next())
+        case _:
+            member.fail(error_for(Api.SYNC_GROUP, code, member.settings.group_id, rule))
+
+
+def _synced(member: MemberState, attempt: RebalanceAttempt, response: SyncGroupResponse, now: float) -> None:
+    if response.protocol_name not in (None, attempt.identity.protocol):
+        _fail_inconsistent(member, response.protocol_type, response.protocol_name)
+        return
+    try:
+        received = decode_assignment(response.assignment)
+    except MalformedMessage as cause:
+        seen = f"group {member.settings.group_id!r}: the assignment from the leader cannot be read: {cause}"
+        member.fail(errors.UnexpectedAnswer(f"{seen}; check the client that leads the group"))
+        return
+    listed = partitions_by_topic(received.assigned_partitions)
+    assigned = {topic: numbers for topic, numbers in listed.items() if numbers}
+    if not all(topic in attempt.topics or member.wants(topic) for topic in assigned):
+        member.end_attempt(reasons.ASSIGNMENT_MISMATCH, now + member.join_backoff.next())
+        return
+    member.move(State.STABLE)
+    member.attempt = None
+    member.leader = attempt.leader
+    member.rebalances += 1
+    member.last_reason = attempt.reason
+    member.last_error = None
+    member.hasty_rejoins = 0
+    member.join_backoff.reset()
+    member.lookup.settled()
+    member.heartbeat.start(attempt.sync_sent_at, now)
+    _watch_as_leader(member, attempt, now)
+    _take_assignment(member, attempt, assigned, received.user_data)
+
+
+# After: partitions that come and go.
+
+
+def _take_assignment(
+    member: MemberState, attempt: RebalanceAttempt, assigned: PartitionsByTopic, user_data: bytes | None
+) -> None:
+    """Revoke, notify the assignor, assign: Java's order. An eager member owns nothing here, so all is new to it."""
+    before, member.owned = member.owned, assigned
+    revoked = without(before, assigned)
+    if revoked:
+        _give_back(member, CallBackKind.REVOKED, revoked)
+        member.request_rejoin(reasons.TO_REVOKE)
+    generation = member.identity.generation
+    if attempt.assignor is not None:
+        member.actions.append(NotifyAssignor(attempt.assignor, Assignment(assigned, user_data), generation))
+    added = flatten(without(assigned, before))
+    appeared = member.watch.appeared(added)
+    member.actions.append(CallBack(CallBackKind.ASSIGNED, added, generation, appeared, member.subscription))
+
+
+def _watch_as_leader(member: MemberState, attempt: RebalanceAttempt, now: float) -> None:
+    member.old_plan.wanted = False
+    if not attempt.leader:
+        member.watch.follow()
+    elif attempt.counts is not None:
+        member.watch.lead(wanted_topics(attempt.subscriptions), attempt.counts, attempt.racks, now)
+    else:
+        member.watch.lead_old_plan(wanted_topics(attempt.subscriptions))
+        member.old_plan.want()
+
+
+def _hastily(member: MemberState, now: float) -> float:
+    """The time of a rejoin that a response asks for at once."""
+    member.hasty_rejoins += 1
+    return now if member.hasty_rejoins <= HASTY_REJOINS_MAX else now + member.join_backoff.next()
+
+
+def _is_stale(member: MemberState, api: Api, attempt: RebalanceAttempt, code: int) -> bool:
+    """True for a response to an earlier attempt. FENCED_INSTANCE_ID is final even then."""
+    if attempt is member.attempt:
+        return False
+    if code == ErrorCode.FENCED_INSTANCE_ID:
+        member.fail(error_for(api, code, member.settings.group_id, rule_for(api, code)))
+    return True
+
+
+def _fail_inconsistent(member: MemberState, protocol_type: str | None, protocol: str | None) -> None:
+    text = (
+        f"group {member.settings.group_id!r} uses protocol {protocol!r} of type {protocol_type!r}, "
+        f"this member offers {', '.join(member.assignors)} of type {PROTOCOL_TYPE!r}; "
+        "list an assignor that all members have, or choose another group id"
+    )
+    member.fail(errors.InconsistentProtocol(text))

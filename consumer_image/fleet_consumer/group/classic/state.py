@@ -1,0 +1,263 @@
+"""The state of a classic member, and the steps that keep it consistent.
+
+State and table, identity and attempt change together here. `rebalance`, `session` and `subscription` decide when a step
+is taken; `actions` collects in order what the shell has to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleet_consumer.assignors import COOPERATIVE, Assignor
+from fleet_consumer.contract.naming import TopicPattern, pattern_matches
+from fleet_consumer.group import errors
+from fleet_consumer.group.classic.old_plan import OldPlan
+from fleet_consumer.group.classic.requests import leave_request
+from fleet_consumer.group.classic.states import IN_REBALANCE, State, Trigger, check_move
+from fleet_consumer.group.commits import CommitFlow, Standing
+from fleet_consumer.group.lookup import CoordinatorLookup
+from fleet_consumer.group.membership import Membership
+from fleet_consumer.group.messages import (
+    Action,
+    CallBack,
+    Channel,
+    Context,
+    Disconnect,
+    ForLeave,
+    MemberIdentity,
+    MembershipReport,
+    RebalanceAttempt,
+    Send,
+)
+from fleet_consumer.group.metadata import PartitionsByTopic
+from fleet_consumer.group.settings import GroupSettings
+from fleet_consumer.group.timing import NEVER, Backoff, HeartbeatTimer
+from fleet_consumer.group.watch import MetadataWatch, topics_denied
+from fleet_consumer.wire.message import Request
+
+IDLE_TICK_S = 1.0
+"""The longest wait for a Tick when nothing is due: a member whose poll timer expired notices polling this soon."""
+
+
+@dataclass(slots=True, eq=False)
+class MemberState:
+    """Everything that a classic member knows. Times are monotonic seconds."""
+
+    settings: GroupSettings
+    assignors: Mapping[str, Assignor]
+    """By name, the preferred first."""
+    cooperative: bool
+    """The protocol is the highest that all configured assignors support, as in Java; all support eager."""
+
+    # Parts with timers of their own.
+    lookup: CoordinatorLookup
+    heartbeat: HeartbeatTimer
+    watch: MetadataWatch
+    old_plan: OldPlan
+    commits: CommitFlow
+    join_backoff: Backoff
+
+    # Protocol.
+    state: State = State.IDLE
+    trigger: Trigger = Trigger.OTHER
+    """The cause that is being handled; moves are checked against it."""
+    identity: MemberIdentity = field(default_factory=MemberIdentity)
+    attempt: RebalanceAttempt | None = None
+    """The attempt in progress. In UNJOINED and STABLE it waits for the assignors' user data for its JoinGroup."""
+    leader: bool = False
+    rejoin_reason: str | None = None
+    """The reason for the next JoinGroup; None while there is none to send."""
+    next_join_at: float = NEVER
+    hasty_rejoins: int = 0
+    """Rejoins in a row without a wait."""
+
+    # Subscription.
+    named: tuple[str, ...] = ()
+    """The topics of the user's call."""
+    topics: tuple[str, ...] = ()
+    """The topics subscribed to: those named, or those that match the pattern."""
+    pattern: TopicPattern | None = None
+    match_stale: bool = False
+    """`topics` must be matched against fresh metadata before the next join."""
+    subscription: int = 0
+    """Number of calls of `unsubscribe`: callbacks of earlier subscriptions are void."""
+    denied: frozenset[str] = frozenset()
+    """Topics whose TopicAuthorizationFailed was raised already."""
+
+    # Ownership.
+    owned: PartitionsByTopic = field(default_factory=dict)
+    giving_back: CallBack | None = None
+    """The callback that takes partitions from the user's thread. JoinGroup waits until it returns; otherwise two
+    members read one partition."""
+
+    # User.
+    polled_at: float = NEVER
+    coordinator_wanted: bool = False
+    """A coordinator is needed without a subscription, for lookups or commits of assigned partitions."""
+    leaving: bool = False
+    """Closed, and LeaveGroup is in flight."""
+
+    # For snapshots.
+    fatal: errors.ConsumerError | None = None
+    last_error: Exception | None = None
+    rebalances: int = 0
+    last_reason: str = ""
+
+    actions: list[Action] = field(default_factory=list)
+    """Output of the event being handled."""
+
+    @property
+    def joining_with_partitions(self) -> bool:
+        """A cooperative member keeps reading while its JoinGroup waits. The broker takes heartbeats and commits of the
+        old generation as long as others may still join (PreparingRebalance), so the session is renewed meanwhile."""
+        return self.state is State.JOINING and bool(self.owned)
+
+    @property
+    def standing(self) -> Standing:
+        """The situation for commits.
+
+        While REVOKING the group is in PreparingRebalance at the broker, which takes commits of the old generation.
+        """
+        holds, valid = self.cooperative and bool(self.owned), self.identity.valid
+        joining, rebalancing = self.state is State.JOINING, self.state in IN_REBALANCE
+        open_ = self.state in (State.STABLE, State.REVOKING) or (joining and holds)
+        return Standing(
+            self.identity,
+            self.lookup.address,
+            holds=holds,
+            may_commit=open_ and valid,
+            rebalancing=rebalancing,
+            joining=joining,
+            keeps=holds and valid and (rebalancing or self.state is State.UNJOINED),
+            expelled=self.state is State.REVOKING and not valid,
+        )
+
+    def snapshot(self) -> Membership:
+        """The membership as other threads may see it."""
+        return Membership(
+            group_id=self.settings.group_id,
+            instance_id=self.settings.instance_id,
+            member_id=self.identity.member_id,
+            generation=self.identity.generation,
+            leader=self.leader,
+            protocol=self.identity.protocol,
+            state=self.state.word,
+            coordinator=self.lookup.address,
+            assignment=self.owned,
+            last_heartbeat_at=self.heartbeat.last_good_sent_at,
+            rebalances=self.rebalances,
+            last_rebalance_reason=self.last_reason,
+            error=self.fatal or self.last_error or self.watch.error,
+        )
+
+    def next_deadline(self, now: float) -> float:
+        """The time of the next Tick, at most `IDLE_TICK_S` from now.
+
+        Timers in the past wait for something other than time: otherwise the last event would have handled them.
+        """
+        times = [self.polled_at + self.settings.max_poll_interval_s, self.next_join_at, self.lookup.next_at]
+        times += [self.heartbeat.next_at, self.heartbeat.session_deadline, self.watch.next_at]
+        times += [at for at in (self.commits.next_at,) if at is not None]
+        if self.attempt is not None and self.attempt.metadata_retry_at is not None:
+            times.append(self.attempt.metadata_retry_at)
+        return min((at for at in times if at > now), default=now + IDLE_TICK_S)
+
+    def wants(self, topic: str) -> bool:
+        """True if a topic is (still) subscribed to."""
+        return topic in self.topics or (self.pattern is not None and pattern_matches(self.pattern, topic))
+
+    def move(self, target: State) -> None:
+        """Change the state. Raises IllegalMove for a move outside of the table."""
+        check_move(self.state, self.trigger, target)
+        self.state = target
+
+    def send(
+        self,
+        request: Request[Any],
+        context: Context,
+        *,
+        channel: Channel = Channel.MAIN,
+        timeout_s: float | None = None,
+        anywhere: bool = False,
+    ) -> None:
+        """Send a request to the coordinator, or with `anywhere` to any broker."""
+        address = None if anywhere else self.lookup.address
+        timeout_s = self.settings.request_timeout_s if timeout_s is None else timeout_s
+        self.actions.append(Send(address, channel, request, timeout_s, context))
+
+    def leave(self, reason: str, *, closing: bool) -> None:
+        """Send LeaveGroup, if this member is known to a known coordinator."""
+        if self.lookup.address is not None and self.identity.member_id:
+            self.leaving = closing
+            self.send(leave_request(self.settings, self.identity, reason), ForLeave(closing))
+
+    def report_denied(self, denied: frozenset[str]) -> None:
+        """Raise TopicAuthorizationFailed from the user's next poll, once for each newly refused topic."""
+        if denied - self.denied:
+            self.actions.append(MembershipReport(topics_denied(denied)))
+        self.denied |= denied
+
+    def give_up_coordinator(self, now: float) -> None:
+        """Disconnect from a silent coordinator: later requests on its connections would wait behind the lost one."""
+        if self.lookup.address is not None:
+            self.actions.append(Disconnect(self.lookup.address))
+            self.lookup.lost(now)
+
+    def request_rejoin(self, reason: str) -> None:
+        """Join again. The first reason wins: it is the cause, later ones tend to be its consequences."""
+        if self.rejoin_reason is None:
+            self.rejoin_reason = reason
+        if self.pattern is not None:
+            self.match_stale = True
+            self.watch.refresh()
+
+    def end_attempt(self, reason: str, next_join_at: float) -> None:
+        """Give up the attempt. The identity stays; the next attempt is a new object."""
+        self.attempt = None
+        self.move(State.UNJOINED)
+        self.request_rejoin(reason)
+        self.next_join_at = next_join_at
+
+    def reset(self, *, keep_member_id: bool, reason: str) -> None:
+        """Forget the generation, or the whole identity, that the coordinator does not know; all partitions are lost."""
+        self.identity = MemberIdentity(member_id=self.identity.member_id if keep_member_id else "")
+        self.heartbeat.stop()
+        self.attempt = None
+        self.leader = False
+        if self.state not in (State.UNJOINED, State.REVOKING):
+            self.move(State.UNJOINED)
+        self.request_rejoin(reason)
+
+    def fail(self, error: errors.ConsumerError) -> None:
+        """End the member with a fatal error, unless it has ended already."""
+        if self.state in (State.FAILED, State.LEFT):
+            return
+        self.fatal = error
+        self.identity = MemberIdentity(member_id=self.identity.member_id)
+        self.attempt = None
+        self.leader = False
+        self.heartbeat.stop()
+        self.actions += self.commits.abandon(error)
+        self.actions.append(MembershipReport(error))
+        self.move(State.FAILED)
+
+
+def new_member(settings: GroupSettings, assignors: tuple[Assignor, ...], jitter: Callable[[], float]) -> MemberState:
+    """The state of a member before its first subscription. `jitter` returns factors around 1 for backoffs."""
+
+    def backoff() -> Backoff:
+        return Backoff(settings.retry_backoff_s, settings.retry_backoff_max_s, jitter)
+
+    return MemberState(
+        settings,
+        {assignor.name: assignor for assignor in assignors},
+        all(assignor.protocol is COOPERATIVE for assignor in assignors),
+        lookup=CoordinatorLookup(backoff()),
+        heartbeat=HeartbeatTimer(settings.session_timeout_s, settings.heartbeat_interval_s, backoff()),
+        watch=MetadataWatch(settings.metadata_max_age_s, backoff(), settings.rack),
+        old_plan=OldPlan(backoff()),
+        commits=CommitFlow(settings, backoff()),
+        join_backoff=backoff(),
+    )

@@ -1,0 +1,161 @@
+"""States of a classic member and the moves between them: one table of state × trigger → next states.
+
+The machine checks every move against `MOVES`; a move outside of it is a bug of ours. `diagram` renders the table for
+docs/rebalance.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+
+class State(Enum):
+    """Progress of a member through the protocol: Kafka's word for it, and its meaning."""
+
+    IDLE = ("Unjoined", "no subscription")
+    UNJOINED = ("Unjoined", "joins once coordinator, backoff and the user's polling allow")
+    REVOKING = ("PreparingRebalance", "the user's thread still holds partitions of the old generation")
+    JOINING = ("PreparingRebalance", "JoinGroup in flight")
+    PLANNING = ("CompletingRebalance", "leader: reads metadata and runs the assignor")
+    SYNCING = ("CompletingRebalance", "SyncGroup in flight")
+    STABLE = ("Stable", "has its assignment")
+    LEFT = ("Left", "closed")
+    FAILED = ("Failed", "fatal error; can only be closed")
+
+    @property
+    def word(self) -> str:
+        """Kafka's word for the state."""
+        return self.value[0]
+
+    @property
+    def meaning(self) -> str:
+        """The state in a few words."""
+        return self.value[1]
+
+
+class Trigger(Enum):
+    """Causes of moves; the value is the label in the diagram."""
+
+    SUBSCRIBED = "subscribe"
+    UNSUBSCRIBED = "unsubscribe"
+    CLOSED = "close"
+    LOGIN_REFUSED = "credentials refused"
+    CALLED_BACK = "callback returned"
+    USER_DATA = "assignor's user data"
+    PLANNED = "assignor's plan"
+    PLAN_FAILED = "assignor failed"
+    LOOKUP = "FindCoordinator response"
+    JOIN = "JoinGroup response"
+    JOIN_LOST = "JoinGroup without response"
+    SYNC = "SyncGroup response"
+    SYNC_LOST = "SyncGroup without response"
+    HEARTBEAT = "Heartbeat response"
+    COMMIT = "OffsetCommit response"
+    DUE = "due"
+    """What every event ends with: a rebalance that may begin, or a poll timer that expired."""
+    OTHER = "other"
+    """Events that never move the state."""
+
+
+_FATAL = (Trigger.LOGIN_REFUSED, Trigger.LOOKUP, Trigger.JOIN, Trigger.SYNC, Trigger.COMMIT)
+"""Triggers that may end any member: late responses too, because FENCED_INSTANCE_ID is final whenever it comes."""
+
+Moves = Mapping[Trigger, frozenset[State]]
+
+
+def _moves(ends: Moves, moves: Mapping[Trigger, State | tuple[State, ...]]) -> Moves:
+    """A row of the table: the shared `ends`, and moves of the state's own."""
+    own = {
+        trigger: frozenset(targets if isinstance(targets, tuple) else (targets,)) for trigger, targets in moves.items()
+    }
+    return {trigger: ends.get(trigger, frozenset()) | own.get(trigger, frozenset()) for trigger in {**ends, **own}}
+
+
+_OPEN: Moves = {Trigger.CLOSED: frozenset({State.LEFT})} | dict.fromkeys(_FATAL, frozenset({State.FAILED}))
+_SUBSCRIBED: Moves = {
+    **_OPEN,
+    Trigger.UNSUBSCRIBED: frozenset({State.IDLE}),
+    Trigger.HEARTBEAT: frozenset({State.FAILED}),
+}
+_GIVEN_UP = {Trigger.HEARTBEAT: State.UNJOINED, Trigger.DUE: State.UNJOINED}
+"""Ends of a membership: a Heartbeat response that takes the identity away, the poll timer."""
+
+MOVES: Mapping[State, Moves] = {
+    State.IDLE: _moves(_OPEN, {Trigger.SUBSCRIBED: State.UNJOINED}),
+    State.UNJOINED: _moves(_SUBSCRIBED, {Trigger.USER_DATA: State.JOINING, Trigger.DUE: State.REVOKING}),
+    State.REVOKING: _moves(_SUBSCRIBED, {Trigger.CALLED_BACK: State.UNJOINED}),
+    State.JOINING: _moves(
+        _SUBSCRIBED,
+        {
+            Trigger.JOIN: (State.PLANNING, State.SYNCING, State.UNJOINED),
+            Trigger.JOIN_LOST: State.UNJOINED,
+            Trigger.HEARTBEAT: State.UNJOINED,
+            Trigger.COMMIT: State.UNJOINED,
+        },
+    ),
+    State.PLANNING: _moves(
+        _SUBSCRIBED, {Trigger.PLANNED: State.SYNCING, Trigger.PLAN_FAILED: State.UNJOINED, **_GIVEN_UP}
+    ),
+    State.SYNCING: _moves(
+        _SUBSCRIBED,
+        {Trigger.SYNC: (State.STABLE, State.UNJOINED), Trigger.SYNC_LOST: State.UNJOINED, **_GIVEN_UP},
+    ),
+    State.STABLE: _moves(
+        _SUBSCRIBED,
+        {
+            Trigger.USER_DATA: State.JOINING,
+            Trigger.HEARTBEAT: State.UNJOINED,
+            Trigger.COMMIT: State.UNJOINED,
+            Trigger.DUE: (State.REVOKING, State.UNJOINED),
+        },
+    ),
+    State.LEFT: {},
+    State.FAILED: {Trigger.CLOSED: frozenset({State.LEFT})},
+}
+
+HEARTBEATING = frozenset({State.REVOKING, State.PLANNING, State.SYNCING, State.STABLE})
+"""Where the broker expects heartbeats. A member whose JoinGroup waits at the broker counts as alive without them."""
+
+IN_REBALANCE = frozenset({State.REVOKING, State.JOINING, State.PLANNING, State.SYNCING})
+"""Where a commit that cannot be made fails with RebalanceInProgress."""
+
+
+class IllegalMove(Exception):
+    """A move outside of the table: our own bug. The state is untouched."""
+
+
+def check_move(current: State, trigger: Trigger, target: State) -> None:
+    """Raise IllegalMove unless `trigger` may move `current` to `target`."""
+    if target not in MOVES[current].get(trigger, ()):
+        raise IllegalMove(f"{current.name} -> {target.name} at {trigger.value!r}")
+
+
+def diagram() -> str:
+    """`MOVES` as a Mermaid state diagram. Moves that all subscribed states share are drawn once, from their frame."""
+    members = [state for state in State if state not in (State.IDLE, State.LEFT, State.FAILED)]
+    shared = set.intersection(*({*_pairs(MOVES[state])} for state in members))
+    lines = ["stateDiagram-v2", "    [*] --> IDLE", '    state "subscribed" as SUBSCRIBED {']
+    for state in members:
+        own = [pair for pair in _pairs(MOVES[state]) if pair not in shared]
+        lines += [f"        {line}" for line in _arrows(state.name, own)]
+    lines.append("    }")
+    for state in (State.IDLE, State.FAILED):
+        lines += [f"    {line}" for line in _arrows(state.name, _pairs(MOVES[state]))]
+    pairs = [pair for pair in _pairs(MOVES[members[0]]) if pair in shared]
+    lines += [f"    {line}" for line in _arrows("SUBSCRIBED", pairs)]
+    return "\n".join([*lines, "    LEFT --> [*]", ""])
+
+
+def _pairs(moves: Moves) -> list[tuple[State, Trigger]]:
+    order = list(Trigger)
+    return [
+        (state, trigger) for state in State for trigger in sorted(moves, key=order.index) if state in moves[trigger]
+    ]
+
+
+def _arrows(source: str, pairs: list[tuple[State, Trigger]]) -> list[str]:
+    labels: dict[State, list[str]] = {}
+    for target, trigger in pairs:
+        labels.setdefault(target, []).append(trigger.value)
+    return [f"{source} --> {target.name}: {', '.join(names)}" for target, names in labels.items()]
