@@ -17,7 +17,6 @@ from fleet_consumer.consumer.end_offsets import EndOffsets
 from fleet_consumer.consumer.positions import Positions
 from fleet_consumer.consumer.settings import ConsumerSettings, group_settings
 from fleet_consumer.coordinator.flows import Ticket
-from fleet_consumer.coordinator.reset_policy import ResetPolicy
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.group import errors
@@ -134,16 +133,7 @@ class ConsumerBase:
             on_turn=self._signal.set,
             clock=self._clock,
         )
-        self._positions = Positions(
-            self._group,
-            self._fetch,
-            group_id=settings.group_id,
-            policy=ResetPolicy.parse(settings.auto_offset_reset),
-            read_committed=settings.isolation_level == "read_committed",
-            held_records_max=settings.max_poll_records,
-            look_every_s=settings.metadata_max_age_ms / 1000,
-            held_bytes_max=settings.paused_bytes_max,
-        )
+        self._positions = Positions(self._group, self._fetch, settings)
         self._fetch.start()
         self._start_group()
 

@@ -108,6 +108,16 @@ class ConsumerSettings:
         return self.group_id or "no-group"
 
     @property
+    def read_committed(self) -> bool:
+        """Whether only records of committed transactions are read."""
+        return self.isolation_level == "read_committed"
+
+    @property
+    def reset_policy(self) -> ResetPolicy:
+        """The parsed `auto_offset_reset`."""
+        return ResetPolicy.parse(self.auto_offset_reset)
+
+    @property
     def rebalance_timeout_s(self) -> float:
         """How long a rebalance waits for this member."""
         chosen = self.rebalance_timeout_ms

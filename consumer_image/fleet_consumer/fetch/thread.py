@@ -134,16 +134,16 @@ class FetchThread:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
-    def assign(self, buffers: Mapping[TopicPartition, tuple[PartitionBuffer, int]]) -> None:
-        """Read these too, each from its buffer's position; the number is the leader epoch of the offset, or -1."""
-        added = {part: (buffer, buffer.position, epoch) for part, (buffer, epoch) in buffers.items()}
+    def assign(self, buffers: Collection[PartitionBuffer]) -> None:
+        """Read the partitions of these too, each from its buffer's position, reached in its leader epoch."""
+        added = [(buffer, buffer.topic_partition, buffer.position, buffer.leader_epoch) for buffer in buffers]
 
         def command(consumer: confluent_kafka.Consumer) -> None:
-            consumer.incremental_assign([_at(part, offset, epoch) for part, (_, offset, epoch) in added.items()])
+            consumer.incremental_assign([_at(part, offset, epoch) for _, part, offset, epoch in added])
             # librdkafka remembers a pause across assignments.
-            consumer.resume([_at(part) for part in added])
-            self._buffers.update({part: buffer for part, (buffer, _, _) in added.items()})
-            self._next.update({part: offset for part, (_, offset, _) in added.items()})
+            consumer.resume([_at(part) for _, part, _, _ in added])
+            self._buffers.update({part: buffer for buffer, part, _, _ in added})
+            self._next.update({part: offset for _, part, offset, _ in added})
 
         self._do(command)
 

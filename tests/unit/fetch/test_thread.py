@@ -54,8 +54,8 @@ def test_command_that_librdkafka_refuses_ends_the_thread_and_is_told() -> None:
     thread = fetch_thread(told)
     thread.start()
     part = TopicPartition("t", 0)
-    thread.assign({part: (PartitionBuffer(part, 0), -1)})
-    thread.assign({part: (PartitionBuffer(part, 0), -1)})
+    thread.assign([PartitionBuffer(part, 0)])
+    thread.assign([PartitionBuffer(part, 0)])
     assert told.wait(10)
     eventually(lambda: not thread.alive, timeout_s=10, what="the thread to end")
     assert isinstance(thread.failure, InternalFailure)
@@ -126,7 +126,7 @@ class Denied:
         self.thread = FetchThread(CONFIG, name="fetch-test", on_turn=lambda: None, clock=self)
         self.client: Any = self.thread._consumer
         parts = [TopicPartition("t", number) for number in range(2)]
-        self.thread.assign({part: (PartitionBuffer(part, 7), -1) for part in parts})
+        self.thread.assign([PartitionBuffer(part, 7) for part in parts])
         self.thread.start()
         eventually(lambda: self.thread.last_error is not None, timeout_s=10, what="the refusal to be told")
 
