@@ -15,6 +15,8 @@ from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.librdkafka.settings import check_properties
 from fleet_consumer.net import ConnectionSettings
 
+DEFAULT_TIMEOUT_S = 60.0
+"""Java's `default.api.timeout.ms`."""
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 DEFAULT_ASSIGNORS = ("range", "cooperative-sticky")
 POSITIVE = (
