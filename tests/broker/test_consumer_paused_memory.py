@@ -44,7 +44,7 @@ def test_paused_partitions_hold_no_more_than_the_budget_and_all_comes_when_they_
         handed_out: list[Record] = []
 
         def held() -> int:
-            positions = consumer._positions
+            positions = consumer._engine.positions
             assert positions is not None
             return sum(0 if buffer is None else buffer.held_bytes for buffer in positions._buffers.values())
 
@@ -53,7 +53,7 @@ def test_paused_partitions_hold_no_more_than_the_budget_and_all_comes_when_they_
             nonlocal highest
             handed_out.extend(consumer.poll(0.1))
             highest = max(highest, held())
-            positions = consumer._positions
+            positions = consumer._engine.positions
             assert positions is not None
             return all(buffer is not None and buffer.on_hold for buffer in positions._buffers.values())
 

@@ -70,7 +70,9 @@ def test_member_and_producer_go_on_after_every_certificate_was_replaced(
         second = produce(broker.bootstrap, topic, PARTITIONS, 50, first=50)
         handle = producer.send(topic, key=None, value="new", partition=1)
         eventually(
-            lambda: not saw(10**9) and consumer._fetch is not None and consumer._fetch.last_error is not None,
+            lambda: (
+                not saw(10**9) and consumer._engine.fetch is not None and consumer._engine.fetch.last_error is not None
+            ),
             timeout_s=PATIENCE_S,
             what="the data plane to run into certificates that it does not trust",
         )

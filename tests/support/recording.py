@@ -249,7 +249,7 @@ class MemberThread:
     @property
     def standing(self) -> str:
         """Its reading positions, backlog and membership, for the message of a failed test."""
-        positions = self._member.consumer._positions
+        positions = self._member.consumer._engine.positions
         if positions is None:
             return "not subscribed"
         fetch = positions._fetch

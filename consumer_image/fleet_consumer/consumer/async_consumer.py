@@ -19,9 +19,9 @@ from typing import Final, TypeVar
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings, RebalanceCallback
 from fleet_consumer.consumer.handover import Handover
-from fleet_consumer.consumer.offsets import DEFAULT_TIMEOUT_S
 from fleet_consumer.consumer.owner_thread import OwnerThread
 from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
+from fleet_consumer.consumer.settings import DEFAULT_TIMEOUT_S
 from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import Membership, OffsetAndMetadata, OffsetAndTimestamp

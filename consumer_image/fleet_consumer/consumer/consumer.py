@@ -1,42 +1,42 @@
 """`Consumer`: a member of a consumer group, or a reader of chosen partitions, with Java's semantics in Python's words.
 
-It joins three parts, each with its own thread: the coordinator thread keeps the membership alive, the fetch thread
-looks after librdkafka, and the caller's thread polls and reads. Here is only what binds them: which record may be
-handed out now, and what the caller is told and when. Callbacks run on the caller's thread, inside `poll`,
-`unsubscribe` and `close`.
+It joins three threads: the coordinator thread keeps the membership alive, the fetch thread looks after librdkafka, and
+the caller's thread polls and reads. Callbacks run on the caller's thread, inside `poll`, `unsubscribe` and `close`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 
-from fleet_consumer.clock import Clock
-from fleet_consumer.consumer.base import CommitCallback
-from fleet_consumer.consumer.offsets import OffsetCalls
-from fleet_consumer.consumer.positions import Positions
-from fleet_consumer.consumer.settings import ConsumerSettings
+from fleet_consumer.clock import Clock, SystemClock
+from fleet_consumer.consumer.call_guard import CallGuard
+from fleet_consumer.consumer.commits import CommitCallback, Commits
+from fleet_consumer.consumer.end_offsets import EndOffsets
+from fleet_consumer.consumer.engine import Engine
+from fleet_consumer.consumer.queries import Queries
+from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
+from fleet_consumer.consumer.settings import DEFAULT_TIMEOUT_S, ConsumerSettings
+from fleet_consumer.consumer.subscription import RebalanceCallback, Subscription
 from fleet_consumer.contract.naming import TopicPattern
-from fleet_consumer.group import errors
-from fleet_consumer.group.membership import Membership
+from fleet_consumer.coordinator.reset_policy import ResetPolicy
+from fleet_consumer.group.membership import Membership, OffsetAndMetadata, OffsetAndTimestamp
 from fleet_consumer.group.messages import CallBack, CallBackKind, FinishCommit
+from fleet_consumer.group.topics import PartitionInfo
 from fleet_consumer.record import Records, TopicPartition
+from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
 
 __all__ = ["CommitCallback", "Consumer", "ConsumerSettings", "RebalanceCallback"]
 
 logger = logging.getLogger(__name__)
 
-RebalanceCallback = Callable[[Sequence[TopicPartition]], None]
-
 LOOK_UP_S = 1.0
-"""The longest that a waiting `poll` sleeps: so often at least it tells that the user's thread is alive."""
+"""The longest sleep of a waiting `poll`, and so of the interval at which it shows that the user's thread is alive."""
 LEAVE_WORDS = ("default", "leave", "remain")
 
 
-class Consumer(OffsetCalls):
+class Consumer:
     """A member of a consumer group, or with `assign` a reader without a membership. Making one starts nothing;
     `subscribe` and `assign` do; `close` must be called, or the consumer used as a context manager.
 
@@ -46,12 +46,13 @@ class Consumer(OffsetCalls):
     """
 
     def __init__(self, settings: ConsumerSettings, clock: Clock | None = None) -> None:
-        super().__init__(settings, clock)
+        self._engine = Engine(settings, clock or SystemClock())
+        self._guard = CallGuard(self._engine)
+        self._commits = Commits(self._engine, self._guard)
+        self._subscription = Subscription(self._engine, self._guard, self._commits)
+        self._queries = Queries(self._engine, self._guard)
+        self._ends = EndOffsets(self._engine.group, read_committed=settings.read_committed)
         self._woken = False
-        self._callbacks: dict[CallBackKind, RebalanceCallback | None] = {}
-        # How often `unsubscribe` was called: callbacks that were under way then are void.
-        self._subscription = 0
-        self._subscribed = False
 
     def __enter__(self) -> Consumer:
         return self
@@ -83,22 +84,12 @@ class Consumer(OffsetCalls):
         Raises ValueError for topics without a name, SettingsRefused (a ValueError) for what librdkafka does not take,
         SubscriptionConflict after `assign`, GroupIdMissing.
         """
-        with self._entered():
-            self._check_group("subscribe")
-            if self._manual:
-                raise errors.SubscriptionConflict("this consumer assigns its partitions itself; unsubscribe first")
-            pattern = topics if isinstance(topics, TopicPattern) else None
-            wanted = () if isinstance(topics, TopicPattern) else _names(topics)
-            self._callbacks = {
-                CallBackKind.ASSIGNED: on_assigned,
-                CallBackKind.REVOKED: on_revoked,
-                CallBackKind.LOST: on_lost or on_revoked,
-            }
-            if self._fetch is None:
-                self._start()
-            self._group.polled_at = self._clock.monotonic()
-            self._group.subscribe(wanted, pattern)
-            self._subscribed = True
+        callbacks = {
+            CallBackKind.ASSIGNED: on_assigned,
+            CallBackKind.REVOKED: on_revoked,
+            CallBackKind.LOST: on_lost or on_revoked,
+        }
+        self._subscription.subscribe(topics, callbacks)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, whoever else does, without joining a group; a second call replaces the first.
@@ -107,52 +98,21 @@ class Consumer(OffsetCalls):
         set, else by the reset policy. No callbacks are called. Nothing at all is as `unsubscribe`.
         Raises SubscriptionConflict after `subscribe`, SettingsRefused as `subscribe`.
         """
-        wanted = tuple(dict.fromkeys(TopicPartition(*part) for part in partitions))
-        if not all(part.topic and part.partition >= 0 for part in wanted):
-            raise ValueError(f"partitions must have a topic's name and a number from 0 on, got {wanted!r}")
-        with self._entered(nested=False):
-            if self._subscribed:
-                raise errors.SubscriptionConflict("this consumer has subscribed to topics; unsubscribe first")
-            if self._fetch is None and wanted:
-                self._start()
-            owned = self.assignment()
-            going = tuple(sorted(owned.difference(wanted)))
-            if going:
-                self._taken_away(CallBackKind.REVOKED, going, self._settings.rebalance_timeout_s)
-            self._manual = bool(wanted)
-            self._callbacks = {}
-            if wanted:
-                positions = self._started()
-                positions.assign([part for part in wanted if part not in owned], frozenset())
-                positions.look_up_unknown()
+        self._subscription.assign(partitions)
 
     def unsubscribe(self) -> None:
         """Give everything back and leave the group (a static member only stops taking part); `subscribe` joins again.
 
         Calls `on_revoked` or `on_lost` as `close` does; what it raises is raised after the group was left.
         """
-        if self._manual:
-            self.assign(())
-            return
-        with self._entered(nested=False):
-            if not self._subscribed:
-                return
-            self._subscribed = False
-            try:
-                self._give_back_all(self._settings.rebalance_timeout_s)
-            finally:
-                self._subscription += 1
-                self._group.unsubscribe()
+        self._subscription.unsubscribe()
 
     def enforce_rebalance(self, reason: str = "") -> None:
         """Make the group rebalance with the next `poll`s, for example because an assignor's user data changed.
 
         `reason` is for the broker's log. Raises NotSubscribed.
         """
-        with self._entered():
-            if not self._subscribed:
-                raise errors.NotSubscribed("subscribe first: there is no group to rebalance")
-            self._group.enforce_rebalance(reason)
+        self._subscription.enforce_rebalance(reason)
 
     def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
         """Hand out at most `max_records` records, as soon as any are there, after at most `timeout_s` seconds.
@@ -167,25 +127,26 @@ class Consumer(OffsetCalls):
         TopicAuthorizationFailed, and what callbacks and signal handlers raise. Records that were on their way then come
         again with the next poll.
         """
+        guard, engine = self._guard, self._engine
         # Not `with`: a signal handler may raise between any two steps of a context manager, and would leave it open.
         # Between the end of a `finally` and a return, and between two plain assignments, none runs.
-        self._enter(nested=False)
+        guard.enter(nested=False)
         try:
-            self._check_usable(inside=False)
-            positions = self._started()
-            self._check_subscribed()
-            limit = self._settings.max_poll_records if max_records is None else max_records
-            deadline = self._clock.monotonic() + timeout_s
+            guard.check_usable(inside=False)
+            positions = engine.started()
+            self._subscription.check()
+            limit = engine.settings.max_poll_records if max_records is None else max_records
+            deadline = engine.clock.monotonic() + timeout_s
             while True:
-                self._group.polled_at = now = self._clock.monotonic()
-                # Cleared before looking: news that come while we look set it again and end the wait.
-                self._signal.clear()
+                engine.group.polled_at = now = engine.clock.monotonic()
+                # Cleared before looking: news that comes meanwhile sets it again and ends the wait.
+                engine.signal.clear()
                 self._take_news()
-                self._check_fetch()
-                self._take_starts(positions)
-                self._auto_commit()
+                engine.check_fetch()
+                engine.take_starts(positions)
+                self._commits.auto_commit()
                 # Once the session is over, others may be handing out the same.
-                records = positions.take_records(limit) if self.holds_session() else Records([])
+                records = positions.take_records(limit) if engine.holds_session() else Records([])
                 self._ends.refresh(positions.owned, now)
                 woken = self._woken
                 if woken:
@@ -193,24 +154,40 @@ class Consumer(OffsetCalls):
                 if records or records.gaps or woken or now >= deadline:
                     break
                 left = min(deadline - now, LOOK_UP_S)
-                if limit and self.holds_session():
-                    positions.wait(left, self._signal)
+                if limit and engine.holds_session():
+                    positions.wait(left, engine.signal)
                 else:
-                    self._signal.wait(left)
+                    engine.signal.wait(left)
         finally:
-            self._user_thread = None
-            self._user.release()
+            guard.thread = None
+            guard.lock.release()
         positions.unsettled = False
         return records
 
+    def _take_news(self) -> None:
+        """Handle the coordinator thread's news in order; callbacks are serial because they run here.
+
+        An exception of one does not keep the others from running; the first is raised in the end, as in Java.
+        """
+        first: Exception | None = None
+        queue = self._engine.group.news
+        while queue:
+            news = queue.popleft()
+            try:
+                if isinstance(news, CallBack):
+                    self._subscription.call_back(news)
+                elif isinstance(news, FinishCommit):
+                    self._commits.finish(news)
+                else:
+                    self._engine.fail(news.error)
+            except Exception as error:
+                first = first or error
+        if first is not None:
+            raise first
+
     def membership(self) -> Membership:
         """The membership as of now. Any thread."""
-        picture, fetch, positions = self._group.snapshot, self._fetch, self._positions
-        unplaced = positions.last_error if positions is not None else None
-        trouble = unplaced or (fetch.last_error if fetch is not None else None)
-        if picture.error is None and trouble is not None:
-            return dataclasses.replace(picture, error=trouble)
-        return picture
+        return self._engine.membership()
 
     def holds_session(self) -> bool:
         """Whether the last good heartbeat is younger than the session timeout; False: others may own our partitions.
@@ -218,12 +195,21 @@ class Consumer(OffsetCalls):
         Always True after `assign`: nobody takes those partitions away. Cheap enough to ask before every record of a
         batch. Any thread.
         """
-        return self._manual or self._clock.monotonic() < self._group.fence_deadline
+        return self._engine.holds_session()
+
+    def group_metadata(self) -> bytes:
+        """This member and its generation, for `send_offsets_to_transaction` of confluent-kafka's `Producer`.
+
+        Take it anew for each transaction: it holds until the next rebalance.
+        Raises CommitFailed while this consumer is no member (Java gives out metadata that no broker checks then),
+        GroupMetadataUnknown when this librdkafka uses another format.
+        """
+        return self._commits.group_metadata()
 
     def wakeup(self) -> None:
         """Make a `poll` that waits, or the next one, return at once. Any thread, also signal handlers."""
         self._woken = True
-        self._signal.set()
+        self._engine.signal.set()
 
     def close(self, timeout_s: float = 30.0, leave: str = "default") -> None:
         """Revoke, then leave or remain, then stop all threads; at most about `timeout_s` seconds. Idempotent.
@@ -235,134 +221,178 @@ class Consumer(OffsetCalls):
         """
         if leave not in LEAVE_WORDS:
             raise ValueError(f"leave is {leave!r}; use one of {', '.join(LEAVE_WORDS)}")
-        if os.getpid() != self._pid:
-            return  # A fork of the process whose consumer this is: nothing here is open, and nothing there may change.
-        with self._entered(closing=True, nested=False):
-            if self._closed:
+        if self._guard.forked:
+            return  # Nothing is open in this process, and nothing may change in the one that made the consumer.
+        with self._guard.entered(closing=True, nested=False):
+            if self._guard.closed:
                 return
-            self._closed = True
-            deadline = self._clock.monotonic() + timeout_s
-            static = self._settings.group_instance_id is not None
+            self._guard.closed = True
+            settings, clock = self._engine.settings, self._engine.clock
+            deadline = clock.monotonic() + timeout_s
             try:
-                self._give_back_all(timeout_s)
+                self._subscription.give_back_all(timeout_s)
             finally:
-                leaves = leave == "leave" or (leave == "default" and not static)
-                ended = self._group.close(leave=leaves, timeout_s=max(0.0, deadline - self._clock.monotonic()))
-                if self._fetch is not None:
-                    ended = self._fetch.close(max(1.0, deadline - self._clock.monotonic())) and ended
-                if not ended:
-                    logger.warning("group %s: threads had not ended after %g s", self._settings.title, timeout_s)
-                self._take_commit_results()
+                leaves = leave == "leave" or (leave == "default" and settings.group_instance_id is None)
+                if not self._engine.close(deadline - clock.monotonic(), leave=leaves):
+                    logger.warning("group %s: threads had not ended after %g s", settings.title, timeout_s)
+                self._commits.take_results()
 
-    # Holding back.
+    # Commits.
 
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until `resume`; reassignment ends a pause. Raises NotAssigned."""
-        with self._entered():
-            self._started().pause(tuple(partitions))
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Commit and wait. Retries while that can help, at most `timeout_s` seconds.
 
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """End a pause. Raises NotAssigned."""
-        with self._entered():
-            self._started().resume(tuple(partitions))
+        `offsets` None commits the positions of everything owned: all that polls have returned counts as done.
+        After `assign` the broker takes commits as long as the group has no members. Raises CommitFailed (no longer
+        ours: do not repeat), RebalanceInProgress, RetriableCommitFailed (time is up; unknown whether written),
+        CommitRefused, TopicDeleted (the topic that was read; one of its name does not get these offsets),
+        TopicAuthorizationFailed, GroupIdMissing, FatalConsumerError.
+        """
+        self._commits.commit(offsets, timeout_s)
 
-    def paused(self) -> frozenset[TopicPartition]:
-        """What is paused now."""
-        return frozenset() if self._positions is None else self._positions.paused
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
+        callback: CommitCallback | None = None,
+    ) -> None:
+        """Commit without waiting or retrying; None as in `commit`.
+
+        `callback(offsets, error or None)` runs inside a later `poll`, `commit` or `close`.
+        """
+        self._commits.commit_async(offsets, callback)
+
+    # Positions.
 
     def assignment(self) -> frozenset[TopicPartition]:
         """What this member owns now, from the caller's view: what `on_assigned` gave and nothing has taken since."""
-        return frozenset() if self._positions is None else self._positions.owned
+        return self._engine.owned
 
-    # What the other threads have for us.
+    def position(self, partition: TopicPartition) -> int | None:
+        """The next offset that poll would hand out; None while it is being looked up. Raises NotAssigned.
 
-    def _take_news(self) -> None:
-        """Run what the coordinator thread has put in line, in its order; callbacks are serial by being here.
-
-        What one raises does not keep the others from running; the first is raised in the end, as in Java.
+        Worth a commit even where nothing was handed out yet: under `latest`, whoever owns the partition next would
+        otherwise start at what is the end by then.
         """
-        first: Exception | None = None
-        while self._group.news:
-            news = self._group.news.popleft()
-            try:
-                if isinstance(news, CallBack):
-                    self._call_back(news)
-                elif isinstance(news, FinishCommit):
-                    self._finish_commit(news)
-                else:
-                    if isinstance(news.error, errors.FatalConsumerError):
-                        self._fatal = news.error
-                    raise news.error
-            except Exception as error:
-                first = first or error
-        if first is not None:
-            raise first
+        with self._guard.entered():
+            return self._engine.started().position(partition)
 
-    def _call_back(self, callback: CallBack) -> None:
-        if callback.subscription != self._subscription:
-            return  # From before `unsubscribe`, which has told the user itself.
-        # Whatever the user's code raises, the rebalance goes on: the coordinator thread hears that this is done.
-        try:
-            if callback.kind is CallBackKind.ASSIGNED:
-                self._assigned(callback)
-            else:
-                # While the callback waited for this poll, the membership may have ended.
-                ours = self.holds_session() and self._group.snapshot.generation == callback.generation
-                kind = callback.kind if ours else CallBackKind.LOST
-                self._taken_away(kind, callback.partitions, self._settings.rebalance_timeout_s)
-        finally:
-            self._group.called_back(callback)
+    def lag(self, partition: TopicPartition) -> int | None:
+        """How many offsets the partition's end is ahead of its position; None while either is unknown.
 
-    def _assigned(self, callback: CallBack) -> None:
-        positions = self._started()
-        positions.assign(callback.partitions, callback.appeared)
-        try:
-            self._run_user_callback(CallBackKind.ASSIGNED, callback.partitions)
-        finally:
-            positions.look_up_unknown()
+        Never blocks: the first call has the end looked up in the background, and polls keep it fresh from then on
+        (`EndOffsets`). Under `read_committed` the end is the last stable offset. Raises NotAssigned.
+        """
+        with self._guard.entered():
+            positions = self._engine.started()
+            position = positions.position(partition)
+            end = self._ends.of(partition, positions.owned, self._engine.clock.monotonic())
+            return None if position is None or end is None else max(0, end - position)
 
-    def _taken_away(self, kind: CallBackKind, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
-        """Revoked or lost: nothing of these comes out any more, then the user hears of it, then they are gone."""
-        positions = self._started()
-        positions.stop_delivery(partitions)
-        try:
-            if kind is CallBackKind.REVOKED:
-                self._auto_commit_before_giving_back(partitions, timeout_s)
-            self._run_user_callback(kind, partitions)
-        finally:
-            positions.forget(partitions)
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at `offset`; nothing that was read ahead before comes out. Raises NotAssigned."""
+        with self._guard.entered():
+            if offset < 0:
+                raise ValueError(f"offset {offset} is negative")
+            self._engine.started().seek(partition, offset)
 
-    def _run_user_callback(self, kind: CallBackKind, partitions: Sequence[TopicPartition]) -> None:
-        callback = self._callbacks.get(kind)
-        if callback is not None:
-            callback(partitions)
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Go on at the first offset that is there, in all owned partitions when none is named. Raises NotAssigned.
 
-    def _give_back_all(self, timeout_s: float) -> None:
-        """Tell the user that everything goes, as revoked while the session holds, else as lost."""
-        partitions = tuple(sorted(self.assignment()))
-        if partitions:
-            kind = CallBackKind.REVOKED if self.holds_session() else CallBackKind.LOST
-            self._taken_away(kind, partitions, timeout_s)
+        The offset is looked up in the background; `position` is None until then, and nothing is handed out.
+        """
+        self._seek_to_edge(partitions, ResetPolicy.EARLIEST)
 
-    def _check_subscribed(self) -> None:
-        if not self._subscribed and not self._manual:
-            raise errors.NotSubscribed("subscribe or assign first")
+    def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Go on behind the last record, in all owned partitions when none is named; under `read_committed` behind the
+        last that is stable. As `seek_to_beginning`: the end counts that a broker has when it is asked.
+        """
+        self._seek_to_edge(partitions, ResetPolicy.LATEST)
 
-    def _take_starts(self, positions: Positions) -> None:
-        try:
-            positions.take_starts()
-        except errors.FatalConsumerError as error:
-            self._fatal = error
-            raise
+    def _seek_to_edge(self, partitions: Iterable[TopicPartition], edge: ResetPolicy) -> None:
+        with self._guard.entered():
+            positions = self._engine.started()
+            wanted = tuple(partitions) or tuple(sorted(positions.owned))
+            if wanted:
+                positions.seek_to_edge(wanted, edge)
 
-    def _check_fetch(self) -> None:
-        if self._fetch is not None and self._fetch.failure is not None:
-            self._fatal = self._fetch.failure
-            raise self._fetch.failure
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until `resume`; reassignment ends a pause. Raises NotAssigned."""
+        with self._guard.entered():
+            self._engine.started().pause(tuple(partitions))
 
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """End a pause. Raises NotAssigned."""
+        with self._guard.entered():
+            self._engine.started().resume(tuple(partitions))
 
-def _names(topics: Iterable[str]) -> tuple[str, ...]:
-    names = (topics,) if isinstance(topics, str) else tuple(topics)
-    if isinstance(topics, str) or not names or not all(names):
-        raise ValueError(f"topics must be a list of non-empty names or a compiled pattern, got {topics!r}")
-    return names
+    def paused(self) -> frozenset[TopicPartition]:
+        """What is paused now."""
+        positions = self._engine.positions
+        return frozenset() if positions is None else positions.paused
+
+    def out_of_range(self) -> OutOfRangeReport:
+        """The number of times that brokers did not have the offset that came next, and what was skipped for it."""
+        positions = self._engine.positions
+        return OutOfRangeReport() if positions is None else positions.out_of_range
+
+    def truncations(self) -> TruncationReport:
+        """How often a log turned out to have lost records that were read already, and how many these were."""
+        positions = self._engine.positions
+        return TruncationReport() if positions is None else positions.truncations
+
+    # Queries.
+
+    def committed(
+        self, partitions: Iterable[TopicPartition] | None, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets, None where there is none; with None, all that there are.
+
+        Needs no subscription.
+
+        Raises OffsetLookupFailed (also when the time is up), TopicAuthorizationFailed, GroupAuthorizationFailed,
+        GroupIdMissing.
+        """
+        return self._queries.committed(partitions, timeout_s)
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """For each partition the first record that is not older than its time (milliseconds since the epoch).
+
+        None where there is no such record. Needs no subscription. Raises ValueError for a negative time,
+        OffsetLookupFailed (also when the time is up), TopicAuthorizationFailed.
+        """
+        return self._queries.offsets_for_times(times, timeout_s)
+
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each partition. Needs no subscription. Raises as `offsets_for_times`."""
+        return self._queries.edges(partitions, EARLIEST, timeout_s)
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """The offset behind the last record of each partition; under `read_committed` behind the last that is stable.
+
+        Needs no subscription. Raises as `offsets_for_times`.
+        """
+        return self._queries.edges(partitions, LATEST, timeout_s)
+
+    def partitions_for(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[PartitionInfo, ...]:
+        """The partitions of a topic, by number; none when brokers do not know the topic. Needs no subscription.
+
+        Raises MetadataLookupFailed (also when the time is up), TopicAuthorizationFailed.
+        """
+        if not topic:
+            raise ValueError("the topic's name is empty")
+        return self._queries.topics((topic,), timeout_s, f"topic {topic!r}").get(topic, ())
+
+    def list_topics(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> dict[str, tuple[PartitionInfo, ...]]:
+        """All topics that the principal may describe, internal ones too. Needs no subscription.
+
+        Raises MetadataLookupFailed when the time is up.
+        """
+        return self._queries.topics(None, timeout_s, "topics")

@@ -15,6 +15,8 @@ from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.librdkafka.settings import check_properties
 from fleet_consumer.net import ConnectionSettings
 
+DEFAULT_TIMEOUT_S = 60.0
+"""Java's `default.api.timeout.ms`."""
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 DEFAULT_ASSIGNORS = ("range", "cooperative-sticky")
 POSITIVE = (
@@ -106,6 +108,16 @@ class ConsumerSettings:
     def title(self) -> str:
         """The consumer in logs and names of threads."""
         return self.group_id or "no-group"
+
+    @property
+    def read_committed(self) -> bool:
+        """Whether only records of committed transactions are read."""
+        return self.isolation_level == "read_committed"
+
+    @property
+    def reset_policy(self) -> ResetPolicy:
+        """The parsed `auto_offset_reset`."""
+        return ResetPolicy.parse(self.auto_offset_reset)
 
     @property
     def rebalance_timeout_s(self) -> float:

@@ -58,10 +58,12 @@ class PartitionBuffer:
         "topic_partition",
     )
 
-    def __init__(self, topic_partition: TopicPartition, position: int, *, paused: bool = False) -> None:
+    def __init__(
+        self, topic_partition: TopicPartition, position: int, leader_epoch: int = -1, *, paused: bool = False
+    ) -> None:
         self.topic_partition = topic_partition
         self.position = position
-        self.leader_epoch = -1
+        self.leader_epoch = leader_epoch
         self.paused = paused
         self.current = True
         self.held: deque[list[Message] | News] = deque()

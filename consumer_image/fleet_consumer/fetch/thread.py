@@ -1,12 +1,12 @@
 """Reading from librdkafka, which lets one thread at a time into its consumer.
 
-Who is in there holds the turn. Records are read by the user's own thread, inside `poll`: librdkafka has fetched them in
-the background, and to hand them over from another thread would cost more than to read them, twice so while a handler
+The thread in there holds the turn. The user's own thread reads records, inside `poll`: librdkafka has fetched them in
+the background, and handing them over from another thread would cost more than reading them, twice so while a handler
 keeps the interpreter busy. When nothing is there, `poll` waits inside librdkafka too, in short slices, because such a
 wait cannot be interrupted and `poll` must hear of rebalances and wake-ups.
 
 The fetch thread does the rest: it carries out commands, serves librdkafka's callbacks while the user's thread is away
-with its records, and looks after connections in trouble. It asks for the turn, and the user's thread makes way.
+with its records, and replaces connections that fail. It asks for the turn, and the user's thread makes way.
 
 Back-pressure is not reading: librdkafka's `pause` would throw away what was prefetched (measured: 12 times the data,
 11 times the time). Only partitions that are held back for long, and keep being sent, are paused there.
@@ -18,7 +18,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -27,8 +26,10 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes
+from fleet_consumer.fetch.read_errors import ReadErrors
 from fleet_consumer.group.errors import DataPlaneFailed, InternalFailure
-from fleet_consumer.librdkafka.settings import SettingsRefused, tls_files
+from fleet_consumer.librdkafka.seeking import at, seek
+from fleet_consumer.librdkafka.settings import SettingsRefused, open_consumer, tls_files
 from fleet_consumer.record import Records, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -42,10 +43,6 @@ record along, until this is reached; `queued.max.messages.kbytes` bounds what li
 SLICE_S = 0.02
 """The longest wait inside librdkafka: so late at most a `poll` that waits for records hears of anything else. Half of
 it would double what an idle consumer costs (a few thousandths of a core)."""
-ERROR_LASTS_S = 15.0
-"""How long trouble counts after it was last told: librdkafka tries again, and tells again, every 10 s at the latest."""
-ASK_AGAIN_S = 8.0
-"""How long after a partition was refused librdkafka is made to tell whether it still is: by itself it tells once."""
 SERVE_S = 1.0
 """How often the fetch thread looks after librdkafka."""
 
@@ -55,15 +52,6 @@ _offset: Callable[[Message], Any] = Message.offset
 _error: Callable[[Message], Any] = Message.error
 _topic: Callable[[Message], Any] = Message.topic
 _partition: Callable[[Message], Any] = Message.partition
-
-
-@dataclass(slots=True)
-class _Denial:
-    """A partition that may not be read, when that was told, and whether librdkafka was made to tell again since."""
-
-    error: DataPlaneFailed
-    told_at: float
-    asked: bool = False
 
 
 class FetchThread:
@@ -82,11 +70,9 @@ class FetchThread:
         clock: Clock,
     ) -> None:
         self.read_ahead = ReadAhead()
-        # Written by whoever reads, read by any: why reading ended, if it did by itself; and what was met last.
+        # The error that ended reading; written by whoever reads, read by any thread.
         self.failure: InternalFailure | None = None
-        self._last_error: tuple[DataPlaneFailed, float] | None = None
-        # Replaced as a whole, never changed: any thread looks through it.
-        self._denied: Mapping[tuple[str, int], _Denial] = {}
+        self._errors = ReadErrors(clock)
         self._clock = clock
         self._config = config
         # Before the consumer reads them: a renewal in between must not be missed.
@@ -116,34 +102,24 @@ class FetchThread:
 
     @property
     def last_error(self) -> DataPlaneFailed | None:
-        """What keeps records from coming, None when nothing does or nothing has been heard of it for a while.
-
-        librdkafka tells of a connection that fails, never of one that works again; on a quiet topic no record tells
-        either. It repeats itself while the trouble lasts, so trouble that is not told again is over. A partition that
-        may not be read is trouble whatever comes from others. Any thread.
-        """
-        now = self._clock.monotonic()
-        told = self._last_error
-        if told is not None and now < told[1]:
-            return told[0]
-        denied = self._denied.values()
-        return next((each.error for each in denied if now < each.told_at + ERROR_LASTS_S), None)
+        """The error that keeps records from coming, None when nothing does (`ReadErrors.current`). Any thread."""
+        return self._errors.current()
 
     @property
     def alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
-    def assign(self, buffers: Mapping[TopicPartition, tuple[PartitionBuffer, int]]) -> None:
-        """Read these too, each from its buffer's position; the number is the leader epoch of the offset, or -1."""
-        added = {part: (buffer, buffer.position, epoch) for part, (buffer, epoch) in buffers.items()}
+    def assign(self, buffers: Collection[PartitionBuffer]) -> None:
+        """Read the partitions of these too, each from its buffer's position, reached in its leader epoch."""
+        added = [(buffer, buffer.topic_partition, buffer.position, buffer.leader_epoch) for buffer in buffers]
 
         def command(consumer: confluent_kafka.Consumer) -> None:
-            consumer.incremental_assign([_at(part, offset, epoch) for part, (_, offset, epoch) in added.items()])
+            consumer.incremental_assign([at(part, offset, epoch) for _, part, offset, epoch in added])
             # librdkafka remembers a pause across assignments.
-            consumer.resume([_at(part) for part in added])
-            self._buffers.update({part: buffer for part, (buffer, _, _) in added.items()})
-            self._next.update({part: offset for part, (_, offset, _) in added.items()})
+            consumer.resume([at(part) for _, part, _, _ in added])
+            self._buffers.update({part: buffer for buffer, part, _, _ in added})
+            self._next.update({part: offset for _, part, offset, _ in added})
 
         self._do(command)
 
@@ -152,10 +128,10 @@ class FetchThread:
 
         def command(consumer: confluent_kafka.Consumer) -> None:
             known = [part for part in partitions if self._buffers.pop(part, None) is not None]
-            consumer.incremental_unassign([_at(part) for part in known])
+            consumer.incremental_unassign([at(part) for part in known])
             for part in known:
                 del self._next[part]
-            self._denied = {part: denial for part, denial in self._denied.items() if part in self._buffers}
+            self._errors.keep(self._buffers)
 
         self._do(command)
 
@@ -165,7 +141,7 @@ class FetchThread:
 
         def command(consumer: confluent_kafka.Consumer) -> None:
             if part in self._buffers:
-                _seek(consumer, part, offset, epoch)
+                seek(consumer, part, offset, epoch)
                 self._buffers[part] = buffer
                 self._next[part] = offset
 
@@ -173,11 +149,11 @@ class FetchThread:
 
     def hold(self, partition: TopicPartition) -> None:
         """Stop fetching a partition that nobody will take for long."""
-        self._do(lambda consumer: consumer.pause([_at(partition)]) if partition in self._buffers else None)
+        self._do(lambda consumer: consumer.pause([at(partition)]) if partition in self._buffers else None)
 
     def unhold(self, partition: TopicPartition) -> None:
         """Fetch it again."""
-        self._do(lambda consumer: consumer.resume([_at(partition)]) if partition in self._buffers else None)
+        self._do(lambda consumer: consumer.resume([at(partition)]) if partition in self._buffers else None)
 
     def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
         """Hand out at most `limit` of the records that are there."""
@@ -211,12 +187,12 @@ class FetchThread:
             for buffer in buffers:
                 part = buffer.topic_partition
                 if part in self._buffers:
-                    _seek(consumer, part, buffer.position)
+                    seek(consumer, part, buffer.position)
                 else:
-                    consumer.incremental_assign([_at(part, buffer.position)])
+                    consumer.incremental_assign([at(part, buffer.position)])
                 self._buffers[part] = buffer
                 self._next[part] = buffer.position
-            consumer.resume([_at(buffer.topic_partition) for buffer in buffers])
+            consumer.resume([at(buffer.topic_partition) for buffer in buffers])
 
         self._do(command)
 
@@ -287,8 +263,7 @@ class FetchThread:
                     self._obey()
                     if self.last_error is not None and self._tls_files.changed():
                         self._reopen()
-                    if self._denied:
-                        self._ask_again()
+                    self._ask_again()
                     self._serve()
                 self._on_turn()
                 self._attention.wait(SERVE_S)
@@ -306,10 +281,7 @@ class FetchThread:
         self._on_turn()
 
     def _open(self) -> confluent_kafka.Consumer:
-        try:
-            return confluent_kafka.Consumer({**self._config, "error_cb": self._on_error})
-        except KafkaException as refused:
-            raise SettingsRefused(f"the data plane's settings: {refused.args[0].str()}") from refused
+        return open_consumer({**self._config, "error_cb": self._on_error})
 
     def _reopen(self) -> None:
         """Replace librdkafka's consumer, which cannot read certificates again, and go on where the old one stood.
@@ -324,26 +296,19 @@ class FetchThread:
             logger.warning("renewed TLS files are of no use: %s", refused)
             return
         logger.info("TLS files have changed: the data plane connects anew")
-        fresh.incremental_assign([_at(part, self._next[part]) for part in self._buffers])
-        fresh.pause([_at(part) for part, buffer in self._buffers.items() if buffer.on_hold])
+        fresh.incremental_assign([at(part, self._next[part]) for part in self._buffers])
+        fresh.pause([at(part) for part, buffer in self._buffers.items() if buffer.on_hold])
         worn, self._consumer = self._consumer, fresh
         worn.close()
-        self._last_error = None
+        self._errors.last = None
 
     def _ask_again(self) -> None:
-        """Make librdkafka tell again of partitions that may not be read; those of which it then does not are over.
-
-        It tells of a refused fetch only once, until one succeeds or the partition is sought. Nothing is lost by going
-        to where it stands already.
-        """
-        now = self._clock.monotonic()
-        self._denied = {part: each for part, each in self._denied.items() if now < each.told_at + ERROR_LASTS_S}
-        for part, denial in self._denied.items():
-            if denial.asked or now < denial.told_at + ASK_AGAIN_S:
-                continue
-            denial.asked = True
+        """Make librdkafka report denied partitions again: nothing is lost by seeking to where it stands already."""
+        if not self._errors.denied:
+            return
+        for part in self._errors.take_due():
             try:
-                _seek(self._consumer, part, self._next[part])
+                seek(self._consumer, part, self._next[part])
             except KafkaException as refused:  # it stands still as it did
                 logger.info("partition %s-%d cannot be asked for again: %s", *part, refused.args[0].str())
 
@@ -406,7 +371,7 @@ class FetchThread:
         if buffer is not None:
             self.read_ahead.put(buffer, run, value_bytes(run) if counted else 0)
             self._next[key] = _offset(run[-1]) + 1
-            self._last_error = None
+            self._errors.last = None
 
     def _sift(self, batch: list[Message], *, counted: bool) -> None:
         """Take the errors out of a batch. Rare, so it may be slow.
@@ -435,7 +400,7 @@ class FetchThread:
         elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and buffer is not None:
             detail = f"{error.name()}: {error.str()}; allow the principal Read on the topic"
             denied = DataPlaneFailed(f"partition {key[0]}-{key[1]}: {detail}")
-            self._denied = {**self._denied, key: _Denial(denied, self._clock.monotonic())}
+            self._errors.deny(key, denied)
             logger.warning("data plane: %s", denied)
         elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             # librdkafka looks for the coordinator of a group that it never uses; ours is asked, and refused, elsewhere.
@@ -452,29 +417,5 @@ class FetchThread:
     def _on_error(self, error: KafkaError, about: str = "") -> None:
         """librdkafka goes on trying by itself; what it met is kept to be shown for a while, or until records flow."""
         failure = DataPlaneFailed(f"{about}{error.name()}: {error.str()}")
-        self._last_error = failure, self._clock.monotonic() + ERROR_LASTS_S
+        self._errors.note(failure)
         logger.warning("data plane: %s", failure)
-
-
-def _seek(consumer: confluent_kafka.Consumer, partition: tuple[str, int], offset: int, epoch: int = -1) -> None:
-    """Seek, also in a partition that librdkafka has been assigned and has not begun to read.
-
-    It begins only when others that were taken away have come to their stop, and refuses to seek until then. Assigned
-    anew it begins where it should.
-    """
-    try:
-        consumer.seek(_at(partition, offset, epoch))
-    except KafkaException as refused:
-        if refused.args[0].code() != KafkaError._STATE:
-            raise
-        consumer.incremental_unassign([_at(partition)])
-        consumer.incremental_assign([_at(partition, offset, epoch)])
-
-
-def _at(partition: tuple[str, int], offset: int | None = None, epoch: int = -1) -> confluent_kafka.TopicPartition:
-    topic, number = partition
-    if offset is None:
-        return confluent_kafka.TopicPartition(topic, number)
-    if epoch < 0:
-        return confluent_kafka.TopicPartition(topic, number, offset)
-    return confluent_kafka.TopicPartition(topic, number, offset, leader_epoch=epoch)

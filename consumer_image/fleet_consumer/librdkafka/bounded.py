@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.librdkafka.fetched import filled_records
-from fleet_consumer.librdkafka.settings import SettingsRefused
+from fleet_consumer.librdkafka.settings import open_consumer
 from fleet_consumer.record import Record, TopicPartition
 
 T = TypeVar("T")
@@ -91,10 +91,7 @@ class BoundedReader:
             "fetch.wait.max.ms": FETCH_WAIT_MS,
             "fetch.message.max.bytes": FETCH_BYTES,
         }
-        try:
-            self._consumer = confluent_kafka.Consumer({**config, **own})
-        except KafkaException as refused:
-            raise SettingsRefused(f"the data plane's settings: {refused.args[0].str()}") from refused
+        self._consumer = open_consumer({**config, **own})
 
     def __enter__(self) -> BoundedReader:
         return self

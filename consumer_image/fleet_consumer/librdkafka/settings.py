@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import confluent_kafka
+
 from fleet_consumer.net import ConnectionSettings, FileWatch, TokenSource
 
 logger = logging.getLogger(__name__)
@@ -143,6 +145,14 @@ def consumer_config(
         "isolation.level": isolation_level,
         "logger": logger,
     }
+
+
+def open_consumer(config: Mapping[str, Any]) -> confluent_kafka.Consumer:
+    """librdkafka's consumer of this configuration. Raises SettingsRefused."""
+    try:
+        return confluent_kafka.Consumer(dict(config))
+    except confluent_kafka.KafkaException as refused:
+        raise SettingsRefused(f"the data plane's settings: {refused.args[0].str()}") from refused
 
 
 def observation_config(

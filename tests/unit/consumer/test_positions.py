@@ -10,8 +10,10 @@ from uuid import UUID
 import pytest
 from confluent_kafka import Message
 
-from fleet_consumer.consumer.positions import LOOKUP_RETRY_S, Positions
+from fleet_consumer.consumer.positions import Positions
 from fleet_consumer.consumer.resets import OffsetReset, OutOfRangeReport
+from fleet_consumer.consumer.settings import ConsumerSettings
+from fleet_consumer.consumer.start_lookups import LOOKUP_RETRY_S
 from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.coordinator.lookups import Start
 from fleet_consumer.coordinator.offsets import RETRY_MAX_S
@@ -29,6 +31,7 @@ from fleet_consumer.group.errors import (
     TopicAuthorizationFailed,
 )
 from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Records, TopicPartition
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -68,10 +71,10 @@ class Fetch:
         self.commands: list[tuple[Any, ...]] = []
         self.buffers: dict[TopicPartition, PartitionBuffer] = {}
 
-    def assign(self, buffers: Mapping[TopicPartition, tuple[PartitionBuffer, int]]) -> None:
-        for part, (buffer, epoch) in buffers.items():
-            self.commands.append(("assign", part, buffer.position, epoch))
-            self.buffers[part] = buffer
+    def assign(self, buffers: Collection[PartitionBuffer]) -> None:
+        for buffer in buffers:
+            self.commands.append(("assign", buffer.topic_partition, buffer.position, buffer.leader_epoch))
+            self.buffers[buffer.topic_partition] = buffer
 
     def unassign(self, partitions: frozenset[TopicPartition]) -> None:
         self.commands.append(("unassign", partitions))
@@ -114,15 +117,14 @@ class Fetch:
 class Lab:
     def __init__(self, policy: ResetPolicy = ResetPolicy.EARLIEST, group_id: str | None = "g") -> None:
         self.group, self.fetch = Group(), Fetch()
-        self.positions = Positions(
-            cast(CoordinatorThread, self.group),
-            cast(FetchThread, self.fetch),
+        settings = ConsumerSettings(
+            connection=ConnectionSettings(bootstrap_servers=("localhost:1",), client_id="c"),
             group_id=group_id,
-            policy=policy,
-            read_committed=False,
-            held_records_max=10,
-            held_bytes_max=HELD_BYTES_MAX,
+            auto_offset_reset=policy.word,
+            max_poll_records=10,
+            paused_bytes_max=HELD_BYTES_MAX,
         )
+        self.positions = Positions(cast(CoordinatorThread, self.group), cast(FetchThread, self.fetch), settings)
 
     def reading(self, *parts: TopicPartition) -> Lab:
         """Own these and read them from offset 0."""

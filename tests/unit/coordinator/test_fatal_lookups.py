@@ -24,10 +24,10 @@ def consumer() -> Iterator[Consumer]:
 
 def lookup_that_ends_with(consumer: Consumer, error: Exception) -> None:
     consumer.subscribe(["t"])
-    assert consumer._positions is not None
+    assert consumer._engine.positions is not None
     ticket: Ticket[Starts] = Ticket()
     ticket.end(None, error)
-    consumer._positions._lookups[ticket] = frozenset()
+    consumer._engine.positions._starts._pending[ticket] = frozenset()
 
 
 def test_fatal_error_of_a_starting_position_is_raised_by_every_later_call(consumer: Consumer) -> None:
@@ -49,7 +49,7 @@ def test_fatal_error_of_committed_offsets_is_raised_by_every_later_call(
 ) -> None:
     ticket: Ticket[Any] = Ticket()
     ticket.end(None, GroupAuthorizationFailed("no"))
-    monkeypatch.setattr(cast(Any, consumer)._group, "committed", lambda partitions: ticket)
+    monkeypatch.setattr(cast(Any, consumer)._engine.group, "committed", lambda partitions: ticket)
     with pytest.raises(GroupAuthorizationFailed):
         consumer.committed([TopicPartition("t", 0)])
     with pytest.raises(GroupAuthorizationFailed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from fleet_consumer import Consumer, ConsumerSettings
-from fleet_consumer.consumer.base import Latch
+from fleet_consumer.consumer.engine import Latch
 from fleet_consumer.net import ConnectionSettings
 
 
@@ -40,7 +40,7 @@ def test_wakeup_from_a_handler_does_not_hang_the_poll_that_it_interrupts() -> No
     consumer = Consumer(ConsumerSettings(connection=connection, group_id="g"))
 
     def interrupted() -> None:
-        with consumer._signal._cond:
+        with consumer._engine.signal._cond:
             consumer.wakeup()
 
     assert ends(threading.Thread(target=interrupted, daemon=True))

@@ -41,7 +41,7 @@ class Reader:
 
     def begin(self, *partitions: TopicPartition, position: int = 0) -> list[PartitionBuffer]:
         buffers = [PartitionBuffer(part, position) for part in partitions]
-        self.fetch.assign({buffer.topic_partition: (buffer, -1) for buffer in buffers})
+        self.fetch.assign(buffers)
         return buffers
 
     def take(self, limit: int = 500) -> Records:

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.fetch import thread as fetch_module
 from fleet_consumer.fetch.buffer import PartitionBuffer
+from fleet_consumer.fetch.read_errors import ASK_AGAIN_S, ERROR_LASTS_S
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.group.errors import InternalFailure
 from fleet_consumer.librdkafka.settings import SettingsRefused
@@ -54,8 +55,8 @@ def test_command_that_librdkafka_refuses_ends_the_thread_and_is_told() -> None:
     thread = fetch_thread(told)
     thread.start()
     part = TopicPartition("t", 0)
-    thread.assign({part: (PartitionBuffer(part, 0), -1)})
-    thread.assign({part: (PartitionBuffer(part, 0), -1)})
+    thread.assign([PartitionBuffer(part, 0)])
+    thread.assign([PartitionBuffer(part, 0)])
     assert told.wait(10)
     eventually(lambda: not thread.alive, timeout_s=10, what="the thread to end")
     assert isinstance(thread.failure, InternalFailure)
@@ -126,12 +127,12 @@ class Denied:
         self.thread = FetchThread(CONFIG, name="fetch-test", on_turn=lambda: None, clock=self)
         self.client: Any = self.thread._consumer
         parts = [TopicPartition("t", number) for number in range(2)]
-        self.thread.assign({part: (PartitionBuffer(part, 7), -1) for part in parts})
+        self.thread.assign([PartitionBuffer(part, 7) for part in parts])
         self.thread.start()
         eventually(lambda: self.thread.last_error is not None, timeout_s=10, what="the refusal to be told")
 
     def told_now(self) -> bool:
-        return self.thread._denied["t", 0].told_at == self.now
+        return self.thread._errors.denied["t", 0].reported_at == self.now
 
     def monotonic(self) -> float:
         return self.now
@@ -154,21 +155,21 @@ def denied(monkeypatch: pytest.MonkeyPatch) -> Iterator[Denied]:
 def test_partition_that_may_not_be_read_is_trouble_for_as_long_as_that_lasts(denied: Denied) -> None:
     """librdkafka tells it once; what comes from other partitions says nothing about it."""
     for times in range(1, 6):
-        denied.thread._last_error = None  # as records of another partition have it
+        denied.thread._errors.last = None  # as records of another partition have it
         assert "t-0: TOPIC_AUTHORIZATION_FAILED" in str(denied.thread.last_error)
         assert "allow the principal Read on the topic" in str(denied.thread.last_error)
-        denied.now += fetch_module.ASK_AGAIN_S
+        denied.now += ASK_AGAIN_S
         eventually(denied.told_now, timeout_s=10, what="it to be told again")
         assert denied.client.sought == [(0, 7)] * times
 
 
 def test_partition_that_may_be_read_again_is_no_trouble_any_more(denied: Denied) -> None:
     denied.client.denied = False
-    denied.now += fetch_module.ASK_AGAIN_S
+    denied.now += ASK_AGAIN_S
     eventually(lambda: denied.client.sought, timeout_s=10, what="librdkafka to be asked")
-    denied.now += fetch_module.ERROR_LASTS_S
+    denied.now += ERROR_LASTS_S
     assert denied.thread.last_error is None
-    eventually(lambda: not denied.thread._denied, timeout_s=10, what="it to be forgotten")
+    eventually(lambda: not denied.thread._errors.denied, timeout_s=10, what="it to be forgotten")
     assert denied.client.sought == [(0, 7)]
 
 
