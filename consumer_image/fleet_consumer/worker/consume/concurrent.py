@@ -35,7 +35,6 @@ from fleet_consumer.worker.breaker.pacing import Pace
 from fleet_consumer.worker.consume.executor import Executor
 from fleet_consumer.worker.consume.key_order import KeyOrder
 from fleet_consumer.worker.consume.loop import POLL_TIMEOUT_S, ConsumeLoop
-from fleet_consumer.worker.consume.outbox import Outgoing
 from fleet_consumer.worker.consume.pauses import SUSPECT, WINDOW_FULL
 from fleet_consumer.worker.consume.progress import PartitionProgress, Unfinished
 from fleet_consumer.worker.stats import DONE
@@ -69,8 +68,8 @@ class _Work:
     batch, and goes on in the order of their key when they have come back."""
 
     topic_partition: TopicPartition
-    partition: PartitionProgress[Outgoing]
-    entries: list[Unfinished[Outgoing]]
+    partition: PartitionProgress
+    entries: list[Unfinished]
     order_key: OrderKey | None
     report: Callable[[_Work, Sequence[Result], float], None]
     records: list[Record] = field(default_factory=list)
@@ -85,7 +84,7 @@ class _Alone:
     """A part of a partition that is in hand by itself."""
 
     topic_partition: TopicPartition
-    partition: PartitionProgress[Outgoing]
+    partition: PartitionProgress
     count: int
     began: float
 
@@ -98,7 +97,7 @@ class ConcurrentLoop(ConsumeLoop):
         self._executor = executor
         self._concurrency = concurrency
         self._key_order: KeyOrder[OrderKey, _Work] = KeyOrder()
-        self._begun: dict[PartitionProgress[Outgoing], int] = {}
+        self._begun: dict[PartitionProgress, int] = {}
         self._parked: deque[_Work] = deque()
         self._out = 0
         self._came_back: deque[tuple[_Work, Sequence[Result], float]] = deque()
@@ -196,7 +195,7 @@ class ConcurrentLoop(ConsumeLoop):
             self._key_order.add(work.order_key, work)
 
     def _works(
-        self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing], records: Sequence[Record]
+        self, topic_partition: TopicPartition, partition: PartitionProgress, records: Sequence[Record]
     ) -> list[_Work]:
         works: list[_Work] = []
         present = self._intake.present
@@ -206,7 +205,7 @@ class ConcurrentLoop(ConsumeLoop):
                 continue  # a copy: whatever stands before it is finished first all the same
             self._in_flight += 1
             read = as_read(record)
-            entry = Unfinished[Outgoing](read, DONE, [], handled=False)
+            entry = Unfinished(read, DONE, [], handled=False)
             partition.unfinished.append(entry)
             if self._concurrency.batch and works:
                 works[0].entries.append(entry)
@@ -254,7 +253,7 @@ class ConcurrentLoop(ConsumeLoop):
             self._out += 1
             self._executor.give(work)
 
-    def _hand_out_alone(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing]) -> bool:
+    def _hand_out_alone(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
         """Begin with the next part of what waits aside; whether any of it is in hand now."""
         records = self._aside[topic_partition]
         most = (
@@ -276,7 +275,7 @@ class ConcurrentLoop(ConsumeLoop):
                 work.done([Result(error=error)] * len(work.entries), 0.0)
         return True
 
-    def _alone_parts(self, partitions: Collection[PartitionProgress[Outgoing]]) -> list[_Work]:
+    def _alone_parts(self, partitions: Collection[PartitionProgress]) -> list[_Work]:
         """Take back what waits for a hand in a part of one of these partitions."""
         gone = [work for work in self._alone_waiting if work.partition in partitions]
         if gone:
@@ -370,7 +369,7 @@ class ConcurrentLoop(ConsumeLoop):
                 self._match_pace()
         return wrote
 
-    def _park(self, work: _Work, entries: list[Unfinished[Outgoing]]) -> None:
+    def _park(self, work: _Work, entries: list[Unfinished]) -> None:
         """These are handled again later, as they were read, whatever decoding and their handler have made of them."""
         records = [self._intake.retell(as_read(entry.record)) for entry in entries]
         if work.rest is not None:
@@ -403,10 +402,10 @@ class ConcurrentLoop(ConsumeLoop):
             elif full and behind <= window // 2:
                 self._pauses.resume(topic_partition, WINDOW_FULL)
 
-    def _in_hands(self, partition: PartitionProgress[Outgoing]) -> bool:
+    def _in_hands(self, partition: PartitionProgress) -> bool:
         return any(not each.handled for each in partition.unfinished)
 
-    def _finish(self, going: Mapping[TopicPartition, PartitionProgress[Outgoing]], timeout_s: float) -> None:
+    def _finish(self, going: Mapping[TopicPartition, PartitionProgress], timeout_s: float) -> None:
         """Inside a rebalance or a close: let what has begun come back, then see its writes through."""
         self._forget_waiting(going)
         deadline = self._clock.monotonic() + timeout_s

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from fleet_consumer.group.errors import ConsumerError
 from fleet_consumer.record import Record, Run, TopicPartition
-from fleet_consumer.worker.consume.outbox import Outgoing
 from fleet_consumer.worker.consume.outcomes import Handle
-from fleet_consumer.worker.consume.progress import PartitionProgress
+from fleet_consumer.worker.consume.progress import PartitionProgress, Partitions
 from fleet_consumer.worker.lifecycle.watchdog import Watch
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")
-
-Partitions = Mapping[TopicPartition, PartitionProgress[Outgoing]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ class Positioned(Protocol):
 def note_start(
     consumer: Positioned,
     topic_partition: TopicPartition,
-    partition: PartitionProgress[Outgoing],
+    partition: PartitionProgress,
     offset: int | None = None,
 ) -> None:
     """Note where the reading of a partition begins: at `offset` if it is known, else where its consumer stands.

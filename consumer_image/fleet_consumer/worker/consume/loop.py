@@ -33,7 +33,6 @@ from fleet_consumer.record import Gap, Record, Records, Run, TopicPartition
 from fleet_consumer.worker.breaker.pacing import Pace, Pacing
 from fleet_consumer.worker.consume.intake import Intake, note_start
 from fleet_consumer.worker.consume.notes import Notes
-from fleet_consumer.worker.consume.outbox import Outgoing
 from fleet_consumer.worker.consume.outcomes import Handle, Outcomes
 from fleet_consumer.worker.consume.pauses import BREAKER_OPEN, SUSPECT, Pauses
 from fleet_consumer.worker.consume.progress import ConsumeProgress, PartitionProgress
@@ -107,7 +106,7 @@ class ConsumeLoop:
         self._pause = pause
         self._pid = os.getpid()
         self.topics = settings.topics
-        self.progress: ConsumeProgress[Outgoing] = ConsumeProgress()
+        self.progress: ConsumeProgress = ConsumeProgress()
         self._notes = Notes(
             consumer,
             told=self._note_commit,
@@ -117,7 +116,7 @@ class ConsumeLoop:
         )
         self._error: tuple[ConsumerError, float] | None = None
         self.beat_at = clock.monotonic()
-        self._batch: dict[TopicPartition, PartitionProgress[Outgoing]] = {}
+        self._batch: dict[TopicPartition, PartitionProgress] = {}
         self._commit_at = clock.monotonic() + settings.commit_interval_s
         self._commit_in_flight = False
         self._revoke_wait_s = REVOKE_WAIT_S
@@ -213,7 +212,7 @@ class ConsumeLoop:
             self._error = None
         return records
 
-    def _begin(self, run: Run) -> PartitionProgress[Outgoing]:
+    def _begin(self, run: Run) -> PartitionProgress:
         """Put a run into the batch in hand, bound to its partition's progress of now.
 
         Should the partition be taken away and come back while the run waits its turn, it comes back with other
@@ -292,7 +291,7 @@ class ConsumeLoop:
         if records:
             self._seek_back(topic_partition, partition)
 
-    def _handle_run(self, run: Run, partition: PartitionProgress[Outgoing], instead: Handle | None = None) -> bool:
+    def _handle_run(self, run: Run, partition: PartitionProgress, instead: Handle | None = None) -> bool:
         """Handle a run's records in order; False when the whole batch is to be given up: the worker or the pacing
         stops.
 
@@ -325,9 +324,7 @@ class ConsumeLoop:
         self._count_handled(records, len(records), partition, apart)
         return True
 
-    def _count_handled(
-        self, records: Sequence[Record], count: int, partition: PartitionProgress[Outgoing], apart: int
-    ) -> None:
+    def _count_handled(self, records: Sequence[Record], count: int, partition: PartitionProgress, apart: int) -> None:
         """The first `count` of these have been through the handler."""
         if count:
             last = as_read(records[count - 1])
@@ -335,7 +332,7 @@ class ConsumeLoop:
         self._stats.done += count - apart
         self._handled += count
 
-    def _seek_back(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing]) -> None:
+    def _seek_back(self, topic_partition: TopicPartition, partition: PartitionProgress) -> None:
         """Records of a batch that was given up come again: polls go on at the first that nobody has handled.
 
         Never ahead: a position that is lower, or being looked up, is that of another log. The consumer has gone over to
@@ -360,7 +357,7 @@ class ConsumeLoop:
             else:
                 self._pauses.resume(topic_partition, BREAKER_OPEN)
 
-    def _owns(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing]) -> bool:
+    def _owns(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
         return self.progress.partitions.get(topic_partition) is partition
 
     def _look_around(self) -> bool:
@@ -443,7 +440,7 @@ class ConsumeLoop:
     def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
         self._stats.rebalances += 1
         for topic_partition in partitions:
-            partition = PartitionProgress[Outgoing]()
+            partition = PartitionProgress()
             self.progress.partitions[topic_partition] = partition
             self._notes.assigned(topic_partition, partition)
             if self._pace is Pace.STOP:
@@ -470,11 +467,11 @@ class ConsumeLoop:
         self._forget(partitions)
         LOG.info("partitions revoked", extra=fields(partitions=_names(partitions), committed=len(offsets)))
 
-    def _in_hands(self, partition: PartitionProgress[Outgoing]) -> bool:
+    def _in_hands(self, partition: PartitionProgress) -> bool:
         """Whether a handler has a record of this partition, while the loop itself is doing something else."""
         return False
 
-    def _finish(self, going: Mapping[TopicPartition, PartitionProgress[Outgoing]], timeout_s: float) -> None:
+    def _finish(self, going: Mapping[TopicPartition, PartitionProgress], timeout_s: float) -> None:
         """See through what these partitions have under way, at most `timeout_s`."""
         self._writing.finish(going, timeout_s)
 

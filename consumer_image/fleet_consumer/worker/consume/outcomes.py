@@ -104,7 +104,7 @@ class Outcomes:
         """How many of so many handled records had handlers that raised nothing."""
         return handled - self._raised
 
-    def answered(self, partition: PartitionProgress[Outgoing], record: Record, answer: object) -> int:
+    def answered(self, partition: PartitionProgress, record: Record, answer: object) -> int:
         """Begin to write what a handler returned. 1 when the record counts later, 0 when nothing was to be written.
 
         Raises what makes the answer unusable, which is then the record's failure.
@@ -118,9 +118,7 @@ class Outcomes:
         self._begin(partition, as_read(record), DONE, writes)
         return 1
 
-    def raised(
-        self, partition: PartitionProgress[Outgoing], record: Record, error: BaseException, handled: int
-    ) -> bool:
+    def raised(self, partition: PartitionProgress, record: Record, error: BaseException, handled: int) -> bool:
         """Send the record on, to a retry topic or the failed one, or drop it, as its error and the policy ask for.
 
         `handled` counts the records before it. False when it has to stay at its place: the pacing says so.
@@ -141,7 +139,7 @@ class Outcomes:
         self._begin(partition, read, _result(way), [write])
         return True
 
-    def conclude(self, unfinished: Unfinished[Outgoing], result: Result, handled: int) -> bool:
+    def conclude(self, unfinished: Unfinished, result: Result, handled: int) -> bool:
         """A record that stood in `unfinished` since it was taken up has come back from its handler elsewhere.
 
         What came back is checked already, so nothing here can fail. False when the record has to stay, as in `raised`.
@@ -163,7 +161,7 @@ class Outcomes:
         unfinished.handled, unfinished.handled_at = True, self._clock.monotonic()
         return True
 
-    def refused(self, unfinished: Unfinished[Outgoing], failure: Failure) -> None:
+    def refused(self, unfinished: Unfinished, failure: Failure) -> None:
         """What was to be written for this record will never be taken: the record itself goes to the failed topic."""
         shown = self._retell(unfinished.record)
         way = self._routed(shown, failure, self._policy_of(shown))
@@ -173,7 +171,7 @@ class Outcomes:
 
     def _begin(
         self,
-        partition: PartitionProgress[Outgoing],
+        partition: PartitionProgress,
         read: Record,
         result: str,
         writes: list[Outgoing],
