@@ -354,10 +354,9 @@ class ConcurrentLoop(ConsumeLoop):
                 continue
             staying = []
             for entry, result in zip(work.entries, results, strict=True):
-                if not self._outcomes.conclude(entry, result, self._handled):
+                if not self._outcomes.conclude(entry, result):
                     staying.append(entry)
                     continue
-                self._handled += 1
                 wrote = wrote or bool(entry.writes)
             if staying:
                 self._park(work, staying)

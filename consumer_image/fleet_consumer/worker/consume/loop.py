@@ -123,8 +123,7 @@ class ConsumeLoop:
         self._pace = Pace.FULL
         self._mark = ""
         self._idle = False
-        # Records that were through their handlers, for the pacing; and whether one of the batch in hand has to stay.
-        self._handled = 0
+        # Whether a record of the batch in hand has to stay.
         self._stayed = False
         self._stop_at: float | None = None
         self._gives_up = False
@@ -297,10 +296,10 @@ class ConsumeLoop:
 
         This is the hot path: what it does for a record that writes nothing is one store, one call and one test.
         """
-        watch, handle, outcomes = self._watch, instead or self._handle, self._outcomes
+        watch, handle, outcomes, pacing = self._watch, instead or self._handle, self._outcomes, self._pacing
         records = run.records
         apart = 0  # records that count as something else than done, or only once what they wrote is acknowledged
-        place = 0  # of the last record that failed
+        after = 0  # the place behind the last record that failed; the successes from there on are not counted yet
         for record in records:
             watch.record = record
             try:
@@ -308,8 +307,10 @@ class ConsumeLoop:
                 if answer is not None:
                     apart += outcomes.answered(partition, record, answer)
             except BaseException as error:  # SystemExit of an application must not end the worker either
-                place = _place(records, record, place)
-                if not outcomes.raised(partition, record, error, self._handled + place):
+                place = _place(records, record, after)
+                pacing.succeeded(place - after)
+                after = place + 1
+                if not outcomes.raised(partition, record, error):
                     self._stayed = True
                     self._count_handled(records, place, partition, apart)
                     return False
@@ -319,8 +320,11 @@ class ConsumeLoop:
                 partition.handled(read.offset, read.leader_epoch)
                 goes_on = self._look_around()
                 if not goes_on or not self._owns(run.topic_partition, partition):
-                    self._count_handled(records, _place(records, record, place) + 1, partition, apart)
+                    count = _place(records, record, max(0, after - 1)) + 1
+                    pacing.succeeded(count - after)
+                    self._count_handled(records, count, partition, apart)
                     return goes_on
+        pacing.succeeded(len(records) - after)
         self._count_handled(records, len(records), partition, apart)
         return True
 
@@ -330,7 +334,6 @@ class ConsumeLoop:
             last = as_read(records[count - 1])
             partition.handled(last.offset, last.leader_epoch)
         self._stats.done += count - apart
-        self._handled += count
 
     def _seek_back(self, topic_partition: TopicPartition, partition: PartitionProgress) -> None:
         """Records of a batch that was given up come again: polls go on at the first that nobody has handled.
@@ -344,7 +347,7 @@ class ConsumeLoop:
 
     def _match_pace(self) -> None:
         """Do as the pacing says. Others hear of it at once, by the mark that commits carry."""
-        pace = self._pacing.pace(self._outcomes.succeeded(self._handled), idle=self._idle)
+        pace = self._pacing.pace(idle=self._idle)
         if self._pacing.mark != self._mark:
             self._mark = self._pacing.mark
             self._commit_at = self._clock.monotonic()

@@ -80,8 +80,6 @@ class Outcomes:
         self._error_text = error_text
         # Where errors were raised, and when each place was last shown with its calls.
         self._shown_at: dict[str, float] = {}
-        # How many records counted as handled were not done: the others succeeded.
-        self._raised = 0
 
     def decoding(self, handle: Handle, decode_key: Decoder | None, decode_value: Decoder | None) -> Handle:
         """`handle` with decoding in front of it; `handle` itself when there is nothing to decode.
@@ -100,10 +98,6 @@ class Outcomes:
 
         return decode_and_handle
 
-    def succeeded(self, handled: int) -> int:
-        """How many of so many handled records had handlers that raised nothing."""
-        return handled - self._raised
-
     def answered(self, partition: PartitionProgress, record: Record, answer: object) -> int:
         """Begin to write what a handler returned. 1 when the record counts later, 0 when nothing was to be written.
 
@@ -118,18 +112,17 @@ class Outcomes:
         self._begin(partition, as_read(record), DONE, writes)
         return 1
 
-    def raised(self, partition: PartitionProgress, record: Record, error: BaseException, handled: int) -> bool:
+    def raised(self, partition: PartitionProgress, record: Record, error: BaseException) -> bool:
         """Send the record on, to a retry topic or the failed one, or drop it, as its error and the policy ask for.
 
-        `handled` counts the records before it. False when it has to stay at its place: the pacing says so.
+        False when it has to stay at its place: the pacing says so. Count the successes before it first.
         """
         end_forked_child(self._pid, error)
         if isinstance(error, PassedOver):
-            self._raised += 1
             return True
         read = as_read(record)
         shown = self._retell(read)
-        way = self._way(shown, error, handled)
+        way = self._way(shown, error)
         if way is None:
             return False
         if isinstance(way, Dropped):
@@ -139,20 +132,21 @@ class Outcomes:
         self._begin(partition, read, _result(way), [write])
         return True
 
-    def conclude(self, unfinished: Unfinished, result: Result, handled: int) -> bool:
+    def conclude(self, unfinished: Unfinished, result: Result) -> bool:
         """A record that stood in `unfinished` since it was taken up has come back from its handler elsewhere.
 
         What came back is checked already, so nothing here can fail. False when the record has to stay, as in `raised`.
         """
         if result.error is not None:
             shown = self._retell(unfinished.record)
-            way = self._way(shown, result.error, handled)
+            way = self._way(shown, result.error)
             if way is None:
                 return False
             unfinished.result = _result(way)
             if not isinstance(way, Dropped):
                 unfinished.writes = [self._send_on(shown, way, result.error)]
         else:
+            self._pacing.succeeded(1)
             unfinished.result = DONE
             unfinished.writes = [
                 self._outbox.write(p.topic, key=p.key, value=p.value, headers=p.headers) for p in result.produces
@@ -179,17 +173,16 @@ class Outcomes:
         now, size = self._clock.monotonic(), sum(write.size for write in writes)
         partition.begin(Unfinished(read, result, writes, handled_at=now, size=size))
 
-    def _way(self, shown: Record, error: BaseException, handled: int) -> Hop | ToFailed | Dropped | None:
+    def _way(self, shown: Record, error: BaseException) -> Hop | ToFailed | Dropped | None:
         """Where the record goes; None when it stays."""
         policy = self._policy_of(shown)
         verdict = classify(error, policy)
         if isinstance(verdict, Retry):
-            course = self._pacing.failed(self.succeeded(handled))
+            course = self._pacing.failed()
             if course is Course.STAY:
                 return None
             if course is Course.FAIL:
                 verdict = dataclasses.replace(verdict.failure, reason=FailureReason.BREAKER)
-        self._raised += 1
         if not self._error_text:
             verdict = without_words(verdict)
         if isinstance(verdict, Drop):
