@@ -53,13 +53,13 @@ class Committing(Protocol):
 
 
 class Notes:
-    """The notes of the partitions of one consumer. `told(offsets, error)` hears of each commit."""
+    """The notes of the partitions of one consumer. `answered(offsets, error)` is called after each commit."""
 
     def __init__(
         self,
         consumer: Committing,
         *,
-        told: Callable[[Offsets, Exception | None], None],
+        answered: Callable[[Offsets, Exception | None], None],
         at_once: int,
         careful_s: float,
         clock: Clock,
@@ -67,7 +67,7 @@ class Notes:
     ) -> None:
         self._consumer = consumer
         self._by = by
-        self._told = told
+        self._answered = answered
         self._at_once = at_once
         self._careful_s = careful_s
         self._clock = clock
@@ -198,9 +198,9 @@ class Notes:
         except FatalConsumerError:
             raise
         except ConsumerError as error:
-            self._told(offsets, error)
+            self._answered(offsets, error)
             return False
-        self._told(offsets, None)
+        self._answered(offsets, None)
         return True
 
     def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

@@ -12,6 +12,7 @@ import logging
 import os
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet_consumer.clock import Clock
@@ -44,40 +45,45 @@ class PassedOver(Exception):
     """Raised in place of a handler's call for a record that is a copy of one before; counted where it is found."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeRules:
+    """The group's settings for what becomes of records.
+
+    `policies` returns those of now, None where there is no policy: then nothing has an attempt left. Without
+    `error_text`, an error's text and the calls that led to it stay out of logs and headers.
+    """
+
+    group_id: str
+    outputs: Outputs
+    failed_topic: str
+    policies: Callable[[], Policies | None]
+    error_text: bool = True
+
+
 class Outcomes:
     """Turns what handlers answer and raise into writes and counts. Used by the consume loop's thread only.
 
-    `policies` are those of now, None where there is no policy: then nothing has an attempt left. `retell` gives the
-    record as its handler knows it from the record as it was read. Without `error_text`, what an error says and the
-    calls that led to it stay out of logs and headers.
+    `retell` gives the record as its handler knows it from the record as it was read.
     """
 
     def __init__(
         self,
-        *,
+        rules: OutcomeRules,
         outbox: Outbox,
-        outputs: Outputs,
-        failed_topic: str,
-        group_id: str,
-        policies: Callable[[], Policies | None],
         retell: Callable[[Record], Record],
+        *,
         pacing: Pacing,
         stats: Stats,
         clock: Clock,
-        error_text: bool = True,
     ) -> None:
+        self._rules = rules
         self._outbox = outbox
-        self._outputs = outputs
-        self._failed_topic = failed_topic
-        self._group_id = group_id
-        self._policies = policies
         self._retell = retell
         self._pacing = pacing
         self._stats = stats
         self._clock = clock
         self._pid = os.getpid()
         self._budget = LineBudget()
-        self._error_text = error_text
         # Where errors were raised, and when each place was last shown with its calls.
         self._shown_at: dict[str, float] = {}
 
@@ -103,7 +109,7 @@ class Outcomes:
 
         Raises what makes the answer unusable, which is then the record's failure.
         """
-        produces = self._outputs.of(answer)
+        produces = self._rules.outputs.of(answer)
         end_forked_child(self._pid)
         if not produces:
             return 0
@@ -183,14 +189,14 @@ class Outcomes:
                 return None
             if course is Course.FAIL:
                 verdict = dataclasses.replace(verdict.failure, reason=FailureReason.BREAKER)
-        if not self._error_text:
+        if not self._rules.error_text:
             verdict = without_words(verdict)
         if isinstance(verdict, Drop):
             self._tell("record dropped", shown, reason="skip", error=verdict.message)
         return self._routed(shown, verdict, policy)
 
     def _policy_of(self, shown: Record) -> Policy | None:
-        policies = self._policies()
+        policies = self._rules.policies()
         if policies is None:
             return None
         policy, known = policies.of(story_of(shown).policy)
@@ -201,7 +207,7 @@ class Outcomes:
         self, shown: Record, verdict: Retry | Failure | Drop, policy: Policy | None
     ) -> Hop | ToFailed | Dropped:
         now_ms = int(self._clock.wall() * 1000)
-        return route(shown, verdict, policy, group_id=self._group_id, now_ms=now_ms)
+        return route(shown, verdict, policy, group_id=self._rules.group_id, now_ms=now_ms)
 
     def _send_on(self, shown: Record, way: Hop | ToFailed, error: BaseException | None = None) -> Outgoing:
         """Begin to write a record's copy, with its bytes as they were read."""
@@ -214,11 +220,11 @@ class Outcomes:
             self._tell("record will be tried again", shown, delay=delay, **told, **self._calls(failure, error))
         else:
             self._stats.gave_up(failure.reason.value, failure.error_class)
-            topic = self._failed_topic
+            topic = self._rules.failed_topic
             self._tell("record failed", shown, reason=failure.reason.value, **told, **self._calls(failure, error))
         if failure.reason is FailureReason.TIMEOUT:
             self._stats.timeouts += 1
-        policies = self._policies()
+        policies = self._rules.policies()
         partition = None if policies is None else partition_of(key, story_of(shown).origin, policies.partitions)
         return self._outbox.write(topic, key=key, value=shown.value, headers=way.headers, partition=partition)
 
