@@ -12,9 +12,10 @@ from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.breaker.pacing import NoPacing
 from fleet_consumer.worker.consume.intake import Everything
-from fleet_consumer.worker.consume.loop import ConsumeLoop, LoopSettings
+from fleet_consumer.worker.consume.loop import ConsumeLoop
 from fleet_consumer.worker.consume.outbox import Outbox
-from fleet_consumer.worker.consume.outcomes import Handle, Outcomes
+from fleet_consumer.worker.consume.outcomes import Handle, OutcomeRules, Outcomes
+from fleet_consumer.worker.consume.parts import LoopParts, LoopSettings
 from fleet_consumer.worker.consume.pauses import Pauses
 from fleet_consumer.worker.consume.readings import Readings
 from fleet_consumer.worker.consume.writing import Writing
@@ -34,19 +35,11 @@ class FleetLoop:
         outbox = Outbox(_no_producer)
         pauses, intake, pacing = Pauses(self.consumer), Everything(), NoPacing()
         readings = Readings(self.consumer, clock, bounded=False)
-        outcomes = Outcomes(
-            outbox=outbox,
-            outputs=Outputs(()),
-            failed_topic="none",
-            group_id=group,
-            policies=lambda: None,
-            retell=readings.telling(intake.retell),
-            pacing=pacing,
-            stats=stats,
-            clock=clock,
-        )
+        rules = OutcomeRules(group_id=group, outputs=Outputs(()), failed_topic="none", policies=lambda: None)
+        retell = readings.telling(intake.retell)
+        outcomes = Outcomes(rules, outbox, retell, pacing=pacing, stats=stats, clock=clock)
         self._stats = stats
-        self._loop = ConsumeLoop(
+        parts = LoopParts(
             consumer=self.consumer,
             handle=handle,
             outcomes=outcomes,
@@ -61,6 +54,7 @@ class FleetLoop:
             clock=clock,
             pause=time.sleep,
         )
+        self._loop = ConsumeLoop(parts)
         tame_collector()
         self._loop.start()
 

@@ -17,7 +17,7 @@ from fleet_consumer.group.membership import Membership
 from fleet_consumer.record import Record
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.consume.intake import WaitingHead
-from fleet_consumer.worker.consume.loop import ConsumeLoop
+from fleet_consumer.worker.consume.parts import Loop
 from fleet_consumer.worker.lifecycle.watchdog import Hang
 from fleet_consumer.worker.logs import now_text
 from fleet_consumer.worker.session import Session
@@ -242,7 +242,7 @@ def _retry(retry: RetrySnapshot | None) -> dict[str, object] | None:
     }
 
 
-def _offsets(loop: ConsumeLoop, field: str) -> dict[str, dict[str, int]]:
+def _offsets(loop: Loop, field: str) -> dict[str, dict[str, int]]:
     told: dict[str, dict[str, int]] = {}
     for (topic, number), partition in sorted(dict(loop.progress.partitions).items()):
         offset = getattr(partition, field)

@@ -18,15 +18,15 @@ from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.contract.pod import HEALTH_PAGE, MEMBER_PAGE, READY_PAGE
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig
+from fleet_consumer.group.timing import Backoff
 from fleet_consumer.handlers import Handler, HandlerContext, load_handler
 from fleet_consumer.handlers.call import HandlerCall
 from fleet_consumer.handlers.forked import end_forked_child
-from fleet_consumer.net import AuthenticationFailed
 from fleet_consumer.worker import logs
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.config.policy_file import PolicyFile
 from fleet_consumer.worker.config.role import Role
-from fleet_consumer.worker.config.settings import PodIdentity, connection_settings, identify, with_environment
+from fleet_consumer.worker.config.settings import identify, with_environment
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
 from fleet_consumer.worker.lifecycle.last_word import LastWord
 from fleet_consumer.worker.lifecycle.setup_watch import SetupWatch
@@ -38,32 +38,19 @@ from fleet_consumer.worker.member import (
     RetrySnapshot,
     WorkerState,
     alive,
-    current_error,
     member_document,
-    note_end,
     ready,
-    reason_of,
 )
 from fleet_consumer.worker.metrics import CONTENT_TYPE, metrics_page
-from fleet_consumer.worker.session import (
-    BACKOFF_MAX_S,
-    CLOSE_TIMEOUT_S,
-    Backoff,
-    Session,
-    SessionBackoff,
-    make_executor,
-    open_session,
-)
+from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, WorkerContext, make_executor
 from fleet_consumer.worker.stats import Stats
+from fleet_consumer.worker.supervisor import Supervisor
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
 EXIT_DRAINED: Final = 0
 SETUP_BACKOFF_FIRST_S: Final = 1.0
 SETUP_BACKOFF_MAX_S: Final = 60.0
-
-CREDENTIALS_LOOK_S: Final = 5.0
-"""How often a worker whose credentials are refused looks whether they have been renewed."""
 
 LEAVE_GRACE_S: Final = 2.0
 """How long past the poll interval a hung worker lives on: its coordinator thread leaves the group in that time."""
@@ -107,7 +94,25 @@ def run_worker(
     watch = Watch()
     logs.configure(lambda: watch.record, threading.get_ident(), for_people=local is not None)
     clock = SystemClock()
-    return WorkerProcess(config, identity, handler_of(config, clock), watch, clock, role, local).run()
+    handler = handler_of(config, clock)
+    if role is Role.RETRY and config.retry is None:
+        raise SettingsInvalid("retry", "is null; a retry worker needs the policies of its group")
+    last_word = LastWord(clock)
+    last_word.open()
+    handler = last_word.noting(handler)
+    worker = WorkerContext(
+        config=config,
+        identity=identity,
+        role=role,
+        handler=handler,
+        executor=make_executor(config, handler, clock),
+        policy_file=None if config.retry is None else PolicyFile(config.retry.policy_file, clock),
+        stats=Stats(),
+        watch=watch,
+        clock=clock,
+        stop=threading.Event(),
+    )
+    return WorkerProcess(worker, last_word, local).run()
 
 
 def handler_of(config: WorkerConfig, clock: Clock) -> Handler:
@@ -146,31 +151,20 @@ def tame_collector() -> None:
 class WorkerProcess:
     """Wires the parts. Making one starts nothing; `run` may be called once."""
 
-    def __init__(
-        self,
-        config: WorkerConfig,
-        identity: PodIdentity,
-        handler: Handler,
-        watch: Watch,
-        clock: Clock,
-        role: Role,
-        local: Onlooker | None = None,
-    ) -> None:
-        if role is Role.RETRY and config.retry is None:
-            raise SettingsInvalid("retry", "is null; a retry worker needs the policies of its group")
+    def __init__(self, worker: WorkerContext, last_word: LastWord, local: Onlooker | None) -> None:
+        config, handler = worker.config, worker.handler
+        self._worker = worker
         self._config = config
-        self._identity = identity
-        self._last_word = LastWord(clock)
-        self._last_word.open()
-        self._handler = handler = self._last_word.noting(handler)
-        self._watch = watch
-        self._clock = clock
-        self._role = role
-        # Beyond sessions: the last good policies hold, whatever becomes of their file.
-        self._policy_file = None if config.retry is None else PolicyFile(config.retry.policy_file, clock)
-        self._executor = make_executor(config, handler, clock)
-        self._stats = Stats()
-        self._state = WorkerState(config.revision, config.consumer.max_poll_interval_seconds, identity.instance_id)
+        self._handler = handler
+        self._executor = worker.executor
+        self._watch = worker.watch
+        self._clock = worker.clock
+        self._stats = worker.stats
+        self._stop = worker.stop
+        self._last_word = last_word
+        self._state = WorkerState(
+            config.revision, config.consumer.max_poll_interval_seconds, worker.identity.instance_id
+        )
         self._state.handler_error = handler.last_error
         self._state.breaker = self._breaker
         self._state.retry = self._retry
@@ -178,26 +172,26 @@ class WorkerProcess:
         self._local = local
         if local is not None:
             local.watch(self._stats, self._state)
-        self._gave_up: dict[str, object] | None = None
         self._pid = os.getpid()
         self._signals = Signals()
+        self._supervisor = Supervisor(worker, self._state, self._signals)
         self._setup = SetupWatch(
             handler.spec,
             timeout_s=config.handler.timeout_seconds,
             limit_s=config.consumer.max_poll_interval_seconds,
-            clock=clock,
+            clock=self._clock,
         )
-        self._stop = threading.Event()
         self._stop_deadline = float("inf")
+        self._gave_up: dict[str, object] | None = None
         self._watchdog = Watchdog(
-            watch,
+            self._watch,
             HangDetector(
-                # What is cancelled at its time-out is no hang yet.
+                # A cancelled call counts as hanging only when it does not end.
                 timeout_s=config.handler.timeout_seconds + (CANCEL_GRACE_S if handler.asynchronous else 0.0),
                 limit_s=config.consumer.max_poll_interval_seconds + LEAVE_GRACE_S,
             ),
             calls=self._calls,
-            clock=clock,
+            clock=self._clock,
             on_look=self._looked,
             on_hang=self._hung,
         )
@@ -218,8 +212,8 @@ class WorkerProcess:
             extra=fields(
                 group=self._config.group_id,
                 revision=self._config.revision,
-                role=self._role.value,
-                instance=self._identity.instance_id,
+                role=self._worker.role.value,
+                instance=self._worker.identity.instance_id,
                 port=self._http.port,
             ),
         )
@@ -244,18 +238,18 @@ class WorkerProcess:
             name=self._config.name,
             group_id=self._config.group_id,
             revision=self._config.revision,
-            worker=self._identity.worker,
+            worker=self._worker.identity.worker,
         )
         if not self._set_up(context):
             return
         try:
-            self._live_sessions()
+            self._supervisor.run()
         finally:
             self._tear_down(context)
 
     def _set_up(self, context: HandlerContext) -> bool:
         """Call `setup` until it succeeds; False when the worker is to stop first."""
-        backoff = Backoff(SETUP_BACKOFF_FIRST_S, SETUP_BACKOFF_MAX_S)
+        backoff = Backoff(SETUP_BACKOFF_FIRST_S, SETUP_BACKOFF_MAX_S, lambda: 1.0)
         while not self._stop.is_set():
             try:
                 with self._setup.running():
@@ -263,7 +257,7 @@ class WorkerProcess:
                 end_forked_child(self._pid)
             except (Exception, SystemExit) as error:
                 end_forked_child(self._pid, error)
-                delay = backoff.after(0.0)
+                delay = backoff.next()
                 self._state.error = SetupFailed(f"setup of handler {self._handler.spec!r}: {error!r}")
                 LOG.exception("the handler's setup failed", extra=fields(again_in_s=delay))
                 self._stop.wait(delay)
@@ -290,86 +284,6 @@ class WorkerProcess:
     def _calls(self) -> list[HandlerCall]:
         return [] if self._executor is None else self._executor.calls()
 
-    def _live_sessions(self) -> None:
-        backoff = SessionBackoff()
-        while not self._stop.is_set():
-            began = self._clock.monotonic()
-            try:
-                self._live_session()
-            except Exception as error:
-                # Whatever it is, a fresh session starts at the committed offsets: records may repeat, none is lost.
-                if self._state.error is not error:
-                    note_end(self._state, error, None, self._clock.wall())
-                delay = backoff.after(error, self._clock.monotonic() - began)
-                LOG.exception("session ended", extra=fields(reason=reason_of(error), again_in_s=delay))
-                self._stop.wait(delay)
-
-    def _live_session(self) -> None:
-        """Be a member until the worker is to stop, or until an error that this consumer cannot outlive."""
-        began = self._clock.monotonic()
-        session = self._open_session()
-        try:
-            session.start()
-            self._state.session, self._state.error = session, None
-            look_at = began + CREDENTIALS_LOOK_S
-            while not self._stop.is_set():
-                if not session.step():
-                    # What is in hand comes to its end first; handed over in the middle it would be handled twice.
-                    session.loop.stop()
-                    return
-                self._signals.keep()
-                now = self._clock.monotonic()
-                if now >= look_at:
-                    look_at = now + CREDENTIALS_LOOK_S
-                    if now - began > BACKOFF_MAX_S:
-                        self._state.ended = None
-                    if self._has_better_credentials(session):
-                        LOG.info("the credentials have changed; a new session begins")
-                        return
-        except Exception as error:
-            note_end(self._state, error, self._watch.record, self._clock.wall())
-            raise
-        finally:
-            # An error on the way out must not hide the one that led here, nor keep the pod from ending.
-            self._state.session = None
-            self._watch.record = None
-            _close(session)
-            if self._stop.is_set():
-                self._end_calls()
-
-    def _open_session(self) -> Session:
-        return open_session(
-            self._config,
-            self._identity,
-            self._handler,
-            self._executor,
-            role=self._role,
-            policy_file=self._policy_file,
-            stats=self._stats,
-            watch=self._watch,
-            clock=self._clock,
-            pause=self._stop.wait,
-        )
-
-    def _end_calls(self) -> None:
-        """After the drain: whatever is still being handled is cancelled, or ends with the process."""
-        if self._executor is None or not self._executor.calls():
-            return
-        self._executor.cancel()
-        left = self._executor.calls()
-        if left and self._gave_up is None:
-            end_process(NOT_DRAINED, about(left[0].records[0]))
-
-    def _has_better_credentials(self, session: Session) -> bool:
-        """Whether the brokers refuse what this session was opened with, and the mounted files hold something else now.
-
-        The kubelet renews mounted secrets in running pods; a member that works goes on with what it has.
-        """
-        error = current_error(self._state)
-        if error is None or reason_of(error) != AuthenticationFailed.reason:
-            return False
-        return connection_settings(self._config.brokers, self._identity.worker) != session.connection
-
     def _forked(self) -> None:
         """In a child that the handler has forked: no clone of the worker, should the child come back to its code."""
         self._signals.release_in_child()
@@ -381,7 +295,7 @@ class WorkerProcess:
         if self._signals.asked and not self._stop.is_set():
             self._stop_deadline = now + self._config.drain_seconds + CLOSE_TIMEOUT_S
             LOG.info("draining", extra=fields(seconds=self._config.drain_seconds))
-            self._end()
+            self._supervisor.end()
         if self._local is not None:
             self._local.look(now)
         self._look_at_setup(now)
@@ -421,25 +335,19 @@ class WorkerProcess:
             return
         self._gave_up = told
         self._stop_deadline = self._clock.monotonic() + 2 * CLOSE_TIMEOUT_S
-        self._end(0.0, gives_up=True)
-
-    def _end(self, within_s: float | None = None, *, gives_up: bool = False) -> None:
-        """Let the session come to its end. The loop hears of it first: closed before, it would not drain."""
-        session = self._state.session
-        if session is not None:
-            session.loop.stop(within_s, gives_up=gives_up)
-        self._stop.set()
+        self._supervisor.end(0.0, gives_up=True)
 
     def _breaker(self) -> BreakerSnapshot | None:
         session = self._state.session
         return None if session is None else session.pacing.snapshot
 
     def _retry(self) -> RetrySnapshot | None:
-        if self._policy_file is None:
+        policy_file = self._worker.policy_file
+        if policy_file is None:
             return None
-        policies, session = self._policy_file.policies, self._state.session
+        policies, session = policy_file.policies, self._state.session
         return RetrySnapshot(
-            role=self._role.value,
+            role=self._worker.role.value,
             policy=None if policies is None else policies.name,
             current=None if policies is None else policies.current,
             waiting=() if session is None else session.intake.heads,
@@ -461,10 +369,3 @@ class WorkerProcess:
             "/metrics": lambda: Page(200, CONTENT_TYPE, render()),
             MEMBER_PAGE: lambda: json_page(member_document(self._state)),
         }
-
-
-def _close(session: Session) -> None:
-    try:
-        session.close(CLOSE_TIMEOUT_S)
-    except Exception:
-        LOG.exception("the session did not close in order")

@@ -1,21 +1,17 @@
-"""One life of a worker's membership: a consumer, its loop, its producer. A fatal error ends it; another may follow.
-
-Sessions exist because some errors end a consumer but need not end the process: a pod that ends is started again at
-once, and again, and hides the reason behind restarts.
-"""
+"""One membership of a worker in its group: a consumer, its loop, its producer. A fatal error ends it."""
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.consumer.consumer import Consumer
-from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.contract.worker_config import WorkerConfig
-from fleet_consumer.group.errors import FencedInstance
 from fleet_consumer.handlers import Handler, Outputs, Performer, checker, decoder
 from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.librdkafka.settings import connection_config
@@ -27,13 +23,15 @@ from fleet_consumer.worker.config.follower import Follower
 from fleet_consumer.worker.config.policy_file import PolicyFile
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import PodIdentity, connection_settings, consumer_settings
-from fleet_consumer.worker.consume.concurrent import Concurrency, ConcurrentLoop
+from fleet_consumer.worker.consume.concurrent import ConcurrentLoop
 from fleet_consumer.worker.consume.executor import Executor, LoopExecutor, ThreadExecutor
 from fleet_consumer.worker.consume.intake import Everything, Intake
-from fleet_consumer.worker.consume.loop import ConsumeLoop, LoopSettings
+from fleet_consumer.worker.consume.loop import ConsumeLoop
 from fleet_consumer.worker.consume.outbox import Outbox
-from fleet_consumer.worker.consume.outcomes import Handle, Outcomes
+from fleet_consumer.worker.consume.outcomes import Handle, OutcomeRules, Outcomes
+from fleet_consumer.worker.consume.parts import Loop, LoopParts, LoopSettings, Topics
 from fleet_consumer.worker.consume.pauses import WRITES_HELD, Pauses
+from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.readings import Readings
 from fleet_consumer.worker.consume.retry_intake import RetryIntake
 from fleet_consumer.worker.consume.writing import Writing
@@ -45,37 +43,42 @@ LIBRDKAFKA_LOG = logging.getLogger("fleet_consumer.librdkafka")
 CLOSE_TIMEOUT_S: Final = 10.0
 """For acknowledgements, the last commit and leaving, after the batch in hand has come to its end."""
 
-BACKOFF_FIRST_S: Final = 1.0
-BACKOFF_MAX_S: Final = 30.0
-"""A session that ended by an error is followed by the next after 1 s, 2 s, 4 s … 30 s: its partitions stand still until
-then."""
 
-FENCED_FIRST_S: Final = 5.0
-FENCED_MAX_S: Final = 300.0
-"""The same for a member that was fenced, up to 5 min: when it comes back it fences the other in turn, so this bounds
-how often two of them can disturb the group."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContext:
+    """Everything of a worker that outlives its sessions. `executor` comes from `make_executor`."""
+
+    config: WorkerConfig
+    identity: PodIdentity
+    role: Role
+    handler: Handler
+    executor: Executor | None
+    policy_file: PolicyFile | None
+    """Kept beyond sessions, because the last good policies hold, whatever becomes of their file."""
+    stats: Stats
+    watch: Watch
+    clock: Clock
+    stop: threading.Event
+    """Set when the worker is to stop."""
 
 
 class Session:
-    """A membership that is being lived. `connection` is what it was opened with, credentials included."""
+    """A membership in its group, with all that belongs to it. `connection` includes the credentials in use."""
 
     def __init__(
         self,
-        consumer: Consumer,
-        loop: ConsumeLoop,
-        pauses: Pauses,
+        loop: Loop,
+        parts: LoopParts,
         connection: ConnectionSettings,
-        pacing: Pacing,
-        intake: Intake,
         follower: Follower | None,
         watch: BreakerWatch | None,
     ) -> None:
-        self.consumer = consumer
         self.loop = loop
-        self.pauses = pauses
+        self.consumer = parts.consumer
+        self.pauses = parts.pauses
+        self.pacing = parts.pacing
+        self.intake = parts.intake
         self.connection = connection
-        self.pacing = pacing
-        self.intake = intake
         self._follower = follower
         self._watch = watch
 
@@ -91,7 +94,7 @@ class Session:
         return self._follower is None or self._follower.follow(self.loop)
 
     def close(self, timeout_s: float) -> None:
-        """As `ConsumeLoop.close`, and the end of what runs beside it."""
+        """Close the loop (`Loop.close`) and what runs beside it."""
         try:
             self.loop.close(timeout_s)
         finally:
@@ -99,79 +102,74 @@ class Session:
                 self._watch.close()
 
 
-def open_session(
-    config: WorkerConfig,
-    identity: PodIdentity,
-    handler: Handler,
-    executor: Executor | None,
-    *,
-    role: Role,
-    policy_file: PolicyFile | None,
-    stats: Stats,
-    watch: Watch,
-    clock: Clock,
-    pause: Callable[[float], object],
-) -> Session:
-    """Make a consumer and its loop; starts nothing. `executor` comes from `make_executor` and outlives the session.
-
-    Raises what settings, credentials, policies or librdkafka refuse.
-    """
-    connection = connection_settings(config.brokers, identity.worker)
-    settings = consumer_settings(config, connection, identity, role)
-    follower = None if policy_file is None else Follower(policy_file, role, config.group_id)
+def open_session(worker: WorkerContext) -> Session:
+    """Make a consumer and its loop; starts nothing. Raises what settings, credentials, policies or librdkafka
+    refuse."""
+    config, clock = worker.config, worker.clock
+    connection = connection_settings(config.brokers, worker.identity.worker)
+    settings = consumer_settings(config, connection, worker.identity, worker.role)
+    follower = None if worker.policy_file is None else Follower(worker.policy_file, worker.role, config.group_id)
     consumer = Consumer(settings)
     pauses = Pauses(consumer)
-    limit = None if follower is None else follower.policies.max_message_bytes
-    producer = {**connection_config(connection), "logger": LIBRDKAFKA_LOG}
-    outbox = Outbox(lambda: RecordProducer(producer, message_max_bytes=limit))
 
     def policies() -> Policies | None:
         return None if follower is None else follower.policies
 
-    topics: tuple[str, ...] | TopicPattern = config.topic_pattern or config.topics
+    topics: Topics = config.topic_pattern or config.topics
     pacing: Pacing = NoPacing() if follower is None else BudgetPacing(policies, clock)
     intake: Intake = Everything()
     breaker_watch = None
-    if role is Role.RETRY:
+    if worker.role is Role.RETRY:
         assert follower is not None, "a retry worker has policies"
         topics = follower.topics()
         breaker_watch = BreakerWatch(connection, config.group_id, clock)
         pacing = FollowingPacing(policies, breaker_watch.breakers, breaker_watch.follow, clock)
-        intake = RetryIntake(consumer, pauses, policies, group_id=config.group_id, stats=stats, clock=clock)
-    readings = Readings(consumer, clock, bounded=role is Role.RETRY)
+        intake = RetryIntake(consumer, pauses, policies, group_id=config.group_id, stats=worker.stats, clock=clock)
+    readings = Readings(consumer, clock, bounded=worker.role is Role.RETRY)
+    outbox = _outbox(connection, None if follower is None else follower.policies.max_message_bytes)
     outcomes = Outcomes(
-        outbox=outbox,
+        _rules(config, policies),
+        outbox,
+        readings.telling(intake.retell),
+        pacing=pacing,
+        stats=worker.stats,
+        clock=clock,
+    )
+    held = pauses.because(WRITES_HELD)
+    parts = LoopParts(
+        consumer=consumer,
+        handle=intake.handling(_decoding(config, worker.handler, outcomes), worker.watch),
+        outcomes=outcomes,
+        writing=Writing(outbox=outbox, outcomes=outcomes, consumer=held, stats=worker.stats, clock=clock),
+        intake=intake,
+        readings=readings,
+        pacing=pacing,
+        pauses=pauses,
+        settings=_loop_settings(config, topics),
+        stats=worker.stats,
+        watch=worker.watch,
+        clock=clock,
+        pause=worker.stop.wait,
+    )
+    return Session(_loop(worker, settings.max_poll_records, parts), parts, connection, follower, breaker_watch)
+
+
+def _outbox(connection: ConnectionSettings, max_message_bytes: int | None) -> Outbox:
+    producer = {**connection_config(connection), "logger": LIBRDKAFKA_LOG}
+    return Outbox(lambda: RecordProducer(producer, message_max_bytes=max_message_bytes))
+
+
+def _rules(config: WorkerConfig, policies: Callable[[], Policies | None]) -> OutcomeRules:
+    return OutcomeRules(
+        group_id=config.group_id,
         outputs=Outputs(config.handler.outputs),
         failed_topic=config.failed_topic,
-        group_id=config.group_id,
         policies=policies,
-        retell=readings.telling(intake.retell),
-        pacing=pacing,
-        stats=stats,
-        clock=clock,
         error_text=config.handler.error_text,
     )
-    writing = Writing(outbox=outbox, outcomes=outcomes, consumer=pauses.because(WRITES_HELD), stats=stats, clock=clock)
-    parts: dict[str, Any] = {
-        "consumer": consumer,
-        "handle": intake.handling(_decoding(config, handler, outcomes), watch),
-        "outcomes": outcomes,
-        "writing": writing,
-        "intake": intake,
-        "readings": readings,
-        "pacing": pacing,
-        "pauses": pauses,
-        "settings": _loop_settings(config, topics),
-        "stats": stats,
-        "watch": watch,
-        "clock": clock,
-        "pause": pause,
-    }
-    loop = _loop(executor, handler, settings.max_poll_records, parts)
-    return Session(consumer, loop, pauses, connection, pacing, intake, follower, breaker_watch)
 
 
-def _loop_settings(config: WorkerConfig, topics: tuple[str, ...] | TopicPattern) -> LoopSettings:
+def _loop_settings(config: WorkerConfig, topics: Topics) -> LoopSettings:
     commit_interval_s = config.consumer.commit_interval_seconds
     return LoopSettings(topics=topics, commit_interval_s=commit_interval_s, drain_s=config.drain_seconds)
 
@@ -181,15 +179,17 @@ def _decoding(config: WorkerConfig, handler: Handler, outcomes: Outcomes) -> Han
     return outcomes.decoding(handler.call, decoder("key", decode.decode_key), decoder("value", decode.decode_value))
 
 
-def _loop(executor: Executor | None, handler: Handler, max_poll_records: int, parts: dict[str, Any]) -> ConsumeLoop:
-    if executor is None:
-        return ConsumeLoop(**parts)
-    concurrency = Concurrency.of(batch=handler.batch, size=executor.size, max_poll_records=max_poll_records)
-    return ConcurrentLoop(executor=executor, concurrency=concurrency, **parts)
+def _loop(worker: WorkerContext, max_poll_records: int, parts: LoopParts) -> Loop:
+    if worker.executor is None:
+        return ConsumeLoop(parts)
+    batch, size = worker.handler.batch, worker.executor.size
+    return ConcurrentLoop(
+        parts, worker.executor, Concurrency.of(batch=batch, size=size, max_poll_records=max_poll_records)
+    )
 
 
 def make_executor(config: WorkerConfig, handler: Handler, clock: Clock) -> Executor | None:
-    """Who runs the handler; None where the consume loop itself is the fastest: one synchronous call at a time."""
+    """The executor that runs the handler; None where the loop itself is the fastest: one synchronous call at a time."""
     size = config.handler.concurrency
     if size == 1 and not handler.batch and not handler.asynchronous:
         return None
@@ -203,31 +203,3 @@ def make_executor(config: WorkerConfig, handler: Handler, clock: Clock) -> Execu
         timeout_s=None if handler.times_itself else config.handler.timeout_seconds,
     )
     return LoopExecutor(performer, size, clock) if handler.asynchronous else ThreadExecutor(performer, size, clock)
-
-
-class SessionBackoff:
-    """The wait before the next session, by the error that ended the last one. Pure."""
-
-    def __init__(self) -> None:
-        self._usual = Backoff(BACKOFF_FIRST_S, BACKOFF_MAX_S)
-        self._fenced = Backoff(FENCED_FIRST_S, FENCED_MAX_S)
-
-    def after(self, error: Exception, lived_s: float) -> float:
-        """Seconds to wait after a session that lived so long."""
-        return (self._fenced if isinstance(error, FencedInstance) else self._usual).after(lived_s)
-
-
-class Backoff:
-    """How long to wait before the next try. Pure."""
-
-    def __init__(self, first_s: float, max_s: float) -> None:
-        self._first_s = first_s
-        self._max_s = max_s
-        self._next_s = first_s
-
-    def after(self, lived_s: float) -> float:
-        """Seconds to wait after a session that lived so long; one that outlived the longest wait starts afresh."""
-        if lived_s > self._max_s:
-            self._next_s = self._first_s
-        delay, self._next_s = self._next_s, min(self._next_s * 2, self._max_s)
-        return delay

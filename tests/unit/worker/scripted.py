@@ -23,13 +23,15 @@ from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.record import Record, Records, Run, TopicPartition
 from fleet_consumer.retry.reading import Reading
 from fleet_consumer.worker.breaker.budget import BudgetPacing, FollowingPacing
-from fleet_consumer.worker.consume.concurrent import Concurrency, ConcurrentLoop
+from fleet_consumer.worker.consume.concurrent import ConcurrentLoop
 from fleet_consumer.worker.consume.executor import Executor
 from fleet_consumer.worker.consume.intake import Everything
-from fleet_consumer.worker.consume.loop import ConsumeLoop, LoopSettings
+from fleet_consumer.worker.consume.loop import ConsumeLoop
 from fleet_consumer.worker.consume.outbox import Outbox
-from fleet_consumer.worker.consume.outcomes import Outcomes
+from fleet_consumer.worker.consume.outcomes import OutcomeRules, Outcomes
+from fleet_consumer.worker.consume.parts import LoopParts, LoopSettings
 from fleet_consumer.worker.consume.pauses import WRITES_HELD, Pauses
+from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.readings import Readings
 from fleet_consumer.worker.consume.retry_intake import RetryIntake
 from fleet_consumer.worker.consume.writing import Writing
@@ -285,18 +287,15 @@ class Bench:
                 self.consumer, self.pauses, policies, group_id=retry_group, stats=self.stats, clock=self.clock
             )
         readings = Readings(self.consumer, self.clock, bounded=retry_group is not None)
-        self.outcomes = Outcomes(
-            outbox=outbox,
+        rules = OutcomeRules(
+            group_id="g",
             outputs=Outputs(outputs),
             failed_topic="_fleet.g.failed",
-            group_id="g",
             policies=policies,
-            retell=readings.telling(self.intake.retell),
-            pacing=self.pacing,
-            stats=self.stats,
-            clock=self.clock,
             error_text=error_text,
         )
+        retell = readings.telling(self.intake.retell)
+        self.outcomes = Outcomes(rules, outbox, retell, pacing=self.pacing, stats=self.stats, clock=self.clock)
         self.writing = Writing(
             outbox=outbox,
             outcomes=self.outcomes,
@@ -304,25 +303,25 @@ class Bench:
             stats=self.stats,
             clock=self.clock,
         )
-        parts: dict[str, Any] = {
-            "consumer": cast(Consumer, self.consumer),
-            "handle": self.intake.handling(handle, self.watch),
-            "outcomes": self.outcomes,
-            "writing": self.writing,
-            "intake": self.intake,
-            "readings": readings,
-            "pacing": self.pacing,
-            "pauses": self.pauses,
-            "settings": LoopSettings(topics=("t",), commit_interval_s=5, drain_s=20),
-            "stats": self.stats,
-            "watch": self.watch,
-            "clock": self.clock,
-            "pause": self._pause,
-        }
-        self.loop = (
-            ConsumeLoop(**parts)
+        self.parts = parts = LoopParts(
+            consumer=cast(Consumer, self.consumer),
+            handle=self.intake.handling(handle, self.watch),
+            outcomes=self.outcomes,
+            writing=self.writing,
+            intake=self.intake,
+            readings=readings,
+            pacing=self.pacing,
+            pauses=self.pauses,
+            settings=LoopSettings(topics=("t",), commit_interval_s=5, drain_s=20),
+            stats=self.stats,
+            watch=self.watch,
+            clock=self.clock,
+            pause=self._pause,
+        )
+        self.loop: Any = (
+            ConsumeLoop(parts)
             if executor is None or concurrency is None
-            else ConcurrentLoop(executor=executor, concurrency=concurrency, **parts)
+            else ConcurrentLoop(parts, executor, concurrency)
         )
         self.loop.start()
 

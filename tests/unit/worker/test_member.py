@@ -29,8 +29,9 @@ from fleet_consumer.worker.member import (
     ready,
 )
 from fleet_consumer.worker.metrics import metrics_page
-from fleet_consumer.worker.session import Backoff, Session, SessionBackoff
+from fleet_consumer.worker.session import Session
 from fleet_consumer.worker.stats import ERROR_CLASSES_MAX, OTHER_CLASSES, RETRIED, Stats
+from fleet_consumer.worker.supervisor import SessionBackoff
 from tests.unit.worker.scripted import P0, P1, Bench
 
 JOINED = Membership(
@@ -52,16 +53,8 @@ class Lived:
         self.bench = Bench(handle, {P0: [b"a", b"b"], P1: [b"c"]})
         self.bench.consumer.membership = lambda: membership
         self.state = WorkerState("a1b2c3d4e5", 300.0, membership.instance_id)
-        self.state.session = Session(
-            self.bench.consumer,
-            self.bench.loop,
-            self.bench.pauses,
-            ConnectionSettings(bootstrap_servers=("b:1",), client_id="c"),
-            self.bench.pacing,
-            self.bench.intake,
-            None,
-            None,
-        )
+        connection = ConnectionSettings(bootstrap_servers=("b:1",), client_id="c")
+        self.state.session = Session(self.bench.loop, self.bench.parts, connection, None, None)
 
 
 def test_member_tells_membership_and_offsets() -> None:
@@ -207,7 +200,8 @@ def test_next_session_begins_within_seconds_and_a_fenced_member_waits_longer() -
     backoff = SessionBackoff()
     assert [backoff.after(KeyError("a bug"), 1) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
     assert [backoff.after(FencedInstance("m"), 1) for _ in range(8)] == [5, 10, 20, 40, 80, 160, 300, 300]
-    assert backoff.after(KeyError("a bug"), 31) == 1
+    assert [backoff.after(KeyError("a bug"), lived_s) for lived_s in (31, 1)] == [1, 2], "a long life starts afresh"
+    assert [backoff.after(FencedInstance("m"), lived_s) for lived_s in (31, 301)] == [300, 5]
 
 
 @pytest.mark.parametrize(
@@ -250,12 +244,6 @@ def test_metrics_count_records_by_result() -> None:
     assert "fleet_consumer_skipped_offsets_total 7.0" in page
     assert "fleet_consumer_truncations_total 2.0" in page
     assert "fleet_consumer_cut_offsets_total 9.0" in page
-
-
-def test_backoff_doubles_to_its_limit_and_starts_afresh_after_a_long_life() -> None:
-    backoff = Backoff(5, 60)
-    assert [backoff.after(1) for _ in range(6)] == [5, 10, 20, 40, 60, 60]
-    assert [backoff.after(61), backoff.after(1)] == [5, 10]
 
 
 def broken_page() -> Page:

@@ -52,7 +52,7 @@ class BudgetPacing:
         self._policies = policies
         self._clock = clock
         self._breaker: Breaker | None = None
-        self._credited = 0
+        self._successes = 0
         self._busy_at = clock.monotonic()
         self._well_until = float("-inf")
         self._told = BreakerState.CLOSED
@@ -63,13 +63,17 @@ class BudgetPacing:
         self.mark = ""
         self.snapshot: BreakerSnapshot | None = None
 
-    def pace(self, succeeded: int, *, idle: bool) -> Pace:
+    def succeeded(self, count: int) -> None:
+        """Count successes; the breaker counts them in when it is asked next."""
+        self._successes += count
+
+    def pace(self, *, idle: bool) -> Pace:
         """Full speed while closed, one record at a time while half open.
 
         Half open with nothing to try for as long as a cooldown, it closes: retry workers stand still meanwhile, and
         would for ever beside a topic that has become quiet.
         """
-        breaker, now = self._current(succeeded), self._clock.monotonic()
+        breaker, now = self._current(), self._clock.monotonic()
         if breaker is None:
             self.mark, self.snapshot = "", None
             return Pace.FULL
@@ -84,20 +88,20 @@ class BudgetPacing:
         self._renew_mark(breaker, state, now, wanted=pauses and (state is not BreakerState.CLOSED or self._well(now)))
         return PACES[state] if pauses else Pace.FULL
 
-    def failed(self, succeeded: int) -> Course:
+    def failed(self) -> Course:
         """On its way while closed, or when probes of it were long in vain. The failure that opens the breaker is the
         first to stay."""
-        breaker = self._current(succeeded)
+        breaker = self._current()
         if breaker is None or breaker.failed(self._clock.monotonic()) is BreakerState.CLOSED:
             return Course.ON
         if breaker.budget.action is BudgetAction.FAIL:
             return Course.FAIL
         return Course.ON if breaker.makes_way else Course.STAY
 
-    def _current(self, succeeded: int) -> Breaker | None:
+    def _current(self) -> Breaker | None:
         """The breaker under the policy as it is now, with all successes until now counted in."""
         budget = _budget(self._policies())
-        news, self._credited = succeeded - self._credited, succeeded
+        successes, self._successes = self._successes, 0
         if budget is None:
             self._breaker = None
             return None
@@ -105,8 +109,8 @@ class BudgetPacing:
         if self._breaker is None:
             self._breaker = Breaker(budget, now)
         self._breaker.budget = budget
-        if news:
-            self._breaker.succeeded(now, news)
+        if successes:
+            self._breaker.succeeded(now, successes)
             self._well_until = now + WELL_S
         return self._breaker
 
@@ -164,14 +168,18 @@ class FollowingPacing:
         self._follow = follow
         self._clock = clock
         self._breaker: Breaker | None = None
-        self._credited = 0
+        self._successes = 0
         self._stopped_at: float | None = None
         self._busy_at = clock.monotonic()
         self.snapshot: BreakerSnapshot | None = None
 
-    def pace(self, succeeded: int, *, idle: bool) -> Pace:
+    def succeeded(self, count: int) -> None:
+        """Count successes; the breaker counts them in when it is asked next."""
+        self._successes += count
+
+    def pace(self, *, idle: bool) -> Pace:
         """As the main workers say, or as fast as its own breaker allows."""
-        breaker, now = self._current(succeeded), self._clock.monotonic()
+        breaker, now = self._current(), self._clock.monotonic()
         self._follow(breaker is not None)
         if breaker is None:
             self._stopped_at, self.snapshot = None, None
@@ -184,9 +192,9 @@ class FollowingPacing:
         self._show(BreakerState.CLOSED if rests else state, breaker.failure_percent(now))
         return PACES[state]
 
-    def failed(self, succeeded: int) -> Course:
+    def failed(self) -> Course:
         """It stays if the failure may be an outage's."""
-        breaker, now = self._current(succeeded), self._clock.monotonic()
+        breaker, now = self._current(), self._clock.monotonic()
         if breaker is None:
             return Course.ON
         if self._is_stopped(breaker, now):
@@ -210,10 +218,10 @@ class FollowingPacing:
     def _is_vouched(self) -> bool:
         return self._breakers().closed_until > self._clock.wall()
 
-    def _current(self, succeeded: int) -> Breaker | None:
+    def _current(self) -> Breaker | None:
         """Its own breaker under the policy as it is now; a new one as long as the main workers' are closed."""
         budget = _budget(self._policies())
-        news, self._credited = succeeded - self._credited, succeeded
+        successes, self._successes = self._successes, 0
         if budget is None or budget.action is not BudgetAction.PAUSE:
             self._breaker = None
             return None
@@ -221,8 +229,8 @@ class FollowingPacing:
         own = replace(budget, min_records=min(budget.min_records, OWN_RECORDS_MAX))
         if self._breaker is None or self._is_vouched():
             self._breaker = Breaker(own, now)
-        elif news:
-            self._breaker.succeeded(now, news)
+        elif successes:
+            self._breaker.succeeded(now, successes)
         self._breaker.budget = own
         return self._breaker
 

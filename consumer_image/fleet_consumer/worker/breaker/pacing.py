@@ -1,7 +1,7 @@
 """How fast records may be handled, and what becomes of one that fails just now: the consume loop's view of a breaker.
 
-The loop asks before each poll; whoever judges failures asks at each one that could be tried again. A success costs
-nothing here: how many there were is known from counts that the loop keeps for each run of records.
+The loop asks before each poll, `outcomes` at each failure that another attempt may mend. Successes are counted by run,
+not by record, but always before a failure behind them is reported.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ class Course(Enum):
 
 
 class Pacing(Protocol):
-    """Used by the consume loop's thread only, except `snapshot`. `succeeded` counts the records whose handlers raised
-    nothing, since the loop began."""
+    """A breaker as the consume loop uses it: on the loop's thread only, except `snapshot`."""
 
     @property
     def mark(self) -> str:
@@ -55,25 +54,32 @@ class Pacing(Protocol):
         """What others see of it; None without a budget. Any thread."""
         ...
 
-    def pace(self, succeeded: int, *, idle: bool) -> Pace:
-        """How things go on from here. `idle`: there was nothing to handle just now, and nothing is being handled."""
+    def succeeded(self, count: int) -> None:
+        """Count records whose handlers raised nothing."""
         ...
 
-    def failed(self, succeeded: int) -> Course:
-        """A handler has failed in a way that another attempt may mend."""
+    def pace(self, *, idle: bool) -> Pace:
+        """How fast to go on. `idle`: there was nothing to handle just now, and nothing is being handled."""
+        ...
+
+    def failed(self) -> Course:
+        """Count a failure that another attempt may mend; returns what becomes of its record."""
         ...
 
 
 class NoPacing:
-    """Where no policy gives a budget to failures."""
+    """The pacing where no policy gives failures a budget: always at full speed."""
 
     mark = ""
     snapshot = None
 
-    def pace(self, succeeded: int, *, idle: bool) -> Pace:
-        """Always at full speed."""
+    def succeeded(self, count: int) -> None:
+        """Nothing depends on it."""
+
+    def pace(self, *, idle: bool) -> Pace:
+        """Full speed."""
         return Pace.FULL
 
-    def failed(self, succeeded: int) -> Course:
-        """Always on its way."""
+    def failed(self) -> Course:
+        """On its way."""
         return Course.ON

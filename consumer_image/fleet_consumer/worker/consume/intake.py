@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from fleet_consumer.group.errors import ConsumerError
 from fleet_consumer.record import Record, Run, TopicPartition
-from fleet_consumer.worker.consume.outbox import Outgoing
 from fleet_consumer.worker.consume.outcomes import Handle
-from fleet_consumer.worker.consume.progress import PartitionProgress
+from fleet_consumer.worker.consume.progress import Partitions
 from fleet_consumer.worker.lifecycle.watchdog import Watch
-from fleet_consumer.worker.logs import fields
-
-LOG = logging.getLogger("fleet_consumer.worker")
-
-Partitions = Mapping[TopicPartition, PartitionProgress[Outgoing]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,34 +53,6 @@ class Intake(Protocol):
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """These partitions are not ours any more."""
         ...
-
-
-class Positioned(Protocol):
-    """The part of `Consumer` that tells where partitions begin."""
-
-    def position(self, partition: TopicPartition) -> int | None:
-        """The next offset to hand out, None while it is being looked up. Raises ConsumerError."""
-        ...
-
-
-def note_start(
-    consumer: Positioned,
-    topic_partition: TopicPartition,
-    partition: PartitionProgress[Outgoing],
-    offset: int | None = None,
-) -> None:
-    """Note where the reading of a partition begins: at `offset` if it is known, else where its consumer stands.
-
-    Reading begins where the last commit ended, so these lines explain every record that comes twice.
-    """
-    if offset is None:
-        try:
-            offset = consumer.position(topic_partition)
-        except ConsumerError:
-            return  # it is just being lost; whoever owns it next notes its start
-    if offset is not None:
-        partition.start = offset
-        LOG.info("partition started", extra=fields(**topic_partition._asdict(), offset=offset))
 
 
 class Everything:

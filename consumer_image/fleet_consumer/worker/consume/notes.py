@@ -18,8 +18,7 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.failure import Poison
 from fleet_consumer.worker.consume.caution import Caution, poison, read_note
-from fleet_consumer.worker.consume.outbox import Outgoing
-from fleet_consumer.worker.consume.progress import PartitionProgress
+from fleet_consumer.worker.consume.progress import PartitionProgress, Partitions
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")
@@ -33,7 +32,6 @@ AGAIN_S: Final = 1.0
 """After a question that came to nothing."""
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
-Partitions = Mapping[TopicPartition, PartitionProgress[Outgoing]]
 
 
 class Committing(Protocol):
@@ -55,13 +53,13 @@ class Committing(Protocol):
 
 
 class Notes:
-    """The notes of the partitions of one consumer. `told(offsets, error)` hears of each commit."""
+    """The notes of the partitions of one consumer. `answered(offsets, error)` is called after each commit."""
 
     def __init__(
         self,
         consumer: Committing,
         *,
-        told: Callable[[Offsets, Exception | None], None],
+        answered: Callable[[Offsets, Exception | None], None],
         at_once: int,
         careful_s: float,
         clock: Clock,
@@ -69,7 +67,7 @@ class Notes:
     ) -> None:
         self._consumer = consumer
         self._by = by
-        self._told = told
+        self._answered = answered
         self._at_once = at_once
         self._careful_s = careful_s
         self._clock = clock
@@ -78,7 +76,7 @@ class Notes:
         self.unwritten: set[TopicPartition] = set()
         self.careful: set[TopicPartition] = set()
 
-    def assigned(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing]) -> None:
+    def assigned(self, topic_partition: TopicPartition, partition: PartitionProgress) -> None:
         """A partition has come; nothing of it is committed before its note is read."""
         partition.note = None
         self.unread.add(topic_partition)
@@ -146,12 +144,12 @@ class Notes:
                 )
         self.unread.difference_update(asked)
 
-    def deaths(self, partition: PartitionProgress[Outgoing]) -> int:
+    def deaths(self, partition: PartitionProgress) -> int:
         """How many processes have died at the record that comes next."""
         return 0 if partition.caution is None else partition.caution.deaths
 
     def take(
-        self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing], records: Sequence[Record]
+        self, topic_partition: TopicPartition, partition: PartitionProgress, records: Sequence[Record]
     ) -> tuple[int, Poison | None]:
         """How many of these records may be handed out now, 0 where that could not be committed; and the error of one
         that is not to be handed out any more. For a partition in which nothing is unfinished."""
@@ -171,7 +169,7 @@ class Notes:
         return count, None
 
     def came_back(
-        self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing], count: int, seconds: float
+        self, topic_partition: TopicPartition, partition: PartitionProgress, count: int, seconds: float
     ) -> None:
         """So many records that were taken with care have been through their handlers, up to the next offset."""
         partition.in_hand, caution = False, partition.caution
@@ -183,7 +181,7 @@ class Notes:
             self.careful.discard(topic_partition)
             LOG.info("the partition is handled as always again", extra=fields(**topic_partition._asdict()))
 
-    def release(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing], *, died: bool) -> None:
+    def release(self, topic_partition: TopicPartition, partition: PartitionProgress, *, died: bool) -> None:
         """A partition is about to be given back. `died`: not in order, whatever is in hand counts as it stands."""
         if topic_partition in self.unread or died:
             return
@@ -200,9 +198,9 @@ class Notes:
         except FatalConsumerError:
             raise
         except ConsumerError as error:
-            self._told(offsets, error)
+            self._answered(offsets, error)
             return False
-        self._told(offsets, None)
+        self._answered(offsets, None)
         return True
 
     def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

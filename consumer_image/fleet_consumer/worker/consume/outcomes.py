@@ -12,6 +12,7 @@ import logging
 import os
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet_consumer.clock import Clock
@@ -44,44 +45,47 @@ class PassedOver(Exception):
     """Raised in place of a handler's call for a record that is a copy of one before; counted where it is found."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeRules:
+    """The group's settings for what becomes of records.
+
+    `policies` returns those of now, None where there is no policy: then nothing has an attempt left. Without
+    `error_text`, an error's text and the calls that led to it stay out of logs and headers.
+    """
+
+    group_id: str
+    outputs: Outputs
+    failed_topic: str
+    policies: Callable[[], Policies | None]
+    error_text: bool = True
+
+
 class Outcomes:
     """Turns what handlers answer and raise into writes and counts. Used by the consume loop's thread only.
 
-    `policies` are those of now, None where there is no policy: then nothing has an attempt left. `retell` gives the
-    record as its handler knows it from the record as it was read. Without `error_text`, what an error says and the
-    calls that led to it stay out of logs and headers.
+    `retell` gives the record as its handler knows it from the record as it was read.
     """
 
     def __init__(
         self,
-        *,
+        rules: OutcomeRules,
         outbox: Outbox,
-        outputs: Outputs,
-        failed_topic: str,
-        group_id: str,
-        policies: Callable[[], Policies | None],
         retell: Callable[[Record], Record],
+        *,
         pacing: Pacing,
         stats: Stats,
         clock: Clock,
-        error_text: bool = True,
     ) -> None:
+        self._rules = rules
         self._outbox = outbox
-        self._outputs = outputs
-        self._failed_topic = failed_topic
-        self._group_id = group_id
-        self._policies = policies
         self._retell = retell
         self._pacing = pacing
         self._stats = stats
         self._clock = clock
         self._pid = os.getpid()
         self._budget = LineBudget()
-        self._error_text = error_text
         # Where errors were raised, and when each place was last shown with its calls.
         self._shown_at: dict[str, float] = {}
-        # How many records counted as handled were not done: the others succeeded.
-        self._raised = 0
 
     def decoding(self, handle: Handle, decode_key: Decoder | None, decode_value: Decoder | None) -> Handle:
         """`handle` with decoding in front of it; `handle` itself when there is nothing to decode.
@@ -100,16 +104,12 @@ class Outcomes:
 
         return decode_and_handle
 
-    def succeeded(self, handled: int) -> int:
-        """How many of so many handled records had handlers that raised nothing."""
-        return handled - self._raised
-
-    def answered(self, partition: PartitionProgress[Outgoing], record: Record, answer: object) -> int:
+    def answered(self, partition: PartitionProgress, record: Record, answer: object) -> int:
         """Begin to write what a handler returned. 1 when the record counts later, 0 when nothing was to be written.
 
         Raises what makes the answer unusable, which is then the record's failure.
         """
-        produces = self._outputs.of(answer)
+        produces = self._rules.outputs.of(answer)
         end_forked_child(self._pid)
         if not produces:
             return 0
@@ -118,20 +118,17 @@ class Outcomes:
         self._begin(partition, as_read(record), DONE, writes)
         return 1
 
-    def raised(
-        self, partition: PartitionProgress[Outgoing], record: Record, error: BaseException, handled: int
-    ) -> bool:
+    def raised(self, partition: PartitionProgress, record: Record, error: BaseException) -> bool:
         """Send the record on, to a retry topic or the failed one, or drop it, as its error and the policy ask for.
 
-        `handled` counts the records before it. False when it has to stay at its place: the pacing says so.
+        False when it has to stay at its place: the pacing says so. Count the successes before it first.
         """
         end_forked_child(self._pid, error)
         if isinstance(error, PassedOver):
-            self._raised += 1
             return True
         read = as_read(record)
         shown = self._retell(read)
-        way = self._way(shown, error, handled)
+        way = self._way(shown, error)
         if way is None:
             return False
         if isinstance(way, Dropped):
@@ -141,20 +138,21 @@ class Outcomes:
         self._begin(partition, read, _result(way), [write])
         return True
 
-    def conclude(self, unfinished: Unfinished[Outgoing], result: Result, handled: int) -> bool:
+    def conclude(self, unfinished: Unfinished, result: Result) -> bool:
         """A record that stood in `unfinished` since it was taken up has come back from its handler elsewhere.
 
         What came back is checked already, so nothing here can fail. False when the record has to stay, as in `raised`.
         """
         if result.error is not None:
             shown = self._retell(unfinished.record)
-            way = self._way(shown, result.error, handled)
+            way = self._way(shown, result.error)
             if way is None:
                 return False
             unfinished.result = _result(way)
             if not isinstance(way, Dropped):
                 unfinished.writes = [self._send_on(shown, way, result.error)]
         else:
+            self._pacing.succeeded(1)
             unfinished.result = DONE
             unfinished.writes = [
                 self._outbox.write(p.topic, key=p.key, value=p.value, headers=p.headers) for p in result.produces
@@ -163,7 +161,7 @@ class Outcomes:
         unfinished.handled, unfinished.handled_at = True, self._clock.monotonic()
         return True
 
-    def refused(self, unfinished: Unfinished[Outgoing], failure: Failure) -> None:
+    def refused(self, unfinished: Unfinished, failure: Failure) -> None:
         """What was to be written for this record will never be taken: the record itself goes to the failed topic."""
         shown = self._retell(unfinished.record)
         way = self._routed(shown, failure, self._policy_of(shown))
@@ -173,7 +171,7 @@ class Outcomes:
 
     def _begin(
         self,
-        partition: PartitionProgress[Outgoing],
+        partition: PartitionProgress,
         read: Record,
         result: str,
         writes: list[Outgoing],
@@ -181,25 +179,24 @@ class Outcomes:
         now, size = self._clock.monotonic(), sum(write.size for write in writes)
         partition.begin(Unfinished(read, result, writes, handled_at=now, size=size))
 
-    def _way(self, shown: Record, error: BaseException, handled: int) -> Hop | ToFailed | Dropped | None:
+    def _way(self, shown: Record, error: BaseException) -> Hop | ToFailed | Dropped | None:
         """Where the record goes; None when it stays."""
         policy = self._policy_of(shown)
         verdict = classify(error, policy)
         if isinstance(verdict, Retry):
-            course = self._pacing.failed(self.succeeded(handled))
+            course = self._pacing.failed()
             if course is Course.STAY:
                 return None
             if course is Course.FAIL:
                 verdict = dataclasses.replace(verdict.failure, reason=FailureReason.BREAKER)
-        self._raised += 1
-        if not self._error_text:
+        if not self._rules.error_text:
             verdict = without_words(verdict)
         if isinstance(verdict, Drop):
             self._tell("record dropped", shown, reason="skip", error=verdict.message)
         return self._routed(shown, verdict, policy)
 
     def _policy_of(self, shown: Record) -> Policy | None:
-        policies = self._policies()
+        policies = self._rules.policies()
         if policies is None:
             return None
         policy, known = policies.of(story_of(shown).policy)
@@ -210,7 +207,7 @@ class Outcomes:
         self, shown: Record, verdict: Retry | Failure | Drop, policy: Policy | None
     ) -> Hop | ToFailed | Dropped:
         now_ms = int(self._clock.wall() * 1000)
-        return route(shown, verdict, policy, group_id=self._group_id, now_ms=now_ms)
+        return route(shown, verdict, policy, group_id=self._rules.group_id, now_ms=now_ms)
 
     def _send_on(self, shown: Record, way: Hop | ToFailed, error: BaseException | None = None) -> Outgoing:
         """Begin to write a record's copy, with its bytes as they were read."""
@@ -223,11 +220,11 @@ class Outcomes:
             self._tell("record will be tried again", shown, delay=delay, **told, **self._calls(failure, error))
         else:
             self._stats.gave_up(failure.reason.value, failure.error_class)
-            topic = self._failed_topic
+            topic = self._rules.failed_topic
             self._tell("record failed", shown, reason=failure.reason.value, **told, **self._calls(failure, error))
         if failure.reason is FailureReason.TIMEOUT:
             self._stats.timeouts += 1
-        policies = self._policies()
+        policies = self._rules.policies()
         partition = None if policies is None else partition_of(key, story_of(shown).origin, policies.partitions)
         return self._outbox.write(topic, key=key, value=shown.value, headers=way.headers, partition=partition)
 

@@ -13,34 +13,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
 
 from fleet_consumer.contract.breaker_mark import read_closed_mark, read_mark, without_mark
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.reading import Reading
 from fleet_consumer.worker.consume.caution import Caution
-
-
-class Write(Protocol):
-    """One record on its way to a topic, as the bookkeeping sees it."""
-
-    @property
-    def done(self) -> bool:
-        """Whether its fate is known."""
-        ...
-
-    @property
-    def error(self) -> Exception | None:
-        """Why it was not written; None while unknown and when it was."""
-        ...
-
-
-W = TypeVar("W", bound=Write)
+from fleet_consumer.worker.consume.outbox import Outgoing
 
 
 @dataclass(slots=True)
-class Unfinished(Generic[W]):
+class Unfinished:
     """A record whose writes are not all acknowledged yet. `result` is what it counts as once they are.
 
     `record` is as it was read and nobody else's, whatever decoding or the handler made of theirs. Where several records
@@ -51,7 +34,7 @@ class Unfinished(Generic[W]):
 
     record: Record
     result: str
-    writes: list[W]
+    writes: list[Outgoing]
     handled: bool = True
     handled_at: float = 0.0
     size: int = 0
@@ -76,7 +59,7 @@ class Hold:
     message: str
 
 
-class PartitionProgress(Generic[W]):
+class PartitionProgress:
     """One assigned partition. `start` is where its reading began, None while that is not known; `position` is the next
     offset to take up, None before the first record. `unfinished` is in the order of offsets; `size` is the sum of its
     sizes. `mark` is the metadata that the last acknowledged commit carried. Nothing is committable before `reading` is
@@ -99,13 +82,13 @@ class PartitionProgress(Generic[W]):
         self.in_hand = False
         self.caution: Caution | None = None
         self.hold: Hold | None = None
-        self.unfinished: deque[Unfinished[W]] = deque()
+        self.unfinished: deque[Unfinished] = deque()
         self.size = 0
         self._epoch = -1
         # Offsets up to the end of the partition at which there is nothing to read, until something is read again.
         self._gap: tuple[int, int] | None = None
 
-    def begin(self, unfinished: Unfinished[W]) -> None:
+    def begin(self, unfinished: Unfinished) -> None:
         """The record that was handled last is not finished before its writes are."""
         self.unfinished.append(unfinished)
         self.size += unfinished.size
@@ -171,11 +154,14 @@ class PartitionProgress(Generic[W]):
         return without_mark(metadata) == without_mark(self.mark)
 
 
-class ConsumeProgress(Generic[W]):
+Partitions = Mapping[TopicPartition, PartitionProgress]
+
+
+class ConsumeProgress:
     """All partitions that this worker owns now."""
 
     def __init__(self) -> None:
-        self.partitions: dict[TopicPartition, PartitionProgress[W]] = {}
+        self.partitions: dict[TopicPartition, PartitionProgress] = {}
 
     def committable(self, mark: str = "") -> dict[TopicPartition, OffsetAndMetadata]:
         """What a commit would say now; only partitions that moved, or have another mark, since the last acknowledged

@@ -20,7 +20,7 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.retry.delivered import story_of, with_story
 from fleet_consumer.retry.reading import Reading, carried_on, continued
-from fleet_consumer.worker.consume.intake import Partitions
+from fleet_consumer.worker.consume.progress import Partitions
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")

@@ -8,7 +8,7 @@ acknowledged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ from fleet_consumer.retry.headers import without_details
 from fleet_consumer.worker.consume.outbox import Outbox, Outgoing, hold_reason
 from fleet_consumer.worker.consume.outcomes import Outcomes
 from fleet_consumer.worker.consume.pauses import Pausable
-from fleet_consumer.worker.consume.progress import Hold, PartitionProgress, Unfinished
+from fleet_consumer.worker.consume.progress import Hold, PartitionProgress, Partitions, Unfinished
 from fleet_consumer.worker.logs import fields
 from fleet_consumer.worker.stats import DONE, RETRIED, Stats
 
@@ -43,14 +43,12 @@ BACKOFF_FIRST_S: Final = 1.0
 BACKOFF_MAX_S: Final = 30.0
 """Writes of a held partition are sent again after 1 s, 2 s, 4 s … 30 s."""
 
-Partitions = Mapping[TopicPartition, PartitionProgress[Outgoing]]
-
 
 @dataclass(slots=True)
 class _Held:
     """A partition that stands still, and when its failed writes are sent again."""
 
-    partition: PartitionProgress[Outgoing]
+    partition: PartitionProgress
     retry_at: float
     delay_s: float
 
@@ -65,7 +63,7 @@ class Writing:
         self._stats = stats
         self._clock = clock
         self._held: dict[TopicPartition, _Held] = {}
-        self._awaited: dict[TopicPartition, PartitionProgress[Outgoing]] = {}
+        self._awaited: dict[TopicPartition, PartitionProgress] = {}
         self._look_at = float("-inf")
         self._open = False
 
@@ -158,8 +156,8 @@ class Writing:
     def _hold_if_stuck(
         self,
         topic_partition: TopicPartition,
-        partition: PartitionProgress[Outgoing],
-        oldest: Unfinished[Outgoing],
+        partition: PartitionProgress,
+        oldest: Unfinished,
         now: float,
     ) -> bool:
         """Hold a partition whose oldest write failed or takes too long, unless something else can be written for it."""
@@ -189,18 +187,18 @@ class Writing:
             held.retry_at = now + held.delay_s
             self._send_again(partition)
 
-    def _count(self, partition: PartitionProgress[Outgoing]) -> None:
+    def _count(self, partition: PartitionProgress) -> None:
         for result in partition.settle():
             self._stats.count(result)
 
-    def _mend(self, partition: PartitionProgress[Outgoing]) -> None:
+    def _mend(self, partition: PartitionProgress) -> None:
         for unfinished in partition.unfinished:
             for write in unfinished.writes:
                 if write.refused:
                     self._replace(unfinished, write)
                     break
 
-    def _replace(self, unfinished: Unfinished[Outgoing], write: Outgoing) -> None:
+    def _replace(self, unfinished: Unfinished, write: Outgoing) -> None:
         """What a topic will never take is replaced by what it may take: an output by its record's failure; a record
         that goes on by one that says less, then by one in the failed topic. One that is refused even there stays, and
         its partition is held."""
@@ -214,10 +212,10 @@ class Writing:
         elif unfinished.result == RETRIED:
             self._give_up(unfinished, "HopRefused", f"its retry topic does not take the record: {write.error}")
 
-    def _give_up(self, unfinished: Unfinished[Outgoing], error_class: str, error: str) -> None:
+    def _give_up(self, unfinished: Unfinished, error_class: str, error: str) -> None:
         self._outcomes.refused(unfinished, Failure(FailureReason.FATAL, error_class, cut(error)))
 
-    def _hold(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing], now: float) -> None:
+    def _hold(self, topic_partition: TopicPartition, partition: PartitionProgress, now: float) -> None:
         partition.hold = hold = _hold_of(partition, None, self._clock.wall())
         self._held[topic_partition] = _Held(partition, now + BACKOFF_FIRST_S, BACKOFF_FIRST_S)
         self._consumer.pause([topic_partition])
@@ -226,20 +224,20 @@ class Writing:
             extra=fields(**topic_partition._asdict(), offset=hold.offset, reason=hold.reason, error=hold.message),
         )
 
-    def _release(self, topic_partition: TopicPartition, partition: PartitionProgress[Outgoing]) -> None:
+    def _release(self, topic_partition: TopicPartition, partition: PartitionProgress) -> None:
         del self._held[topic_partition]
         partition.hold = None
         self._consumer.resume([topic_partition])
         LOG.info("partition goes on", extra=fields(topic=topic_partition.topic, partition=topic_partition.partition))
 
-    def _send_again(self, partition: PartitionProgress[Outgoing]) -> None:
+    def _send_again(self, partition: PartitionProgress) -> None:
         for unfinished in partition.unfinished:
             for write in unfinished.writes:
                 if write.done and write.error is not None:
                     self._outbox.send(write)
 
 
-def _first_unwritten(partition: PartitionProgress[Outgoing]) -> Unfinished[Outgoing] | None:
+def _first_unwritten(partition: PartitionProgress) -> Unfinished | None:
     return next((each for each in partition.unfinished if each.unwritten), None)
 
 
@@ -253,11 +251,11 @@ def _on_its_way(partitions: Partitions) -> bool:
     )
 
 
-def _failed(unfinished: Unfinished[Outgoing]) -> bool:
+def _failed(unfinished: Unfinished) -> bool:
     return any(write.error is not None for write in unfinished.writes)
 
 
-def _hold_of(partition: PartitionProgress[Outgoing], previous: Hold | None, wall: float) -> Hold:
+def _hold_of(partition: PartitionProgress, previous: Hold | None, wall: float) -> Hold:
     """Why a partition stands still, as far as is known; what was known stays known while a write is tried again."""
     first = _first_unwritten(partition)
     assert first is not None, "only a partition that misses acknowledgements is held"

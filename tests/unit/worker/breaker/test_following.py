@@ -22,16 +22,15 @@ class Following:
     def __init__(self) -> None:
         self.clock = StillClock()
         self.breakers = Breakers()
-        self.succeeded = 0
         found = policies("5s", budget=PAUSE)
         self.pacing = FollowingPacing(lambda: found, lambda: self.breakers, lambda wanted: None, self.clock)
 
     def pace(self, *, idle: bool = False, after: float = 0.0) -> Pace:
         self.clock.now += after
-        return self.pacing.pace(self.succeeded, idle=idle)
+        return self.pacing.pace(idle=idle)
 
     def fail(self, times: int = 1) -> list[Course]:
-        return [self.pacing.failed(self.succeeded) for _ in range(times)]
+        return [self.pacing.failed() for _ in range(times)]
 
     def say(self, *, opened: float = 0.0, closed: float = 0.0) -> None:
         """What the main workers' marks say, for so many seconds from now."""
@@ -50,7 +49,7 @@ def test_beside_a_silent_source_the_own_breaker_opens_after_few_records() -> Non
     assert here.fail(OWN_RECORDS_MAX) == [Course.ON] * (OWN_RECORDS_MAX - 1) + [Course.STAY]
     assert here.pace() is Pace.STOP
     assert here.pace(after=COOLDOWN_S) is Pace.PROBE
-    here.succeeded += PROBES
+    here.pacing.succeeded(PROBES)
     assert here.pace() is Pace.FULL
 
 
@@ -85,7 +84,7 @@ def test_main_workers_stop_retries_for_a_bounded_time() -> None:
         assert here.pace(after=10, idle=True) is Pace.STOP
     here.say(opened=60)
     assert here.pace(after=10, idle=True) is Pace.PROBE
-    here.succeeded += PROBES
+    here.pacing.succeeded(PROBES)
     assert here.pace() is Pace.FULL
     here.say()
     assert here.pace() is Pace.FULL
@@ -126,17 +125,19 @@ def test_waiting_records_outlast_an_outage_beside_a_quiet_source() -> None:
 def test_main_worker_marks_its_breaker_closed_only_while_records_succeed() -> None:
     clock, found = StillClock(), policies("5s", budget=PAUSE)
     pacing = BudgetPacing(lambda: found, clock)
-    pacing.pace(0, idle=True)
+    pacing.pace(idle=True)
     assert pacing.mark == "", "silence says nothing"
-    pacing.pace(1, idle=False)
+    pacing.succeeded(1)
+    pacing.pace(idle=False)
     until_ms = read_closed_mark(pacing.mark)
     assert until_ms is not None
     assert 0 < until_ms / 1000 - clock.wall() <= 15
     clock.now += 60
-    pacing.pace(1, idle=True)
+    pacing.pace(idle=True)
     assert read_closed_mark(pacing.mark) == until_ms, "it ends by itself"
     for _ in range(3):
-        pacing.failed(1)
-    pacing.pace(2, idle=False)
+        pacing.failed()
+    pacing.succeeded(1)
+    pacing.pace(idle=False)
     assert read_closed_mark(pacing.mark) == until_ms, "most records fail"
     assert read_mark(pacing.mark) is None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fleet_consumer.group.errors import CommitFailed
 from fleet_consumer.record import Fatal, Produce, Record, RetryAfter, Skip
-from fleet_consumer.worker.consume.concurrent import Concurrency
+from fleet_consumer.worker.consume.pending import Concurrency
 from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import P0, P1, Bench
 
@@ -163,7 +163,7 @@ def test_hung_record_does_not_hold_up_a_revocation_for_ever() -> None:
     def time_passes(seconds: float) -> None:
         clock.now += seconds
 
-    loop._news = news(time_passes)
+    loop._calls._news = news(time_passes)
     before = clock.now
     shop.consumer.script.append(lambda: shop.consumer.revoke(P0))
     shop.bench.steps(1)
@@ -188,7 +188,7 @@ def test_stop_waits_for_a_handler_no_longer_than_the_drain_time() -> None:
     shop.executor.finish(1)
     before = shop.bench.clock.now
     shop.bench.loop.stop(3.0)
-    shop.bench.loop._revoke_wait_s = 0.0
+    shop.bench.loop._ownership._revoke_wait_s = 0.0
     shop.bench.loop.close(0)
     assert 3 <= shop.bench.clock.now - before <= 5
     assert shop.consumer.offsets[P0] == 0
@@ -300,7 +300,7 @@ def test_whatever_happens_nothing_is_lost_and_keys_stay_in_order(
         else:
             shop.bench.clock.now += seconds
 
-    wakes._news = news(meanwhile)
+    wakes._calls._news = news(meanwhile)
 
     def back(partition: Any) -> None:
         lives[partition] += 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.record import Produce, Record
-from fleet_consumer.worker.consume.concurrent import Concurrency
+from fleet_consumer.worker.consume.pending import Concurrency
 from tests.unit.retry.policies import policies
 from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import P0, Bench

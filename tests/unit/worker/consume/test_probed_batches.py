@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fleet_consumer.record import Record
-from fleet_consumer.worker.consume.concurrent import Concurrency
+from fleet_consumer.worker.consume.pending import Concurrency
 from tests.unit.retry.policies import policies
 from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import P0, Bench

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_consumer.contract.breaker_mark import breaker_mark, closed_mark, read_closed_mark
 from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.librdkafka.producer import ProduceFailed, SendHandle
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.reading import Reading
+from fleet_consumer.worker.consume.outbox import Outgoing
 from fleet_consumer.worker.consume.progress import ConsumeProgress, PartitionProgress, Unfinished
 
 PARTITION = TopicPartition("t", 0)
 
 
-@dataclass
-class FakeWrite:
-    done: bool = False
-    error: Exception | None = None
+class Written(Outgoing):
+    """A write whose acknowledgement the test gives."""
+
+    def __init__(self, *, done: bool = False, error: ProduceFailed | None = None) -> None:
+        super().__init__("out", None, None, ())
+        self._handle = SendHandle("out")
+        self._handle.done, self._handle.error = done, error
+
+    def acknowledge(self) -> None:
+        assert self._handle is not None
+        self._handle.done = True
 
 
-def begun() -> PartitionProgress[FakeWrite]:
-    partition: PartitionProgress[FakeWrite] = PartitionProgress()
+def begun() -> PartitionProgress:
+    partition = PartitionProgress()
     partition.reading = Reading()
     return partition
 
@@ -36,7 +43,7 @@ def record(offset: int, epoch: int = 4) -> Record:
     return Record("t", 0, offset, 0, None, None, leader_epoch=epoch)
 
 
-def unfinished(offset: int, *writes: FakeWrite) -> Unfinished[FakeWrite]:
+def unfinished(offset: int, *writes: Written) -> Unfinished:
     return Unfinished(record(offset), "done", list(writes))
 
 
@@ -52,23 +59,23 @@ def test_handled_record_without_writes_is_committable_at_once() -> None:
 
 def test_record_whose_write_is_open_holds_back_all_after_it() -> None:
     partition = begun()
-    first, second = FakeWrite(), FakeWrite(done=True)
+    first, second = Written(), Written(done=True)
     partition.unfinished.extend([unfinished(10, first), unfinished(11, second)])
     partition.handled(20, 4)
     assert (partition.settle(), partition.committable()) == ([], entry(10, 4))
-    first.done = True
+    first.acknowledge()
     assert (partition.settle(), partition.committable()) == (["done", "done"], entry(21, 4))
 
 
 def test_write_that_failed_is_not_finished() -> None:
     partition = begun()
-    partition.unfinished.append(unfinished(10, FakeWrite(done=True, error=OSError("no"))))
+    partition.unfinished.append(unfinished(10, Written(done=True, error=ProduceFailed("out", "_FATAL", "no"))))
     partition.handled(10, 4)
     assert (partition.settle(), partition.committable()) == ([], entry(10, 4))
 
 
 def test_offset_is_committed_once() -> None:
-    progress: ConsumeProgress[FakeWrite] = ConsumeProgress()
+    progress = ConsumeProgress()
     progress.partitions[PARTITION] = begun()
     progress.partitions[PARTITION].handled(5, 0)
     offsets = progress.committable()
@@ -78,7 +85,7 @@ def test_offset_is_committed_once() -> None:
 
 
 def test_commit_of_a_partition_that_went_away_is_ignored() -> None:
-    progress: ConsumeProgress[FakeWrite] = ConsumeProgress()
+    progress = ConsumeProgress()
     progress.committed({PARTITION: entry(6, 0)})
     assert progress.partitions == {}
 
@@ -87,10 +94,10 @@ def test_commit_of_a_partition_that_went_away_is_ignored() -> None:
 def test_committable_is_the_first_unfinished_record_in_any_order_of_acknowledgements(records, random) -> None:  # type: ignore[no-untyped-def]
     """Invariant: after any number of acknowledgements, in any order, the offset is that of the first open record."""
     partition = begun()
-    writes: list[tuple[int, FakeWrite]] = []
+    writes: list[tuple[int, Written]] = []
     for offset, (writes_something, _) in enumerate(records):
         if writes_something:
-            write = FakeWrite()
+            write = Written()
             writes.append((offset, write))
             partition.unfinished.append(unfinished(offset, write))
         partition.handled(offset, 0)
@@ -104,17 +111,17 @@ def test_committable_is_the_first_unfinished_record_in_any_order_of_acknowledgem
             assert committable.offset == min(still_open, default=len(records))
         if not still_open:
             break
-        next(write for _, write in writes if not write.done).done = True
+        next(write for _, write in writes if not write.done).acknowledge()
 
 
 def test_gap_at_the_end_is_committed_once_all_before_it_is_finished() -> None:
     partition = begun()
-    write = FakeWrite()
+    write = Written()
     partition.unfinished.append(unfinished(4, write))
     partition.handled(4, 2)
     partition.pass_gap(5, 7)
     assert partition.committable() == entry(4, 4)
-    write.done = True
+    write.acknowledge()
     partition.settle()
     assert partition.committable() == entry(7, 2)
     partition.pass_gap(7, 9)

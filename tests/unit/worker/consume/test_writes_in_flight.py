@@ -51,7 +51,7 @@ class Shop:
 
     def commit(self) -> None:
         """Let the commit interval pass, and no write become overdue by it."""
-        self.bench.loop._commit_at = self.bench.clock.now
+        self.bench.loop._ownership.committing.soon()
         self.bench.steps(1)
 
 

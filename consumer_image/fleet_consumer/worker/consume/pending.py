@@ -1,0 +1,208 @@
+"""Records that a concurrent loop has taken up: waiting in the order of their keys, or parked after a failure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fleet_consumer.handlers.performing import Result
+from fleet_consumer.librdkafka.fetched import as_read
+from fleet_consumer.record import Record, Run, TopicPartition
+from fleet_consumer.worker.breaker.pacing import Pace
+from fleet_consumer.worker.consume.intake import Intake
+from fleet_consumer.worker.consume.key_order import KeyOrder
+from fleet_consumer.worker.consume.progress import PartitionProgress, Unfinished
+from fleet_consumer.worker.stats import DONE
+
+OrderKey = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concurrency:
+    """The bounds of a concurrent loop, in records.
+
+    `batch`: a call takes a run of a partition, of at most `poll_max` records, as in a poll. `window` bounds what is
+    behind a partition's first unfinished record, `pending_max` what waits or is being handled in all.
+    """
+
+    batch: bool
+    poll_max: int
+    window: int
+    pending_max: int
+
+    @classmethod
+    def of(cls, *, batch: bool, size: int, max_poll_records: int) -> Concurrency:
+        """Bounds that keep `size` calls busy: a poll's records; for batches a poll for each call, and one waiting."""
+        window = 2 * max_poll_records if batch else max(max_poll_records, 2 * size)
+        pending = max_poll_records * (size + 1) if batch else window
+        return cls(batch=batch, poll_max=max_poll_records, window=window, pending_max=pending)
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """Records of one handler call, each with its entry in the partition's `unfinished`; `report` takes the results.
+
+    `rest` is what stood behind them in one batch, and follows in the order of their key when they have come back.
+    """
+
+    topic_partition: TopicPartition
+    partition: PartitionProgress
+    entries: list[Unfinished]
+    order_key: OrderKey | None
+    report: Report
+    records: list[Record] = field(default_factory=list)
+    rest: Work | None = None
+
+    def done(self, results: Sequence[Result], seconds: float) -> None:
+        self.report(self, results, seconds)
+
+
+Report = Callable[[Work, Sequence[Result], float], None]
+
+
+class Pending:
+    """The records of one loop. Work that `next` has given out returns by `came_back`.
+
+    `in_flight` counts records taken up and not through their handler, parked ones excepted.
+    """
+
+    def __init__(self, intake: Intake, concurrency: Concurrency, report: Report) -> None:
+        self._intake = intake
+        self._concurrency = concurrency
+        self._report = report
+        self._key_order: KeyOrder[OrderKey, Work] = KeyOrder()
+        self._parked: deque[Work] = deque()
+        # The highest offset of each partition that was given out.
+        self._begun: dict[PartitionProgress, int] = {}
+        self.in_flight = 0
+
+    @property
+    def parked(self) -> bool:
+        """Whether any record failed and has to be handled again."""
+        return bool(self._parked)
+
+    def take_up(self, run: Run, partition: PartitionProgress) -> None:
+        """From now on these records are ours to finish; each is kept as it was read, and its handler has its own."""
+        for work in self.works(run.topic_partition, partition, run.records):
+            self._key_order.add(work.order_key, work)
+
+    def works(
+        self, topic_partition: TopicPartition, partition: PartitionProgress, records: Sequence[Record]
+    ) -> list[Work]:
+        """Records as work: entered in their partition's progress, but not yet waiting in the order of their keys."""
+        works: list[Work] = []
+        present = self._intake.present
+        for record in records:
+            shown = record if present is None else present(record)
+            if shown is None:
+                continue  # a copy: whatever stands before it is finished first all the same
+            self.in_flight += 1
+            read = as_read(record)
+            entry = Unfinished(read, DONE, [], handled=False)
+            partition.unfinished.append(entry)
+            if self._concurrency.batch and works:
+                works[0].entries.append(entry)
+                works[0].records.append(shown)
+            else:
+                order_key = topic_partition if self._concurrency.batch else _order_key(topic_partition, read.key)
+                works.append(Work(topic_partition, partition, [entry], order_key, self._report, [shown]))
+        last = as_read(records[-1])
+        partition.handled(last.offset, last.leader_epoch)
+        return works
+
+    def next(self, pace: Pace) -> Work | None:
+        """Give out the next work that may begin, parked work first; None when there is none."""
+        if self._parked:
+            return self._from_parked(pace)
+        ready = self._key_order.next()
+        if ready is None:
+            return None
+        order_key, work = ready
+        if self._concurrency.batch and order_key is not None and pace is Pace.FULL:
+            self._fill_up(order_key, work)
+        self.begin(work)
+        return work
+
+    def begin(self, work: Work) -> None:
+        """Note that a handler is about to be called with these records."""
+        self._begun[work.partition] = max(self._begun.get(work.partition, -1), work.entries[-1].record.offset)
+
+    def _fill_up(self, order_key: OrderKey, work: Work) -> None:
+        """What came in while the order key was busy goes with it: the slower the handler, the larger its batches."""
+        while (more := self._key_order.following(order_key)) is not None and more.partition is work.partition:
+            if len(work.entries) + len(more.entries) > self._concurrency.poll_max:
+                break
+            self._key_order.follow(order_key)
+            work.entries.extend(more.entries)
+            work.records.extend(more.records)
+
+    def came_back(self, work: Work, staying: list[Unfinished], pace: Pace) -> None:
+        """This work has been through its handler; `staying` are its entries that have to be handled again."""
+        if staying:
+            self._park(work, staying, pace)
+        elif work.rest is not None:
+            self._parked.appendleft(work.rest)
+        else:
+            self._key_order.done(work.order_key)
+
+    def _park(self, work: Work, entries: list[Unfinished], pace: Pace) -> None:
+        """These are handled again later, as they were read, whatever decoding and their handler have made of them."""
+        records = [self._intake.retell(as_read(entry.record)) for entry in entries]
+        if work.rest is not None:
+            entries, records = entries + work.rest.entries, records + work.rest.records
+        again = Work(work.topic_partition, work.partition, entries, work.order_key, self._report, records)
+        if pace is Pace.PROBE:
+            self._parked.appendleft(again)
+        else:
+            self._parked.append(again)
+
+    def _from_parked(self, pace: Pace) -> Work:
+        """What was parked first; where one record at a time is let through, only its first one. The others wait for
+        that one in its order key, whatever the pace is by then."""
+        work = self._parked.popleft()
+        if pace is Pace.PROBE and len(work.entries) > 1:
+            rest = replace(work, entries=work.entries[1:], records=work.records[1:], rest=None)
+            work = replace(work, entries=work.entries[:1], records=work.records[:1], rest=rest)
+        self.in_flight += len(work.entries)
+        return work
+
+    def take_unbegun(self, partitions: Collection[PartitionProgress]) -> list[Work]:
+        """Take out what waits of these partitions, except records that stand before one that has begun."""
+        return self._key_order.discard(
+            lambda work: (
+                work.partition in partitions and work.entries[0].record.offset > self._begun.get(work.partition, -1)
+            )
+        )
+
+    def drop(self, gone: Iterable[Work], partitions: Iterable[PartitionProgress]) -> None:
+        """Undo the taking up of this work of these partitions: their progress ends before the first such record."""
+        dropped = {id(entry) for work in gone for entry in work.entries}
+        self.in_flight -= len(dropped)
+        for partition in partitions:
+            kept = [entry for entry in partition.unfinished if id(entry) not in dropped]
+            first_dropped = next((entry for entry in partition.unfinished if id(entry) in dropped), None)
+            partition.unfinished.clear()
+            partition.unfinished.extend(kept)
+            if first_dropped is not None:
+                partition.handled(first_dropped.record.offset - 1, first_dropped.record.leader_epoch)
+
+    def abandon(self, work: Work) -> None:
+        """This work came back for a partition that is gone."""
+        self._key_order.done(work.order_key)
+
+    def forget(self, partitions: Collection[PartitionProgress], besides: list[Work]) -> None:
+        """Drop whatever waits of partitions that are gone; `besides` waited elsewhere."""
+        for work in [work for work in self._parked if work.partition in partitions]:
+            self._parked.remove(work)
+            self._key_order.done(work.order_key)
+        gone = self._key_order.discard(lambda work: work.partition in partitions) + besides
+        self.in_flight -= sum(len(work.entries) for work in gone)
+        for partition in partitions:
+            self._begun.pop(partition, None)
+
+
+def _order_key(topic_partition: TopicPartition, key: Any) -> OrderKey | None:
+    """Records of one key stay in order. Those without one have none to keep: their sender spread them at random."""
+    return None if key is None else (*topic_partition, key)
