@@ -375,7 +375,7 @@ def test_server_and_models_default_alike(here: Site) -> None:
     assert served["spec"]["offsetsTopic"]["partitions"] == 50
 
 
-def test_unknown_fields_are_told_by_strict_validation(here: Site) -> None:
+def test_unknown_fields_are_reported_by_strict_validation(here: Site) -> None:
     """kubectl validates strictly by default: a mistyped field is an error, not silence."""
     host = consumer_group({"spec.template": {"hostNetwork": True}})
     for body, field in ((consumer_group({"spec.replica": 3}), "spec.replica"), (host, "spec.template.hostNetwork")):

@@ -97,7 +97,7 @@ def commands(page: str) -> list[str]:
     return [line for text in blocks(page, "console", "") for line in text.splitlines() if line.startswith("kubectl ")]
 
 
-def test_commands_of_the_page_about_retries(place: Callable[..., Reader]) -> None:
+def test_documented_retry_commands_run(place: Callable[..., Reader]) -> None:
     page = "docs/retries.md"
     reader = place("docs-retries")
     found = [body for text in blocks(page, "yaml") for body in yaml.safe_load_all(text) if "kind" in body]

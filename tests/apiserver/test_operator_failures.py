@@ -114,7 +114,7 @@ class WriteCounter:
 
 
 @pytest.mark.timeout(900)
-def test_every_failure_is_told_in_time_and_then_left_in_peace(site: Callable[..., Site], api: ApiServer) -> None:
+def test_every_failure_is_reported_in_time_and_then_writes_stop(site: Callable[..., Site], api: ApiServer) -> None:
     """All cases side by side, with a healthy fleet among them; then a minute in which nobody may write twice.
 
     Played with no other test beside it, because it holds the operator to times.
@@ -171,7 +171,7 @@ def wait_at_rest(here: Site) -> None:
 
 
 @pytest.mark.together
-def test_mended_secret_is_taken_up(site: Callable[..., Site], broker: KafkaBroker) -> None:
+def test_corrected_secret_is_applied(site: Callable[..., Site], broker: KafkaBroker) -> None:
     here = site("mended")
     here.apply(objects.secret(here.name, "alice", password="wrong"))
     here.apply(objects.cluster(here.name, broker.sasl_bootstrap, sasl=objects.sasl("alice")))
@@ -182,7 +182,7 @@ def test_mended_secret_is_taken_up(site: Callable[..., Site], broker: KafkaBroke
 
 
 @pytest.mark.together
-def test_renewed_certificates_and_client_credentials_are_taken_up(
+def test_renewed_certificates_and_client_credentials_are_applied(
     site: Callable[..., Site], broker: KafkaBroker, tmp_path: Path
 ) -> None:
     """A cluster with TLS and OAUTHBEARER, whose two Secrets are wrong at first and mended one after the other."""
@@ -217,7 +217,7 @@ def test_renewed_certificates_and_client_credentials_are_taken_up(
 
 
 @pytest.mark.together
-def test_missing_parts_are_taken_up_when_they_come(site: Callable[..., Site], broker: KafkaBroker) -> None:
+def test_missing_references_are_applied_once_created(site: Callable[..., Site], broker: KafkaBroker) -> None:
     here = site("late")
     here.apply(objects.group(here.name))
     here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="ClusterNotFound")

@@ -154,7 +154,7 @@ def test_paused_object_is_not_touched_until_it_is_resumed(site: MakeSite, broker
     here.wait_ready_replicas(1)
 
 
-def test_child_that_somebody_changed_is_put_right(site: MakeSite, broker: KafkaBroker) -> None:
+def test_changed_child_is_restored(site: MakeSite, broker: KafkaBroker) -> None:
     here = site("drift")
     start_fleet(here, broker)
     here.wait_ready_replicas(1)

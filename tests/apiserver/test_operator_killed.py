@@ -304,7 +304,7 @@ def managed_topics(broker: KafkaBroker, namespaces: Iterable[str]) -> set[str]:
 
 
 @pytest.mark.timeout(900)
-def test_operator_killed_at_any_call_leaves_retries_and_deletions_whole(
+def test_operator_killed_at_any_call_completes_retries_and_deletions(
     quiet_api: ApiServer, client: Client, broker: KafkaBroker, forks: ForkServerContext
 ) -> None:
     """Two acts: a fleet with retries is made; then it is deleted, and its topics with it. Killed after each write."""

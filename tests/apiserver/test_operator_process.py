@@ -84,7 +84,7 @@ def test_probes_and_metrics_answer(operator: Operator, site: Callable[..., Site]
         assert f"consumer_fleet_operator_{name}" in text
 
 
-def test_operator_waits_for_crds_and_says_so() -> None:
+def test_operator_waits_for_crds_and_reports_it() -> None:
     """Started before its CRDs (a chart installs them side by side), it waits, and works once they are there."""
     with ApiServer() as bare, Client(bare.kubeconfig) as client, Operator(bare) as running:
         log = running.log
@@ -98,7 +98,7 @@ def test_operator_waits_for_crds_and_says_so() -> None:
         assert running.stop() == 0
 
 
-def test_operator_tells_of_itself(operator: Operator) -> None:
+def test_operator_logs_no_traceback(operator: Operator) -> None:
     """Not played with the others: what it told of them all is read after them."""
     text = operator.log.read_text()
     assert "working" in text

@@ -59,7 +59,7 @@ def started(here: Site, broker: KafkaBroker, **deletion: object) -> None:
     eventually(lambda: not is_gone(here, "statefulsets", "flights-retry"), timeout_s=PATIENCE_S, what="retry workers")
 
 
-def test_without_a_wish_everything_stays_and_an_event_counts_what_waits(site: MakeSite, broker: KafkaBroker) -> None:
+def test_by_default_everything_is_kept_and_an_event_counts_waiting_records(site: MakeSite, broker: KafkaBroker) -> None:
     here = site("keep")
     started(here, broker)
     assert "finalizers" not in here.get("consumergroups", "flights")["metadata"]
@@ -107,7 +107,7 @@ def test_drain_waits_for_the_retry_workers_and_keeps_the_failed_topic(site: Make
     wait_event(here, "RecordsKept", "2 records stay")
 
 
-def test_drain_is_given_up_in_time_and_keeps_what_waits(site: MakeSite, broker: KafkaBroker) -> None:
+def test_drain_times_out_and_keeps_waiting_records(site: MakeSite, broker: KafkaBroker) -> None:
     here = site("drain")
     started(here, broker, retryTopics="Drain", group="Delete", timeoutSeconds=3)
     produce(broker, f"_fleet.{here.name}.flights.retry.1h", 2)
@@ -145,7 +145,7 @@ def test_object_made_from_an_exported_manifest_with_our_finalizer_can_be_deleted
     eventually(lambda: is_gone(here), timeout_s=PATIENCE_S, what="the ConsumerGroup to be gone")
 
 
-def test_finalizer_comes_and_goes_with_the_wish(site: MakeSite) -> None:
+def test_finalizer_follows_the_deletion_options(site: MakeSite) -> None:
     here = site("wish")
 
     def finalizers() -> list[str]:

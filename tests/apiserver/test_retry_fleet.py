@@ -94,7 +94,7 @@ def test_fleet_with_retries_has_every_child(site: MakeSite, broker: KafkaBroker)
     assert retry["metadata"]["labels"]["app.kubernetes.io/component"] == "retry"
 
 
-def test_workers_are_told_of_a_policy_that_they_can_read(site: MakeSite, broker: KafkaBroker) -> None:
+def test_workers_get_a_policy_they_can_parse(site: MakeSite, broker: KafkaBroker) -> None:
     """Their own parser reads what the operator writes; the topics are there by then."""
     here = site("retry")
     start_fleet(here, broker, "5s", "60s", "5s")
@@ -230,7 +230,7 @@ def test_topic_of_a_removed_delay_drains_and_then_goes(site: MakeSite, broker: K
     wait_topics(here, broker, {"retry.5s", "redrive", "failed"})
 
 
-def test_retry_workers_outlive_the_wish_until_nothing_waits(site: MakeSite, broker: KafkaBroker) -> None:
+def test_retry_workers_stay_after_removed_retries_until_nothing_waits(site: MakeSite, broker: KafkaBroker) -> None:
     """Without spec.retry the main workers change at once; the retry workers stay as they are, and go when drained."""
     here = site("retry")
     start_fleet(here, broker, "5s", "1h")

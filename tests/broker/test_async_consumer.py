@@ -20,7 +20,7 @@ def topic_of(broker: KafkaBroker, partitions: int, each: int) -> str:
     return topic
 
 
-async def test_iteration_gives_every_record_and_commits_cover_what_was_given(broker: KafkaBroker) -> None:
+async def test_iteration_yields_every_record_and_commits_cover_them(broker: KafkaBroker) -> None:
     topic, group = topic_of(broker, 1, 20), unique("group")
     async with asyncio.timeout(PATIENCE_S), AsyncConsumer(settings(broker.bootstrap, group)) as consumer:
         await consumer.subscribe([topic])
@@ -157,7 +157,7 @@ async def test_iteration_ends_when_another_task_closes_the_consumer(broker: Kafk
         await consumer.poll(0)
 
 
-async def test_pause_and_seek_hold_for_records_that_a_poll_has_brought_and_nobody_has_taken(
+async def test_pause_and_seek_apply_to_polled_records_not_yet_taken(
     broker: KafkaBroker,
 ) -> None:
     topic = topic_of(broker, 2, 10)

@@ -54,7 +54,7 @@ def test_assigned_partitions_are_read_without_a_group(broker: KafkaBroker) -> No
             consumer.subscribe([topic])
 
 
-def test_reassignment_keeps_positions_of_what_stays_and_drops_the_rest(broker: KafkaBroker) -> None:
+def test_reassignment_keeps_positions_of_kept_partitions(broker: KafkaBroker) -> None:
     topic = create_topic(broker.bootstrap, 2)
     produce(broker.bootstrap, topic, 2, 10)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -73,7 +73,7 @@ def test_reassignment_keeps_positions_of_what_stays_and_drops_the_rest(broker: K
             consumer.poll(0)
 
 
-def test_assigned_consumer_with_a_group_commits_and_goes_on_where_it_was(broker: KafkaBroker) -> None:
+def test_assigned_consumer_with_a_group_commits_and_resumes(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 1), unique("group")
     produce(broker.bootstrap, topic, 1, 10)
     part = TopicPartition(topic, 0)

@@ -30,7 +30,7 @@ def member(broker: KafkaBroker, group: str, topic: str, **changes: object) -> Me
     return Member(settings(broker.bootstrap, group, assignors=(CooperativeRange(),), **changes), [topic])
 
 
-def test_joiner_takes_only_what_it_is_given_and_the_rest_never_changes_hands(broker: KafkaBroker) -> None:
+def test_joining_member_takes_only_its_share_and_the_rest_does_not_move(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 6), unique("group")
     with member(broker, group, topic) as first:
         await_shares([first], topic, 6)
@@ -74,7 +74,7 @@ def test_records_of_kept_partitions_flow_on_while_the_group_rebalances(broker: K
     assert sorted(working.seen + holding.seen + joining.seen) == sorted(written)
 
 
-def test_assignor_that_moves_a_partition_directly_is_told_to_the_leaders_user(broker: KafkaBroker) -> None:
+def test_assignor_that_moves_a_partition_directly_is_reported_by_the_leader(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 4), unique("group")
     leader = Member(settings(broker.bootstrap, group, assignors=(DirectRange(),)), [topic], commits=False)
     await_shares([leader], topic, 4)
@@ -86,7 +86,7 @@ def test_assignor_that_moves_a_partition_directly_is_told_to_the_leaders_user(br
     follower.stop()
 
 
-def test_group_of_cooperative_sticky_members_moves_only_what_evenness_needs(broker: KafkaBroker) -> None:
+def test_cooperative_sticky_group_moves_only_partitions_needed_for_balance(broker: KafkaBroker) -> None:
     """The built-in one, by name: joins and leaves cost the others nothing that they keep."""
     topic, group = create_topic(broker.bootstrap, 9), unique("group")
     sticky = settings(broker.bootstrap, group, assignors=("cooperative-sticky",))

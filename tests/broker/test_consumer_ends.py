@@ -98,7 +98,7 @@ def test_position_passes_the_marker_of_the_last_transaction(
 
 
 @pytest.mark.together
-def test_what_a_poll_moved_is_told_for_commits_by_hand(broker: KafkaBroker) -> None:
+def test_poll_returns_positions_for_manual_commits(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 1), unique("group")
     part = TopicPartition(topic, 0)
     Transactions(broker, topic).write(3)

@@ -38,7 +38,7 @@ def reason(member: Member) -> str | None:
 
 
 @pytest.mark.together
-def test_missing_topic_is_told_and_picked_up_when_it_appears(broker: KafkaBroker) -> None:
+def test_missing_topic_is_reported_and_consumed_when_it_appears(broker: KafkaBroker) -> None:
     topic = unique("later")
     with Member(settings(broker.bootstrap, unique("group")), [topic]) as member:
         eventually(lambda: reason(member) == "TopicMissing", timeout_s=240, what="the missing topic to be told")
@@ -80,7 +80,7 @@ def test_consumer_that_starts_before_its_broker_waits_for_it(fragile: KafkaBroke
         eventually(lambda: not reason(member), timeout_s=240, what="the error to go away")
 
 
-def test_member_whose_broker_hangs_hands_out_nothing_after_its_session(fragile: KafkaBroker) -> None:
+def test_member_of_a_hanging_broker_delivers_nothing_after_its_session(fragile: KafkaBroker) -> None:
     """Others may have the partitions by then, for all this member can know."""
     topic, group = create_topic(fragile.bootstrap, 1), unique("group")
     written = produce(fragile.bootstrap, topic, 1, 3_000)
@@ -125,7 +125,7 @@ def test_wrong_password_ends_a_question_without_a_subscription(fragile: KafkaBro
         consumer.committed(None, 60)
 
 
-def test_wrong_password_that_may_be_mended_is_told_and_not_tried_hotly(fragile: KafkaBroker) -> None:
+def test_retriable_wrong_password_is_reported(fragile: KafkaBroker) -> None:
     with Member(wrong_password(fragile, retry_authentication=True), ["any"]) as member:
         eventually(lambda: reason(member), timeout_s=240, what="the refusal to be told")
         assert reason(member) == "AuthenticationFailed"

@@ -36,7 +36,7 @@ def in_a_fork(consumer: Consumer) -> str:
     return told_by_child
 
 
-def test_forked_child_hears_that_the_consumer_is_not_its_own_and_the_parent_goes_on(broker: KafkaBroker) -> None:
+def test_forked_child_is_refused_the_consumer_and_the_parent_continues(broker: KafkaBroker) -> None:
     topic = create_topic(broker.bootstrap, 1)
     produce(broker.bootstrap, topic, 1, 3)
     with Consumer(settings(broker.bootstrap, unique("group"))) as consumer:

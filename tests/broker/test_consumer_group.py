@@ -32,7 +32,7 @@ pytestmark = pytest.mark.together
 MEMBER_PROCESS = Path(__file__).parent / "member_process.py"
 
 
-def test_one_consumer_reads_everything_once_and_the_next_goes_on_after_it(broker: KafkaBroker) -> None:
+def test_one_consumer_reads_everything_once_and_the_next_continues_after_it(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 4), unique("group")
     written = produce(broker.bootstrap, topic, 4, 2_000)
     with Member(settings(broker.bootstrap, group), [topic]) as member:
@@ -46,7 +46,7 @@ def test_one_consumer_reads_everything_once_and_the_next_goes_on_after_it(broker
     assert [what for what, _ in successor.calls] == ["assigned", "revoked"]
 
 
-def test_records_carry_what_was_written(broker: KafkaBroker) -> None:
+def test_records_carry_every_written_field(broker: KafkaBroker) -> None:
     from confluent_kafka import Producer
 
     topic = create_topic(broker.bootstrap, 1)

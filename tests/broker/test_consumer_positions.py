@@ -42,7 +42,7 @@ def test_latest_starts_at_the_end_but_partitions_that_appear_later_at_their_begi
 
 
 @pytest.mark.together
-def test_policy_none_names_the_partition_and_a_seek_mends_it(broker: KafkaBroker) -> None:
+def test_policy_none_names_the_partition_and_a_seek_resolves_it(broker: KafkaBroker) -> None:
     topic = create_topic(broker.bootstrap, 1)
     produce(broker.bootstrap, topic, 1, 10)
     consumer = Consumer(settings(broker.bootstrap, unique("group"), auto_offset_reset="none"))
@@ -122,7 +122,7 @@ def test_wakeup_ends_a_waiting_poll(broker: KafkaBroker) -> None:
 
 
 @pytest.mark.together
-def test_rules_of_use_are_told(broker: KafkaBroker) -> None:
+def test_misuse_is_refused_with_its_rule(broker: KafkaBroker) -> None:
     consumer = Consumer(settings(broker.bootstrap, unique("group")))
     with pytest.raises(NotSubscribed):
         consumer.poll(0)

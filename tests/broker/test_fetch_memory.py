@@ -26,9 +26,7 @@ def resident_mib() -> float:
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
-def test_user_who_stays_away_grows_no_memory_and_loses_nothing(
-    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_absent_user_grows_no_memory_and_loses_nothing(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Back-pressure is not reading: librdkafka fills its queue and stops, and nothing else is in front of it."""
     topic = create_topic(broker.bootstrap, 1)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})

@@ -103,7 +103,7 @@ def test_library_without_installed_metadata_reads_from_a_broker(
     assert done.stdout.startswith(str(bare))
 
 
-def test_command_without_its_extra_names_what_to_install(installed: Path, tmp_path: Path) -> None:
+def test_command_without_its_extra_names_the_extra(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "handler.py").write_text("def handle(record):\n    return None\n")
     command = installed / "bin/fleet-consumer"
     assert run(command, "--version").stdout.startswith("fleet-consumer 0.")

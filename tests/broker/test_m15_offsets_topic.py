@@ -99,7 +99,7 @@ def test_m15_api_topic_and_kafkas_formatter_agree(broker: KafkaBroker, committed
 
 
 @pytest.mark.together
-def test_m15_topic_tells_the_groups_last_generation(broker: KafkaBroker) -> None:
+def test_m15_topic_shows_the_groups_last_generation(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 2), unique("group")
     produce(broker.bootstrap, topic, 2, 1)
     connection = ConnectionSettings(bootstrap_servers=(broker.bootstrap,), client_id="m15")
@@ -132,7 +132,7 @@ def test_m15_command_prints_both_views(
     assert all(row["commitTimestamp"] > 0 for row in stored)
 
 
-def test_reading_the_topic_without_the_right_says_which_right_is_missing() -> None:
+def test_reading_the_topic_without_the_right_names_the_missing_right() -> None:
     authorized = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",

@@ -53,7 +53,7 @@ def test_m4_member_leaves_on_purpose(broker: KafkaBroker) -> None:
         assert a.membership.last_rebalance_reason == "group is already rebalancing"
 
 
-def test_m4_static_member_that_is_told_to_leave_gives_up_its_place_at_once(broker: KafkaBroker) -> None:
+def test_m4_static_member_asked_to_leave_gives_up_its_place_at_once(broker: KafkaBroker) -> None:
     """KIP-1092: a static member remains by default; its operator can decide otherwise."""
     topic, group = create_topic(broker.bootstrap, 4), unique("group")
     static = settings(broker.bootstrap, group, session_timeout_ms=60_000)

@@ -35,7 +35,7 @@ def mutual(broker: KafkaBroker) -> ConnectionSettings:
     )
 
 
-def test_member_and_producer_go_on_after_every_certificate_was_replaced(
+def test_member_and_producer_continue_after_every_certificate_was_replaced(
     broker: KafkaBroker, mutual: ConnectionSettings
 ) -> None:
     """Nothing is lost or read twice, and no process is restarted.

@@ -93,7 +93,7 @@ def door(broker: KafkaBroker) -> Iterator[Door]:
         yield opened
 
 
-def test_client_and_member_go_on_after_the_cluster_has_moved_altogether(broker: KafkaBroker, door: Door) -> None:
+def test_client_and_member_continue_after_every_broker_moved(broker: KafkaBroker, door: Door) -> None:
     """The advertised address is dead for good; both planes must ask the bootstrap address again. Nothing is lost."""
     topic = create_topic(broker.bootstrap, 2)
     first = produce(broker.bootstrap, topic, 2, 20)

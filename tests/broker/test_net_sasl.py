@@ -39,7 +39,7 @@ def logged_in(broker: KafkaBroker, mechanism: str, password: str) -> NetworkClie
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_right_password_opens_and_wrong_password_is_told(guarded: KafkaBroker, mechanism: str) -> None:
+def test_right_password_connects_and_wrong_password_is_reported(guarded: KafkaBroker, mechanism: str) -> None:
     client = logged_in(guarded, mechanism, PASSWORD)
     try:
         assert client.metadata(timeout_s=PATIENCE_S).brokers

@@ -71,7 +71,7 @@ def client_for(settings: ConnectionSettings) -> Iterator[NetworkClient]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_in_opens(secured: KafkaBroker, tokens: TokenServer, way: str) -> None:
+def test_each_security_protocol_connects(secured: KafkaBroker, tokens: TokenServer, way: str) -> None:
     with client_for(connection(secured, tokens, way)) as client:
         known = client.metadata(timeout_s=PATIENCE_S).brokers
     assert [f"{broker.host}:{broker.port}" for broker in known] == list(
@@ -80,7 +80,7 @@ def test_each_way_in_opens(secured: KafkaBroker, tokens: TokenServer, way: str) 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_records_are_written_consumed_and_committed_by_each_way(
+def test_records_are_written_consumed_and_committed_by_each_security_protocol(
     secured: KafkaBroker, tokens: TokenServer, way: str
 ) -> None:
     """The coordinator's connections, librdkafka's consumer and its producer all come in; a second member goes on."""
@@ -98,7 +98,7 @@ def test_records_are_written_consumed_and_committed_by_each_way(
         assert seen == sorted((number % 2, number // 2) for number in range(start, start + 100))
 
 
-def test_offsets_command_comes_in_with_tls_and_a_token(
+def test_offsets_command_connects_with_tls_and_a_token(
     secured: KafkaBroker, tokens: TokenServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic, group = create_topic(secured.bootstrap, 1), unique("group")
@@ -171,7 +171,7 @@ def test_token_that_ends_before_the_brokers_limit_is_renewed_in_its_own_time(sec
         assert len(tokens.asked) >= 2
 
 
-def test_refused_tokens_are_told_with_the_brokers_reason(secured: KafkaBroker, tokens: TokenServer) -> None:
+def test_refused_tokens_are_reported_with_the_brokers_reason(secured: KafkaBroker, tokens: TokenServer) -> None:
     issuer, later = secured.issuer, time.time() + 3600
     other_broker_issuer_key = issuer.token("bob").rsplit(".", 1)[0] + ".AAAA"
     for value in (
@@ -188,7 +188,7 @@ def test_refused_tokens_are_told_with_the_brokers_reason(secured: KafkaBroker, t
             assert value not in str(caught.value)
 
 
-def test_refused_client_is_told_before_any_broker_is_asked(secured: KafkaBroker, tokens: TokenServer) -> None:
+def test_refused_client_is_reported_before_any_broker_is_asked(secured: KafkaBroker, tokens: TokenServer) -> None:
     wrong = connection(secured, tokens, "OAUTHBEARER", sasl=oauth(tokens, secret="wrong"))
     with client_for(wrong) as client, pytest.raises(AuthenticationFailed, match="no token: HTTP 401 invalid_client"):
         client.metadata(timeout_s=PATIENCE_S)

@@ -153,7 +153,7 @@ def plain(broker: KafkaBroker) -> ObserverSettings:
     return ObserverSettings(bootstrap_servers=(broker.bootstrap,), interval_seconds=1.0)
 
 
-async def test_topics_are_made_while_reconciles_go_on(broker: KafkaBroker) -> None:
+async def test_topics_are_created_while_reconciles_continue(broker: KafkaBroker) -> None:
     source, group_id = create_topic(broker.bootstrap, 2), unique("group")
     async with side(plain(broker), source, group_id) as here:
         await here.until_ready()
@@ -169,7 +169,7 @@ async def test_topics_are_made_while_reconciles_go_on(broker: KafkaBroker) -> No
         assert {topic.partitions for topic in flow.topics.values()} == {2}
 
 
-async def test_collision_of_names_is_told_with_its_remedy_and_heals(broker: KafkaBroker) -> None:
+async def test_collision_of_names_is_reported_with_its_remedy_and_resolves(broker: KafkaBroker) -> None:
     """Kafka takes '.' and '_' for the same in its metrics and refuses a topic that differs only in them."""
     source, group_id = create_topic(broker.bootstrap, 1), unique("team.orders")
     rival = naming.retry_topic(group_id.replace(".", "_"), "30s")
@@ -183,7 +183,7 @@ async def test_collision_of_names_is_told_with_its_remedy_and_heals(broker: Kafk
         await here.until_ready()
 
 
-async def test_more_replicas_than_brokers_is_told_with_its_remedy(broker: KafkaBroker) -> None:
+async def test_more_replicas_than_brokers_is_reported_with_its_remedy(broker: KafkaBroker) -> None:
     source, group_id = create_topic(broker.bootstrap, 1), unique("group")
     async with side(plain(broker), source, group_id, replicationFactor=3) as here:
         problem = await here.until_problem()
@@ -191,7 +191,7 @@ async def test_more_replicas_than_brokers_is_told_with_its_remedy(broker: KafkaB
         assert "spec.retry.topics.replicationFactor" in problem.message
 
 
-async def test_missing_rights_are_told_with_what_to_grant() -> None:
+async def test_missing_rights_are_reported_with_the_rights_to_grant() -> None:
     """The operator may look at everything and make nothing."""
     acls = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -173,7 +173,7 @@ def test_topics_are_made_with_the_settings_that_due_times_and_sizes_need(broker:
         assert found["retention.ms"] == str(retention * 3_600_000)
 
 
-def test_drift_is_mended_and_what_is_not_ours_stays(broker: KafkaBroker, stack: ExitStack) -> None:
+def test_drift_is_corrected_and_foreign_settings_stay(broker: KafkaBroker, stack: ExitStack) -> None:
     here = keeper(stack, broker, "5s")
     here.converge(intent("5s"))
     topic = naming.retry_topic(here.group.group_id, "5s")
@@ -236,7 +236,7 @@ def test_retired_topic_stays_where_topics_are_kept(broker: KafkaBroker, stack: E
     assert here.converge(intent("5s", drained_delays=("30s",))).delete == ()
 
 
-def test_name_that_differs_only_in_dots_is_refused_with_what_to_do(broker: KafkaBroker, stack: ExitStack) -> None:
+def test_name_that_differs_only_in_dots_is_refused_with_the_remedy(broker: KafkaBroker, stack: ExitStack) -> None:
     name = unique("team.orders")
     keeper(stack, broker, "5s", group_id=name).converge(intent("5s"))
     other = keeper(stack, broker, "5s", group_id=name.replace(".", "_"))
@@ -251,7 +251,7 @@ def test_more_replicas_than_brokers_are_refused_with_a_reason(broker: KafkaBroke
     assert {refusal.reason for refusal in done.refusals} == {"NotEnoughBrokers"}
 
 
-def test_what_waits_is_counted_live_and_topics_go_with_all_they_hold(broker: KafkaBroker, stack: ExitStack) -> None:
+def test_waiting_records_are_counted_live_and_deleted_with_their_topics(broker: KafkaBroker, stack: ExitStack) -> None:
     """What the deletion of a ConsumerGroup needs: counts, topics, groups."""
     here = keeper(stack, broker, "5s")
     here.converge(intent("5s"))

@@ -61,7 +61,7 @@ def remake(broker: KafkaBroker, topic: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
-def test_running_consumer_reads_a_topic_made_anew_from_its_beginning(broker: KafkaBroker, policy: str) -> None:
+def test_running_consumer_reads_a_recreated_topic_from_its_beginning(broker: KafkaBroker, policy: str) -> None:
     topic = create_topic(broker.bootstrap, 1)
     part = TopicPartition(topic, 0)
     with consumer_of(broker, topic, policy) as consumer:
@@ -80,7 +80,7 @@ def test_running_consumer_reads_a_topic_made_anew_from_its_beginning(broker: Kaf
         assert consumer.committed([part])[part].offset == NEW  # type: ignore[union-attr]
 
 
-def test_commit_that_was_under_way_when_the_topic_was_made_anew_skips_nothing(broker: KafkaBroker) -> None:
+def test_commit_in_flight_when_the_topic_is_recreated_skips_nothing(broker: KafkaBroker) -> None:
     topic = create_topic(broker.bootstrap, 1)
     part = TopicPartition(topic, 0)
     with consumer_of(broker, topic, "earliest") as consumer:
@@ -100,7 +100,7 @@ def test_commit_that_was_under_way_when_the_topic_was_made_anew_skips_nothing(br
 
 
 @pytest.mark.parametrize("commits", ["in the end", "by itself"])
-def test_last_commit_of_a_consumer_that_has_not_seen_the_topic_made_anew_is_no_place_in_it(
+def test_last_commit_before_a_recreated_topic_was_noticed_is_not_used_in_it(
     broker: KafkaBroker, commits: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It ends before it looks at the topic again; whoever is next in its group has only the commits to go by."""
@@ -142,7 +142,7 @@ def test_commit_of_records_of_the_former_topic_is_no_place_in_the_one_that_is_re
         assert consumer.committed([part])[part].offset == 0  # type: ignore[union-attr]
 
 
-def test_head_that_waits_in_a_topic_made_anew_is_its_first_record(broker: KafkaBroker) -> None:
+def test_waiting_head_of_a_recreated_topic_is_its_first_record(broker: KafkaBroker) -> None:
     """As retry workers wait: the partition is paused and sought back to the record that is not due yet."""
     topic = create_topic(broker.bootstrap, 1)
     part = TopicPartition(topic, 0)

@@ -20,7 +20,7 @@ SHORT_SESSION_MS = 4_000
 
 
 @pytest.mark.parametrize("assignor", PROTOCOLS)
-def test_coordinator_killed_and_the_group_goes_on(cluster: KafkaCluster, tmp_path: Path, assignor: str) -> None:
+def test_group_continues_after_its_coordinator_is_killed(cluster: KafkaCluster, tmp_path: Path, assignor: str) -> None:
     with Scene(cluster, tmp_path, assignors=(assignor,), session_timeout_ms=SESSION_MS) as scene:
         members = [scene.thread(), scene.thread(), scene.thread()]
         scene.await_shared(members)

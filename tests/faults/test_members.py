@@ -39,7 +39,7 @@ def test_m4_killed_member_is_replaced_without_loss(proxied: Proxied, tmp_path: P
 
 
 @pytest.mark.parametrize("assignor", PROTOCOLS)
-def test_m4_stopped_member_wakes_and_hands_out_nothing_of_its_old_session(
+def test_m4_stopped_member_wakes_and_delivers_nothing_of_its_old_session(
     proxied: Proxied, tmp_path: Path, assignor: str
 ) -> None:
     """SIGSTOP for longer than a session: by then another owns its partitions, and it must know that by itself."""
@@ -99,7 +99,7 @@ def test_static_member_restarted_after_its_session_finds_its_place_taken(
 
 
 @pytest.mark.parametrize("assignor", PROTOCOLS)
-def test_fenced_instance_ends_and_its_double_goes_on(proxied: Proxied, tmp_path: Path, assignor: str) -> None:
+def test_fenced_instance_ends_and_its_duplicate_continues(proxied: Proxied, tmp_path: Path, assignor: str) -> None:
     """The younger of two with one instance id has the place; the older hears it, and hands out nothing more."""
     with Scene(proxied.cluster, tmp_path, assignors=(assignor,), session_timeout_ms=KEPT_SESSION_MS) as scene:
         other, older = scene.thread(group_instance_id="a"), scene.process(group_instance_id="b")

@@ -117,7 +117,7 @@ def cut_log(proxied: Proxied) -> Iterator[CutLog]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_running_consumer_goes_on_where_its_log_was_cut(cut_log: CutLog, policy: str) -> None:
+def test_running_consumer_continues_at_the_truncation(cut_log: CutLog, policy: str) -> None:
     reads = cut_log.running[policy]
     seen_before = len(reads.seen)
     read_to([reads], cut_log.partition, SHARED + GROWN)
@@ -126,7 +126,7 @@ def test_running_consumer_goes_on_where_its_log_was_cut(cut_log: CutLog, policy:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_restarted_consumer_goes_on_where_its_log_was_cut(cut_log: CutLog, policy: str) -> None:
+def test_restarted_consumer_continues_at_the_truncation(cut_log: CutLog, policy: str) -> None:
     reads = cut_log.reader(cut_log.ended[policy], policy)
     try:
         read_to([reads], cut_log.partition, SHARED + GROWN)

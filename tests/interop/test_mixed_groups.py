@@ -33,7 +33,7 @@ pairs = pytest.mark.parametrize(("make", "assignor"), SHARED, ids=[f"{make}-{ass
 
 
 @pairs
-def test_ours_leads_then_the_other(cluster: KafkaCluster, tmp_path: Path, make: str, assignor: str) -> None:
+def test_our_member_leads_then_a_foreign_one(cluster: KafkaCluster, tmp_path: Path, make: str, assignor: str) -> None:
     with Scene(cluster, tmp_path, assignors=(assignor,), session_timeout_ms=SESSION_MS) as scene:
         ours = scene.thread()
         scene.await_shared([ours])
@@ -60,7 +60,7 @@ def test_ours_leads_then_the_other(cluster: KafkaCluster, tmp_path: Path, make: 
 
 
 @pairs
-def test_the_other_leads_then_ours(cluster: KafkaCluster, tmp_path: Path, make: str, assignor: str) -> None:
+def test_foreign_member_leads_then_ours(cluster: KafkaCluster, tmp_path: Path, make: str, assignor: str) -> None:
     with Scene(cluster, tmp_path, assignors=(assignor,), session_timeout_ms=SESSION_MS) as scene:
         theirs = OTHERS[make](scene)
         scene.await_shared([theirs])
@@ -85,7 +85,7 @@ def test_the_other_leads_then_ours(cluster: KafkaCluster, tmp_path: Path, make: 
         scene.finish([first, second])
 
 
-def test_all_three_makes_in_one_group_vote_for_what_all_know(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_three_clients_in_one_group_choose_a_common_assignor(cluster: KafkaCluster, tmp_path: Path) -> None:
     """Each lists an assignor of its own liking first; only the last is everybody's."""
     with Scene(cluster, tmp_path, session_timeout_ms=SESSION_MS) as scene:
         members: list[AnyMember] = [

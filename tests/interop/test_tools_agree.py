@@ -170,7 +170,7 @@ def test_offsets_and_lag_are_the_tools(group: Group, client: NetworkClient) -> N
             assert (row["CURRENT-OFFSET"], row["LAG"]) == ("-", "-")
 
 
-def test_group_that_everybody_left_is_empty_for_both(group: Group, client: NetworkClient) -> None:
+def test_abandoned_group_is_empty_for_both(group: Group, client: NetworkClient) -> None:
     for member in group.members:
         member.close(5, "leave")
     (theirs,) = table(group.cluster, group.name, "--state")

@@ -157,7 +157,7 @@ def test_handler_that_hangs_for_ever_with_one_record_ends_as_poison_too(kafka: K
     assert 3 <= len(ended) <= 5
 
 
-def test_retry_workers_bury_what_kills_them_and_go_on(kafka: Kafka, tmp_path: Path) -> None:
+def test_retry_workers_fail_killing_records_and_continue(kafka: Kafka, tmp_path: Path) -> None:
     rule = {"when": {"exception": "Poison"}, "then": "Retry"}
     fleet = fleet_of(kafka, tmp_path, "deaths-retry", classify=[rule])
     fleet.send(*({"do": "kill" if n == 1 else "ok", "n": n} for n in range(4)), partition=0)

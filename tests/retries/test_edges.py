@@ -114,7 +114,7 @@ def test_a_breaker_is_seen_open_and_closed_in_commits_of_the_group(kafka: Kafka,
     eventually(lambda: watched.watch.breakers().open_until == 0.0, timeout_s=30, what="the breaker to be seen closed")
 
 
-def test_a_watch_of_an_absent_broker_ends_at_once_when_it_is_closed() -> None:
+def test_watch_of_an_absent_broker_ends_at_once_when_closed() -> None:
     connection = ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="watch")
     watching = BreakerWatch(connection, "nobody", SystemClock())
     watching.follow(True)

@@ -74,7 +74,7 @@ def test_a_retry_worker_killed_in_a_hop_loses_nothing_and_its_second_hop_is_supp
     assert len(kafka.read(flow.failed)) == 1
 
 
-def test_a_copy_is_suppressed_also_by_whoever_the_partition_has_moved_to(kafka: Kafka, tmp_path: Path) -> None:
+def test_copy_is_also_suppressed_by_the_new_owner_of_the_partition(kafka: Kafka, tmp_path: Path) -> None:
     flow = Flow(kafka, tmp_path, "1s", partitions=1)
     others = 50
     flow.put([{"n": n, "do": "fail-until", "attempt": 1} for n in range(1 + others)])
@@ -95,7 +95,7 @@ def test_a_copy_is_suppressed_also_by_whoever_the_partition_has_moved_to(kafka: 
     assert len(handled) == 2 * (1 + others) + 2
 
 
-def test_a_retry_topic_that_ends_before_its_committed_offset_is_handled_whole(kafka: Kafka, tmp_path: Path) -> None:
+def test_retry_topic_ending_before_its_committed_offset_is_read_from_its_start(kafka: Kafka, tmp_path: Path) -> None:
     """It was made anew, or its leader lost its end: what it holds is new, although it lies below what was committed."""
     flow, count = Flow(kafka, tmp_path, "1s", partitions=1), 20
     flow.put({"n": n, "do": "fail-until", "attempt": 1} for n in range(count))

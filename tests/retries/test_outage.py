@@ -95,7 +95,7 @@ def through_an_outage(flow: Flow, workers: Sequence[Worker], over: Callable[[flo
     return sent, before, after
 
 
-def test_with_a_budget_everything_waits_for_the_service_and_no_attempt_is_burnt(kafka: Kafka, tmp_path: Path) -> None:
+def test_budget_waits_for_the_service_and_uses_no_attempt(kafka: Kafka, tmp_path: Path) -> None:
     assert OUTAGE_S > SEQUENCE_S
     flow = Flow(kafka, tmp_path, *SEQUENCE, partitions=PARTITIONS, budget=BUDGET)
     with flow.worker() as main, flow.retry_worker() as retry, Breakers(main, retry) as breakers:
@@ -115,7 +115,7 @@ def test_with_a_budget_everything_waits_for_the_service_and_no_attempt_is_burnt(
     assert tried[0] <= (ended - still) / 1000 / BUDGET["cooldownSeconds"] + 2, tried
 
 
-def test_without_a_budget_records_burn_their_attempts_in_a_storm(kafka: Kafka, tmp_path: Path) -> None:
+def test_outage_without_a_budget_uses_up_attempts(kafka: Kafka, tmp_path: Path) -> None:
     flow = Flow(kafka, tmp_path, "1s", "1s", "2s", partitions=PARTITIONS)
     with flow.worker() as main, flow.retry_worker() as retry:
         sent, began, ended = through_an_outage(

@@ -44,9 +44,7 @@ def test_two_edits_with_records_waiting_under_each_revision(kafka: Kafka, tmp_pa
     assert {policy for _, policy in told} == {f"standard@{name}".encode() for name in revisions}
 
 
-def test_a_revision_nobody_knows_any_more_is_replaced_by_the_current_one_and_counted(
-    kafka: Kafka, tmp_path: Path
-) -> None:
+def test_unknown_revision_is_replaced_by_the_current_one_and_counted(kafka: Kafka, tmp_path: Path) -> None:
     flow = Flow(kafka, tmp_path, "6s", "1s", partitions=1)
     with flow.worker() as main:
         flow.put([{"n": 1, "do": "fail"}])

@@ -16,7 +16,7 @@ def redrive(flow: Flow) -> Ended:
     return run_redrive(redrive_settings(flow.group, flow.kafka, partitions=flow.partitions), flow.folder)
 
 
-def test_redriven_records_have_all_their_attempts_again_and_end_with_a_mended_handler(
+def test_redriven_records_have_all_their_attempts_again_and_end_with_a_corrected_handler(
     kafka: Kafka, tmp_path: Path
 ) -> None:
     """They fail, are put back, fail through the whole sequence again, and are put back once more when it works."""

@@ -66,7 +66,7 @@ def commands() -> Iterator[list[str]]:
                 yield shlex.split(line, comments=True)
 
 
-def test_commands_of_workers_are_taken_as_they_stand() -> None:
+def test_documented_worker_commands_parse() -> None:
     found = list(commands())
     assert len(found) >= 3
     for _, *words in found:
@@ -124,14 +124,14 @@ def test_fields_exist() -> None:
                 assert any(has(spec, whole) for spec in specs), f"{page}: {name}"
 
 
-def test_lines_of_the_demo_in_the_readme_are_those_that_its_test_awaits() -> None:
+def test_readme_shows_the_demos_output() -> None:
     lines = re.findall(r"^demo[:,].*$", PAGES["README.md"], re.MULTILINE)
     awaited = (ROOT / "e2e" / "test_demo.py").read_text()
     assert len(lines) == 2
     assert all(line.partition(": ")[2] in awaited for line in lines)
 
 
-def test_words_for_reasons_exist() -> None:
+def test_documented_reasons_exist() -> None:
     """CamelCase words in backticks: reasons, conditions, Events, values of fields, classes."""
     code = "\n".join(
         path.read_text()

@@ -263,7 +263,7 @@ def wait_told(worker: Worker, words: str) -> None:
     eventually(lambda: re.search(words, told(worker)), timeout_s=PATIENCE_S, what=f"a worker to tell {words}")
 
 
-def test_rights_of_the_page_are_enough_for_workers_and_redrives(fleet: Secured) -> None:
+def test_documented_rights_are_enough_for_workers_and_redrives(fleet: Secured) -> None:
     fleet.grant(rights("workers"))
     assert fleet.check()["reason"] == "CheckPassed"
     fleet.begin()
@@ -296,7 +296,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("missing", rights("workers"), ids=str)
-def test_missing_right_is_told_and_nothing_is_lost_until_it_is_there(fleet: Secured, missing: Right) -> None:
+def test_missing_right_is_reported_and_nothing_is_lost_until_it_is_granted(fleet: Secured, missing: Right) -> None:
     expected = MISSING[str(missing)]
     names = {"group": fleet.group, "hop": fleet.fleet.retry_topic("1s")}
     fleet.grant([right for right in rights("workers") if right != missing])
@@ -310,7 +310,7 @@ def test_missing_right_is_told_and_nothing_is_lost_until_it_is_there(fleet: Secu
         fleet.assert_all_comes_through()
 
 
-def test_user_who_may_write_nowhere_is_told_which_right_to_give_and_goes_on_with_it(fleet: Secured) -> None:
+def test_missing_write_right_is_named_and_work_continues_once_granted(fleet: Secured) -> None:
     """Brokers then refuse the producer its very id, which librdkafka takes for its end."""
     given = rights("workers")
     writes = [right for right in given if right.operation == "Write"]
@@ -337,7 +337,7 @@ def test_user_who_may_write_nowhere_is_told_which_right_to_give_and_goes_on_with
             assert "session ended" not in worker.log.read_text()
 
 
-def test_topic_that_may_be_seen_and_not_read_is_told_for_as_long_as_it_lasts(fleet: Secured) -> None:
+def test_unreadable_topic_is_reported_while_the_right_is_missing(fleet: Secured) -> None:
     """librdkafka tells it once; whoever looks later sees it all the same."""
     read = next(right for right in rights("workers") if str(right) == "Read-topic-orders")
     fleet.grant([replace(read, operation="Describe"), *(right for right in rights("workers") if right != read)])
@@ -362,9 +362,7 @@ def test_topic_that_may_be_seen_and_not_read_is_told_for_as_long_as_it_lasts(fle
         ("Read-group-orders.*", "GroupAuthorizationFailed", "the run's group: not authorized; .* Read"),
     ],
 )
-def test_run_of_a_redrive_tells_which_right_to_read_is_missing(
-    fleet: Secured, missing: str, reason: str, words: str
-) -> None:
+def test_redrive_names_the_missing_read_right(fleet: Secured, missing: str, reason: str, words: str) -> None:
     taken = next(right for right in rights("workers") if str(right) == missing)
     # Topics that may be written to may be seen.
     fleet.grant([right for right in rights("workers") if right != taken])
@@ -432,7 +430,7 @@ def operator(fleet: Secured) -> Iterator[Operator]:
 
 
 @pytest.mark.parametrize("missing", [None, *rights("operator")], ids=str)
-def test_operator_needs_each_right_of_the_page_and_no_other(
+def test_operator_needs_each_documented_right_and_no_other(
     fleet: Secured, operator: Operator, missing: Right | None
 ) -> None:
     fleet.grant([right for right in (*rights("workers"), *rights("operator")) if right != missing])

@@ -162,7 +162,7 @@ def test_nothing_is_lost_by_an_end_in_the_middle_and_a_new_start(kafka: Kafka, t
     assert kafka.read(local_run.failed) == []
 
 
-def test_what_waits_is_told_to_whoever_starts_without_retries(kafka: Kafka, tmp_path: Path) -> None:
+def test_waiting_records_are_reported_when_started_without_retries(kafka: Kafka, tmp_path: Path) -> None:
     local_run = LocalRun(kafka, tmp_path, "laptop-waits")
     local_run.send("fail 1", "fail 1", "fail 0")
     with running(tmp_path, *local_run.arguments("--retry", "1h")) as process:
@@ -226,7 +226,7 @@ def test_ctrl_c_at_once_ends_both_without_an_error(kafka: Kafka, tmp_path: Path)
     assert "Traceback" not in local_run.logged()
 
 
-def test_policy_that_cannot_be_used_is_told_before_anything_starts(kafka: Kafka, tmp_path: Path) -> None:
+def test_invalid_policy_is_reported_before_anything_starts(kafka: Kafka, tmp_path: Path) -> None:
     local_run = LocalRun(kafka, tmp_path, "laptop-refused")
     (tmp_path / "policy.yaml").write_text("sequence: [5s]\n")
     with running(tmp_path, *local_run.arguments("--retry-policy", "policy.yaml")) as process:

@@ -73,7 +73,7 @@ def test_bounds_always_hold(load: RetryLoad) -> None:
 
 
 @given(loads())
-def test_what_is_unknown_takes_no_worker_away(load: RetryLoad) -> None:
+def test_unknown_observation_removes_no_worker(load: RetryLoad) -> None:
     """Unless the spec's own bounds do."""
     bound = min((b for b in (load.most, load.partitions) if b is not None), default=10**6)
     for uncertain in (replace(load, counted=False), replace(load, held=True), replace(load, due_lag=None)):
@@ -88,7 +88,7 @@ def test_a_due_record_always_has_a_worker(load: RetryLoad) -> None:
 
 
 @given(loads())
-def test_asking_again_with_the_same_picture_comes_to_rest(load: RetryLoad) -> None:
+def test_repeated_scaling_on_one_observation_settles(load: RetryLoad) -> None:
     """With nothing changing but the count and the clock, a count is reached that stays for ever.
 
     Times may lie two hours ahead, as on clocks that disagree: the steps go on beyond them.
@@ -249,7 +249,7 @@ def test_no_worker_goes_while_something_is_unknown(seen: dict[str, Any]) -> None
     assert fleet.live(SHRINK_S, **seen) == 16, "the window begins anew"
 
 
-def test_lateness_of_an_outage_that_nobody_can_tell_of_adds_no_worker() -> None:
+def test_lateness_without_breaker_observation_adds_no_worker() -> None:
     late = replace(DUE, current=4, oldest_due_at=NOW - 600, changed_at=NOW - 600, unsure=True)
     assert wanted(late) == 4
     assert wanted(replace(late, current=0)) == 1, "one is started all the same"
