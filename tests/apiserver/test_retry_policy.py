@@ -1,4 +1,4 @@
-"""What a RetryPolicy shows of itself, and what is kept of it."""
+"""The status of a RetryPolicy, and its stored revisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def records_of(here: Site) -> list[str]:
 
 
 def wait_record(here: Site) -> None:
-    """Until the policy's revision, and no other, is recorded."""
+    """Wait until exactly the policy's revision is recorded."""
 
     def recorded() -> bool:
         assert records_of(here) == [f"standard-{revision_of(here)}"], records_of(here)

@@ -1,4 +1,4 @@
-"""The consumer for asyncio on a real broker: nothing is lost to a cancelled task, and the event loop never stands."""
+"""The consumer for asyncio on a real broker: a cancelled task loses nothing, and the event loop is never blocked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_iteration_yields_every_record_and_commits_cover_them(broker: Kafk
         async for record in consumer:
             seen.append(record.offset)
             if record.offset == 7:
-                # One poll has brought all of them.
+                # One poll has returned all of them.
                 await consumer.commit()
                 assert await consumer.committed([TopicPartition(topic, 0)]) == {
                     TopicPartition(topic, 0): OffsetAndMetadata(8)

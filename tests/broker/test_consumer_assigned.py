@@ -1,4 +1,4 @@
-"""A consumer that assigns its partitions itself, with a group and without, and what any consumer asks about topics."""
+"""A consumer that assigns its partitions itself, with and without a group, and its questions about topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.together
 
 
 def lag_of(consumer: Consumer, part: TopicPartition, wanted: int) -> None:
-    """Wait until this is the lag; polls hand out nothing meanwhile."""
+    """Wait until this is the lag; polls return nothing meanwhile."""
     seen: list[int | None] = []
 
     def there() -> bool:

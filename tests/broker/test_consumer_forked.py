@@ -1,4 +1,4 @@
-"""A consumer in a forked child: its threads stayed with the parent, so every call says so, and the parent goes on."""
+"""A consumer in a forked child: its threads stayed with the parent, so every call is refused; the parent continues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.kafka import KafkaBroker
 
 
 def in_a_fork(consumer: Consumer) -> str:
-    """What the calls of a consumer come to in a fork of this process."""
+    """The results of a consumer's calls in a fork of this process."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

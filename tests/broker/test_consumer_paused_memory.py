@@ -16,7 +16,7 @@ PARTITIONS = 30
 EACH = 20
 VALUE_BYTES = 20_000
 BUDGET = 1_000_000
-"""A twelfth of what is there."""
+"""A twelfth of the topic's content."""
 
 
 @pytest.mark.together

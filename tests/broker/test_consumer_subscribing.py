@@ -60,7 +60,7 @@ def test_pattern_that_matches_nothing_yet_waits_for_the_first_topic(broker: Kafk
     with Member(latest, re.compile(re.escape(family))) as member:
         eventually(lambda: member.membership.state == "Stable", timeout_s=240, what="the member to join with nothing")
         create_topic(broker.bootstrap, 1, family)
-        # What was written before the topic was noticed is not skipped, whatever the policy says.
+        # Records written before the topic was noticed are not skipped under any policy.
         await_records([member], produce(broker.bootstrap, family, 1, 20))
 
 

@@ -1,4 +1,4 @@
-"""M15: what `__consumer_offsets` holds, as our reader, the coordinator's API and Kafka's own tools tell it."""
+"""M15: the content of `__consumer_offsets`, as our reader, the coordinator's API and Kafka's own tools show it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def console_formatter(broker: KafkaBroker, group: str) -> list[dict[str, Any]]:
         *("--bootstrap-server", broker.bootstrap, "--topic", "__consumer_offsets", "--from-beginning"),
         *("--partition", str(coordinator_partition(group, 50)), "--formatter", FORMATTER, "--timeout-ms", "6000"),
     )
-    # Objects stand one behind the other, without anything between; logs may surround them.
+    # Objects follow one another without separators; log lines may surround them.
     records, rest = [], text[text.index("{") :]
     while rest.startswith("{"):
         record, end = json.JSONDecoder().raw_decode(rest)
@@ -162,7 +162,7 @@ def test_reading_the_topic_without_the_right_names_the_missing_right() -> None:
         connection = ConnectionSettings(bootstrap_servers=(guarded.sasl_bootstrap,), client_id="m15", sasl=clerk)
         with pytest.raises(TopicAuthorizationFailed, match=r"__consumer_offsets.*allow the principal Read"):
             read_group(connection, group, 30)
-        # The coordinator tells the clerk nevertheless.
+        # The coordinator still reports them to the clerk.
         with Consumer(replace(settings(guarded.bootstrap, group), connection=connection)) as consumer:
             stored = consumer.committed(None, 30)
         assert [(part.topic, entry and entry.offset) for part, entry in stored.items()] == [(topic, 1)]

@@ -1,4 +1,4 @@
-"""The network client with a real broker: what it learns, and what it does while the broker is away."""
+"""The network client with a real broker: its metadata, and its behaviour while the broker is unreachable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIST_GROUPS = ListGroupsRequest(states_filter=(), types_filter=())
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[KafkaBroker]:
-    """A broker of our own, since it is paused and killed here."""
+    """Its own broker, because the test pauses and kills it."""
     with KafkaBroker() as running:
         yield running
 

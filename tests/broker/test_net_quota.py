@@ -1,4 +1,4 @@
-"""A real broker's request quota: who uses too much of it is muted, on both sides (KIP-219)."""
+"""A real broker's request quota: a client above it is throttled, on both sides (KIP-219)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_muted_client_holds_its_requests_back_and_keeps_its_connection(broker: K
             return answer if answer.throttle_time_ms >= 500 else None
 
         eventually(throttled, timeout_s=PATIENCE_S, what="the broker to throttle", poll_s=0.001)
-        # Sent in spite of it, the request would wait at the broker, and its time-out would cost the connection.
+        # A request sent despite it would wait at the broker, and its time-out would cost the connection.
         with pytest.raises(RequestTimedOut, match="not sent, the broker's quota has muted this client"):
             client.call(address, LIST_GROUPS, timeout_s=0.1)
         assert client.call(address, LIST_GROUPS, timeout_s=PATIENCE_S).error_code == 0

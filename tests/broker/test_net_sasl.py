@@ -26,7 +26,7 @@ LIST_GROUPS = ListGroupsRequest(states_filter=(), types_filter=())
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[KafkaBroker]:
-    """A broker that lets a login hold for a second only."""
+    """A broker whose logins expire after a second."""
     with KafkaBroker(sasl_users={USER: PASSWORD}, properties={"connections.max.reauth.ms": str(RENEWAL_MS)}) as running:
         yield running
 
@@ -78,7 +78,7 @@ def test_listener_without_login_refuses_a_client_that_brings_one(guarded: KafkaB
 
 
 def test_connection_outlives_its_login(guarded: KafkaBroker) -> None:
-    """The broker would hang up at the first request after a second; no call may notice."""
+    """The broker would close the connection at the first request after a second; no call may fail."""
     client = logged_in(guarded, "SCRAM-SHA-512", PASSWORD)
     address = parse_address(guarded.sasl_bootstrap)
     try:

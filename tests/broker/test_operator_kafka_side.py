@@ -1,4 +1,4 @@
-"""What a reconcile has done in Kafka, through the observer's own thread: topics, refusals, and what is told of them."""
+"""Kafka work of a reconcile, through the observer's own thread: topics, refusals, and their reports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ INTENT = RetryIntent(
 
 
 class Ear:
-    """Nobody waits for news here: the tests look for themselves."""
+    """Nothing waits for events here: the tests look for themselves."""
 
     def cluster_changed(self, cluster: object) -> None:
         assert cluster == CLUSTER
@@ -60,7 +60,7 @@ class Ear:
 
 @dataclass
 class Side:
-    """The Kafka side of one ConsumerGroup, reconciled as often as a test wants to see something."""
+    """The Kafka side of one ConsumerGroup, reconciled as often as a test needs."""
 
     group: ConsumerGroup
     kafka: KafkaSide
@@ -71,7 +71,7 @@ class Side:
     events: list[str] = field(default_factory=list)
 
     def reconcile(self) -> ConsumerGroupFacts:
-        """One visit: the facts as status gets them. The pause between two attempts is over at once."""
+        """Visit once: the facts for status. The pause between two attempts is over at once."""
         self.clock.now += PAUSE_SECONDS + 1
         observation = self.observers.latest(CLUSTER)
         body: dict[str, Any] = {
@@ -192,7 +192,7 @@ async def test_more_replicas_than_brokers_is_reported_with_its_remedy(broker: Ka
 
 
 async def test_missing_rights_are_reported_with_the_rights_to_grant() -> None:
-    """The operator may look at everything and make nothing."""
+    """The operator may describe everything and create nothing."""
     acls = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
@@ -213,7 +213,7 @@ async def test_missing_rights_are_reported_with_the_rights_to_grant() -> None:
 
 
 def grant(broker: KafkaBroker, operation: AclOperation, kind: ResourceType, *, prefix: str = "") -> None:
-    """Let the operator's user do something with all resources of a kind, or with those that begin with `prefix`."""
+    """Grant the operator's user an operation on all resources of a kind, or on those that begin with `prefix`."""
     pattern = ResourcePatternType.PREFIXED if prefix else ResourcePatternType.LITERAL
     binding = AclBinding(kind, prefix or "*", pattern, "User:operator", "*", operation, AclPermissionType.ALLOW)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})

@@ -1,4 +1,4 @@
-"""The topics of a retry flow on a real broker: made, mended, grown, deleted, or refused with a reason to act on."""
+"""The topics of a retry flow on a real broker: created, corrected, grown, deleted, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def intent(*delays: str, drained_delays: tuple[str, ...] = ()) -> RetryIntent:
 
 @dataclass
 class Keeper:
-    """One group's topics, kept as the operator keeps them: look, plan, act, look again."""
+    """The topics of one group, kept as the operator keeps them: look, plan, act, look again."""
 
     group: ConsumerGroup
     source: str
@@ -64,7 +64,7 @@ class Keeper:
         return done
 
     def converge(self, wish: RetryIntent) -> TopicsPlan:
-        """Act until nothing is left to do; returns the last plan."""
+        """Act until nothing is left to do; return the last plan."""
 
         def settled() -> TopicsPlan | None:
             plan = self.plan(wish)
@@ -79,7 +79,7 @@ class Keeper:
         return plan
 
     def await_setting(self, topic: str, name: str, value: str) -> None:
-        """Until the operator sees a setting that somebody has changed; a minute would do that too."""
+        """Wait until the operator sees a setting that another client has changed; a minute would do too."""
 
         def noticed() -> bool:
             self.watcher.memory.forget([topic])
@@ -103,7 +103,7 @@ def keeper(
     deletion: str = "Drain",
     **topics: Any,
 ) -> Keeper:
-    """A group with a source topic of its own; `delays` are what is looked at, drained_delays ones too."""
+    """A group with its own source topic; `delays` are observed, drained_delays too."""
     source = create_topic(broker.bootstrap, SOURCE_PARTITIONS)
     group = consumer_group(
         groupId=group_id or unique("group"),
@@ -123,14 +123,14 @@ def keeper(
 
 
 def settings_of(broker: KafkaBroker, topic: str) -> dict[str, str]:
-    """A topic's settings as another client reads them."""
+    """The settings of a topic, by another client."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     (answer,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
     return {name: entry.value for name, entry in answer.result(PATIENCE_S).items()}
 
 
 def change(broker: KafkaBroker, topic: str, name: str, value: str) -> None:
-    """Somebody changes a topic's setting."""
+    """Change a topic's setting by another client."""
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for done in admin.incremental_alter_configs(
@@ -140,13 +140,13 @@ def change(broker: KafkaBroker, topic: str, name: str, value: str) -> None:
 
 
 def partitions_of(broker: KafkaBroker, topic: str) -> int | None:
-    """How many partitions a topic has as another client sees it; None when there is no such topic."""
+    """The number of partitions of a topic, by another client; None if there is no such topic."""
     found = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=PATIENCE_S).topics
     return len(found[topic].partitions) if topic in found else None
 
 
 def await_partitions(broker: KafkaBroker, topic: str, count: int | None) -> None:
-    """Until another client sees a topic with so many partitions, or without any as it is gone."""
+    """Wait until another client sees a topic with so many partitions, or no topic."""
     eventually(lambda: partitions_of(broker, topic) == count, timeout_s=PATIENCE_S, what=f"{topic}: {count} partitions")
 
 
@@ -218,7 +218,7 @@ def test_retired_topic_is_deleted_when_it_is_drained_and_not_before(broker: Kafk
 
 
 def test_record_written_after_the_look_saves_its_topic(broker: KafkaBroker, stack: ExitStack) -> None:
-    """The plan is from before; what is live counts."""
+    """The plan is old; the live state decides."""
     here = keeper(stack, broker, "5s", "30s")
     here.converge(intent("5s", "30s"))
     drained_delays = naming.retry_topic(here.group.group_id, "30s")
@@ -252,7 +252,7 @@ def test_more_replicas_than_brokers_are_refused_with_a_reason(broker: KafkaBroke
 
 
 def test_waiting_records_are_counted_live_and_deleted_with_their_topics(broker: KafkaBroker, stack: ExitStack) -> None:
-    """What the deletion of a ConsumerGroup needs: counts, topics, groups."""
+    """The needs of a ConsumerGroup's deletion: counts, topics, groups."""
     here = keeper(stack, broker, "5s")
     here.converge(intent("5s"))
     group_id = here.group.group_id

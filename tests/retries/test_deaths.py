@@ -70,8 +70,10 @@ FORMS: dict[str, dict[str, Any]] = {
 def kept_alive(
     fleet: RetryFleet, workers: int, *, retry: int = 0, commands: Sequence[Sequence[str]] = (), **changes: Any
 ) -> Iterator[list[int]]:
-    """So many workers, each started again as soon as it ends, as a kubelet does; how they ended. `commands` has one
-    for each ordinal where the installed one is not it."""
+    """Run so many workers, each restarted as soon as it ends, as a kubelet does; return their ends.
+
+    `commands` has one for each ordinal with another command than the installed one.
+    """
     ended, over = list[int](), threading.Event()
 
     def keep(ordinal: int, role: str) -> None:

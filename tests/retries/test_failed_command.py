@@ -1,4 +1,4 @@
-"""`fleet-consumer failed` on a real broker: it shows what is there, says what is wrong, and leaves nothing behind."""
+"""`fleet-consumer failed` on a real broker: it shows the records, reports errors, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ask(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
 
 
 def lines(topic: FailedTopic, part: str, *arguments: object) -> list[str]:
-    """What a part of the command prints about a topic."""
+    """The output of a part of the command about a topic."""
     where = ("--group", topic.group, "--bootstrap", topic.kafka.bootstrap)
     return ask(part, *arguments, *where).stdout.splitlines()
 
@@ -259,7 +259,7 @@ def test_read_on_the_failed_topic_is_enough_and_its_lack_is_reported(tmp_path: P
 
 
 def test_documented_commands_run(kafka: Kafka) -> None:
-    """As they stand, but for where the broker is."""
+    """As written, except the broker's address."""
     failed = naming.failed_topic("orders")
     kafka.create(failed, partitions=1, config=MANAGED)
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap})

@@ -1,4 +1,4 @@
-"""A run that is killed goes on where it was: each record is moved once, whatever the moment."""
+"""A killed run continues where it was: each record is moved once, for any moment of the kill."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ReaderKilledBeforeCommit(BoundedReader):
 
 
 class ProducerKilledAfterSends(RecordProducer):
-    """Ends the run when a batch is on its way and nobody knows what became of it."""
+    """Ends the run while a batch is in flight and its result is unknown."""
 
     left: int
 

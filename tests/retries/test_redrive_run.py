@@ -1,4 +1,4 @@
-"""A run of a Redrive moves what its filter selects, once, to its own group, and tells what it did."""
+"""A run of a Redrive moves the records of its filter, once, to its own group, and reports its counts."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_only_the_named_records_are_moved(topic: FailedTopic) -> None:
 
 
 def test_redriven_records_are_counted_from_the_log_start(topic: FailedTopic) -> None:
-    """Whatever the filter of the run that counts it, and also by a run that was killed on its way."""
+    """For any filter of the counting run, and also by a run that was killed on its way."""
     topic.write(range(60))
     topic.write(range(10))  # copies
     assert topic.run(dryRun=True).told["redrivenTo"] == 0
@@ -100,7 +100,7 @@ def test_redriven_records_are_counted_from_the_log_start(topic: FailedTopic) -> 
 
 
 def test_all_partitions_are_moved_at_the_same_time(topic: FailedTopic) -> None:
-    """Not one after the other: each retry worker has something to do from the beginning."""
+    """Not one after the other: each retry worker has work from the beginning."""
     topic.write(range(800))
     run = topic.start(topic.settings(recordsPerSecond=100))
     topic.wait_moved(100)
@@ -129,7 +129,7 @@ def test_second_run_selects_none_and_a_run_that_is_done_moves_none_when_started_
 
 
 def test_only_the_group_sees_a_redrive(topic: FailedTopic) -> None:
-    """The source topic has other readers: nothing is ever written to it, whatever a record claims its origin to be."""
+    """The source topic has other readers: nothing is ever written to it, for any claimed origin of a record."""
     topic.kafka.produce(topic.group, [b"1", b"2"])
     before = topic.kafka.end_offsets(topic.group)
     topic.write(range(20), origin_topic=topic.group)
@@ -139,7 +139,7 @@ def test_only_the_group_sees_a_redrive(topic: FailedTopic) -> None:
 
 
 def test_only_times_from_the_first_to_before_the_second_are_selected(topic: FailedTopic) -> None:
-    """The time is that at which the broker took the failed record in, which nobody can forge."""
+    """The time is the broker's append time in the failed topic, which no client can forge."""
     for number in range(6):
         topic.write([number], partition=number % PARTITIONS, failed_at=5)
     times = appended(topic.kafka, topic.failed)
@@ -160,7 +160,7 @@ def test_record_at_the_redrive_limit_or_of_this_run_is_left_alone(topic: FailedT
 
 
 def test_rate_is_kept(topic: FailedTopic) -> None:
-    """300 records at 100 a second. A slow first batch may shorten what is seen of the rate by itself and the last."""
+    """300 records at 100 a second. A slow first batch may shorten the observed rate by itself and the last."""
     topic.write(range(300))
     assert topic.run(recordsPerSecond=100).counts == (300, 300, 0)
     times = appended(topic.kafka, topic.redrive)
@@ -187,7 +187,7 @@ def test_damaged_records_are_moved_once_like_all_others(topic: FailedTopic) -> N
     for number in range(100):
         damage: dict[str, Any] = {name: chance.choice(garbage) for name in chance.sample(names, 3)}
         records.append(failed_record(topic.group, number, **damage))
-    # Our own headers twice over, and as many of somebody else's as anybody would send.
+    # Our own headers twice over, and a large number of foreign ones.
     records.append(failed_record(topic.group, 100))
     records[-1]["headers"] += [*records[-1]["headers"], *((f"h-{n}", b"x") for n in range(2_000))]
     records.append({"value": json.dumps({"n": 101}).encode(), "key": None, "headers": []})

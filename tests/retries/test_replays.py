@@ -1,6 +1,6 @@
-"""Replay is a right: after an offset reset whatever fails again is retried again, and can be put back again.
+"""Replay: after an offset reset failing records are retried again, and can be put back again.
 
-Offsets are reset with Kafka's own tool, as people do it.
+Offsets are reset with Kafka's own tool, as users do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COUNT = 10
 
 
 class Replayed(Flow):
-    """A flow whose groups' offsets may be reset while nobody is a member."""
+    """A flow whose groups' offsets may be reset while they have no members."""
 
     broker: KafkaBroker
 
@@ -44,7 +44,7 @@ class Replayed(Flow):
         eventually(taken, timeout_s=240, what="the offsets to be reset", poll_s=1)
 
     def moved(self) -> tuple[int, int, int]:
-        """Everything that a Redrive finds in the failed topic: selected, moved, guarded."""
+        """All records that a Redrive finds in the failed topic: selected, moved, guarded."""
         settings = redrive_settings(self.group, self.kafka, partitions=self.partitions)
         return run_redrive(settings, self.folder).counts
 

@@ -1,4 +1,4 @@
-"""The way of one record through its policy: M18, M19, M20, with seconds in place of minutes."""
+"""The path of one record through its policy: M18, M19, M20, with seconds in place of minutes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_m19_records_behind_a_failing_one_are_handed_out_in_order_at_once(kafka:
     with flow.worker(), flow.retry_worker():
         deliveries = flow.wait_deliveries(behind + 2)
         flow.wait_drained()
-    # The retry is the last of all: what was behind the record did not wait for it.
+    # The retry is the last of all: the records behind it did not wait for it.
     assert [each.n for each in deliveries] == [*range(behind + 1), 0]
     assert [each.attempt for each in deliveries] == [0] * (behind + 1) + [1]
     flow.assert_none_early()
@@ -130,7 +130,7 @@ def test_failures_of_a_record_end_when_its_time_is_over(kafka: Kafka, tmp_path: 
 
 
 def test_a_hop_that_cannot_be_written_holds_its_partition_until_it_can(kafka: Kafka, tmp_path: Path) -> None:
-    """The retry topic is missing: the record stays where it is, with all behind it, and says so."""
+    """The retry topic is missing: the record stays in place, with all behind it, and the worker reports it."""
     flow = Flow(kafka, tmp_path, "1s", partitions=1)
     flow.made("3s")
     flow.current = flow.follow(revision(("3s",)), drop=[flow.current])

@@ -218,7 +218,7 @@ def test_partition_taken_away_while_threads_work_is_neither_lost_nor_committed_t
         "handler__concurrency": 4,
         "consumer__maxPollRecords": 50,
         "consumer__staticMembership": False,
-        # A busy machine must not cost the membership here: what is lost is repeated, and nothing is to be.
+        # A busy machine must not cost the membership here: lost records are repeated, and none may be.
         "consumer__sessionTimeoutSeconds": 45,
     }
     with fleet.worker(0, **changes) as first:

@@ -84,7 +84,7 @@ def test_invalid_usage_is_reported_in_one_line_before_anything_starts(kafka: Kaf
 
 
 def test_local_runs_of_the_readme(kafka: Kafka, tmp_path: Path) -> None:
-    """Word for word, apart from the broker's address: without retries, with delays, with the policy of the example."""
+    """Word for word, except the broker's address: without retries, with delays, with the policy of the example."""
     text = (ROOT / "README.md").read_text()
     example = re.search(r"## A fleet in thirty lines\n\n```yaml\n(.*?)```", text, re.DOTALL)
     assert example, "the README has lost its example"

@@ -1,4 +1,4 @@
-"""The worker as a process on a real broker: nothing lost, nothing skipped, whatever ends it or stands in its way."""
+"""The worker as a process on a real broker: nothing lost, nothing skipped, for any end and any obstacle."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is wrong around a worker is told, by the pre-flight check and by a running worker, and outlived.
+"""Errors outside a worker are reported, by the pre-flight check and by a running worker, and survived.
 
-The check also says whether the revision or its surroundings must be mended.
+The check also reports whether the cause is the revision or its surroundings.
 """
 
 from __future__ import annotations
