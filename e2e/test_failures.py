@@ -163,7 +163,7 @@ def count_writes(fleet: FlightFleet, *, seconds: int) -> Counter[str]:
     return Counter(watched.stdout.split())
 
 
-def test_silent_broker_is_told_and_the_fleet_goes_on_when_it_answers_again(
+def test_silent_broker_is_reported_and_the_fleet_continues_when_it_answers(
     fleets: Fleets, installation: Installation, cluster: Cluster
 ) -> None:
     """A broker that stops answering costs no pod: status says so and keeps what it knew, and all recovers by itself."""

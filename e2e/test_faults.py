@@ -131,7 +131,7 @@ def test_deleted_group_takes_every_child_with_it(fleets: Fleets) -> None:
         fleet.cluster.kubectl("delete", "namespace", "leaving", "--timeout=110s")
 
 
-def test_operator_killed_in_the_middle_goes_on_where_it_was(fleets: Fleets, installation: Installation) -> None:
+def test_killed_operator_resumes(fleets: Fleets, installation: Installation) -> None:
     """A group applied while the operator is dead is picked up by the next one; nothing has to be repeated by hand."""
     with fleets.named("orphaned") as fleet:
         installation.kill_operator()

@@ -92,7 +92,7 @@ def test_http_handler_serves_its_worker_as_a_native_sidecar(fleets: Fleets) -> N
 
 
 @pytest.mark.together
-def test_http_handler_without_its_container_is_told_and_starts_nothing(fleets: Fleets) -> None:
+def test_http_handler_without_its_container_is_reported_and_starts_nothing(fleets: Fleets) -> None:
     with fleets.named("unserved") as fleet:
         kafka, group = objects(fleet)
         group["spec"]["handler"]["http"] = {}

@@ -114,7 +114,7 @@ def test_second_up_leaves_a_healthy_cluster_alone(cluster: LocalCluster) -> None
     assert unhealthy(cluster) == []
 
 
-def test_first_process_killed_next_up_brings_back_what_was_stored(cluster: LocalCluster) -> None:
+def test_up_after_a_killed_init_process_restores_stored_objects(cluster: LocalCluster) -> None:
     cluster.access.kubectl("create", "configmap", "kept", "--from-literal=word=here")
     os.kill(first_process(cluster), signal.SIGKILL)
     wait_until(lambda: processes_of(cluster.instance) == [], what="every process to end", timeout_s=60)

@@ -150,7 +150,7 @@ def test_edited_policy_is_followed_without_touching_a_pod(scene: Scene) -> None:
     scene.drop("edited")
 
 
-def test_redrive_moves_what_its_dry_run_counted_and_a_second_one_nothing(scene: Scene) -> None:
+def test_redrive_moves_the_records_of_its_dry_run_and_a_second_one_none(scene: Scene) -> None:
     values = [f"bad-redriven-{n}" for n in range(12)]
     count = len(values)
     scene.write("redriven", values)
@@ -181,7 +181,7 @@ def test_redrive_moves_what_its_dry_run_counted_and_a_second_one_nothing(scene: 
     scene.drop("redriven")
 
 
-def test_restarted_retry_worker_loses_nothing_and_hands_out_nothing_early(scene: Scene) -> None:
+def test_restarted_retry_worker_loses_nothing_and_delivers_nothing_early(scene: Scene) -> None:
     scene.wait_pods("restarted", "restarted-0", "restarted-retry-0")
     values = [f"once-{n}" for n in range(50)]
     scene.write("restarted", values)
@@ -200,7 +200,7 @@ def test_restarted_retry_worker_loses_nothing_and_hands_out_nothing_early(scene:
     scene.drop("restarted")
 
 
-def test_outage_is_waited_for_and_burns_no_attempt(scene: Scene) -> None:
+def test_outage_pauses_and_uses_no_attempt(scene: Scene) -> None:
     """The dependency is down for longer than all delays together: with a budget everything ends done."""
     scene.write("dependent", [f"needs-{n}" for n in range(100)])
     eventually(lambda: len(scene.done("needs-")) >= 100, timeout_s=PATIENCE_S, what="the dependency is there")
@@ -224,7 +224,7 @@ def test_outage_is_waited_for_and_burns_no_attempt(scene: Scene) -> None:
     scene.drop("dependent")
 
 
-def test_deleted_groups_drain_or_drop_what_waits(scene: Scene) -> None:
+def test_deleted_groups_drain_or_drop_waiting_records(scene: Scene) -> None:
     """Drain: what waits is handled first, then the topics go, all but the failed one. Delete: everything goes."""
     scene.write("drained", [f"once-drained-{n}" for n in range(10)])
     scene.write("erased", [f"once-erased-{n}" for n in range(10)])

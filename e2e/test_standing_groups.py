@@ -136,9 +136,7 @@ def standing(installation: Installation) -> Iterator[Standing]:
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=[failure.name for failure in FAILURES])
-def test_group_that_stands_says_so_with_cause_record_and_pod_within_thirty_seconds(
-    standing: Standing, failure: Failure
-) -> None:
+def test_stuck_group_reports_cause_record_and_pod_within_thirty_seconds(standing: Standing, failure: Failure) -> None:
     standing.write(failure)
 
     def reported() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Requests to an API server from this process: kubectl costs half a second of a busy machine for every word."""
+"""Requests to an API server from this process: each kubectl call costs half a second on a busy machine."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ OTHER_KINDS = (*CLUSTER_KINDS, Kind("", "v1", "ServiceAccount", "serviceaccounts
 NAMES = {kind.plural: kind for kind in (*KINDS, *OTHER_KINDS)}
 TYPES = {(kind.api_version, kind.kind): kind for kind in NAMES.values()}
 FIELD_MANAGER = "kubectl"
-"""A user's: what one apply leaves out, it takes away of what the last one had."""
+"""The field manager of a user: an apply removes the fields that its previous one had and it lacks."""
 STRICT = {"fieldValidation": "Strict"}
-"""As kubectl asks: a field that the server does not know is an error."""
+"""Strict validation, as kubectl requests it: an unknown field is an error."""
 DRY = {"dryRun": "All", **STRICT}
 TIMEOUT_S = 60
 BUSY = (429, 500, 503, 504)
-"""Answers of a server that had no time for the request; it asks for another try."""
+"""Status codes of a server too busy for the request; it asks for another try."""
 BUSY_PATIENCE_S = 60.0
 
 
 class NotFoundError(AssertionError):
-    """The object is not there (yet); an assertion, so that waiting helpers wait."""
+    """The object does not exist (yet); an AssertionError, so that waiting helpers keep waiting."""
 
 
 class RefusedError(AssertionError):
-    """The API server said no; its words."""
+    """The API server refused the request; the text is its message."""
 
 
 class Client:
@@ -62,17 +62,17 @@ class Client:
         self._connections: list[http.client.HTTPSConnection] = []
 
     def get(self, plural: str, namespace: str, name: str) -> dict[str, Any]:
-        """One object; NotFoundError when it does not exist."""
+        """Return one object; raise NotFoundError if it does not exist."""
         return self.ask("GET", NAMES[plural].path(namespace, name))
 
     def list(self, plural: str, namespace: str | None = None, selector: str = "") -> list[dict[str, Any]]:
-        """The objects of a kind, of one namespace or all."""
+        """Return the objects of a kind, of one namespace or all."""
         kind = NAMES[plural]
         items: list[dict[str, Any]] = self.ask("GET", kind.path(namespace), query={"labelSelector": selector})["items"]
         return [{**item, "kind": kind.kind} for item in items]
 
     def apply(self, body: dict[str, Any]) -> None:
-        """Server-side apply, as `kubectl apply --server-side` does it."""
+        """Apply on the server side, as `kubectl apply --server-side` does."""
         kind, metadata = kind_of(body), body["metadata"]
         path = kind.path(metadata.get("namespace"), metadata["name"])
         self.ask(
@@ -80,11 +80,11 @@ class Client:
         )
 
     def would_create(self, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
-        """What the server would store; nothing is stored."""
+        """Return what the server would store (dry run)."""
         return self.ask("POST", _place(namespace, body), body, query=DRY)
 
     def would_replace(self, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The same with an object that is there, in its newest version."""
+        """The same with an existing object, in its newest version."""
         path = f"{_place(namespace, body)}/{body['metadata']['name']}"
         version = self.ask("GET", path)["metadata"]["resourceVersion"]
         newest = {**body, "metadata": {**body["metadata"], "resourceVersion": version}}
@@ -110,7 +110,7 @@ class Client:
         query: Mapping[str, str] | None = None,
         kind: str = "application/json",
     ) -> dict[str, Any]:
-        """The server's answer; asks again while it is too busy to give one, or away.
+        """Return the server's answer; repeat the request while the server is too busy or unreachable.
 
         Raises NotFoundError, RefusedError.
         """
@@ -154,7 +154,7 @@ class Client:
             raise
 
     def _connection(self) -> http.client.HTTPSConnection:
-        """This thread's own; one that was closed opens again when it is used."""
+        """The connection of this thread; a closed one reopens when it is used."""
         found: http.client.HTTPSConnection | None = getattr(self._here, "connection", None)
         if found is None:
             host, port = self._address.hostname, self._address.port
@@ -166,7 +166,7 @@ class Client:
 
 
 def kind_of(body: Mapping[str, Any]) -> Kind:
-    """The kind of an object that a test may use; KeyError for another."""
+    """The kind of an object that a test may use; raises KeyError for another."""
     return TYPES[body["apiVersion"], body["kind"]]
 
 

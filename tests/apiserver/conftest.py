@@ -1,4 +1,4 @@
-"""What the tests on a real API server share: the servers, the stand-in for nodes, one operator for most of them."""
+"""Shared parts of the tests on a real API server: servers, the stand-in for nodes, one operator for most of them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ ROOT = FOLDER.parents[1]
 TOPIC_TOOL = "org.apache.kafka.tools.TopicCommand"
 PARTITIONS = 6
 AT_ONCE = 5
-"""How many tests of the shared operator play at a time: each has a namespace of its own, and waits."""
+"""Tests of the shared operator that run at a time: each has its own namespace, and mostly waits."""
 PATIENCE_S = 180.0
-"""For what takes a few seconds on a calm machine. Only what is promised within a time is waited for no longer."""
+"""For work of a few seconds on an idle machine. Only promised time limits are tighter."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,7 +53,7 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="session")
 def quiet_api() -> Iterator[ApiServer]:
-    """Another, on which no operator works but those that a test starts and ends."""
+    """An API server without an operator, except those that a test starts and stops."""
     with ApiServer() as server:
         install_crds(server)
         yield server
@@ -101,7 +101,7 @@ class Operator:
             )
 
     def stop(self) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
 
@@ -121,7 +121,7 @@ class Operator:
 
 @pytest.fixture(scope="session")
 def operator(api: ApiServer, nodes: Nodes) -> Iterator[Operator]:
-    """The operator of most tests, with its default settings, for all namespaces but those labelled otherwise."""
+    """The operator of most tests, with its default settings, for all namespaces except those labelled otherwise."""
     with Operator(api) as running:
         eventually(lambda: "working" in running.log.read_text(), timeout_s=PATIENCE_S, what="the operator to work")
         yield running
@@ -143,15 +143,15 @@ class Site:
             self.client.apply(body)
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
-        """For what a person does with it, `text` being the input. Everything else costs less without."""
+        """Run kubectl with `text` as its input, for commands that users type. Everything else is faster without it."""
         return self.api.kubectl("-n", self.name, *arguments, input=text)
 
     def accepted(self, body: dict[str, Any]) -> dict[str, Any]:
-        """What the API server would store; nothing is stored."""
+        """Return what the API server would store (dry run)."""
         return self.client.would_create(self.name, body)
 
     def refusal(self, body: dict[str, Any], *, replaces: bool = False) -> str:
-        """The API server's words when it refuses an object, on one line; fails when it accepts it."""
+        """Return the API server's message when it refuses an object, on one line; fail when it accepts it."""
         ask = self.client.would_replace if replaces else self.client.would_create
         try:
             ask(self.name, body)
@@ -169,7 +169,7 @@ class Site:
         return sorted(body["metadata"]["name"] for body in self.every(plural, selector))
 
     def wait_names(self, plural: str, *names: str, selector: str = "consumerfleet.io/group") -> None:
-        """Until the objects of a kind are these and no others."""
+        """Wait until the objects of a kind are exactly these."""
 
         def seen() -> bool:
             found = self.names(plural, selector)
@@ -179,7 +179,7 @@ class Site:
         eventually(seen, timeout_s=PATIENCE_S, what=f"{plural}: {', '.join(names) or 'none'}")
 
     def status(self, plural: str, name: str) -> dict[str, Any]:
-        """An object's status, empty before there is one."""
+        """The status of an object; empty if it has none yet."""
         found: dict[str, Any] = self.get(plural, name).get("status", {})
         return found
 
@@ -192,7 +192,7 @@ class Site:
     def wait_condition(
         self, kind: str, name: str, condition: str, *, status: str, reason: str, timeout_s: float = PATIENCE_S
     ) -> dict[str, Any]:
-        """Until a condition has this status and reason; returns it."""
+        """Wait until a condition has this status and reason; return it."""
 
         def seen() -> dict[str, Any]:
             found = self.condition(kind, name, condition)
@@ -204,7 +204,7 @@ class Site:
     def wait_ready_replicas(
         self, count: int, name: str = "flights", *, timeout_s: float = PATIENCE_S
     ) -> dict[str, Any]:
-        """Until the StatefulSet has this many ready workers and the status says so; returns the ConsumerGroup."""
+        """Wait until the StatefulSet has this many ready workers and status shows them; return the ConsumerGroup."""
 
         def seen() -> dict[str, Any]:
             body = self.get("consumergroups", name)
@@ -218,14 +218,14 @@ class Site:
 
 @pytest.fixture(scope="session")
 def site(api: ApiServer) -> Iterator[Callable[..., Site]]:
-    """Makes a fresh namespace that the operator serves."""
+    """Make fresh namespaces that the operator serves."""
     with Client(api.kubeconfig) as client:
         yield site_maker(api, client)
 
 
 @pytest.fixture(scope="session")
 def quiet_site(quiet_api: ApiServer) -> Iterator[Callable[..., Site]]:
-    """Makes a fresh namespace of which no operator knows."""
+    """Make fresh namespaces that no operator serves."""
     with Client(quiet_api.kubeconfig) as client:
         yield site_maker(quiet_api, client)
 

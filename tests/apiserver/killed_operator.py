@@ -1,7 +1,7 @@
-"""An operator that dies at a chosen one of its own calls to the API server.
+"""An operator that is killed at a chosen one of its own calls to the API server.
 
-Everything is the product's but the client, which is wrapped: it counts the calls and, at the chosen one, kills the
-process (SIGKILL) either before the call is made or after the server has answered.
+Everything except the client is the product's own. The client is wrapped: it counts the calls and, at the chosen one,
+kills the process (SIGKILL) either before the call is made or after the server has answered.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Moment = Literal["before", "after"]
 
 
 class KillingClient:
-    """`KubeClient` that dies at the `fatal`-th call that counts; 0 means never. With `writes_only` reads do not count.
+    """`KubeClient` that kills its process at the `fatal`-th counted call; 0 means never.
 
-    `calls` tells how many calls were made, `counted` how many of them counted.
+    With `writes_only` reads do not count. `calls` is the number of all calls, `counted` that of the counted ones.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ def run(
     moment: Moment,
     writes_only: bool,
 ) -> None:
-    """The process: an operator for one namespace, until SIGTERM or its death."""
+    """Run an operator for one namespace, until SIGTERM or its death."""
     os.environ["KUBECONFIG"] = kubeconfig
     logs.configure("text", "error")
     settings = Settings(namespaces=(namespace,), metrics_port=0, health_port=0)

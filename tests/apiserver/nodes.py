@@ -24,12 +24,12 @@ IDLE_SECONDS = 1.0
 REVISION = "consumerfleet.io/revision"
 NOW = "2026-01-01T00:00:00Z"
 PASSED = (KubeConflictError, KubeNotFoundError)
-"""An object changed or went while it was being looked at; the next tick sees it as it is."""
+"""An object changed or was deleted during the visit; the next tick sees its new state."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """How a check ends: what `fleet-consumer check` would leave as its exit code and last line."""
+    """The end of a check: the exit code and last line of `fleet-consumer check`."""
 
     exit_code: int = 0
     reason: str = "CheckPassed"
@@ -37,14 +37,14 @@ class Answer:
 
 
 def by_handler(config: JsonObject) -> Answer:
-    """The usual rule: a handler named `missing` cannot be imported, everything else passes."""
+    """The default result: a handler named `missing` cannot be imported, everything else passes."""
     if config["handler"]["python"]["callable"].endswith(":missing"):
         return Answer(20, "HandlerNotCallable", "module `handler` has no `missing`")
     return Answer()
 
 
 class NodesClient(AioKubeClient):
-    """The verbs of a kubelet: status of built-in kinds. `writes` counts what it has tried to change."""
+    """The verbs of a kubelet: status of built-in kinds. `writes` counts the attempted changes."""
 
     writes = 0
 
@@ -85,9 +85,9 @@ class Nodes:
         pause = TICK_SECONDS
         while not self._stop.is_set():
             before = kube.writes
-            with suppress(KubeUnavailableError):  # a server that is busy is asked again
+            with suppress(KubeUnavailableError):  # a busy server is asked again
                 await self._tick(kube)
-            # Fleets at rest are looked at less often: the tests of one run leave many of them.
+            # Fleets at rest are visited less often: the tests of one run leave many of them.
             pause = TICK_SECONDS if kube.writes != before else min(pause * 1.5, IDLE_SECONDS)
             await asyncio.sleep(pause)
         await kube.close()

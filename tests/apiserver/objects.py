@@ -1,4 +1,4 @@
-"""The objects that the operator tests apply, with what each test wants to be different."""
+"""The objects that the operator tests apply, with the changes of each test."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def group(
     handler: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> dict[str, Any]:
-    """A ConsumerGroup of topic `flights`; group ids are by namespace, as all tests share one Kafka."""
+    """A ConsumerGroup of topic `flights`; group ids include the namespace, because all tests share one Kafka."""
     python = {"callable": callable_, "configMapRef": {"name": "handler"}}
     wanted = {
         "clusterRef": {"name": "main"},
@@ -60,7 +60,7 @@ def group(
 
 
 def policy(in_namespace: str, *sequence: str, name: str = "standard", **spec: Any) -> dict[str, Any]:
-    """A RetryPolicy with these delays; without any, `spec` says how they are generated."""
+    """A RetryPolicy with these delays; without delays, `spec` generates them."""
     metadata = {"name": name, "namespace": in_namespace}
     wanted = {"sequence": list(sequence), **spec} if sequence else spec
     return {"apiVersion": API_VERSION, "kind": "RetryPolicy", "metadata": metadata, "spec": wanted}

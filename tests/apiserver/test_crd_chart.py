@@ -1,4 +1,4 @@
-"""The chart as Helm installs it, on an API server of its own: objects, rights, upgrade, removal."""
+"""The chart as Helm installs it, on its own API server: objects, rights, upgrade, removal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMESPACE = "fleet-system"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:consumer-fleet"
 GROUPS = ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"]
 Right = tuple[str, str, str]
-"""A verb, a resource with its group and perhaps a part of it, and a namespace."""
+"""A verb, a resource with its group and optional subresource, and a namespace."""
 CRDS = (
     "consumergroups.consumerfleet.io",
     "kafkaclusters.consumerfleet.io",
@@ -34,7 +34,7 @@ CRDS = (
 
 @dataclass(frozen=True)
 class Helm:
-    """Helm against one API server; nothing waits, for no pod ever starts there."""
+    """Helm against one API server; nothing waits, because no pod ever starts there."""
 
     program: Path
     api: ApiServer
@@ -46,13 +46,13 @@ class Helm:
         return done.stdout
 
     def refused(self, *arguments: str) -> str:
-        """What Helm complains of."""
+        """Return Helm's error message."""
         done = subprocess.run([str(self.program), *arguments], capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode != 0, done.stdout
         return done.stderr
 
     def upgrade(self, *arguments: str) -> str:
-        """Install the release, or change it."""
+        """Install or upgrade the release."""
         target = ("upgrade", "--install", "consumer-fleet", str(CHART), "--create-namespace")
         return self(*target, *arguments)
 
@@ -64,7 +64,7 @@ def helm() -> Iterator[Helm]:
 
 
 def has_right(client: Client, right: Right) -> bool:
-    """Whether the operator's account may do something."""
+    """Return whether the operator's account has a right."""
     verb, resource, namespace = right
     name, _, part = resource.partition("/")
     plural, _, group = name.partition(".")
@@ -76,7 +76,7 @@ def has_right(client: Client, right: Right) -> bool:
 
 
 def wait_rights(api: ApiServer, allowed: Sequence[Right], denied: Sequence[Right]) -> None:
-    """Until the account has what it needs and none of the others: the server hears of new roles a little later."""
+    """Wait until the account has these rights and none of the others: the server learns of new roles a little later."""
 
     def as_wanted(client: Client) -> bool:
         assert [right for right in (*allowed, *denied) if has_right(client, right)] == list(allowed)
@@ -112,7 +112,7 @@ def test_wrong_values_are_refused(helm: Helm, wrong: str, named: str) -> None:
 
 
 def test_life_of_a_release(helm: Helm) -> None:
-    """Installed, changed to serve one namespace, removed; CRDs and what users made with them outlive it."""
+    """Install, change to serve one namespace, remove; CRDs and users' objects survive the removal."""
     api = helm.api
     notes = helm.upgrade()
     assert "serves the whole cluster" in notes
@@ -166,7 +166,7 @@ def expect_pods(api: ApiServer) -> None:
 
 
 def expect_rights(api: ApiServer) -> None:
-    """What the operator needs, and some of what it must never get."""
+    """Rights that the operator needs, and some that it must never get."""
     allowed = (
         ("patch", "consumergroups.consumerfleet.io/status", "default"),
         ("patch", "consumergroups.consumerfleet.io", "default"),

@@ -1,4 +1,4 @@
-"""The children that the planners make are what the API server takes: strictly validated, at the restricted level."""
+"""The API server accepts the planners' children: strictly validated, at the restricted level."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILES = {"shop.py": "def handle(record): ..."}
 
 @pytest.fixture(scope="module")
 def strict(quiet_site: Callable[..., Site]) -> Site:
-    """A namespace that takes only pods of the restricted level, once the server's own parts have heard of it all."""
+    """A namespace that takes only pods of the restricted level, once every part of the server enforces it."""
     made = quiet_site("crd-children")
     level = objects.namespace(made.name)
     level["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -72,14 +72,14 @@ def children(group_body: JsonObject, cluster_body: JsonObject, namespace: str) -
         manifests.stateful_set(group, revision=revision.hash, pod_template=template, replicas=2),
         manifests.preflight_pod(group, revision=revision.hash, pod_template=template),
         *retry_children(group, template),
-        # What the StatefulSet's controller would make of the template: pod security judges pods, not templates.
+        # The pod that the StatefulSet's controller would make of the template: pod security judges pods, not templates.
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "worker-0", "namespace": namespace}}
         | {"spec": dict(template["spec"])},
     ]
 
 
 def retry_children(group: ConsumerGroup, template: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What stands beside a fleet with retries, and one of its pods."""
+    """The children of a fleet with retries, and one of its pods."""
     policy = {"name": "standard", "namespace": group.metadata.namespace, "uid": UID}
     revision = expand(RetryPolicy.model_validate({**full_retry_policy(), "metadata": policy}))
     told = Published(
@@ -114,7 +114,7 @@ def test_children_are_accepted(strict: Site, group: JsonObject, cluster: JsonObj
 
 
 def test_privileged_sidecar_is_tamed(strict: Site) -> None:
-    """What a user asks for beyond the restricted level is dropped, instead of failing when pods are made."""
+    """Settings beyond the restricted level are dropped; otherwise the creation of pods would fail."""
     side = {"name": "side", "image": "i", "securityContext": {"privileged": True, "runAsUser": 1000}}
     group = consumer_group({"spec.template": {"containers": [side], "initContainers": [side | {"name": "first"}]}})
     worker = children(group, kafka_cluster(), strict.name)[-1]

@@ -1,4 +1,4 @@
-"""What the API server accepts and refuses, and in which words."""
+"""Objects that the API server accepts or refuses, and the texts of its refusals."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ ACCEPTED: list[tuple[str, JsonObject]] = [
 
 
 def named(table: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The rows of a table for `parametrize`, each called by its first column."""
+    """The rows of a table for `parametrize`, each named by its first column."""
     return [pytest.param(*row[1:], id=row[0]) for row in table]
 
 
@@ -311,7 +311,7 @@ def test_schema_refuses_and_names_the_field(here: Site, body: JsonObject, field:
 
 
 def test_every_rule_has_a_refused_example() -> None:
-    """A rule that nothing can break is a rule that nobody has tried."""
+    """A rule that no object can break is untested."""
     messages = [message for path in sorted((ROOT / "crds").glob("*.yaml")) for message in rules(documents(path)[0])]
     tried = [words for _, _, words in REFUSED_BY_RULE] + [words for _, _, _, words in IMMUTABLE]
     tried.append(REDRIVE_IMMUTABLE_WORDS)
@@ -350,7 +350,7 @@ def test_redrive_follows_one_spec_to_its_end(here: Site, first: Mapping[str, Any
     ids=lambda body: str(body["kind"]),
 )
 def test_object_with_every_field_is_stored_as_given(here: Site, body: JsonObject) -> None:
-    """Nothing is pruned or defaulted over; also not within Kubernetes' own types in the pod template."""
+    """Nothing is pruned or replaced by a default; also not within Kubernetes' own types in the pod template."""
     assert here.accepted(body)["spec"] == body["spec"]
 
 
@@ -366,7 +366,7 @@ def test_examples_are_accepted(here: Site, path: Path) -> None:
 
 
 def test_server_and_models_default_alike(here: Site) -> None:
-    """What the server stores for a small object is what the models make of it without a server."""
+    """The server's stored form of a small object equals the models' defaults."""
     bare, served = consumer_group(), here.accepted(consumer_group())
     assert ConsumerGroup.model_validate(served).spec == ConsumerGroup.model_validate(bare).spec
     assert served["spec"]["replicas"] == 1
@@ -375,8 +375,8 @@ def test_server_and_models_default_alike(here: Site) -> None:
     assert served["spec"]["offsetsTopic"]["partitions"] == 50
 
 
-def test_unknown_fields_are_told_by_strict_validation(here: Site) -> None:
-    """kubectl validates strictly by default: a mistyped field is an error, not silence."""
+def test_unknown_fields_are_reported_by_strict_validation(here: Site) -> None:
+    """kubectl validates strictly by default: a mistyped field is an error and is not ignored."""
     host = consumer_group({"spec.template": {"hostNetwork": True}})
     for body, field in ((consumer_group({"spec.replica": 3}), "spec.replica"), (host, "spec.template.hostNetwork")):
         with pytest.raises(ClusterError, match=f'unknown field "{re.escape(field)}"'):

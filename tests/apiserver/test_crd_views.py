@@ -1,4 +1,4 @@
-"""What people and autoscalers see of our objects: columns, short names, scale, documentation, status."""
+"""Views of our objects for people and autoscalers: columns, short names, scale, documentation, status."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cluster_status() -> dict[str, Any]:
 
 
 def redrive_status() -> dict[str, Any]:
-    """A Redrive in its middle, with every field that is written by then."""
+    """A Redrive in progress, with every field that is written by then."""
     body = Redrive.model_validate({**redrive(), "status": {"startedAt": "2026-01-01T00:00:00Z"}})
     decision = RedriveDecision("Running", conditions.RUNNING, "moving failed records")
     progress = RedriveProgress(selected=12, moved=11, guarded=2, remaining=40, moved_before=5, failed_again=3)
@@ -67,7 +67,7 @@ def redrive_status() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def shown(quiet_site: Callable[..., Site]) -> Iterator[Site]:
-    """A namespace with one object of each kind, each with a status that no operator will write over."""
+    """A namespace with one object of each kind, each with a status that no operator will overwrite."""
     made = quiet_site("crd-views")
     place = {"metadata.namespace": made.name}
     made.apply(kafka_cluster(place), consumer_group({**place, "spec.replicas": 2}), redrive(place))
@@ -85,7 +85,7 @@ def table(site: Site, *arguments: str) -> tuple[str, str]:
 
 
 def test_status_is_stored_as_projected(shown: Site) -> None:
-    """Nothing that the operator writes is unknown to the schema, and so pruned."""
+    """The schema knows every field that the operator writes; otherwise the server would prune it."""
     assert shown.status("consumergroups", "orders") == busy_status()
     assert shown.status("kafkaclusters", "main") == cluster_status()
     assert shown.status("redrives", "mended") == redrive_status()
@@ -129,7 +129,7 @@ def test_category_lists_all_kinds(shown: Site) -> None:
 
 
 def test_scale_subresource_reads_and_writes(shown: Site) -> None:
-    """The parts that an autoscaler needs: wanted and present replicas, and a selector that is not empty."""
+    """The parts that an autoscaler needs: wanted and present replicas, and a nonempty selector."""
     scale = shown.client.ask("GET", CONSUMER_GROUP.path(shown.name, "orders", "scale"))
     assert (scale["spec"], scale["status"]) == (
         {"replicas": 2},
@@ -143,7 +143,7 @@ def test_scale_subresource_reads_and_writes(shown: Site) -> None:
 
 
 def test_status_is_written_by_its_subresource_only(shown: Site) -> None:
-    """A person who edits the object cannot change what was observed, and the operator cannot change a spec."""
+    """A user who edits the object cannot change its status, and the operator cannot change a spec."""
     shown.kubectl("patch", "kcg", "orders", "--type=merge", "-p", json.dumps({"status": {"state": "Dead"}}))
     assert shown.status("consumergroups", "orders")["state"] == "Stable"
 

@@ -1,6 +1,6 @@
-"""Every kubectl command of the README, the page about retries and the examples, run as it stands there.
+"""Every kubectl command of the README, the page about retries and the examples runs as written.
 
-No operator works here: what a command waits for is written by the test, and what it shows is looked at.
+No operator runs here: the test itself writes the conditions that a command waits for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ POD = {
 
 
 class Reader:
-    """Somebody who types what a document says into a shell, in a folder and a namespace."""
+    """A reader who types the commands of a document into a shell, in a folder and a namespace."""
 
     def __init__(self, server: ApiServer, namespace: str, folder: Path = ROOT) -> None:
         self.server, self.namespace, self.folder = server, namespace, folder
@@ -52,7 +52,7 @@ class Reader:
         return self.server.kubectl("-n", self.namespace, *words, input=text)
 
     def types(self, line: str) -> str:
-        """Run one line, which may pipe one kubectl into the next; what the last of them prints."""
+        """Run one line, which may pipe one kubectl into the next; return the output of the last."""
         told: str | None = None
         for part in line.split(" | "):
             first, *words = shlex.split(part, comments=True)
@@ -66,7 +66,7 @@ class Reader:
         return f"{option}{equals}{self.folder / name}" if (self.folder / name).is_file() else word
 
     def say_that_all_is_well(self) -> None:
-        """What the operator would write when everything is as it should be."""
+        """Write the status that the operator writes when everything is healthy."""
         said = {"status": "True", "reason": "AsWanted", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
         conditions = [{"type": kind, **said} for kind in GOOD]
         for kind in ("consumergroups", "retrypolicies", "redrives"):
@@ -80,7 +80,7 @@ class Reader:
 
 @pytest.fixture
 def place(quiet_api: ApiServer) -> Iterator[Callable[..., Reader]]:
-    """Makes somebody who reads in a namespace, and in a folder."""
+    """Make readers in a namespace and a folder."""
     with ExitStack() as left:
 
         def make(namespace: str, folder: Path = ROOT) -> Reader:
@@ -97,7 +97,7 @@ def commands(page: str) -> list[str]:
     return [line for text in blocks(page, "console", "") for line in text.splitlines() if line.startswith("kubectl ")]
 
 
-def test_commands_of_the_page_about_retries(place: Callable[..., Reader]) -> None:
+def test_documented_retry_commands_run(place: Callable[..., Reader]) -> None:
     page = "docs/retries.md"
     reader = place("docs-retries")
     found = [body for text in blocks(page, "yaml") for body in yaml.safe_load_all(text) if "kind" in body]

@@ -1,4 +1,4 @@
-"""What is wrong is told within half a minute, by a condition with its reason, and then left in peace."""
+"""Every failure is reported within half a minute, by a condition with its reason, and is then not rewritten."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CALM_S = 62
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that is wrong, in a namespace of its own; the group's `Ready` must say `reason` and name `hint`."""
+    """One failure, in its own namespace; the group's `Ready` must have `reason` and contain `hint`."""
 
     name: str
     reason: str
@@ -43,14 +43,14 @@ class Case:
 
 @contextmanager
 def silent() -> Iterator[int]:
-    """The port of a broker that hangs: connections are accepted by the kernel, and nothing ever answers."""
+    """The port of a hanging broker: the kernel accepts connections, and nothing ever answers."""
     with closing(socket.create_server(("127.0.0.1", 0), backlog=64)) as listening:
         yield listening.getsockname()[1]
 
 
 @contextmanager
 def closed() -> Iterator[int]:
-    """The port of a broker that is away: bound, so that nobody else gets it meanwhile, and nobody listens."""
+    """The port of an unreachable broker: bound, so that no other process gets it, but not listening."""
     with closing(socket.socket()) as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]
@@ -58,7 +58,7 @@ def closed() -> Iterator[int]:
 
 @contextmanager
 def own_broker() -> Iterator[KafkaBroker]:
-    """A broker whose number of groups does not change, for a KafkaCluster's status tells it."""
+    """A broker whose number of groups does not change, because the KafkaCluster's status contains it."""
     with KafkaBroker(sasl_users={"alice": "alice-secret"}) as broker:
         make_topic(broker, "flights")
         yield broker
@@ -97,7 +97,7 @@ def cases(broker: KafkaBroker, silent_port: int, closed_port: int) -> list[Case]
 
 
 class WriteCounter:
-    """Counts what is written to the objects of one kind, by namespace, as a watch of the API server tells it."""
+    """Counts the writes to the objects of one kind, by namespace, from a watch of the API server."""
 
     def __init__(self, api: ApiServer, plural: str) -> None:
         path = f"/apis/consumerfleet.io/v1alpha1/{plural}"
@@ -107,17 +107,17 @@ class WriteCounter:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def finish(self) -> Counter[str]:
-        """Wait for the watch to end; returns the writes of each namespace."""
+        """Wait for the watch to end; return the writes of each namespace."""
         output, _ = self._process.communicate(timeout=CALM_S + 30)
         events = [json.loads(line) for line in output.splitlines()]
         return Counter(event["object"]["metadata"]["namespace"] for event in events if event["type"] == "MODIFIED")
 
 
 @pytest.mark.timeout(900)
-def test_every_failure_is_told_in_time_and_then_left_in_peace(site: Callable[..., Site], api: ApiServer) -> None:
-    """All cases side by side, with a healthy fleet among them; then a minute in which nobody may write twice.
+def test_every_failure_is_reported_in_time_and_then_writes_stop(site: Callable[..., Site], api: ApiServer) -> None:
+    """All cases side by side with a healthy fleet; then a minute in which each object is written at most once.
 
-    Played with no other test beside it, because it holds the operator to times.
+    No other test runs beside it, because it holds the operator to times.
     """
     with own_broker() as broker, silent() as silent_port, closed() as closed_port:
         sites = {}
@@ -145,7 +145,7 @@ def test_every_failure_is_told_in_time_and_then_left_in_peace(site: Callable[...
 
 
 def wait_recorded(here: Site) -> None:
-    """Until the fleet's revision is recorded as good."""
+    """Wait until the fleet's revision is recorded as good."""
     revision = here.get("statefulsets", "flights")["metadata"]["annotations"]["consumerfleet.io/revision"]
 
     def recorded() -> bool:
@@ -156,7 +156,7 @@ def wait_recorded(here: Site) -> None:
 
 
 def wait_at_rest(here: Site) -> None:
-    """Until what the fleet's settling has left to be told is written: routine writes come five seconds apart."""
+    """Wait until the remaining writes of the fleet's start are done: routine writes come five seconds apart."""
     seen, since = "", time.monotonic()
 
     def at_rest() -> bool:
@@ -171,7 +171,7 @@ def wait_at_rest(here: Site) -> None:
 
 
 @pytest.mark.together
-def test_mended_secret_is_taken_up(site: Callable[..., Site], broker: KafkaBroker) -> None:
+def test_corrected_secret_is_applied(site: Callable[..., Site], broker: KafkaBroker) -> None:
     here = site("mended")
     here.apply(objects.secret(here.name, "alice", password="wrong"))
     here.apply(objects.cluster(here.name, broker.sasl_bootstrap, sasl=objects.sasl("alice")))
@@ -182,10 +182,10 @@ def test_mended_secret_is_taken_up(site: Callable[..., Site], broker: KafkaBroke
 
 
 @pytest.mark.together
-def test_renewed_certificates_and_client_credentials_are_taken_up(
+def test_renewed_certificates_and_client_credentials_are_applied(
     site: Callable[..., Site], broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    """A cluster with TLS and OAUTHBEARER, whose two Secrets are wrong at first and mended one after the other."""
+    """A cluster with TLS and OAUTHBEARER; its two Secrets are wrong at first and corrected one after the other."""
     here = site("renewed")
     another_authority = BrokerPki(tmp_path / "pki").ca_file
 
@@ -217,7 +217,7 @@ def test_renewed_certificates_and_client_credentials_are_taken_up(
 
 
 @pytest.mark.together
-def test_missing_parts_are_taken_up_when_they_come(site: Callable[..., Site], broker: KafkaBroker) -> None:
+def test_missing_references_are_applied_once_created(site: Callable[..., Site], broker: KafkaBroker) -> None:
     here = site("late")
     here.apply(objects.group(here.name))
     here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="ClusterNotFound")

@@ -1,4 +1,4 @@
-"""What the operator makes of a ConsumerGroup on a real API server and a real broker."""
+"""Children and status of a ConsumerGroup on a real API server and a real broker."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def state_of(site: Site, revision: str) -> str:
 
 
 def wait_good(site: Site, revision: str) -> None:
-    """Until the revision is recorded as good: some seconds after its last worker is ready."""
+    """Wait until the revision is recorded as good: some seconds after its last worker is ready."""
     eventually(lambda: state_of(site, revision) == "Good", timeout_s=PATIENCE_S, what=f"revision {revision} to be good")
 
 
 def wait_no_check(site: Site) -> None:
-    """Until the check pod is gone."""
+    """Wait until the check pod is gone."""
     site.wait_names("pods", selector="app.kubernetes.io/component=check")
 
 
@@ -154,7 +154,7 @@ def test_paused_object_is_not_touched_until_it_is_resumed(site: MakeSite, broker
     here.wait_ready_replicas(1)
 
 
-def test_child_that_somebody_changed_is_put_right(site: MakeSite, broker: KafkaBroker) -> None:
+def test_changed_child_is_restored(site: MakeSite, broker: KafkaBroker) -> None:
     here = site("drift")
     start_fleet(here, broker)
     here.wait_ready_replicas(1)

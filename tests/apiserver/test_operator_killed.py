@@ -1,9 +1,10 @@
 """The operator killed with SIGKILL after each of its calls to the API server, and before the first.
 
-A death before any other call leaves the same as one after the call before it: nothing of the operator outlives it.
+A death before any other call leaves the same state as one after the previous call: nothing else of the operator
+persists.
 
-Each index has a namespace of its own: an operator for that namespace alone works until it dies at its call. Then one
-operator that nobody kills serves all namespaces, and each must end like the one whose operator was never killed.
+Each index has its own namespace: an operator for that namespace alone runs until it is killed at its call. Then one
+undisturbed operator serves all namespaces, and each must end in the same state as one whose operator was never killed.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ from tests.support.waiting import eventually
 UNDISTURBED = "never-killed"
 AT_ONCE = 6
 SILENT_S = 7.0
-"""A rollout in motion is looked at every 5 s; an operator that makes no call for longer is done."""
+"""A rollout in progress is visited every 5 s; an operator that makes no call for longer is done."""
 CHILDREN = ("statefulsets", "configmaps", "services", "poddisruptionbudgets", "pods")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 VOLATILE = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "generation")
-"""`generation` counts steps: a scaling and a new revision may be taken up together or one after the other."""
+"""`generation` counts steps: a scaling and a new revision may be applied together or one after the other."""
 TOUCHED = "consumerfleet.io/retry-policies"
-"""Pods made within the second of the publication are told of it once more than they need."""
+"""Pods created within the second of the publication are annotated once more than necessary."""
 UNCOMPARED = ("coordinator", "transitions", "lag", "lagText", "retry")
-"""Depends on the group's name, on how often somebody looked, and on nothing that the operator did."""
+"""Depends on the group's name and on the number of looks, and on nothing that the operator did."""
 
 
 @pytest.fixture(scope="module")
 def client(quiet_api: ApiServer) -> Iterator[Client]:
-    """An API server on which no other test's operator works, with its nodes."""
+    """An API server with its nodes, without operators of other tests."""
     with Client(quiet_api.kubeconfig) as made, Nodes(str(quiet_api.kubeconfig)):
         yield made
 
@@ -78,14 +79,14 @@ def first_act(name: str, broker: KafkaBroker) -> list[dict[str, Any]]:
 
 
 def second_act(name: str) -> list[dict[str, Any]]:
-    """A new revision of one worker less."""
+    """A new revision with one worker less."""
     source = "def handle(record):\n    raise ValueError('no')\n"
     return [objects.handler_source(name, source=source), objects.group(name, replicas=1)]
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything on the API server at about one moment, by namespace."""
+    """All objects on the API server at about one moment, by namespace."""
 
     groups: dict[str, dict[str, Any]]
     children: dict[str, list[dict[str, Any]]]
@@ -100,7 +101,7 @@ class Snapshot:
         return cls(groups, children)
 
     def settled(self, namespace: str, replicas: int) -> Any:
-        """The namespace's picture once the newest revision is good and all workers run it; fails before."""
+        """Return the state of the namespace once the newest revision is good and all workers run it; fail before."""
         body = self.groups[namespace]
         status = body.get("status", {})
         assert status.get("observedGeneration") == body["metadata"]["generation"], status
@@ -119,7 +120,7 @@ class Snapshot:
 
 
 def picture(owner: dict[str, Any], children: list[dict[str, Any]]) -> Any:
-    """Children and status of a namespace, without what no two namespaces share: names, uids, hashes, times."""
+    """Children and status of a namespace, without parts that always differ: names, uids, hashes, times."""
     fleets = {child["metadata"]["name"]: child for child in children if child["kind"] == "StatefulSet"}
     fleet = fleets["flights"]
     newest = revision_of(fleet)
@@ -145,7 +146,7 @@ def picture(owner: dict[str, Any], children: list[dict[str, Any]]) -> Any:
 
 
 def annotations_of(child: dict[str, Any]) -> dict[str, Any]:
-    """A child's annotations; of the templates that its fleet may run only the revisions, for digests know names."""
+    """The annotations of a child; of the templates only the revisions, because digests contain names."""
     found: dict[str, Any] = {k: v for k, v in child["metadata"].get("annotations", {}).items() if k != TOUCHED}
     if KNOWN_ANNOTATION in found:
         found[KNOWN_ANNOTATION] = dict.fromkeys(json.loads(found[KNOWN_ANNOTATION]), "known")
@@ -153,7 +154,7 @@ def annotations_of(child: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(seen: Any, expected: Any, path: str = "") -> Iterator[str]:
-    """Where two pictures differ."""
+    """The differences of two states."""
     if isinstance(seen, dict) and isinstance(expected, dict):
         for key in sorted(seen.keys() | expected.keys()):
             yield from differences(seen.get(key), expected.get(key), f"{path}.{key}")
@@ -170,7 +171,7 @@ def revision_of(body: dict[str, Any]) -> str:
 
 @dataclass
 class Run:
-    """One operator that is going to die, and when it last made a call."""
+    """One operator that will be killed, and the time of its last call."""
 
     process: ForkServerProcess
     calls: Any
@@ -179,7 +180,7 @@ class Run:
     made: int = 0
 
     def is_busy(self, now: float) -> bool:
-        """Whether it has yet to make its first call, or made one not long ago."""
+        """Return whether it has yet to make its first call, or made one recently."""
         if not self.made and not self.calls.value:
             return True
         if self.calls.value != self.made:
@@ -189,17 +190,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Mortal:
-    """Operators of one namespace each, as processes that may die."""
+    """Operators of one namespace each, as processes that may be killed."""
 
     forks: ForkServerContext
     kubeconfig: str
     writes_only: bool = False
 
     def die_all(self, deaths: Mapping[str, tuple[int, Moment]]) -> set[str]:
-        """Run an operator in each namespace until its fatal call; returns where one died.
+        """Run an operator in each namespace until its fatal call; return the namespaces whose operator was killed.
 
-        The others came to rest with fewer calls than that. One thread does it all: multiprocessing's bookkeeping of
-        children loses exit codes when several threads share it.
+        The others finished with fewer calls. One thread does it all: multiprocessing's bookkeeping of children loses
+        exit codes when several threads share it.
         """
         waiting, running, died = list(deaths.items()), dict[str, Run](), set[str]()
         while waiting or running:
@@ -219,7 +220,7 @@ class Mortal:
         return died
 
     def count_calls(self, namespace: str, settled: Callable[[], Any]) -> tuple[int, Any]:
-        """How many calls an undisturbed operator makes until its fleet is settled, and the picture then."""
+        """Return the calls of an undisturbed operator until its fleet is settled, and the state then."""
         process, calls, counted = self._start(namespace, 0, "before")
         eventually(settled, timeout_s=120, what="the undisturbed fleet to settle")
         needed: int = counted.value
@@ -242,7 +243,7 @@ class Mortal:
         return process, calls, counted
 
     def _stop(self, process: ForkServerProcess) -> bool:
-        """End an operator that seems to be at rest; False when it died at its call all the same."""
+        """End an operator that seems to be at rest; return False if it was killed at its call after all."""
         process.terminate()
         process.join(30)
         assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
@@ -253,7 +254,7 @@ class Mortal:
 def test_operator_killed_at_any_call_converges_after_a_restart(
     quiet_api: ApiServer, client: Client, broker: KafkaBroker, forks: ForkServerContext
 ) -> None:
-    """Two acts: a fleet is made; then it gets a new revision and one worker less."""
+    """Two acts: a fleet is created; then it gets a new revision and one worker less."""
     mortal = Mortal(forks, str(quiet_api.kubeconfig))
 
     def settled(namespace: str, replicas: int) -> Any:
@@ -286,7 +287,7 @@ def test_operator_killed_at_any_call_converges_after_a_restart(
 
 
 def act_with_retries(name: str, broker: KafkaBroker) -> list[dict[str, Any]]:
-    """A fleet with retries whose topics and groups shall go with it."""
+    """A fleet with retries whose deletion removes its topics and groups."""
     retry = {**objects.retry(), "topics": {"partitions": 1}}
     return [
         objects.handler_source(name),
@@ -297,17 +298,17 @@ def act_with_retries(name: str, broker: KafkaBroker) -> list[dict[str, Any]]:
 
 
 def managed_topics(broker: KafkaBroker, namespaces: Iterable[str]) -> set[str]:
-    """What is left in Kafka of the fleets of these namespaces."""
+    """The topics and groups of these namespaces that are left in Kafka."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     prefixes = tuple(f"_fleet.{name}.flights." for name in namespaces)
     return {topic for topic in admin.list_topics(timeout=20).topics if topic.startswith(prefixes)}
 
 
 @pytest.mark.timeout(900)
-def test_operator_killed_at_any_call_leaves_retries_and_deletions_whole(
+def test_operator_killed_at_any_call_completes_retries_and_deletions(
     quiet_api: ApiServer, client: Client, broker: KafkaBroker, forks: ForkServerContext
 ) -> None:
-    """Two acts: a fleet with retries is made; then it is deleted, and its topics with it. Killed after each write."""
+    """Two acts: a fleet with retries is created; then it is deleted with its topics. Killed after each write."""
     mortal = Mortal(forks, str(quiet_api.kubeconfig), writes_only=True)
     alone = "never-killed-with-retries"
 

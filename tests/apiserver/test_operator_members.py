@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.usefixtures("operator"), pytest.mark.together]
 
 SESSION_MS = 120_000
-"""Longer than the test: what leaves the group sooner was taken out."""
+"""Longer than the test: a member that leaves the group sooner was removed."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def member(broker: KafkaBroker, group_id: str, instance_id: str) -> Iterator[Non
 
 
 def members_of(broker: KafkaBroker, group_id: str) -> int:
-    """How many members a Kafka group has, as an administrator is told."""
+    """The number of members of a Kafka group, by the admin client."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     (described,) = admin.describe_consumer_groups([group_id]).values()
     return len(described.result(20).members)
@@ -63,7 +63,7 @@ def instance_ids(here: Site) -> list[str]:
 
 
 def test_members_of_removed_workers_leave_and_others_stay(site: Callable[..., Site], broker: KafkaBroker) -> None:
-    """Scaled from two to one: ordinal 1 is taken out at once; a member that is not ours is only told of."""
+    """Scaled from two to one: ordinal 1 is removed at once; a foreign member is only reported."""
     here = site("members")
     here.apply(objects.handler_source(here.name), objects.cluster(here.name, broker.bootstrap))
     here.apply(objects.group(here.name, replicas=2))
@@ -94,7 +94,7 @@ def test_members_of_removed_workers_leave_and_others_stay(site: Callable[..., Si
 
 
 def test_members_of_removed_retry_workers_leave_their_own_group(site: Callable[..., Site], broker: KafkaBroker) -> None:
-    """Retry workers have the same instance ids in a Kafka group of their own; suspended, none of them is wanted."""
+    """Retry workers have the same instance ids in their own Kafka group; while suspended, all are removed."""
     here = site("retry-members")
     here.apply(objects.handler_source(here.name), objects.cluster(here.name, broker.bootstrap))
     here.apply(objects.policy(here.name, "5s"), objects.group(here.name, retry=objects.retry(minReplicas=1)))

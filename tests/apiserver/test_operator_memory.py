@@ -1,4 +1,4 @@
-"""The operator's memory beside large objects that anybody may label as its watches select them."""
+"""The operator's memory beside large objects: anybody may label objects so that its watches select them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from tests.support.waiting import eventually
 
 MIB = 1024 * 1024
 COUNTS = (40, 120)
-"""Objects of a MiB of each kind, at the first and the second start: more of them, and no more memory."""
+"""Objects of a MiB of each kind, at the first and the second start: more objects must not need more memory."""
 PEAK_MIB = 400.0
-"""At any time, of the 512 MiB that the chart grants; a calm machine shows less than 240. A list comes in pages of 25
-objects, and there are two at a time: one that fills the caches, and kopf's own."""
+"""Peak limit, of the 512 MiB that the chart grants; an idle machine shows less than 240.
+
+A list comes in pages of 25 objects, and two are in memory at a time: one that fills the caches, and kopf's own.
+"""
 MORE_MIB = 80.0
 """Largest difference between the peaks of two starts: half of what 80 more objects of each kind hold in bytes."""
 
 
 def test_large_objects_of_others_do_not_fill_the_memory(quiet_site: Callable[..., Site]) -> None:
-    """Neither while they are made nor at a start beside them, which would end the operator again and again."""
+    """Neither during their creation nor at a start beside them; that would end the operator again and again."""
     here = quiet_site("memory")
     peaks = []
     with _large_objects(here) as make:
@@ -47,7 +49,7 @@ def test_large_objects_of_others_do_not_fill_the_memory(quiet_site: Callable[...
 
 @contextmanager
 def _large_objects(here: Site) -> Iterator[Callable[[int], None]]:
-    """A function that makes objects until there are so many of each kind; all are deleted in the end."""
+    """A function that creates objects up to a number of each kind; all are deleted at the end."""
     made: list[dict[str, Any]] = []
 
     def make(count: int) -> None:
@@ -74,7 +76,7 @@ def _working(here: Site) -> Iterator[Operator]:
 
 
 def _has_watched(operator: Operator, count: int) -> bool:
-    """Ask the metrics for the objects that the watches have delivered: `count` of each kind at least."""
+    """Ask the metrics for the objects that the watches have delivered: at least `count` of each kind."""
     (port,) = re.findall(r"metrics_port=(\d+)", operator.log.read_text())
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
@@ -84,7 +86,7 @@ def _has_watched(operator: Operator, count: int) -> bool:
 
 
 def _config_map(here: Site, number: int) -> dict[str, Any]:
-    """One of two is a handler's source, the others are records of the operator's."""
+    """One of two is a handler's source, the others are records of the operator."""
     label = "true" if number % 2 else "revision"
     metadata = {"name": f"large-{number}", "namespace": here.name, "labels": {"consumerfleet.io/handler": label}}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"handler.py": "#" * (MIB - 100)}}

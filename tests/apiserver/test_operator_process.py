@@ -1,4 +1,4 @@
-"""The operator as a process: election, probes, metrics, a clean end."""
+"""The operator as a process: election, probes, metrics, orderly end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def elected(here: Site, identity: str) -> Operator:
 
 
 def holder(here: Site) -> str:
-    """Who leads; empty when nobody does."""
+    """The holder of the Lease; empty without one."""
     return str(here.get("leases", LEASE)["spec"].get("holderIdentity") or "").split("_")[0]
 
 
@@ -84,8 +84,8 @@ def test_probes_and_metrics_answer(operator: Operator, site: Callable[..., Site]
         assert f"consumer_fleet_operator_{name}" in text
 
 
-def test_operator_waits_for_crds_and_says_so() -> None:
-    """Started before its CRDs (a chart installs them side by side), it waits, and works once they are there."""
+def test_operator_waits_for_crds_and_reports_it() -> None:
+    """Started before its CRDs (a chart installs them side by side), it waits, and works once they exist."""
     with ApiServer() as bare, Client(bare.kubeconfig) as client, Operator(bare) as running:
         log = running.log
         eventually(lambda: "cannot list yet" in log.read_text(), timeout_s=PATIENCE_S, what="it to say what it misses")
@@ -98,8 +98,8 @@ def test_operator_waits_for_crds_and_says_so() -> None:
         assert running.stop() == 0
 
 
-def test_operator_tells_of_itself(operator: Operator) -> None:
-    """Not played with the others: what it told of them all is read after them."""
+def test_operator_logs_no_traceback(operator: Operator) -> None:
+    """Not run beside the others: it reads the log of all of them afterwards."""
     text = operator.log.read_text()
     assert "working" in text
     assert "Traceback" not in text

@@ -1,4 +1,4 @@
-"""What the operator makes of a Redrive on a real API server and a real broker. The tests play the Job controller."""
+"""Job and status of a Redrive on a real API server and a real broker. The tests play the Job controller."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def group(site: Site, broker: KafkaBroker) -> None:
 
 
 def wait_phase(site: Site, phase: str, reason: str, name: str = "mended") -> JsonObject:
-    """Until the Redrive is in this phase for this reason; returns its status."""
+    """Wait until the Redrive is in this phase for this reason; return its status."""
 
     def seen() -> JsonObject:
         status: JsonObject = site.status("redrives", name)
@@ -56,7 +56,7 @@ def patch_status(site: Site, plural: str, name: str, status: JsonObject) -> None
 
 
 def make_pod(site: Site, job: JsonObject, name: str) -> None:
-    """The pod of a Job at work, as the Job controller would make it."""
+    """The pod of a running Job, as the Job controller would make it."""
     template = job["spec"]["template"]
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": JOB, "uid": job["metadata"]["uid"], "controller": True}
     metadata = {"name": name, "namespace": site.name, "labels": template["metadata"]["labels"]}
@@ -75,7 +75,7 @@ def end_pod(site: Site, name: str, word: JsonObject, *, code: int = 0) -> None:
 
 
 def end_job(site: Site) -> None:
-    """The status that the Job controller leaves; the API server checks that it is whole."""
+    """The status that the Job controller leaves; the API server validates it."""
     times = {"lastProbeTime": NOW, "lastTransitionTime": NOW}
     conditions = [{"type": kind, "status": "True", **times} for kind in ("SuccessCriteriaMet", "Complete")]
     done = {"startTime": NOW, "completionTime": NOW, "succeeded": 1, "uncountedTerminatedPods": {}}
@@ -100,7 +100,7 @@ def test_reasons_to_wait_follow_each_other_until_the_job_runs(site: MakeSite, br
 
 
 def test_life_of_a_redrive(site: MakeSite, broker: KafkaBroker) -> None:
-    """Runs, shows what its run commits, stands still and goes on, ends with its run's words, and outlives its Job."""
+    """A Redrive runs, shows its run's commits, pauses, resumes, ends with its run's message, and outlives its Job."""
     here = site("redrive-life")
     group(here, broker)
     here.apply(redrive(here))
@@ -220,7 +220,7 @@ def test_job_and_its_pod_are_taken_at_the_restricted_level(site: MakeSite, broke
 
 
 def commit_progress(site: Site, broker: KafkaBroker, metadata: JsonObject, *, offset: int) -> None:
-    """What a run commits, by another client."""
+    """Commit progress as a run does, by another client."""
     uid = site.get("redrives", "mended")["metadata"]["uid"]
     group_id = f"{site.name}.flights"
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": naming.redrive_group(group_id, uid)})

@@ -1,4 +1,4 @@
-"""What becomes of the Kafka side when a ConsumerGroup is deleted, on a real API server and a real broker."""
+"""Kafka topics and groups after the deletion of a ConsumerGroup, on a real API server and a real broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def groups_of(here: Site, broker: KafkaBroker) -> set[str]:
 
 
 def wait_event(here: Site, reason: str, words: str) -> None:
-    """Until an Event for this reason says these words."""
+    """Wait until an Event for this reason contains this text."""
 
     def told() -> bool:
         notes = [item["note"] for item in here.every("events", "") if item["reason"] == reason]
@@ -59,7 +59,7 @@ def started(here: Site, broker: KafkaBroker, **deletion: object) -> None:
     eventually(lambda: not is_gone(here, "statefulsets", "flights-retry"), timeout_s=PATIENCE_S, what="retry workers")
 
 
-def test_without_a_wish_everything_stays_and_an_event_counts_what_waits(site: MakeSite, broker: KafkaBroker) -> None:
+def test_by_default_everything_is_kept_and_an_event_counts_waiting_records(site: MakeSite, broker: KafkaBroker) -> None:
     here = site("keep")
     started(here, broker)
     assert "finalizers" not in here.get("consumergroups", "flights")["metadata"]
@@ -88,7 +88,7 @@ def test_delete_removes_all_topics_and_groups(site: MakeSite, broker: KafkaBroke
 
 
 def test_drain_waits_for_the_retry_workers_and_keeps_the_failed_topic(site: MakeSite, broker: KafkaBroker) -> None:
-    """Nothing runs in the pods here: the test commits in the retry workers' place."""
+    """Nothing runs in the pods here: the test commits in place of the retry workers."""
     here = site("drain")
     started(here, broker, retryTopics="Drain")
     topic = f"_fleet.{here.name}.flights.retry.5s"
@@ -107,7 +107,7 @@ def test_drain_waits_for_the_retry_workers_and_keeps_the_failed_topic(site: Make
     wait_event(here, "RecordsKept", "2 records stay")
 
 
-def test_drain_is_given_up_in_time_and_keeps_what_waits(site: MakeSite, broker: KafkaBroker) -> None:
+def test_drain_times_out_and_keeps_waiting_records(site: MakeSite, broker: KafkaBroker) -> None:
     here = site("drain")
     started(here, broker, retryTopics="Drain", group="Delete", timeoutSeconds=3)
     produce(broker, f"_fleet.{here.name}.flights.retry.1h", 2)
@@ -117,7 +117,7 @@ def test_drain_is_given_up_in_time_and_keeps_what_waits(site: MakeSite, broker: 
 
 
 def test_namespace_that_is_emptied_is_not_held_up(site: MakeSite, broker: KafkaBroker) -> None:
-    """The KafkaCluster may go before the groups: nobody could do anything in Kafka then."""
+    """The KafkaCluster may be deleted before the groups: nothing could be done in Kafka then."""
     here = site("emptied")
     started(here, broker, retryTopics="Drain", group="Delete")
     produce(broker, f"_fleet.{here.name}.flights.retry.1h", 1)
@@ -128,7 +128,7 @@ def test_namespace_that_is_emptied_is_not_held_up(site: MakeSite, broker: KafkaB
 
 
 def test_object_made_from_an_exported_manifest_with_our_finalizer_can_be_deleted(site: MakeSite) -> None:
-    """Its maker owns the finalizer beside us, and others may have one of their own."""
+    """Its creator owns the finalizer beside us, and others may have their own."""
     here = site("exported")
     exported = objects.group(here.name, deletion={"group": "Delete"})
     here.apply({**exported, "metadata": {**exported["metadata"], "finalizers": [FINALIZER, "example.org/theirs"]}})
@@ -145,7 +145,7 @@ def test_object_made_from_an_exported_manifest_with_our_finalizer_can_be_deleted
     eventually(lambda: is_gone(here), timeout_s=PATIENCE_S, what="the ConsumerGroup to be gone")
 
 
-def test_finalizer_comes_and_goes_with_the_wish(site: MakeSite) -> None:
+def test_finalizer_follows_the_deletion_options(site: MakeSite) -> None:
     here = site("wish")
 
     def finalizers() -> list[str]:

@@ -30,21 +30,21 @@ def start_fleet(here: Site, broker: KafkaBroker, *sequence: str, **spec: Any) ->
 
 
 def policies_of(here: Site) -> dict[str, Any]:
-    """What the workers are told; NotFoundError (an assertion) before they are."""
+    """The policies that workers get; raises NotFoundError (an AssertionError) before they exist."""
     found = here.get("configmaps", "flights-retry")
     policies: dict[str, Any] = json.loads(found["data"]["policies.json"])
     return policies
 
 
 def topics_of(here: Site, broker: KafkaBroker) -> set[str]:
-    """The managed topics of the fleet, by what they are for."""
+    """The managed topics of the fleet, by purpose."""
     prefix = f"_fleet.{here.name}.flights."
     known = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=20).topics
     return {name.removeprefix(prefix) for name in known if name.startswith(prefix)}
 
 
 def wait_topics(here: Site, broker: KafkaBroker, wanted: set[str]) -> None:
-    """Until these and no others are the fleet's managed topics."""
+    """Wait until the fleet's managed topics are exactly these."""
 
     def seen() -> bool:
         assert topics_of(here, broker) == wanted, topics_of(here, broker)
@@ -54,7 +54,7 @@ def wait_topics(here: Site, broker: KafkaBroker, wanted: set[str]) -> None:
 
 
 def follow(here: Site, attempts: int) -> bool:
-    """Whether new failures follow a revision of so many attempts that is the policy's newest."""
+    """Return whether new failures follow the policy's newest revision, and it has so many attempts."""
     policies = policies_of(here)
     current = policies["current"]
     newest = here.status("retrypolicies", "standard").get("revision")
@@ -62,7 +62,7 @@ def follow(here: Site, attempts: int) -> bool:
 
 
 def produce(broker: KafkaBroker, topic: str, count: int = 1) -> None:
-    """Records in partition 0 and the next ones."""
+    """Write records to partition 0 and the next ones."""
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(count):
         producer.produce(topic, f"{number}".encode(), partition=number % PARTITIONS)
@@ -94,8 +94,8 @@ def test_fleet_with_retries_has_every_child(site: MakeSite, broker: KafkaBroker)
     assert retry["metadata"]["labels"]["app.kubernetes.io/component"] == "retry"
 
 
-def test_workers_are_told_of_a_policy_that_they_can_read(site: MakeSite, broker: KafkaBroker) -> None:
-    """Their own parser reads what the operator writes; the topics are there by then."""
+def test_workers_get_a_policy_they_can_parse(site: MakeSite, broker: KafkaBroker) -> None:
+    """The workers' own parser reads the operator's file; the topics exist by then."""
     here = site("retry")
     start_fleet(here, broker, "5s", "60s", "5s")
     policies = parse_policies(eventually(lambda: policies_of(here), timeout_s=PATIENCE_S, what="policies"))
@@ -106,7 +106,7 @@ def test_workers_are_told_of_a_policy_that_they_can_read(site: MakeSite, broker:
 
 
 def test_waiting_records_wake_the_retry_workers_before_they_are_due(site: MakeSite, broker: KafkaBroker) -> None:
-    """One record becomes due in an hour: nobody runs. Another within a minute: a worker does."""
+    """With one record due in an hour no worker runs. With another due within a minute one does."""
     here = site("retry")
     start_fleet(here, broker, "40s", "1h")
     here.wait_ready_replicas(1)
@@ -126,7 +126,7 @@ def test_waiting_records_wake_the_retry_workers_before_they_are_due(site: MakeSi
 
 
 def test_edit_of_the_policy_reaches_running_pods_without_a_restart(site: MakeSite, broker: KafkaBroker) -> None:
-    """Both revisions are told of while something waits; the pods are touched, so that kubelets look at once."""
+    """Both revisions are published while something waits; the pods are annotated, so that kubelets update at once."""
     here = site("retry")
     start_fleet(here, broker, "5s", "1h")
     here.wait_ready_replicas(1)
@@ -189,7 +189,7 @@ def test_group_that_is_called_like_anothers_retries_waits(site: MakeSite, broker
 
 
 def waits(here: Site) -> bool:
-    """Whether the operator has seen a record that waits."""
+    """Return whether the operator has seen a waiting record."""
     return bool(here.status("consumergroups", "flights").get("retry", {}).get("waiting"))
 
 
@@ -198,13 +198,13 @@ def minutes_ago(minutes: int) -> str:
 
 
 def remember(here: Site, **annotations: str) -> None:
-    """Set back the operator's memory, which stands in the ConfigMap's annotations: so minutes pass at once."""
+    """Set back the operator's memory in the ConfigMap's annotations, so that minutes pass at once."""
     pairs = [f"consumerfleet.io/{name.replace('_', '-')}={value}" for name, value in annotations.items()]
     here.kubectl("annotate", "--overwrite", "configmap/flights-retry", *pairs)
 
 
 def commit(broker: KafkaBroker, group_id: str, topic: str, offset: int) -> None:
-    """A commit for partition 0 by somebody who is no member; the group must have none."""
+    """Commit for partition 0 from outside; the group must have no members."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group_id})
     consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
     consumer.close()
@@ -230,8 +230,8 @@ def test_topic_of_a_removed_delay_drains_and_then_goes(site: MakeSite, broker: K
     wait_topics(here, broker, {"retry.5s", "redrive", "failed"})
 
 
-def test_retry_workers_outlive_the_wish_until_nothing_waits(site: MakeSite, broker: KafkaBroker) -> None:
-    """Without spec.retry the main workers change at once; the retry workers stay as they are, and go when drained."""
+def test_retry_workers_stay_after_removed_retries_until_nothing_waits(site: MakeSite, broker: KafkaBroker) -> None:
+    """Without spec.retry the main workers change at once; the retry workers stay until they are drained."""
     here = site("retry")
     start_fleet(here, broker, "5s", "1h")
     here.wait_ready_replicas(1)

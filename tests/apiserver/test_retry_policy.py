@@ -1,4 +1,4 @@
-"""What a RetryPolicy shows of itself, and what is kept of it."""
+"""The status of a RetryPolicy, and its stored revisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def records_of(here: Site) -> list[str]:
 
 
 def wait_record(here: Site) -> None:
-    """Until the policy's revision, and no other, is recorded."""
+    """Wait until exactly the policy's revision is recorded."""
 
     def recorded() -> bool:
         assert records_of(here) == [f"standard-{revision_of(here)}"], records_of(here)
@@ -41,7 +41,7 @@ def ready(here: Site, *, status: str = "True", reason: str = "PolicyAccepted") -
     return str(here.wait_condition("retrypolicies", "standard", "Ready", status=status, reason=reason)["message"])
 
 
-def test_status_shows_what_the_policy_comes_to(site: MakeSite) -> None:
+def test_status_shows_the_expanded_policy(site: MakeSite) -> None:
     here = site("policy")
     here.apply(objects.policy(here.name, "5m", "300s", "30m", "30m", "60m"), objects.group(here.name))
     assert ready(here) == "5 attempts after the first, over 2h10m"
@@ -70,7 +70,7 @@ def test_generated_series_is_written_out(site: MakeSite) -> None:
     assert here.get("retrypolicies", "standard")["status"]["delaysText"] == "10s,30s,90s,270s,5m"
 
 
-def test_content_that_cannot_be_used_leaves_the_last_good_one(site: MakeSite) -> None:
+def test_invalid_content_keeps_the_last_good_one(site: MakeSite) -> None:
     here = site("policy")
     here.apply(objects.policy(here.name, "5m"))
     ready(here)
@@ -87,7 +87,7 @@ def test_content_that_cannot_be_used_leaves_the_last_good_one(site: MakeSite) ->
     wait_record(here)
 
 
-def test_content_that_nobody_follows_is_not_kept(site: MakeSite) -> None:
+def test_unused_revision_is_not_kept(site: MakeSite) -> None:
     here = site("policy")
     here.apply(objects.policy(here.name, "5m"))
     ready(here)

@@ -1,6 +1,6 @@
 """One broker for all tests of the suite that do not break it; those that do start their own.
 
-Most tests wait most of the time, and are played at the same time (support/together.py).
+Most tests wait most of the time, and run at the same time (support/together.py).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tests.support.kafka import KafkaBroker
 from tests.support.together import play_together
 
 SHORT_SESSIONS = {"group.min.session.timeout.ms": "1000", "log.cleaner.backoff.ms": "500"}
-"""So that a test need not wait six seconds for a dead member to be noticed, nor fifteen for the log cleaner."""
+"""Short intervals: sessions of a second, and a log cleaner that runs every half second."""
 
 AT_ONCE = 4
-"""How many tests play at a time: each has one to three members or workers."""
+"""Tests that run at a time: each has one to three members or workers."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,6 +26,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[KafkaBroker]:
-    """A running broker, shared: use names of your own for topics and groups."""
+    """A running broker, shared: use unique names for topics and groups."""
     with KafkaBroker(properties=SHORT_SESSIONS) as running:
         yield running

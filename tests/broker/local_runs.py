@@ -1,4 +1,4 @@
-"""`fleet-consumer run` as somebody starts it in a terminal: no pod, output to be read."""
+"""`fleet-consumer run` as a user starts it in a terminal: no pod, readable output."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from tests.broker.workers import COMMAND
 
 @contextmanager
 def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The command with these arguments in `folder`, whose `err.txt` takes what it says and which holds its
-    temporary files too; killed in the end."""
+    """Run the command with these arguments in `folder` until the block ends.
+
+    The folder's `err.txt` takes standard error; temporary files are in the folder too.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "POD_NAME"} | {"TMPDIR": str(folder)}
     with (folder / "err.txt").open("w") as errors:
         process = subprocess.Popen(

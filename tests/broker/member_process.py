@@ -1,6 +1,6 @@
-"""A member as a process that can be killed: notes what it is given in a file, commits nothing.
+"""A member as a process that can be killed: it notes its records in a file and commits nothing.
 
-Its session is short, as its end is what is waited for.
+Its session is short, because tests wait for its end.
 """
 
 from __future__ import annotations

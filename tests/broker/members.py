@@ -1,4 +1,4 @@
-"""Members of a group for tests: consumers that poll on threads of their own and note what they were given."""
+"""Group members for tests: consumers that poll on their own threads and note their records."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _names = itertools.count()
 
 
 def unique(prefix: str) -> str:
-    """A name that no other test uses."""
+    """Return a name that no other test uses."""
     return f"{prefix}-{os.getpid()}-{next(_names)}"
 
 
 def create_topic(
     bootstrap: str, partitions: int, name: str | None = None, config: Mapping[str, str] | None = None
 ) -> str:
-    """A new topic whose partitions have leaders; returns its name."""
+    """Create a topic whose partitions have leaders; return its name."""
     topic = name or unique("topic")
     admin = AdminClient({"bootstrap.servers": bootstrap})
     make_topics(admin, [NewTopic(topic, partitions, 1, config=dict(config or {}))])
@@ -55,7 +55,7 @@ def _await(admin: Any, call: str, what: Any) -> None:
 
 
 def produce(bootstrap: str, topic: str, partitions: int, each: int, first: int = 0) -> set[tuple[int, int]]:
-    """Write records to every partition; returns where they are, as (partition, offset) from offset `first`."""
+    """Write records to every partition; return their places, as (partition, offset) from offset `first`."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     for partition in range(partitions):
         for number in range(first, first + each):
@@ -65,7 +65,7 @@ def produce(bootstrap: str, topic: str, partitions: int, each: int, first: int =
 
 
 def settings(bootstrap: str, group: str | None, **changes: Any) -> ConsumerSettings:
-    """Settings with short times, so that tests are quick. The session is long: a busy machine costs no membership."""
+    """Settings with short times for quick tests; the session is long, so that a busy machine costs no membership."""
     connection = ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="test", request_timeout_ms=5_000)
     short = ConsumerSettings(
         connection=connection,
@@ -80,7 +80,7 @@ def settings(bootstrap: str, group: str | None, **changes: Any) -> ConsumerSetti
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """One run that a poll handed out, and the generation in which it did."""
+    """One run of records that a poll returned, and its generation."""
 
     generation: int
     partition: int
@@ -89,7 +89,7 @@ class Handed:
 
 
 class Member:
-    """A consumer on a thread: polls, notes, commits what it was handed after each poll and before giving it back."""
+    """A consumer on a thread: it polls, notes, and commits its records after each poll and before a revocation."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Member:
         self.handed: list[Handed] = []
         self.calls: list[tuple[str, tuple[TopicPartition, ...]]] = []
         self.holds: frozenset[TopicPartition] = frozenset()
-        """What the callbacks said that this member has."""
+        """The partitions of this member by its callbacks."""
         self.error: BaseException | None = None
         self.positions: dict[TopicPartition, int | None] = {}
         self._commits = commits
@@ -117,7 +117,7 @@ class Member:
         self._thread = threading.Thread(target=self._run, name=f"member-{settings.group_id}", daemon=True)
         self._thread.start()
 
-    # What tests ask.
+    # Questions of tests.
 
     @property
     def membership(self) -> Membership:
@@ -125,7 +125,7 @@ class Member:
 
     @property
     def owned(self) -> frozenset[tuple[str, int]]:
-        """What the group says that this member has, once it is Stable."""
+        """The partitions of this member by the group, once it is Stable."""
         picture = self.membership
         if picture.state != "Stable":
             return frozenset()
@@ -133,7 +133,7 @@ class Member:
 
     @property
     def seen(self) -> list[tuple[int, int]]:
-        """Every (partition, offset) handed out, in order, duplicates included."""
+        """Every (partition, offset) that polls returned, in order, duplicates included."""
         return [(run.partition, offset) for run in list(self.handed) for offset in range(run.first, run.last + 1)]
 
     def hang(self) -> None:
@@ -141,7 +141,7 @@ class Member:
         self._polling.clear()
 
     def wake(self) -> None:
-        """Go on polling."""
+        """Resume polling."""
         self._polling.set()
 
     def stop(self, leave: str = "default") -> None:
@@ -191,8 +191,10 @@ class Member:
             self.consumer.commit_async(self._done)
 
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Commit positions, also of partitions that gave nothing yet: under `latest` what comes meanwhile would be
-        skipped by the next owner."""
+        """Commit positions, also of partitions without records yet.
+
+        Under `latest` the next owner would skip records that come meanwhile.
+        """
         self._while_revoking()
         self._note("revoked", partitions)
         positions = {part: self.consumer.position(part) for part in partitions}
@@ -209,7 +211,7 @@ class Member:
 
 
 def await_shares(members: Iterable[Member], topic: str, partitions: int, timeout_s: float = 240) -> None:
-    """Wait until these members are Stable in one generation, own every partition once between them, and were told so.
+    """Wait until these members are Stable in one generation, own every partition once, and their callbacks agree.
 
     The membership is ahead of the callbacks, which wait for the next poll.
     """
@@ -234,7 +236,7 @@ def _raise(seen: Callable[[], str]) -> bool:
 
 
 def await_records(members: Sequence[Member], wanted: set[tuple[int, int]], timeout_s: float = 240) -> None:
-    """Wait until these members have been handed every one of `wanted` between them."""
+    """Wait until these members together have received all of `wanted`."""
     eventually(
         lambda: (
             wanted <= {part for member in members for part in member.seen}
@@ -248,7 +250,7 @@ def await_records(members: Sequence[Member], wanted: set[tuple[int, int]], timeo
 
 
 def committed(bootstrap: str, group: str, topic: str, partitions: int) -> dict[int, int]:
-    """The group's committed offsets, asked with librdkafka."""
+    """The group's committed offsets, read with librdkafka."""
     from confluent_kafka import Consumer as Reader
     from confluent_kafka import TopicPartition as Part
 
@@ -261,7 +263,7 @@ def committed(bootstrap: str, group: str, topic: str, partitions: int) -> dict[i
 
 
 def iterate(consumer: Consumer, count: int, timeout_s: float = 240) -> Iterator[Any]:
-    """Poll until `count` records were handed out, in this thread."""
+    """Poll in this thread until `count` records have come."""
     got = 0
 
     def more() -> list[Any]:

@@ -1,4 +1,4 @@
-"""The operator's looks at a real broker: its own code with a clock that a test sets, and the truth beside it."""
+"""The operator's looks at a real broker: its own code with a clock set by the test, and the true values beside it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class WallClock(SystemClock):
 
 @dataclass
 class Watcher:
-    """One group's flow, looked at as the operator does, with what it remembers between looks."""
+    """The flow of one group, observed as the operator does, with its memory between looks."""
 
     client: NetworkClient
     interest: GroupInterest
@@ -50,7 +50,7 @@ class Watcher:
         return KafkaAdmin(self.client, self.client.metadata((), timeout_s=10.0).cluster_id)
 
     def look(self, now_ms: int | None = None) -> ClusterObservation:
-        """One look, at the given time; without one, now."""
+        """Look at the given time; by default now."""
         self.clock.now_ms = now_ms
         look = Look(
             client=self.client,
@@ -69,13 +69,13 @@ class Watcher:
         return self.last
 
     def flow(self, now_ms: int | None = None) -> RetryObservation:
-        """The retry flow as one look tells it."""
+        """The retry flow of one look."""
         found = self.look(now_ms).groups[self.interest.group_id].retry
         assert found is not None
         return found
 
     def await_topics(self, names: Collection[str]) -> None:
-        """Until all partitions of these topics answer, which takes a moment after they were made."""
+        """Wait until all partitions of these topics answer, which takes a moment after their creation."""
 
         def answering() -> bool:
             seen = self.flow()
@@ -84,7 +84,7 @@ class Watcher:
         eventually(answering, timeout_s=PATIENCE_S, what="the new topics to answer")
 
     def known(self, now_ms: int | None = None) -> RetryObservation:
-        """The flow once all partitions answer: right after a topic was made some may have no leader yet."""
+        """The flow once all partitions answer: right after the creation of a topic some may have no leader yet."""
 
         def counted() -> RetryObservation | None:
             found = self.flow(now_ms)
@@ -112,7 +112,7 @@ def watching(bootstrap: str, group_id: str, source: str, delays: Sequence[str]) 
 
 
 def write(bootstrap: str, topic: str, partition: int, count: int) -> None:
-    """Write records one after the other, so that many have a time of their own."""
+    """Write records one after the other, so that many have different times."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     for number in range(count):
         producer.produce(topic, value=str(number).encode(), partition=partition)
@@ -128,7 +128,7 @@ def write_together(bootstrap: str, topic: str, partition: int, count: int) -> No
 
 
 def append_times(bootstrap: str, topic: str, partitions: int) -> dict[int, dict[int, int]]:
-    """What each partition holds: offset to append time in milliseconds, by reading it all with another client."""
+    """The content of each partition: offset to append time in milliseconds, read completely with another client."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "truth", "enable.auto.commit": False})
     try:
         bounds = {p: consumer.get_watermark_offsets(Part(topic, p), timeout=PATIENCE_S) for p in range(partitions)}
@@ -152,13 +152,13 @@ def append_times(bootstrap: str, topic: str, partitions: int) -> dict[int, dict[
 
 
 def commit(bootstrap: str, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Commit positions for a group that has no members."""
+    """Commit positions for a group without members."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group_id, "enable.auto.commit": False})
 
     def accepted() -> bool:
         try:
             consumer.commit(offsets=[Part(t, p, offset) for (t, p), offset in offsets.items()], asynchronous=False)
-        except KafkaException as error:  # its coordinator may be on the way to another broker
+        except KafkaException as error:  # its coordinator may be moving to another broker
             raise AssertionError(error) from error
         return True
 

@@ -1,7 +1,7 @@
 """A fleet with a retry policy: its managed topics, the policies file that its workers mount, and both kinds of workers.
 
-What the operator would do is done here: topics are made, and the policies file is written as the kubelet renews a
-mounted ConfigMap, by a link that is replaced as a whole.
+The tests play the operator: they create the topics, and write the policies file as the kubelet renews a mounted
+ConfigMap, by replacing a link.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fleet_consumer.contract import naming
 from tests.broker.workers import COMMAND, Fleet, Kafka, Worker
 
 MESSAGE_BYTES_MAX = 1_114_124
-"""Kafka's default of a source topic and 64 KiB."""
+"""Kafka's default limit of a source topic plus 64 KiB."""
 MANAGED = {
     "message.timestamp.type": "LogAppendTime",
     "cleanup.policy": "delete",
@@ -58,7 +58,7 @@ def revision_hash(content: Mapping[str, Any]) -> str:
 class RetryFleet(Fleet):
     """A group with source, output, failed, retry and redrive topics, and a policies file at `policy_file`.
 
-    `sequence` are delays such as `("1s", "1s", "2s")`; more of a revision's fields may follow by name. `worker(…)`
+    `sequence` are delays such as `("1s", "1s", "2s")`; other fields of a revision may follow by name. `worker(…)`
     starts a main worker, `retry_worker(…)` one of the retry group; both take changes of worker.json as `Fleet.worker`
     does.
     """
@@ -76,10 +76,10 @@ class RetryFleet(Fleet):
         self.current = self.follow(revision(sequence, **policy))
 
     def follow(self, content: Mapping[str, Any], *, drop: Sequence[str] = (), extra: Mapping[str, Any] = {}) -> str:
-        """Make this revision the current one and keep the others, as an edit of the policy does; returns its hash.
+        """Make this revision the current one and keep the others, as an edit of the policy does; return its hash.
 
-        Missing retry topics are made first. `drop` names revisions that leave the file; `extra` replaces fields of the
-        file, such as `delays`.
+        Missing retry topics are created first. `drop` names revisions that leave the file; `extra` replaces fields of
+        the file, such as `delays`.
         """
         name = revision_hash(content)
         self.revisions = {key: one for key, one in self.revisions.items() if key not in drop} | {name: dict(content)}
@@ -102,7 +102,7 @@ class RetryFleet(Fleet):
         return name
 
     def write_policies(self, document: Mapping[str, Any]) -> None:
-        """Put a policies file in place of the one before, in one step."""
+        """Replace the policies file in one step."""
         self.policy_file.parent.mkdir(exist_ok=True)
         fresh = self.policy_file.with_suffix(".new")
         fresh.write_text(json.dumps(document))

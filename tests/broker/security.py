@@ -1,4 +1,4 @@
-"""Every secured way into a broker, as connection settings."""
+"""Every security protocol of a broker, as connection settings."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.support.token_server import CLIENT_ID, CLIENT_SECRET, Asked, TokenSer
 
 USER, PASSWORD = "alice", "alice-secret"
 WAYS = ("TLS", "mutual TLS", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""The names of all ways in; those of SASL mechanisms go through TLS too."""
+"""The names of all security protocols; those of SASL mechanisms use TLS too."""
 
 
 def token_server(broker: KafkaBroker, lifetime_s: float = 3600.0) -> TokenServer:
-    """A token endpoint whose tokens the broker takes."""
+    """A token endpoint whose tokens the broker accepts."""
 
     def respond(asked: Asked) -> tuple[int, dict[str, str], bytes]:
         return answer(broker.issuer.token(asked.client_id, lifetime_s=lifetime_s), lifetime_s)
@@ -29,7 +29,7 @@ def oauth(tokens: TokenServer, *, secret: str = CLIENT_SECRET) -> SaslSettings:
 
 
 def connection(broker: KafkaBroker, tokens: TokenServer, way: str, **changes: Any) -> ConnectionSettings:
-    """How to come in by one of `WAYS`."""
+    """Connection settings for one of `WAYS`."""
     pki = broker.pki
     tls, bootstrap, sasl = TlsSettings(ca_file=pki.ca_file), broker.sasl_tls_bootstrap, None
     if way == "TLS":

@@ -1,8 +1,8 @@
 """Our assignors against Kafka's own, on the same random clusters, in a real JVM.
 
 Range and round robin must not differ in one partition, racks included. The sticky pair must be as even as Java's and
-never move more: where Java's general case ends less even than ours its moves are no measure, and the test says how
-often that was.
+never move more. Where Java's general case ends less even than ours, its moves are not compared, and the test counts
+these cases.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def chance_and_seed() -> random.Random:
 
 
 def random_racks(chance: random.Random, counts: Mapping[str, int]) -> dict[str, list[list[str]]]:
-    """Replicas' racks of every partition; at times none, at times the same everywhere."""
+    """The replicas' racks of every partition; at times none, at times the same everywhere."""
     known = chance.sample(RACKS, chance.randint(1, len(RACKS)))
     least = len(known) if chance.random() < 0.2 else 0
     return {
@@ -118,7 +118,7 @@ def test_range_and_roundrobin_plan_as_java_does() -> None:
 
 
 def random_history(chance: random.Random, assignor: str) -> dict[str, Any]:
-    """A group with a past: even or uneven, told truly or with claims that are stale, doubled or about what is gone."""
+    """A group with a past: even or uneven, with true claims, or with stale, doubled or impossible ones."""
     counts = {f"t{number}": chance.randint(1, 8) for number in range(chance.randint(1, 6))}
     names = [f"m{number}" for number in range(chance.randint(1, 9))]
     common = chance.sample(sorted(counts), chance.randint(1, len(counts)))
@@ -152,7 +152,7 @@ def random_history(chance: random.Random, assignor: str) -> dict[str, Any]:
 
 
 def standing(question: Mapping[str, Any]) -> dict[tuple[str, int], str]:
-    """Who held what beyond dispute: the highest generation, unless two of it claim the same."""
+    """Undisputed owners: the highest generation, unless two members of it claim the same."""
     claims: dict[tuple[str, int], list[tuple[int, str]]] = {}
     for name, member in question["members"].items():
         for topic, numbers in member["owned"].items():
@@ -168,12 +168,12 @@ def standing(question: Mapping[str, Any]) -> dict[tuple[str, int], str]:
 
 
 def moved(question: Mapping[str, Any], plan: Shares) -> int:
-    """How many partitions left the member that held them."""
+    """The number of partitions that left their owner."""
     return sum(number not in plan[owner].get(topic, ()) for (topic, number), owner in standing(question).items())
 
 
 def moved_in_all(question: Mapping[str, Any], plans: Sequence[Shares]) -> int:
-    """How many partitions were taken from a member in any of the rounds."""
+    """The number of partitions taken from a member in any of the rounds."""
     later = (
         number not in after[owner].get(topic, ())
         for before, after in itertools.pairwise(plans)
@@ -197,7 +197,7 @@ def next_round(question: dict[str, Any], plan: Mapping[str, Assignment]) -> dict
 
 
 def is_sound(question: Mapping[str, Any], shares: Shares, *, complete: bool) -> bool:
-    """Whether a plan gives out what exists, once, to who wants it; and, if `complete`, all of it."""
+    """Return whether a plan assigns existing partitions once, to subscribers; and, if `complete`, all of them."""
     given = [(t, number) for share in shares.values() for t, numbers in share.items() for number in numbers]
     wanted = {topic for member in question["members"].values() for topic in member["topics"]}
     there = {(topic, number) for topic in wanted for number in range(question["partitions"][topic])}
@@ -228,9 +228,9 @@ def shares_of(plan: Mapping[str, Assignment]) -> Shares:
 
 
 def compare(question: Mapping[str, Any], first: Shares, final: Shares, answer: Any, moves: Counter[str]) -> str:
-    """Assert that our plan is no worse than Java's; returns in which respect the two could be compared."""
+    """Assert that our plan is no worse than Java's; return the respect in which the two could be compared."""
     if isinstance(answer, dict):
-        # An endless plan may come of claims that are all true, too.
+        # An endless plan may also come of claims that are all true.
         assert "endless" in answer or not question["faithful"], (question, answer)
         return "Java went on for ever" if "endless" in answer else "Java raised"
     cooperative = question["assignor"] == "cooperative-sticky"
@@ -266,7 +266,7 @@ def test_user_data_is_javas_to_the_byte() -> None:
         told = assignor.subscription_user_data(["unused"])
         assert told is not None
         if len(question["remember"]) > 1:
-            # The order of topics is that of a hash map in Java; what they say is compared.
+            # The order of topics is that of a hash map in Java; the decoded contents are compared.
             assert decode_sticky(told) == decode_sticky(base64.b64decode(answer))
             assert len(told) == len(base64.b64decode(answer))
         else:
@@ -291,7 +291,7 @@ def rack_question(assignor: str, topics: int, partitions: int, members: int, cha
 
 
 def near_share(question: Mapping[str, Any], plan: Shares) -> float:
-    """Which part of all partitions went to a member with a replica in its rack."""
+    """The share of all partitions that went to a member with a replica in its rack."""
     spots = [
         (question["members"][name]["rack"], question["racks"][topic][number])
         for name, share in plan.items()

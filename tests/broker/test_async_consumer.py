@@ -1,4 +1,4 @@
-"""The consumer for asyncio on a real broker: nothing is lost to a cancelled task, and the event loop never stands."""
+"""The consumer for asyncio on a real broker: a cancelled task loses nothing, and the event loop is never blocked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def topic_of(broker: KafkaBroker, partitions: int, each: int) -> str:
     return topic
 
 
-async def test_iteration_gives_every_record_and_commits_cover_what_was_given(broker: KafkaBroker) -> None:
+async def test_iteration_yields_every_record_and_commits_cover_them(broker: KafkaBroker) -> None:
     topic, group = topic_of(broker, 1, 20), unique("group")
     async with asyncio.timeout(PATIENCE_S), AsyncConsumer(settings(broker.bootstrap, group)) as consumer:
         await consumer.subscribe([topic])
@@ -28,7 +28,7 @@ async def test_iteration_gives_every_record_and_commits_cover_what_was_given(bro
         async for record in consumer:
             seen.append(record.offset)
             if record.offset == 7:
-                # One poll has brought all of them.
+                # One poll has returned all of them.
                 await consumer.commit()
                 assert await consumer.committed([TopicPartition(topic, 0)]) == {
                     TopicPartition(topic, 0): OffsetAndMetadata(8)
@@ -157,7 +157,7 @@ async def test_iteration_ends_when_another_task_closes_the_consumer(broker: Kafk
         await consumer.poll(0)
 
 
-async def test_pause_and_seek_hold_for_records_that_a_poll_has_brought_and_nobody_has_taken(
+async def test_pause_and_seek_apply_to_polled_records_not_yet_taken(
     broker: KafkaBroker,
 ) -> None:
     topic = topic_of(broker, 2, 10)

@@ -1,4 +1,4 @@
-"""A consumer that assigns its partitions itself, with a group and without, and what any consumer asks about topics."""
+"""A consumer that assigns its partitions itself, with and without a group, and its questions about topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.together
 
 
 def lag_of(consumer: Consumer, part: TopicPartition, wanted: int) -> None:
-    """Wait until this is the lag; polls hand out nothing meanwhile."""
+    """Wait until this is the lag; polls return nothing meanwhile."""
     seen: list[int | None] = []
 
     def there() -> bool:
@@ -54,7 +54,7 @@ def test_assigned_partitions_are_read_without_a_group(broker: KafkaBroker) -> No
             consumer.subscribe([topic])
 
 
-def test_reassignment_keeps_positions_of_what_stays_and_drops_the_rest(broker: KafkaBroker) -> None:
+def test_reassignment_keeps_positions_of_kept_partitions(broker: KafkaBroker) -> None:
     topic = create_topic(broker.bootstrap, 2)
     produce(broker.bootstrap, topic, 2, 10)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -73,7 +73,7 @@ def test_reassignment_keeps_positions_of_what_stays_and_drops_the_rest(broker: K
             consumer.poll(0)
 
 
-def test_assigned_consumer_with_a_group_commits_and_goes_on_where_it_was(broker: KafkaBroker) -> None:
+def test_assigned_consumer_with_a_group_commits_and_resumes(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 1), unique("group")
     produce(broker.bootstrap, topic, 1, 10)
     part = TopicPartition(topic, 0)

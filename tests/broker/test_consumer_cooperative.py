@@ -1,4 +1,4 @@
-"""Cooperative rebalancing (KIP-429) on a real broker: what a member keeps, it goes on reading."""
+"""Cooperative rebalancing (KIP-429) on a real broker: a member keeps reading the partitions that it keeps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def member(broker: KafkaBroker, group: str, topic: str, **changes: object) -> Me
     return Member(settings(broker.bootstrap, group, assignors=(CooperativeRange(),), **changes), [topic])
 
 
-def test_joiner_takes_only_what_it_is_given_and_the_rest_never_changes_hands(broker: KafkaBroker) -> None:
+def test_joining_member_takes_only_its_share_and_the_rest_does_not_move(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 6), unique("group")
     with member(broker, group, topic) as first:
         await_shares([first], topic, 6)
@@ -45,7 +45,7 @@ def test_joiner_takes_only_what_it_is_given_and_the_rest_never_changes_hands(bro
 
 
 def test_records_of_kept_partitions_flow_on_while_the_group_rebalances(broker: KafkaBroker) -> None:
-    """An eager member that is slow to give back holds the rebalance up; a cooperative one reads and commits."""
+    """An eager member with a slow revocation holds the rebalance up; a cooperative one reads and commits."""
     given_back = threading.Event()
     topic, group = create_topic(broker.bootstrap, 4), unique("group")
     eager = settings(broker.bootstrap, group, assignors=("range", CooperativeRange()))
@@ -74,7 +74,7 @@ def test_records_of_kept_partitions_flow_on_while_the_group_rebalances(broker: K
     assert sorted(working.seen + holding.seen + joining.seen) == sorted(written)
 
 
-def test_assignor_that_moves_a_partition_directly_is_told_to_the_leaders_user(broker: KafkaBroker) -> None:
+def test_assignor_that_moves_a_partition_directly_is_reported_by_the_leader(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 4), unique("group")
     leader = Member(settings(broker.bootstrap, group, assignors=(DirectRange(),)), [topic], commits=False)
     await_shares([leader], topic, 4)
@@ -86,8 +86,8 @@ def test_assignor_that_moves_a_partition_directly_is_told_to_the_leaders_user(br
     follower.stop()
 
 
-def test_group_of_cooperative_sticky_members_moves_only_what_evenness_needs(broker: KafkaBroker) -> None:
-    """The built-in one, by name: joins and leaves cost the others nothing that they keep."""
+def test_cooperative_sticky_group_moves_only_partitions_needed_for_balance(broker: KafkaBroker) -> None:
+    """The built-in assignor, by name: joins and leaves do not interrupt kept partitions."""
     topic, group = create_topic(broker.bootstrap, 9), unique("group")
     sticky = settings(broker.bootstrap, group, assignors=("cooperative-sticky",))
     with Member(sticky, [topic]) as a:
@@ -148,7 +148,7 @@ def test_first_exception_of_a_callback_wins_and_the_rest_still_runs(broker: Kafk
 def test_eager_and_cooperative_members_agree_on_an_assignor_that_both_have(
     broker: KafkaBroker, names: tuple[str, ...]
 ) -> None:
-    """The first of the two rolling bounces of an upgrade: who also lists an eager assignor acts eagerly."""
+    """The first of the two rolling bounces of an upgrade: a member that also lists an eager assignor acts eagerly."""
     topic, group = create_topic(broker.bootstrap, 4), unique("group")
     listed = tuple(CooperativeRange() if name == "cooperative" else name for name in names)
     with (

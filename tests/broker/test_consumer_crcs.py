@@ -1,4 +1,4 @@
-"""A record whose bytes changed on a broker's disk is reported and never handed out."""
+"""A record whose bytes changed on a broker's disk is reported and never delivered."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Reading to the end of a partition whose last offsets hold no record: markers of transactions, aborted and compacted
-records. Positions pass them, and commits cover them, or a drained partition would look behind for ever."""
+"""Reading to the end of a partition whose last offsets hold no record.
+
+Those are markers of transactions, and aborted and compacted records. Positions pass them, and commits cover them;
+otherwise a drained partition would always show lag.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class Transactions:
         self._producer.begin_transaction()
         for _ in range(count):
             self._producer.produce(self._topic, value, b"k", partition=0)
-        # What is not with the broker yet when a transaction is aborted never gets there.
+        # Records that are not with the broker yet when a transaction is aborted never get there.
         assert self._producer.flush(60) == 0
         if commit:
             self._producer.commit_transaction(60)
@@ -44,7 +47,7 @@ class Transactions:
 def read_to_the_end(consumer: Consumer, part: TopicPartition, end: int) -> list[Record]:
     """Poll while the position is before the end, as programs do that read a partition and stop.
 
-    A transaction's marker may be written after its producer was answered, so that the end is waited for.
+    A transaction's marker may be written after its producer was answered, so the test waits for the end.
     """
     eventually(lambda: consumer.end_offsets([part])[part] == end, timeout_s=240, what=f"an end at {end}")
     read: list[Record] = []
@@ -59,7 +62,7 @@ def read_to_the_end(consumer: Consumer, part: TopicPartition, end: int) -> list[
 
 
 def raw_offsets(bootstrap: str, part: TopicPartition) -> list[int]:
-    """The offsets of all records in a partition, asked with librdkafka."""
+    """The offsets of all records in a partition, read with librdkafka."""
     reader = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "raw", "enable.partition.eof": True})
     try:
         reader.assign([confluent_kafka.TopicPartition(*part, 0)])
@@ -91,14 +94,14 @@ def test_position_passes_the_marker_of_the_last_transaction(
         assert committed(broker.bootstrap, group, topic, 1) == {0: 7}
         producer.write(1)
         assert [record.offset for record in read_to_the_end(consumer, part, 9)] == [7]
-    # Whoever goes on at a commit behind a marker reads what comes next, and nothing twice.
+    # A consumer that continues at a commit behind a marker reads the next record, and nothing twice.
     with Consumer(settings(broker.bootstrap, group, isolation_level=isolation)) as consumer:
         consumer.subscribe([topic])
         assert [record.offset for record in read_to_the_end(consumer, part, 9)] == [7]
 
 
 @pytest.mark.together
-def test_what_a_poll_moved_is_told_for_commits_by_hand(broker: KafkaBroker) -> None:
+def test_poll_returns_positions_for_manual_commits(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 1), unique("group")
     part = TopicPartition(topic, 0)
     Transactions(broker, topic).write(3)
@@ -146,7 +149,7 @@ def test_position_passes_compacted_offsets_at_the_end(broker: KafkaBroker) -> No
 
 @pytest.mark.together
 def test_end_from_before_a_seek_moves_nothing_and_a_pause_keeps_it_back(broker: KafkaBroker) -> None:
-    """Ends are told again after a seek; one that was on its way when the seek came must not make it skip records."""
+    """Ends are reported again after a seek; one in flight during the seek must not make it skip records."""
     topic = create_topic(broker.bootstrap, 1)
     part = TopicPartition(topic, 0)
     producer = Transactions(broker, topic)
@@ -174,7 +177,7 @@ def test_end_from_before_a_seek_moves_nothing_and_a_pause_keeps_it_back(broker: 
 def test_worker_that_has_drained_a_transactional_source_has_no_lag(
     broker: KafkaBroker, tmp_path: Path, concurrency: int
 ) -> None:
-    """What the operator scales by: the end of the log less what is committed."""
+    """The lag that the operator scales by: the end of the log less the commit."""
     fleet = Fleet(Kafka(broker.bootstrap), tmp_path, f"drained-{concurrency}", partitions=1)
     producer = Transactions(broker, fleet.source)
     value = json.dumps({"do": "ok", "n": 1}).encode()

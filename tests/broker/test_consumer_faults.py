@@ -1,4 +1,4 @@
-"""What goes wrong around a consumer: brokers away, wrong passwords, missing topics. It stays, tells, and recovers."""
+"""Errors around a consumer: unreachable brokers, wrong passwords, missing topics. It stays, reports, and recovers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reason(member: Member) -> str | None:
 
 
 @pytest.mark.together
-def test_missing_topic_is_told_and_picked_up_when_it_appears(broker: KafkaBroker) -> None:
+def test_missing_topic_is_reported_and_consumed_when_it_appears(broker: KafkaBroker) -> None:
     topic = unique("later")
     with Member(settings(broker.bootstrap, unique("group")), [topic]) as member:
         eventually(lambda: reason(member) == "TopicMissing", timeout_s=240, what="the missing topic to be told")
@@ -73,15 +73,15 @@ def test_consumer_that_starts_before_its_broker_waits_for_it(fragile: KafkaBroke
     written = produce(fragile.bootstrap, topic, 1, 10)
     fragile.stop()
     with Member(settings(fragile.bootstrap, unique("group")), [topic]) as member:
-        # The data plane may be the first to tell; the membership's own trouble goes before it.
+        # The data plane may be the first to report; the membership's own error takes precedence.
         eventually(lambda: reason(member) == "ConnectFailed", timeout_s=240, what="the absence to be told")
         fragile.start()
         await_records([member], written)
         eventually(lambda: not reason(member), timeout_s=240, what="the error to go away")
 
 
-def test_member_whose_broker_hangs_hands_out_nothing_after_its_session(fragile: KafkaBroker) -> None:
-    """Others may have the partitions by then, for all this member can know."""
+def test_member_of_a_hanging_broker_delivers_nothing_after_its_session(fragile: KafkaBroker) -> None:
+    """Others may have the partitions by then; this member cannot know."""
     topic, group = create_topic(fragile.bootstrap, 1), unique("group")
     written = produce(fragile.bootstrap, topic, 1, 3_000)
     with Member(settings(fragile.bootstrap, group, session_timeout_ms=1_500, max_poll_records=10), [topic]) as member:
@@ -92,7 +92,7 @@ def test_member_whose_broker_hangs_hands_out_nothing_after_its_session(fragile: 
             eventually(lambda: not member.consumer.holds_session(), timeout_s=240, what="the session to run out")
             handed = len(member.seen)
             member.wake()
-            # Plenty was read ahead, and still nothing comes out.
+            # Much was prefetched, and still nothing is delivered.
             eventually(lambda: reason(member), timeout_s=240, what="the hanging broker to be told")
             assert len(member.seen) <= handed + 10  # the batch that `hang` caught inside poll
         finally:
@@ -125,7 +125,7 @@ def test_wrong_password_ends_a_question_without_a_subscription(fragile: KafkaBro
         consumer.committed(None, 60)
 
 
-def test_wrong_password_that_may_be_mended_is_told_and_not_tried_hotly(fragile: KafkaBroker) -> None:
+def test_retriable_wrong_password_is_reported(fragile: KafkaBroker) -> None:
     with Member(wrong_password(fragile, retry_authentication=True), ["any"]) as member:
         eventually(lambda: reason(member), timeout_s=240, what="the refusal to be told")
         assert reason(member) == "AuthenticationFailed"

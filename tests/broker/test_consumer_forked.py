@@ -1,4 +1,4 @@
-"""A consumer in a forked child: its threads stayed with the parent, so every call says so, and the parent goes on."""
+"""A consumer in a forked child: its threads stayed with the parent, so every call is refused; the parent continues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.kafka import KafkaBroker
 
 
 def in_a_fork(consumer: Consumer) -> str:
-    """What the calls of a consumer come to in a fork of this process."""
+    """The results of a consumer's calls in a fork of this process."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -36,7 +36,7 @@ def in_a_fork(consumer: Consumer) -> str:
     return told_by_child
 
 
-def test_forked_child_hears_that_the_consumer_is_not_its_own_and_the_parent_goes_on(broker: KafkaBroker) -> None:
+def test_forked_child_is_refused_the_consumer_and_the_parent_continues(broker: KafkaBroker) -> None:
     topic = create_topic(broker.bootstrap, 1)
     produce(broker.bootstrap, topic, 1, 3)
     with Consumer(settings(broker.bootstrap, unique("group"))) as consumer:

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.together
 MEMBER_PROCESS = Path(__file__).parent / "member_process.py"
 
 
-def test_one_consumer_reads_everything_once_and_the_next_goes_on_after_it(broker: KafkaBroker) -> None:
+def test_one_consumer_reads_everything_once_and_the_next_continues_after_it(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 4), unique("group")
     written = produce(broker.bootstrap, topic, 4, 2_000)
     with Member(settings(broker.bootstrap, group), [topic]) as member:
@@ -46,7 +46,7 @@ def test_one_consumer_reads_everything_once_and_the_next_goes_on_after_it(broker
     assert [what for what, _ in successor.calls] == ["assigned", "revoked"]
 
 
-def test_records_carry_what_was_written(broker: KafkaBroker) -> None:
+def test_records_carry_every_written_field(broker: KafkaBroker) -> None:
     from confluent_kafka import Producer
 
     topic = create_topic(broker.bootstrap, 1)
@@ -75,7 +75,7 @@ def test_members_share_when_one_joins_and_take_over_when_one_leaves(broker: Kafk
             assert len(first.owned) + len(second.owned) == 5
             written |= produce(broker.bootstrap, topic, 5, 500, first=500)
             await_records([first, second], written)
-        await_shares([first], topic, 5, timeout_s=20)  # sooner than a session timeout: it said that it left
+        await_shares([first], topic, 5, timeout_s=20)  # sooner than a session timeout: it sent a LeaveGroup
         written |= produce(broker.bootstrap, topic, 5, 100, first=1_000)
         await_records([first, second], written)
     assert sorted(first.seen + second.seen) == sorted(written)
@@ -118,7 +118,7 @@ def test_static_member_restarted_within_its_session_moves_nothing(broker: KafkaB
 
 
 def test_static_leader_restarted_within_its_session_still_notices_new_partitions(broker: KafkaBroker) -> None:
-    """KIP-814: it is told to skip the assignment, yet it leads and must watch the topic."""
+    """KIP-814: the answer says to skip the assignment, yet the member leads and must watch the topic."""
     from tests.broker.members import grow_topic
 
     topic, group = create_topic(broker.bootstrap, 2), unique("group")

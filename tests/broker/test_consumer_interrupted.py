@@ -1,6 +1,6 @@
-"""Signal handlers that raise, as a program's alarm or Ctrl-C does, in the middle of a poll: nothing is lost by it.
+"""Signal handlers that raise in the middle of a poll, as a program's alarm or Ctrl-C does, lose nothing.
 
-Signals come to the main thread, so these tests are not played beside others.
+Signals come to the main thread, so these tests do not run beside others.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ PARTITIONS = 3
 EACH = 20_000
 INTERRUPTIONS = 15
 ALARM_S = 0.001
-"""About as long as a poll takes that reads 500 records: alarms meet it at every point of its way."""
+"""About as long as a poll that reads 500 records: alarms hit every point of it."""
 
 
 class Ended(BaseException):
-    """What a handler raises to end the program, as KeyboardInterrupt is."""
+    """Raised by a handler to end the program, as KeyboardInterrupt is."""
 
 
 class TimeIsUp(Exception):
@@ -32,7 +32,7 @@ class TimeIsUp(Exception):
 
 @pytest.fixture(params=[Ended, TimeIsUp])
 def raised(request: pytest.FixtureRequest) -> Iterator[type[BaseException]]:
-    """What SIGALRM's handler raises."""
+    """The exception of SIGALRM's handler."""
     kind: type[BaseException] = request.param
 
     def handler(number: int, frame: object) -> None:
@@ -44,12 +44,12 @@ def raised(request: pytest.FixtureRequest) -> Iterator[type[BaseException]]:
     signal.signal(signal.SIGALRM, before)
 
 
-# Where it interrupts a destructor, the interpreter itself drops what the handler raises.
+# Where it interrupts a destructor, the interpreter itself drops the handler's exception.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_signal_handler_that_raises_within_polls_loses_nothing(
     broker: KafkaBroker, raised: type[BaseException]
 ) -> None:
-    """Every record comes, in order, and no position or commit is ahead of what came."""
+    """Every record comes, in order, and no position or commit is ahead of the delivered ones."""
     topic, group = create_topic(broker.bootstrap, PARTITIONS), unique("group")
     produce(broker.bootstrap, topic, PARTITIONS, EACH)
     reached = {TopicPartition(topic, number): 0 for number in range(PARTITIONS)}

@@ -43,13 +43,13 @@ def test_example_of_the_library_page_runs(shop: KafkaBroker, number: int, tmp_pa
 
 
 def java(program: str, *arguments: str) -> str:
-    """What one of the JDK's programs prints about Kafka's clients."""
+    """The output of one of the JDK's programs about Kafka's clients."""
     command = [str(find_java().with_name(program)), "-cp", f"{ensure_kafka_jars()}/*", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
 def named(title: str, column: int) -> set[str]:
-    """What stands in backticks in a column of the table whose first column has this title."""
+    """The texts in backticks in a column of the table whose first column has this title."""
     table = re.search(rf"^\| {re.escape(title)} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE.read_text(), re.MULTILINE)
     assert table is not None, title
     return {name for row in table[1].splitlines() for name in re.findall(r"`([^`]+)`", row.split(" | ")[column])}
@@ -61,7 +61,7 @@ def test_every_method_of_javas_consumer_is_in_the_table() -> None:
     assert {"poll", "currentLag", "close"} <= methods
     told = {name.partition("(")[0].lstrip("| ") for name in named("Java", 0)}
     assert methods - told == set()
-    # What is of other classes is named with them.
+    # Methods of other classes are named with their class.
     assert {name for name in told - methods if "." not in name} == {"ConsumerPartitionAssignor"}
 
 
@@ -82,7 +82,7 @@ def test_properties_that_the_table_names_are_taken() -> None:
 
 
 def test_asyncio_face_has_every_call_of_the_consumer() -> None:
-    """All but the one that the page excepts, by the same names and parameters."""
+    """All methods except the one named on the page, by the same names and parameters."""
     for name, method in inspect.getmembers(consumer.Consumer, inspect.isfunction):
         if not name.startswith("_") and name != "commit_async":
             twin = getattr(AsyncConsumer, name)

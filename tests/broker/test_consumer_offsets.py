@@ -27,7 +27,7 @@ def write_at(broker: KafkaBroker, topic: str, times: list[int]) -> None:
     assert producer.flush(60) == 0
 
 
-def test_commit_without_offsets_commits_what_polls_have_returned(broker: KafkaBroker) -> None:
+def test_commit_without_offsets_commits_polled_records(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 2), unique("group")
     produce(broker.bootstrap, topic, 2, 20)
     done: list[Exception | None] = []
@@ -66,7 +66,7 @@ def test_offsets_are_found_by_time_and_by_end_without_a_subscription(broker: Kaf
             consumer.end_offsets([TopicPartition(unique("nowhere"), 0)], 0.5)
 
 
-def test_policy_by_duration_starts_with_what_is_young_enough_or_at_the_end(broker: KafkaBroker) -> None:
+def test_policy_by_duration_starts_at_the_first_recent_record_or_the_end(broker: KafkaBroker) -> None:
     topic = create_topic(broker.bootstrap, 1)
     now = round(time.time() * 1000)
     write_at(broker, topic, [now - 3 * HOUR_MS, now - 2 * HOUR_MS, now - HOUR_MS // 2, now])
@@ -148,7 +148,7 @@ def test_transaction_of_a_member_that_lost_its_place_is_refused(broker: KafkaBro
         producer.abort_transaction(20)
 
 
-def test_automatic_commits_happen_by_interval_and_never_run_ahead_of_what_was_polled(broker: KafkaBroker) -> None:
+def test_automatic_commits_follow_the_interval_and_never_pass_the_position(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 1), unique("group")
     produce(broker.bootstrap, topic, 1, 30)
     chosen = settings(broker.bootstrap, group, auto_commit_interval_ms=100, max_poll_records=10)

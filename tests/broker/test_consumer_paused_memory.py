@@ -16,11 +16,11 @@ PARTITIONS = 30
 EACH = 20
 VALUE_BYTES = 20_000
 BUDGET = 1_000_000
-"""A twelfth of what is there."""
+"""A twelfth of the topic's content."""
 
 
 @pytest.mark.together
-def test_paused_partitions_hold_no_more_than_the_budget_and_all_comes_when_they_go_on(broker: KafkaBroker) -> None:
+def test_paused_partitions_stay_within_the_budget_and_resume_complete(broker: KafkaBroker) -> None:
     topic = create_topic(broker.bootstrap, PARTITIONS)
     parts = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})

@@ -1,4 +1,4 @@
-"""Where a consumer reads, and what makes it read elsewhere: resets, seeks, pauses, deleted records."""
+"""The place where a consumer reads, and the causes that move it: resets, seeks, pauses, deleted records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.waiting import eventually
 
 @pytest.mark.together
 def test_latest_starts_at_the_end_but_partitions_that_appear_later_at_their_beginning(broker: KafkaBroker) -> None:
-    """What was written to a new partition before the group noticed it must not be skipped."""
+    """Records written to a new partition before the group noticed it must not be skipped."""
     topic, group = create_topic(broker.bootstrap, 1), unique("group")
     produce(broker.bootstrap, topic, 1, 50)
     with Member(settings(broker.bootstrap, group, auto_offset_reset="latest"), [topic]) as member:
@@ -42,7 +42,7 @@ def test_latest_starts_at_the_end_but_partitions_that_appear_later_at_their_begi
 
 
 @pytest.mark.together
-def test_policy_none_names_the_partition_and_a_seek_mends_it(broker: KafkaBroker) -> None:
+def test_policy_none_names_the_partition_and_a_seek_resolves_it(broker: KafkaBroker) -> None:
     topic = create_topic(broker.bootstrap, 1)
     produce(broker.bootstrap, topic, 1, 10)
     consumer = Consumer(settings(broker.bootstrap, unique("group"), auto_offset_reset="none"))
@@ -99,7 +99,7 @@ def test_long_pause_does_not_read_ahead_without_bound(broker: KafkaBroker) -> No
         consumer.pause([one])
         got = [record for record in iterate(consumer, 20_000) if record.partition == 1]
         assert len(got) == 20_000
-        assert consumer.position(one) in (0, 500)  # what a first poll may have taken before the pause
+        assert consumer.position(one) in (0, 500)  # records that a first poll may have taken before the pause
         consumer.resume([one])
         assert [record.offset for record in iterate(consumer, 20_000 - (consumer.position(one) or 0))][-1] == 19_999
         assert consumer.position(one) == 20_000
@@ -122,7 +122,7 @@ def test_wakeup_ends_a_waiting_poll(broker: KafkaBroker) -> None:
 
 
 @pytest.mark.together
-def test_rules_of_use_are_told(broker: KafkaBroker) -> None:
+def test_misuse_is_refused_with_its_rule(broker: KafkaBroker) -> None:
     consumer = Consumer(settings(broker.bootstrap, unique("group")))
     with pytest.raises(NotSubscribed):
         consumer.poll(0)

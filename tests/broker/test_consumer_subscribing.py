@@ -60,7 +60,7 @@ def test_pattern_that_matches_nothing_yet_waits_for_the_first_topic(broker: Kafk
     with Member(latest, re.compile(re.escape(family))) as member:
         eventually(lambda: member.membership.state == "Stable", timeout_s=240, what="the member to join with nothing")
         create_topic(broker.bootstrap, 1, family)
-        # What was written before the topic was noticed is not skipped, whatever the policy says.
+        # Records written before the topic was noticed are not skipped under any policy.
         await_records([member], produce(broker.bootstrap, family, 1, 20))
 
 
@@ -114,7 +114,7 @@ def test_unsubscribing_gives_back_leaves_and_can_be_followed_by_subscribing(
         assert sorted(record.offset for record in iterate(consumer, 10)) == sorted([5, 6, 7, 8, 9] * 2)
 
 
-def test_enforced_rebalance_tells_its_reason_and_keeps_the_member(broker: KafkaBroker) -> None:
+def test_enforced_rebalance_sends_its_reason_and_keeps_the_member(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 2), unique("group")
     with Consumer(settings(broker.bootstrap, group)) as consumer:
         with pytest.raises(NotSubscribed):

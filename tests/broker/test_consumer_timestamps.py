@@ -1,4 +1,4 @@
-"""Types of timestamps, as a real broker gives them out for both settings of a topic."""
+"""Types of timestamps, as a real broker returns them for both settings of a topic."""
 
 from __future__ import annotations
 

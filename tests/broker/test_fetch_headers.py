@@ -1,4 +1,4 @@
-"""Headers that Kafka's protocol does not allow and brokers take all the same must not end a worker."""
+"""Headers that Kafka's protocol does not allow and brokers accept must not end a worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 
 
 def messages(broker: KafkaBroker, topic: str) -> list[Any]:
-    """Three records as librdkafka gives them; the second has a header whose name is no UTF-8."""
+    """Three records as librdkafka returns them; the second has a header whose name is not UTF-8."""
     kafka = Kafka(broker.bootstrap)
     kafka.create(topic, partitions=1)
     kafka.produce(topic, [b"1"])

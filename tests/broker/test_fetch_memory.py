@@ -1,4 +1,4 @@
-"""Memory of a consumer whose user stays away: bounded in bytes, whatever waits at the broker."""
+"""Memory of a consumer that is not polled: bounded in bytes, for any backlog at the broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALUE_BYTES = 10_000
 RECORDS = 8_000
 QUEUE_KIB = 8_192
 BOUND_MIB = 40
-"""The queue's 8 MiB, an answer or two of the broker on top, and what allocators keep; written are 76 MiB."""
+"""The queue's 8 MiB, one or two answers of the broker, and the allocators' overhead; 76 MiB are written."""
 
 
 def resident_mib() -> float:
@@ -26,10 +26,8 @@ def resident_mib() -> float:
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
-def test_user_who_stays_away_grows_no_memory_and_loses_nothing(
-    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Back-pressure is not reading: librdkafka fills its queue and stops, and nothing else is in front of it."""
+def test_absent_user_grows_no_memory_and_loses_nothing(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Back-pressure by not reading: librdkafka fills its queue and stops, and no other buffer is in front of it."""
     topic = create_topic(broker.bootstrap, 1)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(RECORDS):
@@ -53,7 +51,7 @@ def test_user_who_stays_away_grows_no_memory_and_loses_nothing(
         consumer.subscribe([topic])
         first = eventually(lambda: consumer.poll(0.1), timeout_s=240, what="the first records")
         away_since = served
-        # Time enough to fetch all of it many times over, were nothing in the way.
+        # Time enough to fetch all of it many times over without the limit.
         eventually(lambda: served - away_since >= 30, timeout_s=240, what="the fetch thread to look after its library")
         assert resident_mib() - before < BOUND_MIB
         offsets = [record.offset for record in first]

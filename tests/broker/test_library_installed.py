@@ -57,10 +57,10 @@ def run(
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a virtual environment that holds the wheel and what it depends on."""
+    """The folder of a virtual environment that contains the wheel and its dependencies."""
     folder = tmp_path_factory.mktemp("installed")
     source = folder / "source"
-    # A copy, as the images make one: building in the checkout would leave files there, and take in older ones.
+    # A copy, as the images make one: building in the checkout would leave files there, and include older ones.
     for name in ("operator/fleet_operator", "consumer_image/fleet_consumer"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -87,7 +87,7 @@ def test_installed_library_reads_from_a_broker(installed: Path, broker: KafkaBro
 def test_library_without_installed_metadata_reads_from_a_broker(
     installed: Path, broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    """A checkout on the path, or an application packed into one file, has no metadata to take a version from."""
+    """A checkout on the path, or an application packed into one file, has no metadata with a version."""
     topic = create_topic(broker.bootstrap, 1)
     produce(broker.bootstrap, topic, 1, 10)
     site = run(installed / "bin/python", "-c", "import sysconfig; print(sysconfig.get_path('platlib'))").stdout.strip()
@@ -103,7 +103,7 @@ def test_library_without_installed_metadata_reads_from_a_broker(
     assert done.stdout.startswith(str(bare))
 
 
-def test_command_without_its_extra_names_what_to_install(installed: Path, tmp_path: Path) -> None:
+def test_command_without_its_extra_names_the_extra(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "handler.py").write_text("def handle(record):\n    return None\n")
     command = installed / "bin/fleet-consumer"
     assert run(command, "--version").stdout.startswith("fleet-consumer 0.")

@@ -1,4 +1,4 @@
-"""M15: what `__consumer_offsets` holds, as our reader, the coordinator's API and Kafka's own tools tell it."""
+"""M15: the content of `__consumer_offsets`, as our reader, the coordinator's API and Kafka's own tools show it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def console_formatter(broker: KafkaBroker, group: str) -> list[dict[str, Any]]:
         *("--bootstrap-server", broker.bootstrap, "--topic", "__consumer_offsets", "--from-beginning"),
         *("--partition", str(coordinator_partition(group, 50)), "--formatter", FORMATTER, "--timeout-ms", "6000"),
     )
-    # Objects stand one behind the other, without anything between; logs may surround them.
+    # Objects follow one another without separators; log lines may surround them.
     records, rest = [], text[text.index("{") :]
     while rest.startswith("{"):
         record, end = json.JSONDecoder().raw_decode(rest)
@@ -99,7 +99,7 @@ def test_m15_api_topic_and_kafkas_formatter_agree(broker: KafkaBroker, committed
 
 
 @pytest.mark.together
-def test_m15_topic_tells_the_groups_last_generation(broker: KafkaBroker) -> None:
+def test_m15_topic_shows_the_groups_last_generation(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 2), unique("group")
     produce(broker.bootstrap, topic, 2, 1)
     connection = ConnectionSettings(bootstrap_servers=(broker.bootstrap,), client_id="m15")
@@ -132,7 +132,7 @@ def test_m15_command_prints_both_views(
     assert all(row["commitTimestamp"] > 0 for row in stored)
 
 
-def test_reading_the_topic_without_the_right_says_which_right_is_missing() -> None:
+def test_reading_the_topic_without_the_right_names_the_missing_right() -> None:
     authorized = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
@@ -162,7 +162,7 @@ def test_reading_the_topic_without_the_right_says_which_right_is_missing() -> No
         connection = ConnectionSettings(bootstrap_servers=(guarded.sasl_bootstrap,), client_id="m15", sasl=clerk)
         with pytest.raises(TopicAuthorizationFailed, match=r"__consumer_offsets.*allow the principal Read"):
             read_group(connection, group, 30)
-        # The coordinator tells the clerk nevertheless.
+        # The coordinator still reports them to the clerk.
         with Consumer(replace(settings(guarded.bootstrap, group), connection=connection)) as consumer:
             stored = consumer.committed(None, 30)
         assert [(part.topic, entry and entry.offset) for part, entry in stored.items()] == [(topic, 1)]

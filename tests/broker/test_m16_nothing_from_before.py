@@ -1,4 +1,4 @@
-"""M16: after a seek, a pause, or a lost partition no record from before comes out, and none is left out."""
+"""M16: after a seek, a pause, or a lost partition no record from before is delivered, and none is left out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE_S = 120.0
 class Script:
     """Drives one consumer at random, and knows for each partition which offset must come next.
 
-    `expected` moves with what is handed out and with seeks; whatever else comes out, or is missing between, is a fault.
+    `expected` moves with deliveries and seeks; any other record, or a gap, is a fault.
     """
 
     def __init__(self, consumer: Consumer, topic: str, seed: int) -> None:
@@ -35,7 +35,7 @@ class Script:
     def assigned(self, parts: Sequence[TopicPartition]) -> None:
         self.owned |= set(parts)
         for part in parts:
-            # A fresh owner: what was handed out before is committed, so reading goes on exactly there.
+            # A fresh owner: earlier deliveries are committed, so reading continues exactly there.
             self.consumer.seek(part, self.expected[part])
 
     def gone(self, parts: Sequence[TopicPartition]) -> None:
@@ -74,7 +74,7 @@ class Script:
             case 15:
                 self.seek(part, min(EACH, self.expected[part] + self.chance.randrange(1, 50)), "seek on")
             case 16:
-                # The member joins anew: eager ones give everything back and get it again.
+                # The member joins again: eager ones give everything back and get it again.
                 self.consumer.enforce_rebalance("the test wants it")
                 self.moves["revoke"] += 1
         if self.paused >= set(unfinished):

@@ -1,4 +1,4 @@
-"""M1: the heartbeat thread keeps a member that works for long, and gives up one that hangs."""
+"""M1: the heartbeat thread keeps a member that works for long, and removes one that hangs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.together
 
 SESSION_MS = 1_500
-"""Of members whose session shall end."""
+"""For members whose session will end."""
 KEPT_SESSION_MS = 4_000
-"""Of members that shall keep it, on a busy machine too."""
+"""For members that must keep theirs, on a busy machine too."""
 POLL_INTERVAL_MS = 5_000
 
 
@@ -50,7 +50,7 @@ def test_m1_handler_that_takes_longer_than_the_session_keeps_its_membership(
 def test_m1_handler_that_hangs_gives_its_partitions_up_and_rejoins_once_it_polls(
     broker: KafkaBroker, instance_id: str | None
 ) -> None:
-    """A dynamic member leaves; a static one says nothing, and its partitions move when its session ends."""
+    """A dynamic member leaves; a static one sends nothing, and its partitions move when its session ends."""
     topic, group = create_topic(broker.bootstrap, 2), unique("group")
     chosen = settings(
         broker.bootstrap,

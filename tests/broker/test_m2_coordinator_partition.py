@@ -1,4 +1,4 @@
-"""M2: the partition of __consumer_offsets that we compute for a group is the one that coordinates it."""
+"""M2: the partition of __consumer_offsets that we compute for a group is its coordinator's."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def client(broker: KafkaBroker) -> Iterator[NetworkClient]:
 
 
 def found_coordinators(client: NetworkClient, groups: list[str]) -> dict[str, Coordinator]:
-    """What the broker says, once it has made its offsets topic."""
+    """The broker's answer, once it has created its offsets topic."""
 
     def all_found() -> dict[str, Coordinator] | None:
         found = client.find_coordinators(groups, timeout_s=PATIENCE_S)
@@ -98,7 +98,7 @@ def test_m2_leader_of_the_computed_partition_is_the_brokers_coordinator(
 def test_m2_commits_of_a_group_are_written_to_the_computed_partition(
     broker: KafkaBroker, client: NetworkClient, groups: list[str]
 ) -> None:
-    """With one broker every leader is the same; where the records really lie is proof that needs only one."""
+    """With one broker every leader is the same; the place of the records is proof even with one broker."""
     topic = create_topic(client, new_name("m2"), partitions=1)
     found_coordinators(client, groups)
     position = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=None)
@@ -122,7 +122,7 @@ def test_m2_commits_of_a_group_are_written_to_the_computed_partition(
 
 
 def written_partitions(broker: KafkaBroker, topic: str, count: int) -> dict[str, int]:
-    """Which partition of __consumer_offsets holds each group's commits for `topic`, read by another client."""
+    """The partition of __consumer_offsets that holds each group's commits for `topic`, read by another client."""
     reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "m2-reader", "enable.auto.commit": False})
     found: dict[str, int] = {}
 

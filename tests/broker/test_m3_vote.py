@@ -12,7 +12,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.together
 
 
-def test_m3_group_uses_the_assignor_that_all_share_and_refuses_who_shares_none(broker: KafkaBroker) -> None:
+def test_m3_group_uses_a_common_assignor_and_refuses_members_without_one(broker: KafkaBroker) -> None:
     """Three members listing [range, roundrobin], [roundrobin, range], [roundrobin] use roundrobin; a fourth that
     lists only sticky is refused with a clear error, and the other three go on."""
     topic, group = create_topic(broker.bootstrap, 6), unique("group")

@@ -1,6 +1,6 @@
-"""What makes a group rebalance, one test for each trigger: Stable again, every partition owned by one.
+"""Triggers of a rebalance, one test for each: Stable again, every partition owned by one.
 
-The coordinator that moves to another broker needs three brokers and has its test where those are.
+The coordinator that moves to another broker needs three brokers; its test is in the suite of faults.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def test_m4_member_leaves_on_purpose(broker: KafkaBroker) -> None:
         leaver = Member(settings(broker.bootstrap, group, session_timeout_ms=60_000), [topic])
         await_shares([a, leaver], topic, 6)
         leaver.stop()
-        await_shares([a], topic, 6, timeout_s=30)  # half a session: it was told, nobody waited
+        await_shares([a], topic, 6, timeout_s=30)  # half a session: the member was notified, and no timeout ran
         assert a.membership.last_rebalance_reason == "group is already rebalancing"
 
 
-def test_m4_static_member_that_is_told_to_leave_gives_up_its_place_at_once(broker: KafkaBroker) -> None:
+def test_m4_static_member_asked_to_leave_gives_up_its_place_at_once(broker: KafkaBroker) -> None:
     """KIP-1092: a static member remains by default; its operator can decide otherwise."""
     topic, group = create_topic(broker.bootstrap, 4), unique("group")
     static = settings(broker.bootstrap, group, session_timeout_ms=60_000)
@@ -65,8 +65,10 @@ def test_m4_static_member_that_is_told_to_leave_gives_up_its_place_at_once(broke
 
 
 def test_m4_member_dies(broker: KafkaBroker, tmp_path: Path) -> None:
-    """SIGSTOP is a death for the group: the session runs out. What wakes up again hands out nothing of the old
-    generation, and comes back as a new member."""
+    """SIGSTOP is a death for the group: the session runs out.
+
+    The resumed member delivers nothing of the old generation, and returns as a new member.
+    """
     topic, group = create_topic(broker.bootstrap, 4), unique("group")
     log = tmp_path / "handed"
     process = subprocess.Popen([sys.executable, str(MEMBER_PROCESS), broker.bootstrap, group, topic, str(log)])

@@ -1,4 +1,4 @@
-"""M5: every state of the classic group, in a scripted run in which the short ones last, as the broker tells them."""
+"""M5: every state of the classic group, as the broker reports it, in a scripted run in which the short ones last."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOLD_S = 50.0
 
 
 class SlowRange(DirectRange):
-    """Plans when it is told to."""
+    """Assigns when released by the test."""
 
     name = "slow-range"
     protocol = EAGER
@@ -37,7 +37,7 @@ class SlowRange(DirectRange):
 
 
 class States:
-    """What the broker says of a group, through librdkafka's admin client."""
+    """The broker's description of a group, through librdkafka's admin client."""
 
     def __init__(self, broker: KafkaBroker, group: str) -> None:
         self._admin: Any = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -70,7 +70,7 @@ class States:
 
 
 def await_words(first: Member, second: Member, word: str) -> None:
-    """Members hear of it with their next heartbeat or answer."""
+    """Members learn of it with their next heartbeat or answer."""
     eventually(
         lambda: first.membership.state == second.membership.state == word,
         timeout_s=240,
@@ -95,7 +95,7 @@ def test_m5_scripted_run_shows_each_state_of_the_classic_machine(broker: KafkaBr
         await_shares([first], topic, 4)
         states.await_both("STABLE", first)
         with member() as second:
-            # The first is slow to give back: the group waits for it to join.
+            # The first revokes slowly: the group waits for it to join.
             states.await_both("PREPARING_REBALANCING", first)
             await_words(first, second, "PreparingRebalance")
             go_on.clear()

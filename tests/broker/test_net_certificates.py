@@ -20,7 +20,7 @@ PARTITIONS = 3
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[KafkaBroker]:
-    """A broker of our own, whose authority is replaced."""
+    """Its own broker, whose authority is replaced."""
     with KafkaBroker(tls="mutual", properties={"group.min.session.timeout.ms": "1000"}) as running:
         yield running
 
@@ -35,13 +35,13 @@ def mutual(broker: KafkaBroker) -> ConnectionSettings:
     )
 
 
-def test_member_and_producer_go_on_after_every_certificate_was_replaced(
+def test_member_and_producer_continue_after_every_certificate_was_replaced(
     broker: KafkaBroker, mutual: ConnectionSettings
 ) -> None:
     """Nothing is lost or read twice, and no process is restarted.
 
-    The broker comes back trusting the new authority alone, and is trusted by nobody who knows the old one; the
-    clients' files follow only after both data plane and coordinator have run into that.
+    The broker restarts with the new authority alone, and no client with the old one trusts it; the clients' files
+    follow only after data plane and coordinator have both failed on it.
     """
     topic = create_topic(broker.bootstrap, PARTITIONS)
     held = TopicPartition(topic, 0)
@@ -60,7 +60,7 @@ def test_member_and_producer_go_on_after_every_certificate_was_replaced(
         first = produce(broker.bootstrap, topic, PARTITIONS, 50)
         eventually(lambda: saw(len(first)), timeout_s=PATIENCE_S, what="the records before", poll_s=0.001)
         consumer.commit(timeout_s=PATIENCE_S)
-        # One partition stands elsewhere than where its last record was: the new data plane must know that too.
+        # One partition's position is not behind its last record: the new data plane must know that too.
         consumer.seek(held, 40)
         consumer.pause([held])
 
@@ -89,7 +89,7 @@ def test_member_and_producer_go_on_after_every_certificate_was_replaced(
         def written() -> bool:
             nonlocal handle
             producer.flush(0.5)
-            if handle.error is not None:  # told at once and not after the delivery time-out of two minutes
+            if handle.error is not None:  # reported at once and not after the delivery time-out of two minutes
                 handle = producer.send(topic, key=None, value="new", partition=1)
             return handle.done and handle.error is None
 

@@ -1,4 +1,4 @@
-"""The network client with a real broker: what it learns, and what it does while the broker is away."""
+"""The network client with a real broker: its metadata, and its behaviour while the broker is unreachable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIST_GROUPS = ListGroupsRequest(states_filter=(), types_filter=())
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[KafkaBroker]:
-    """A broker of our own, since it is paused and killed here."""
+    """Its own broker, because the test pauses and kills it."""
     with KafkaBroker() as running:
         yield running
 
@@ -45,7 +45,7 @@ def client(fragile: KafkaBroker) -> Iterator[NetworkClient]:
     made.close()
 
 
-def test_metadata_is_what_another_client_sees(broker: KafkaBroker) -> None:
+def test_metadata_equals_that_of_another_client(broker: KafkaBroker) -> None:
     client = NetworkClient(ConnectionSettings(bootstrap_servers=(broker.bootstrap,), client_id="net"))
     try:
         name = create_topic(client, new_name("metadata"), partitions=7)
@@ -103,7 +103,7 @@ def test_paused_broker_times_out_and_is_used_again_after_it_went_on(
     assert client.call(address, LIST_GROUPS, timeout_s=PATIENCE_S).error_code == 0
 
 
-def test_killed_broker_is_told_at_once_and_found_again_after_its_restart(
+def test_killed_broker_is_reported_at_once_and_found_again_after_its_restart(
     fragile: KafkaBroker, client: NetworkClient
 ) -> None:
     address = parse_address(fragile.bootstrap)
@@ -121,7 +121,7 @@ def test_killed_broker_is_told_at_once_and_found_again_after_its_restart(
     assert client.metadata(timeout_s=PATIENCE_S).brokers
 
 
-def test_unreachable_address_names_what_was_tried() -> None:
+def test_unreachable_cluster_names_the_addresses_tried() -> None:
     client = NetworkClient(ConnectionSettings(bootstrap_servers=(DEAD,), client_id="net"))
     try:
         with pytest.raises(NetError, match=r"broker 127\.0\.0\.1:1 cannot be reached: Connection refused"):

@@ -1,4 +1,4 @@
-"""A real broker's request quota: who uses too much of it is muted, on both sides (KIP-219)."""
+"""A real broker's request quota: a client above it is throttled, on both sides (KIP-219)."""
 
 from __future__ import annotations
 

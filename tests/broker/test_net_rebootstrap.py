@@ -1,4 +1,4 @@
-"""Every broker that was known is gone: the cluster is found again through the bootstrap list."""
+"""No known broker exists any more: the cluster is found again through the bootstrap list."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_S = 240.0
 
 
 class Door:
-    """A fixed address that leads to wherever a broker listens now, as a Kubernetes Service does; a context manager."""
+    """A fixed address that leads to the broker's current one, as a Kubernetes Service does; a context manager."""
 
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker = broker
@@ -39,7 +39,7 @@ class Door:
         self._listener.close()
 
     def _serve(self) -> None:
-        """All connections in one thread: there are few, and little goes through them."""
+        """All connections in one thread: there are few, with little traffic."""
         peers: dict[socket.socket, socket.socket] = {}
         while True:
             ready, _, _ = select.select([self._listener, self._ending, *peers], [], [])
@@ -82,7 +82,7 @@ def _close(peers: dict[socket.socket, socket.socket], end: socket.socket) -> Non
 
 @pytest.fixture
 def broker() -> Iterator[KafkaBroker]:
-    """A broker of our own, which moves."""
+    """Its own broker, which moves."""
     with KafkaBroker(properties={"group.min.session.timeout.ms": "1000"}) as running:
         yield running
 
@@ -93,8 +93,8 @@ def door(broker: KafkaBroker) -> Iterator[Door]:
         yield opened
 
 
-def test_client_and_member_go_on_after_the_cluster_has_moved_altogether(broker: KafkaBroker, door: Door) -> None:
-    """The advertised address is dead for good; both planes must ask the bootstrap address again. Nothing is lost."""
+def test_client_and_member_continue_after_every_broker_moved(broker: KafkaBroker, door: Door) -> None:
+    """The advertised address is dead for good; both planes must use the bootstrap address again. Nothing is lost."""
     topic = create_topic(broker.bootstrap, 2)
     first = produce(broker.bootstrap, topic, 2, 20)
     client = NetworkClient(ConnectionSettings(bootstrap_servers=(door.bootstrap,), client_id="moved"))

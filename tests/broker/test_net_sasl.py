@@ -26,7 +26,7 @@ LIST_GROUPS = ListGroupsRequest(states_filter=(), types_filter=())
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[KafkaBroker]:
-    """A broker that lets a login hold for a second only."""
+    """A broker whose logins expire after a second."""
     with KafkaBroker(sasl_users={USER: PASSWORD}, properties={"connections.max.reauth.ms": str(RENEWAL_MS)}) as running:
         yield running
 
@@ -39,7 +39,7 @@ def logged_in(broker: KafkaBroker, mechanism: str, password: str) -> NetworkClie
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_right_password_opens_and_wrong_password_is_told(guarded: KafkaBroker, mechanism: str) -> None:
+def test_right_password_connects_and_wrong_password_is_reported(guarded: KafkaBroker, mechanism: str) -> None:
     client = logged_in(guarded, mechanism, PASSWORD)
     try:
         assert client.metadata(timeout_s=PATIENCE_S).brokers
@@ -78,7 +78,7 @@ def test_listener_without_login_refuses_a_client_that_brings_one(guarded: KafkaB
 
 
 def test_connection_outlives_its_login(guarded: KafkaBroker) -> None:
-    """The broker would hang up at the first request after a second; no call may notice."""
+    """The broker would close the connection at the first request after a second; no call may fail."""
     client = logged_in(guarded, "SCRAM-SHA-512", PASSWORD)
     address = parse_address(guarded.sasl_bootstrap)
     try:

@@ -1,5 +1,4 @@
-"""A real broker's TLS and SASL listeners: what opens, for the network client, the whole Consumer and the producer, and
-what each refusal is called."""
+"""A real broker's TLS and SASL listeners: connections of network client, consumer and producer, and refusals."""
 
 from __future__ import annotations
 
@@ -40,13 +39,13 @@ from tests.support.waiting import eventually
 PATIENCE_S = 30.0
 LOGIN_MS = 2_000
 OTHER_NAME = "127.1"
-"""Leads to the broker, but is no name on its certificate."""
+"""An address of the broker that is not on its certificate."""
 LIST_GROUPS = ListGroupsRequest(states_filter=(), types_filter=())
 
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[KafkaBroker]:
-    """A broker with all listeners, where a login holds for two seconds (without TLS for a minute)."""
+    """A broker with all listeners, whose logins expire after two seconds (without TLS after a minute)."""
     properties = {
         "connections.max.reauth.ms": str(LOGIN_MS),
         "listener.name.sasl.connections.max.reauth.ms": "60000",
@@ -71,7 +70,7 @@ def client_for(settings: ConnectionSettings) -> Iterator[NetworkClient]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_in_opens(secured: KafkaBroker, tokens: TokenServer, way: str) -> None:
+def test_each_security_protocol_connects(secured: KafkaBroker, tokens: TokenServer, way: str) -> None:
     with client_for(connection(secured, tokens, way)) as client:
         known = client.metadata(timeout_s=PATIENCE_S).brokers
     assert [f"{broker.host}:{broker.port}" for broker in known] == list(
@@ -80,10 +79,10 @@ def test_each_way_in_opens(secured: KafkaBroker, tokens: TokenServer, way: str) 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_records_are_written_consumed_and_committed_by_each_way(
+def test_records_are_written_consumed_and_committed_by_each_security_protocol(
     secured: KafkaBroker, tokens: TokenServer, way: str
 ) -> None:
-    """The coordinator's connections, librdkafka's consumer and its producer all come in; a second member goes on."""
+    """The coordinator's connections, librdkafka's consumer and its producer all connect; a second member continues."""
     how = connection(secured, tokens, way)
     topic, group = create_topic(secured.bootstrap, 2), unique("group")
     producer = RecordProducer(connection_config(how))
@@ -98,7 +97,7 @@ def test_records_are_written_consumed_and_committed_by_each_way(
         assert seen == sorted((number % 2, number // 2) for number in range(start, start + 100))
 
 
-def test_offsets_command_comes_in_with_tls_and_a_token(
+def test_offsets_command_connects_with_tls_and_a_token(
     secured: KafkaBroker, tokens: TokenServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic, group = create_topic(secured.bootstrap, 1), unique("group")
@@ -119,7 +118,7 @@ def test_offsets_command_comes_in_with_tls_and_a_token(
 
 
 def consume(consumer: Consumer, count: int) -> list[tuple[int, int]]:
-    """Where the next `count` records are, as sorted (partition, offset)."""
+    """The places of the next `count` records, as sorted (partition, offset)."""
     seen: list[tuple[int, int]] = []
 
     def enough() -> bool:
@@ -131,7 +130,7 @@ def consume(consumer: Consumer, count: int) -> list[tuple[int, int]]:
 
 
 def test_connections_outlive_their_logins_by_each_mechanism(secured: KafkaBroker, tokens: TokenServer) -> None:
-    """KIP-368: the broker hangs up on whoever asks on an ended login; no call may notice, on one connection each."""
+    """KIP-368: the broker closes connections with an expired login; no call may fail, on one connection each."""
     address = parse_address(secured.sasl_tls_bootstrap)
     others = _connections(secured)
     with ExitStack() as stack:
@@ -152,14 +151,14 @@ def test_connections_outlive_their_logins_by_each_mechanism(secured: KafkaBroker
 
 
 def _connections(broker: KafkaBroker) -> set[str]:
-    """Our end of each established connection to the TLS and SASL listener, as the kernel tells."""
+    """Our end of each established connection to the TLS and SASL listener, by the kernel."""
     port = f"{parse_address(broker.sasl_tls_bootstrap).port:04X}"
     rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
     return {row[1] for row in rows if row[2].endswith(f":{port}") and row[3] == "01"}
 
 
 def test_token_that_ends_before_the_brokers_limit_is_renewed_in_its_own_time(secured: KafkaBroker) -> None:
-    """Here the limit is a minute, so it is the token's three seconds that count."""
+    """The limit is a minute here, so the token's three seconds decide."""
     address = parse_address(secured.sasl_bootstrap)
     with token_server(secured, lifetime_s=3.0) as tokens:
         way = connection(secured, tokens, "OAUTHBEARER", bootstrap_servers=(secured.sasl_bootstrap,), tls=None)
@@ -171,7 +170,7 @@ def test_token_that_ends_before_the_brokers_limit_is_renewed_in_its_own_time(sec
         assert len(tokens.asked) >= 2
 
 
-def test_refused_tokens_are_told_with_the_brokers_reason(secured: KafkaBroker, tokens: TokenServer) -> None:
+def test_refused_tokens_are_reported_with_the_brokers_reason(secured: KafkaBroker, tokens: TokenServer) -> None:
     issuer, later = secured.issuer, time.time() + 3600
     other_broker_issuer_key = issuer.token("bob").rsplit(".", 1)[0] + ".AAAA"
     for value in (
@@ -188,7 +187,7 @@ def test_refused_tokens_are_told_with_the_brokers_reason(secured: KafkaBroker, t
             assert value not in str(caught.value)
 
 
-def test_refused_client_is_told_before_any_broker_is_asked(secured: KafkaBroker, tokens: TokenServer) -> None:
+def test_refused_client_is_reported_before_any_broker_is_asked(secured: KafkaBroker, tokens: TokenServer) -> None:
     wrong = connection(secured, tokens, "OAUTHBEARER", sasl=oauth(tokens, secret="wrong"))
     with client_for(wrong) as client, pytest.raises(AuthenticationFailed, match="no token: HTTP 401 invalid_client"):
         client.metadata(timeout_s=PATIENCE_S)
@@ -226,7 +225,7 @@ def test_each_refusal_of_tls_has_its_reason_and_its_remedy(
 
 
 def test_operator_observes_through_tls_and_tokens(secured: KafkaBroker, tokens: TokenServer, tmp_path: Path) -> None:
-    """The observer's settings hold PEM texts from Secrets and no paths; its client must come in with them."""
+    """The observer's settings hold PEM texts from Secrets and no paths; its client must connect with them."""
     pki = secured.pki
     material = TlsMaterial(ca=Path(pki.ca_file).read_bytes())
     mutual = replace(material, certificate=Path(pki.cert_file).read_bytes(), key=Path(pki.key_file).read_bytes())

@@ -1,4 +1,4 @@
-"""Every API in every version that we and the broker share gets an answer that we can read to its last byte."""
+"""Every API in every version that we and the broker share gets an answer that is readable to its last byte."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from tests.support.kafka import KafkaBroker
 
 GROUP = "versions"
 SASL_KEYS = {17, 36}
-"""Tested where there is a login; a listener without one refuses them."""
+"""Tested with a login; a listener without one refuses them."""
 
 
 def sample(cls: type[Request[Any]], version: int) -> Request[Any]:
-    """A harmless request of this version. The group has no members, so that most APIs have something to refuse."""
+    """A harmless request of this version. The group has no members, so most APIs refuse something."""
     protocols = (JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\0\0\0\0\0"),)
     partition = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
     samples: dict[type[Request[Any]], Request[Any]] = {

@@ -1,4 +1,4 @@
-"""What a reconcile has done in Kafka, through the observer's own thread: topics, refusals, and what is told of them."""
+"""Kafka work of a reconcile, through the observer's own thread: topics, refusals, and their reports."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ INTENT = RetryIntent(
 
 
 class Ear:
-    """Nobody waits for news here: the tests look for themselves."""
+    """Nothing waits for events here: the tests look for themselves."""
 
     def cluster_changed(self, cluster: object) -> None:
         assert cluster == CLUSTER
@@ -69,7 +69,7 @@ class Seen(NamedTuple):
 
 @dataclass
 class Side:
-    """The Kafka side of one ConsumerGroup, reconciled as often as a test wants to see something."""
+    """The Kafka side of one ConsumerGroup, reconciled as often as a test needs."""
 
     group: ConsumerGroup
     kafka: KafkaSide
@@ -153,7 +153,7 @@ def plain(broker: KafkaBroker) -> ObserverSettings:
     return ObserverSettings(bootstrap_servers=(broker.bootstrap,), interval_seconds=1.0)
 
 
-async def test_topics_are_made_while_reconciles_go_on(broker: KafkaBroker) -> None:
+async def test_topics_are_created_while_reconciles_continue(broker: KafkaBroker) -> None:
     source, group_id = create_topic(broker.bootstrap, 2), unique("group")
     async with side(plain(broker), source, group_id) as here:
         await here.until_ready()
@@ -169,7 +169,7 @@ async def test_topics_are_made_while_reconciles_go_on(broker: KafkaBroker) -> No
         assert {topic.partitions for topic in flow.topics.values()} == {2}
 
 
-async def test_collision_of_names_is_told_with_its_remedy_and_heals(broker: KafkaBroker) -> None:
+async def test_collision_of_names_is_reported_with_its_remedy_and_resolves(broker: KafkaBroker) -> None:
     """Kafka takes '.' and '_' for the same in its metrics and refuses a topic that differs only in them."""
     source, group_id = create_topic(broker.bootstrap, 1), unique("team.orders")
     rival = naming.retry_topic(group_id.replace(".", "_"), "30s")
@@ -183,7 +183,7 @@ async def test_collision_of_names_is_told_with_its_remedy_and_heals(broker: Kafk
         await here.until_ready()
 
 
-async def test_more_replicas_than_brokers_is_told_with_its_remedy(broker: KafkaBroker) -> None:
+async def test_more_replicas_than_brokers_is_reported_with_its_remedy(broker: KafkaBroker) -> None:
     source, group_id = create_topic(broker.bootstrap, 1), unique("group")
     async with side(plain(broker), source, group_id, replicationFactor=3) as here:
         problem = await here.until_problem()
@@ -191,8 +191,8 @@ async def test_more_replicas_than_brokers_is_told_with_its_remedy(broker: KafkaB
         assert "spec.retry.topics.replicationFactor" in problem.message
 
 
-async def test_missing_rights_are_told_with_what_to_grant() -> None:
-    """The operator may look at everything and make nothing."""
+async def test_missing_rights_are_reported_with_the_rights_to_grant() -> None:
+    """The operator may describe everything and create nothing."""
     acls = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
@@ -213,7 +213,7 @@ async def test_missing_rights_are_told_with_what_to_grant() -> None:
 
 
 def grant(broker: KafkaBroker, operation: AclOperation, kind: ResourceType, *, prefix: str = "") -> None:
-    """Let the operator's user do something with all resources of a kind, or with those that begin with `prefix`."""
+    """Grant the operator's user an operation on all resources of a kind, or on those that begin with `prefix`."""
     pattern = ResourcePatternType.PREFIXED if prefix else ResourcePatternType.LITERAL
     binding = AclBinding(kind, prefix or "*", pattern, "User:operator", "*", operation, AclPermissionType.ALLOW)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})

@@ -1,4 +1,4 @@
-"""Retry flows spread over three brokers, one of which goes away: unknown for as long, and never less than it was."""
+"""Retry flows over three brokers, one of which goes away: unknown meanwhile, and never less than before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTITIONS, EACH = 6, 4
 
 
 def test_flow_is_unknown_while_a_broker_is_away_and_as_before_when_it_is_back() -> None:
-    """One replica each: what the broker leads can then be asked nowhere else."""
+    """One replica each: data led by the broker is then unavailable elsewhere."""
     with KafkaCluster() as cluster:
         group_id = unique("group")
         source = cluster.create_topic(unique("source"), PARTITIONS)

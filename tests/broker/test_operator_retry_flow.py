@@ -1,6 +1,6 @@
-"""What the operator says of a retry flow, against the records that a real broker holds.
+"""The operator's observation of a retry flow, against the records of a real broker.
 
-The truth is read record by record with another client; the operator has only offsets by time.
+The true values are read record by record with another client; the operator has only offsets by time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.together
 DELAYS = ("10s", "1m")
 PARTITIONS = 3
 LOOKS_MAX = 40
-"""How many looks the search for an old head may take until it is exact to the millisecond."""
+"""Looks that the search for an old head may need until it is exact to the millisecond."""
 
 
 @dataclass
 class Flow:
-    """A flow with its topics made, and the positions that were committed for its retry workers.
+    """A flow with its topics, and the positions that were committed for its retry workers.
 
-    `records` keeps what was read of each topic; a test that changes a topic after that takes it out.
+    `records` caches the records of each topic; a test that changes a topic later removes it.
     """
 
     broker: KafkaBroker
@@ -49,7 +49,7 @@ class Flow:
         commit(self.broker.bootstrap, naming.retry_group(self.group_id), {(topic, partition): offset})
 
     def due_times(self, topics: Iterable[str]) -> list[int]:
-        """When each waiting record is due, in milliseconds, in order."""
+        """The due times of the waiting records, in milliseconds, in order."""
         for topic in set(topics) - self.records.keys():
             self.records[topic] = append_times(self.broker.bootstrap, topic, PARTITIONS)
         return sorted(
@@ -77,7 +77,7 @@ def flow(broker: KafkaBroker) -> Iterator[Flow]:
 
 
 def check(flow: Flow, now_ms: int) -> None:
-    """One look at `now_ms` tells the counts and the next time; some more tell the oldest time exactly."""
+    """One look at `now_ms` gives the counts and the next time; some more give the oldest time exactly."""
     due_at = flow.due_times(flow.topics)
     overdue, ahead = [at for at in due_at if at <= now_ms], [at for at in due_at if at > now_ms]
     seen = flow.watcher.known(now_ms)
@@ -123,7 +123,7 @@ def test_handled_records_do_not_wait_and_deleted_ones_neither(flow: Flow) -> Non
     check(flow, last + 120_000)
     flow.commit(short, 0, 20)
     check(flow, last + 121_000)
-    # Retention has overtaken the workers: what was deleted is not counted, wherever their commit stands.
+    # Retention has overtaken the workers: deleted records are not counted, for any commit.
     cut(flow.broker.bootstrap, short, 1, 12)
     flow.watcher.memory.forget([short])
     del flow.records[short]

@@ -1,4 +1,4 @@
-"""The topics of a retry flow on a real broker: made, mended, grown, deleted, or refused with a reason to act on."""
+"""The topics of a retry flow on a real broker: created, corrected, grown, deleted, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def intent(*delays: str, drained_delays: tuple[str, ...] = ()) -> RetryIntent:
 
 @dataclass
 class Keeper:
-    """One group's topics, kept as the operator keeps them: look, plan, act, look again."""
+    """The topics of one group, kept as the operator keeps them: look, plan, act, look again."""
 
     group: ConsumerGroup
     source: str
@@ -59,7 +59,7 @@ class Keeper:
         return done
 
     def converge(self, wish: RetryIntent) -> TopicsPlan:
-        """Act until nothing is left to do; returns the last plan."""
+        """Act until nothing is left to do; return the last plan."""
 
         def settled() -> TopicsPlan | None:
             plan = self.plan(wish)
@@ -74,7 +74,7 @@ class Keeper:
         return plan
 
     def await_setting(self, topic: str, name: str, value: str) -> None:
-        """Until the operator sees a setting that somebody has changed; a minute would do that too."""
+        """Wait until the operator sees a setting that another client has changed; a minute would do too."""
 
         def noticed() -> bool:
             self.watcher.memory.forget([topic])
@@ -98,7 +98,7 @@ def keeper(
     deletion: str = "Drain",
     **topics: Any,
 ) -> Keeper:
-    """A group with a source topic of its own; `delays` are what is looked at, drained_delays ones too."""
+    """A group with its own source topic; `delays` are observed, drained_delays too."""
     source = create_topic(broker.bootstrap, SOURCE_PARTITIONS)
     group = consumer_group(
         groupId=group_id or unique("group"),
@@ -118,14 +118,14 @@ def keeper(
 
 
 def settings_of(broker: KafkaBroker, topic: str) -> dict[str, str]:
-    """A topic's settings as another client reads them."""
+    """The settings of a topic, by another client."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     (answer,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
     return {name: entry.value for name, entry in answer.result(PATIENCE_S).items()}
 
 
 def change(broker: KafkaBroker, topic: str, name: str, value: str) -> None:
-    """Somebody changes a topic's setting."""
+    """Change a topic's setting by another client."""
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for done in admin.incremental_alter_configs(
@@ -135,13 +135,13 @@ def change(broker: KafkaBroker, topic: str, name: str, value: str) -> None:
 
 
 def partitions_of(broker: KafkaBroker, topic: str) -> int | None:
-    """How many partitions a topic has as another client sees it; None when there is no such topic."""
+    """The number of partitions of a topic, by another client; None if there is no such topic."""
     found = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=PATIENCE_S).topics
     return len(found[topic].partitions) if topic in found else None
 
 
 def await_partitions(broker: KafkaBroker, topic: str, count: int | None) -> None:
-    """Until another client sees a topic with so many partitions, or without any as it is gone."""
+    """Wait until another client sees a topic with so many partitions, or no topic."""
     eventually(lambda: partitions_of(broker, topic) == count, timeout_s=PATIENCE_S, what=f"{topic}: {count} partitions")
 
 
@@ -168,7 +168,7 @@ def test_topics_are_made_with_the_settings_that_due_times_and_sizes_need(broker:
         assert found["retention.ms"] == str(retention * 3_600_000)
 
 
-def test_drift_is_mended_and_what_is_not_ours_stays(broker: KafkaBroker, stack: ExitStack) -> None:
+def test_drift_is_corrected_and_foreign_settings_stay(broker: KafkaBroker, stack: ExitStack) -> None:
     here = keeper(stack, broker, "5s")
     here.converge(intent("5s"))
     topic = naming.retry_topic(here.group.group_id, "5s")
@@ -213,7 +213,7 @@ def test_retired_topic_is_deleted_when_it_is_drained_and_not_before(broker: Kafk
 
 
 def test_record_written_after_the_look_saves_its_topic(broker: KafkaBroker, stack: ExitStack) -> None:
-    """The plan is from before; what is live counts."""
+    """The plan is old; the live state decides."""
     here = keeper(stack, broker, "5s", "30s")
     here.converge(intent("5s", "30s"))
     drained_delays = naming.retry_topic(here.group.group_id, "30s")
@@ -231,7 +231,7 @@ def test_retired_topic_stays_where_topics_are_kept(broker: KafkaBroker, stack: E
     assert here.converge(intent("5s", drained_delays=("30s",))).delete == ()
 
 
-def test_name_that_differs_only_in_dots_is_refused_with_what_to_do(broker: KafkaBroker, stack: ExitStack) -> None:
+def test_name_that_differs_only_in_dots_is_refused_with_the_remedy(broker: KafkaBroker, stack: ExitStack) -> None:
     name = unique("team.orders")
     keeper(stack, broker, "5s", group_id=name).converge(intent("5s"))
     other = keeper(stack, broker, "5s", group_id=name.replace(".", "_"))
@@ -246,8 +246,8 @@ def test_more_replicas_than_brokers_are_refused_with_a_reason(broker: KafkaBroke
     assert {refusal.reason for refusal in done.refusals} == {"NotEnoughBrokers"}
 
 
-def test_what_waits_is_counted_live_and_topics_go_with_all_they_hold(broker: KafkaBroker, stack: ExitStack) -> None:
-    """What the deletion of a ConsumerGroup needs: counts, topics, groups."""
+def test_waiting_records_are_counted_live_and_deleted_with_their_topics(broker: KafkaBroker, stack: ExitStack) -> None:
+    """The needs of a ConsumerGroup's deletion: counts, topics, groups."""
     here = keeper(stack, broker, "5s")
     here.converge(intent("5s"))
     group_id = here.group.group_id

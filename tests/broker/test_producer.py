@@ -1,4 +1,4 @@
-"""Records that a broker refused are written in the end, also when librdkafka takes them for written."""
+"""Records that a broker refused are written in the end, also when librdkafka considers them written."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PATIENCE_S = 240.0
 
 
 def test_first_batch_that_is_refused_while_the_second_is_accepted_is_not_lost() -> None:
-    """A new topic: its leader has not heard of it when the first batch comes, and has when the second does.
+    """A new topic: its leader does not know it when the first batch comes, and does when the second comes.
 
-    The broker knows nothing of the producer, so it takes the second batch, whose sequence number begins anywhere
-    (KIP-360); and librdkafka takes the first one for written, because the second one was.
+    The broker knows nothing of the producer, so it accepts the second batch, whose sequence number begins anywhere
+    (KIP-360); librdkafka then considers the first one written, because the second one was.
     """
     with RefusingProxy(TOPIC) as proxy, KafkaBroker(proxied_as=proxy.address) as broker:
         proxy.target = broker.proxied_listener

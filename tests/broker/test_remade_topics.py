@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again under its name: the new one is read from its beginning."""
+"""A topic that is deleted and recreated under its name: the new one is read from its beginning."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.waiting import eventually
 OLD, NEW = 100, 150
 PATIENCE_S = 240.0
 CLOSE_S = 30.0
-"""More than a topic is looked for at the broker before it counts as gone."""
+"""Longer than the search for a missing topic, until it counts as deleted."""
 
 
 @contextmanager
 def consumer_of(broker: KafkaBroker, topic: str, policy: str) -> Iterator[Consumer]:
-    """A consumer that stands at `OFF` records of the topic, none of which are left to read."""
-    # Nobody plans anew because of the topic in the meantime: the consumer keeps its partition.
+    """A consumer at offset `OFF` of the topic, without unread records."""
+    # No rebalance for the topic in the meantime: the consumer keeps its partition.
     changes = {"auto_offset_reset": policy, "metadata_max_age_ms": 3_000}
     consumer = Consumer(settings(broker.bootstrap, unique("group"), **changes))
     try:
@@ -51,7 +51,7 @@ def await_position(consumer: Consumer, part: TopicPartition, offset: int) -> lis
 
 
 def remake(broker: KafkaBroker, topic: str) -> None:
-    """The topic anew, with more records than the former one had."""
+    """The recreated topic, with more records than the former one."""
     delete_topic(broker.bootstrap, topic)
     eventually(lambda: create_topic(broker.bootstrap, 1, topic), timeout_s=PATIENCE_S, what="the topic anew")
     producer = Producer({"bootstrap.servers": broker.bootstrap})
@@ -61,7 +61,7 @@ def remake(broker: KafkaBroker, topic: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
-def test_running_consumer_reads_a_topic_made_anew_from_its_beginning(broker: KafkaBroker, policy: str) -> None:
+def test_running_consumer_reads_a_recreated_topic_from_its_beginning(broker: KafkaBroker, policy: str) -> None:
     topic = create_topic(broker.bootstrap, 1)
     part = TopicPartition(topic, 0)
     with consumer_of(broker, topic, policy) as consumer:
@@ -80,7 +80,7 @@ def test_running_consumer_reads_a_topic_made_anew_from_its_beginning(broker: Kaf
         assert consumer.committed([part])[part].offset == NEW  # type: ignore[union-attr]
 
 
-def test_commit_that_was_under_way_when_the_topic_was_made_anew_skips_nothing(broker: KafkaBroker) -> None:
+def test_commit_in_flight_when_the_topic_is_recreated_skips_nothing(broker: KafkaBroker) -> None:
     topic = create_topic(broker.bootstrap, 1)
     part = TopicPartition(topic, 0)
     with consumer_of(broker, topic, "earliest") as consumer:
@@ -100,10 +100,10 @@ def test_commit_that_was_under_way_when_the_topic_was_made_anew_skips_nothing(br
 
 
 @pytest.mark.parametrize("commits", ["in the end", "by itself"])
-def test_last_commit_of_a_consumer_that_has_not_seen_the_topic_made_anew_is_no_place_in_it(
+def test_last_commit_before_a_recreated_topic_was_noticed_is_not_used_in_it(
     broker: KafkaBroker, commits: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It ends before it looks at the topic again; whoever is next in its group has only the commits to go by."""
+    """The consumer ends before it looks at the topic again; the next one in its group has only the commits."""
     topic, group = create_topic(broker.bootstrap, 1), unique("group")
     part = TopicPartition(topic, 0)
     by_itself = {"auto_commit_interval_ms": 3_600_000} if commits == "by itself" else {}
@@ -128,7 +128,7 @@ def test_last_commit_of_a_consumer_that_has_not_seen_the_topic_made_anew_is_no_p
 
 
 def test_commit_of_records_of_the_former_topic_is_no_place_in_the_one_that_is_read_now(broker: KafkaBroker) -> None:
-    """Somebody was busy with them while the consumer went over to the new topic."""
+    """The records were in progress while the consumer moved to the new topic."""
     topic = create_topic(broker.bootstrap, 1)
     part = TopicPartition(topic, 0)
     with consumer_of(broker, topic, "earliest") as consumer:
@@ -142,7 +142,7 @@ def test_commit_of_records_of_the_former_topic_is_no_place_in_the_one_that_is_re
         assert consumer.committed([part])[part].offset == 0  # type: ignore[union-attr]
 
 
-def test_head_that_waits_in_a_topic_made_anew_is_its_first_record(broker: KafkaBroker) -> None:
+def test_waiting_head_of_a_recreated_topic_is_its_first_record(broker: KafkaBroker) -> None:
     """As retry workers wait: the partition is paused and sought back to the record that is not due yet."""
     topic = create_topic(broker.bootstrap, 1)
     part = TopicPartition(topic, 0)

@@ -15,12 +15,12 @@ _numbers = itertools.count()
 
 
 def new_name(prefix: str) -> str:
-    """A name that nothing else on a shared broker has."""
+    """A name that is unique on a shared broker."""
     return f"{prefix}-{os.getpid()}-{next(_numbers)}"
 
 
 def create_topic(client: NetworkClient, name: str, *, partitions: int) -> str:
-    """Create a topic and wait until every partition has a leader; returns its name."""
+    """Create a topic and wait until every partition has a leader; return its name."""
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, assignments=(), configs=())
     answer = client.call(None, CreateTopicsRequest(topics=(topic,), timeout_ms=30_000), timeout_s=PATIENCE_S)
     assert answer.topics[0].error_code == 0, describe(answer.topics[0].error_code)

@@ -1,6 +1,6 @@
-"""Workers as processes, and a look at Kafka that shares no code with them.
+"""Workers as processes, and a view of Kafka that shares no code with them.
 
-A worker runs as it does in a pod: the installed command, a worker.json, a pod name. What it wrote is read back with
+A worker runs as it does in a pod: the installed command, a worker.json, a pod name. Its records are read back with
 librdkafka alone.
 """
 
@@ -31,7 +31,7 @@ from tests.support.waiting import eventually
 COMMAND = str(Path(sys.executable).parent / "fleet-consumer")
 READ_TIMEOUT_S = 240.0
 QUIET = {"log_level": 2}
-"""Brokers come and go in these tests; librdkafka need not say so on standard error."""
+"""Brokers start and stop in these tests; librdkafka need not print that on standard error."""
 
 HANDLER = '''
 """Does what a record's value asks for."""
@@ -95,11 +95,11 @@ class Kafka:
         make_topics(self._admin, wanted)
 
     def topics(self) -> set[str]:
-        """The names of all topics."""
+        """Return the names of all topics."""
         return set(self._admin.list_topics(timeout=10).topics)
 
     def produce(self, topic: str, values: Iterable[bytes], *, partition: int | None = None) -> int:
-        """Write values with keys; how many."""
+        """Write values with keys; return their number."""
         producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
         count = 0
         where: dict[str, Any] = {} if partition is None else {"partition": partition}
@@ -118,11 +118,11 @@ class Kafka:
         assert producer.flush(60) == 0
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """The end offset of each partition."""
+        """Return the end offset of each partition."""
         consumer = confluent_kafka.Consumer({"bootstrap.servers": self.bootstrap, "group.id": "tests", **QUIET})
 
         def probe() -> dict[int, int]:
-            # The partitions of a topic that was just made may not have settled on their leader.
+            # The partitions of a new topic may have no stable leader yet.
             try:
                 partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
                 return {
@@ -138,7 +138,7 @@ class Kafka:
             consumer.close()
 
     def read(self, topic: str) -> list[Written]:
-        """Every message that a topic holds now."""
+        """Return every message that a topic holds now."""
         ends = {number: end for number, end in self.end_offsets(topic).items() if end}
         settings = {"bootstrap.servers": self.bootstrap, "group.id": "tests", "enable.auto.commit": False}
         consumer = confluent_kafka.Consumer(settings)
@@ -162,12 +162,12 @@ class Kafka:
             consumer.close()
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """The group's committed offsets, read without joining it."""
+        """Return the group's committed offsets, without joining it."""
         consumer = confluent_kafka.Consumer({"bootstrap.servers": self.bootstrap, "group.id": group, **QUIET})
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
 
         def probe() -> list[confluent_kafka.TopicPartition]:
-            # A fresh broker has just begun to make the offsets topic, and answers NOT_COORDINATOR meanwhile.
+            # A fresh broker is still creating the offsets topic, and answers NOT_COORDINATOR meanwhile.
             try:
                 return consumer.committed([confluent_kafka.TopicPartition(topic, n) for n in partitions], timeout=10)
             except confluent_kafka.KafkaException as error:
@@ -216,7 +216,7 @@ class Worker:
         self._process.wait()
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and body of a page; OSError while nobody answers."""
+        """Status and body of a page; raises OSError while nothing answers."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
                 return answer.status, answer.read().decode()
@@ -234,7 +234,7 @@ class Worker:
         eventually(lambda: self.get("/readyz")[0] == 200, timeout_s=timeout_s, what="the worker to be ready")
 
     def wait_error(self, reason: str, timeout_s: float = 240) -> str:
-        """Wait until /member tells this reason; its message."""
+        """Wait until /member reports this reason; return its message."""
 
         def probe() -> str | None:
             error = self.member()["error"] or {"reason": None}
@@ -255,16 +255,16 @@ class Worker:
         return self._process.pid
 
     def terminate(self, timeout_s: float = 240) -> int:
-        """SIGTERM, as a kubelet does; the exit code."""
+        """Send SIGTERM, as a kubelet does; return the exit code."""
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout_s)
 
     def wait(self, timeout_s: float) -> int:
-        """Wait for the process to end by itself; the exit code."""
+        """Wait for the process to end by itself; return the exit code."""
         return self._process.wait(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL, as when a node dies."""
+        """Send SIGKILL, as when a node dies."""
         self._process.kill()
         self._process.wait()
 
@@ -274,7 +274,7 @@ class Worker:
 
 
 class Fleet:
-    """A group of its own: topics, settings, a handler."""
+    """A group with its own topics, settings and handler."""
 
     def __init__(
         self,
@@ -294,7 +294,7 @@ class Fleet:
         (folder / "handler.py").write_text(HANDLER.replace("OUTPUT", repr(self.output)))
 
     def settings(self, **changes: Any) -> dict[str, Any]:
-        """A worker.json; `changes` with dots in their names, written as double underscores, replace fields."""
+        """Return a worker.json; `changes`, with dots in names written as double underscores, replace fields."""
         settings: dict[str, Any] = {
             "version": 1,
             "namespace": "default",
@@ -348,7 +348,7 @@ class Fleet:
         self.kafka.produce(self.source, [json.dumps(wish).encode() for wish in wishes], partition=partition)
 
     def send_many(self, count: int) -> None:
-        """Write so many records that ask for nothing special."""
+        """Write so many records for plain success."""
         self.kafka.produce(self.source, (json.dumps({"do": "ok", "n": n}).encode() for n in range(count)))
 
     def wait_committed(self, timeout_s: float = 240) -> None:
@@ -385,7 +385,7 @@ def _origin(key: bytes | None) -> tuple[int, int]:
 
 
 def counted(origins: Sequence[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """How often each origin appears."""
+    """Count the occurrences of each origin."""
     counts: dict[tuple[int, int], int] = {}
     for origin in origins:
         counts[origin] = counts.get(origin, 0) + 1

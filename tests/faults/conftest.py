@@ -13,7 +13,7 @@ from tests.support.kafka_cluster import KafkaCluster
 
 @dataclass(frozen=True, slots=True)
 class Proxied:
-    """The cluster as seen through proxies: every broker tells the proxies' addresses to those who come that way."""
+    """The cluster seen through proxies: every broker advertises the proxies' addresses to clients of that listener."""
 
     cluster: KafkaCluster
     bootstrap: str

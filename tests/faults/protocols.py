@@ -1,4 +1,4 @@
-"""The assignors under which faults are tried: one of each protocol."""
+"""The assignors for fault tests: one of each protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A TCP proxy that understands just enough of Kafka to cut a connection at a chosen request or before its answer."""
+"""A TCP proxy that parses just enough of Kafka to cut a connection at a chosen request or before its answer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Guillotine", "ResettingProxy"]
 
 @dataclass(slots=True)
 class Guillotine:
-    """What all proxies of a cluster are waiting for: a request of this API, on its way there or back.
+    """The cut that all proxies of a cluster wait for: a request of this API, before it or before its answer.
 
-    `at_answer`: the broker carries out the request and the client never hears of it; otherwise the broker never does.
+    `at_answer`: the broker executes the request and the client gets no answer; otherwise the broker never sees it.
     """
 
     api_key: int | None = None
@@ -32,7 +32,7 @@ class Guillotine:
             self.api_key, self.at_answer, self.fallen = api_key, at_answer, 0
 
     def falls(self, api_key: int | None, *, at_answer: bool) -> bool:
-        """Whether this is the one; only the first is."""
+        """Return whether this is the one; only the first is."""
         with self._lock:
             if api_key is None or self.api_key != api_key or self.at_answer != at_answer:
                 return False
@@ -42,7 +42,7 @@ class Guillotine:
 
 
 class ResettingProxy:
-    """Passes connections to `address` on to `target`, on one thread of its own, until `close`."""
+    """Forwards connections to `address` to `target`, on its own thread, until `close`."""
 
     def __init__(self, guillotine: Guillotine) -> None:
         self._guillotine = guillotine
@@ -58,7 +58,7 @@ class ResettingProxy:
         ).result(10)
 
     def close(self) -> None:
-        """Cut everything and end."""
+        """Cut all connections and end."""
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)

@@ -1,5 +1,7 @@
-"""A connection that is reset at a chosen request, in every phase: before the broker sees it, and before its answer
-comes back. Whoever's connection it is, the group ends Stable and every record is handed out."""
+"""A connection reset at a chosen request, in every phase: before the broker sees it, and before its answer returns.
+
+Whichever connection is cut, the group ends Stable and every record is delivered.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ from tests.support.waiting import eventually
 
 FETCH, COMMIT, FIND_COORDINATOR, JOIN, HEARTBEAT, SYNC = 1, 8, 10, 11, 12, 14
 SESSION_MS = 30_000
-"""Of members that shall keep theirs, on a machine that stands still for a while too."""
+"""For members that must keep their session, also on a machine that stalls for a while."""
 SIDES = pytest.mark.parametrize("at_answer", [False, True], ids=["request", "answer"])
 
 
 @contextmanager
 def cut(proxied: Proxied, api_key: int, *, at_answer: bool) -> Iterator[None]:
-    """Cut the first such request of whoever comes; leaves only once it has been cut."""
+    """Cut the first such request of any client; exit only after the cut."""
     proxied.guillotine.arm(api_key, at_answer=at_answer)
     yield
     eventually(lambda: proxied.guillotine.fallen, timeout_s=240, what=f"a request of API {api_key} to be cut")
@@ -44,7 +46,7 @@ def test_reset_while_joining(proxied: Proxied, tmp_path: Path, assignor: str, ap
         scene.await_shared(members)
         with cut(proxied, api_key, at_answer=at_answer):
             members.append(scene.thread())
-        # A join whose answer was lost leaves a member behind that nobody is; its session runs out.
+        # A join with a lost answer leaves a member without a client; its session runs out.
         scene.await_shared(members)
         scene.finish(members)
 
@@ -59,7 +61,7 @@ def test_reset_while_joining(proxied: Proxied, tmp_path: Path, assignor: str, ap
     ],
 )
 def test_reset_while_stable(proxied: Proxied, tmp_path: Path, api_key: int, at_answer: bool) -> None:
-    """A lost connection is no lost membership: nobody rebalances."""
+    """A lost connection is no lost membership: the group does not rebalance."""
     with Scene(proxied.cluster, tmp_path, bootstrap=proxied.bootstrap, session_timeout_ms=SESSION_MS) as scene:
         members = [scene.thread(), scene.thread()]
         generation = scene.await_shared(members)

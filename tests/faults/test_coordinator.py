@@ -1,5 +1,7 @@
-"""The broker that coordinates a group dies, hands over, or hangs: the group goes on, nothing is lost or read twice
-without a reason."""
+"""The coordinator of a group is killed, moved, or paused, and the group continues.
+
+Nothing is lost, or read twice without a reason.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from tests.support.scene import Scene
 from tests.support.waiting import eventually
 
 SESSION_MS = 30_000
-"""No session ends with its coordinator, nor while a machine stands still."""
+"""No session ends with its coordinator, nor while a machine stalls."""
 SHORT_SESSION_MS = 4_000
 
 
 @pytest.mark.parametrize("assignor", PROTOCOLS)
-def test_coordinator_killed_and_the_group_goes_on(cluster: KafkaCluster, tmp_path: Path, assignor: str) -> None:
+def test_group_continues_after_its_coordinator_is_killed(cluster: KafkaCluster, tmp_path: Path, assignor: str) -> None:
     with Scene(cluster, tmp_path, assignors=(assignor,), session_timeout_ms=SESSION_MS) as scene:
         members = [scene.thread(), scene.thread(), scene.thread()]
         scene.await_shared(members)
@@ -73,7 +75,10 @@ def test_m4_coordinator_moved_and_the_generation_does_not_change(
 
 @pytest.mark.parametrize("assignor", PROTOCOLS)
 def test_coordinator_paused_past_the_session_timeout(cluster: KafkaCluster, tmp_path: Path, assignor: str) -> None:
-    """Nobody can beat for longer than a session. Members hand out nothing then, find the new coordinator, go on."""
+    """No member can send heartbeats for longer than a session.
+
+    Members then deliver nothing, find the new coordinator, and continue.
+    """
     with Scene(cluster, tmp_path, assignors=(assignor,), session_timeout_ms=SHORT_SESSION_MS) as scene:
         members = [scene.thread(), scene.thread()]
         scene.await_shared(members)

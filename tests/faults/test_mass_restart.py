@@ -1,4 +1,4 @@
-"""A whole fleet of fifty goes and comes back at once, as in a deployment without patience."""
+"""A whole fleet of fifty stops and returns at once, as in a deployment without pauses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_mass_restart_of_fifty_members(proxied: Proxied, tmp_path: Path, assigno
         scene.await_shared(again, timeout_s=240)
         scene.await_progress(again)
         verdict = scene.finish(again)
-        # Everybody left in order, with his last commit: nothing need be read again.
+        # All left in order, with a last commit: nothing need be read again.
         assert verdict.duplicates == 0, str(verdict)
 
 

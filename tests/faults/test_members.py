@@ -1,4 +1,4 @@
-"""Members that die, sleep, come back, or meet their own double."""
+"""Members that are killed, stopped, restarted, or meet a duplicate."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.support.scene import Scene, handed
 from tests.support.waiting import eventually
 
 SESSION_MS = 4_000
-"""Of members whose session shall end."""
+"""For members whose session will end."""
 KEPT_SESSION_MS = 45_000
-"""Of members that shall keep theirs, on a machine that stands still for a while too."""
+"""For members that must keep their session, also on a machine that stalls for a while."""
 CAUGHT_MAX = 1
 
 
 def kinds(member: MemberProcess) -> list[str]:
-    """What its callbacks were: a(ssigned), r(evoked), l(ost)."""
+    """Its callbacks: a(ssigned), r(evoked), l(ost)."""
     return [call[0] for call in member.history().calls]
 
 
@@ -34,12 +34,12 @@ def test_m4_killed_member_is_replaced_without_loss(proxied: Proxied, tmp_path: P
         victim.kill()
         assert scene.await_shared([survivor]) > before
         verdict = scene.finish([survivor])
-        # What it handed out and had not yet committed comes again; one commit interval and the poll around it.
+        # Delivered but uncommitted records come again; one commit interval and the poll around it.
         assert verdict.duplicates < handed(victim.history())
 
 
 @pytest.mark.parametrize("assignor", PROTOCOLS)
-def test_m4_stopped_member_wakes_and_hands_out_nothing_of_its_old_session(
+def test_m4_stopped_member_wakes_and_delivers_nothing_of_its_old_session(
     proxied: Proxied, tmp_path: Path, assignor: str
 ) -> None:
     """SIGSTOP for longer than a session: by then another owns its partitions, and it must know that by itself."""
@@ -99,8 +99,8 @@ def test_static_member_restarted_after_its_session_finds_its_place_taken(
 
 
 @pytest.mark.parametrize("assignor", PROTOCOLS)
-def test_fenced_instance_ends_and_its_double_goes_on(proxied: Proxied, tmp_path: Path, assignor: str) -> None:
-    """The younger of two with one instance id has the place; the older hears it, and hands out nothing more."""
+def test_fenced_instance_ends_and_its_duplicate_continues(proxied: Proxied, tmp_path: Path, assignor: str) -> None:
+    """The younger of two with one instance id has the place; the older learns it, and delivers nothing more."""
     with Scene(proxied.cluster, tmp_path, assignors=(assignor,), session_timeout_ms=KEPT_SESSION_MS) as scene:
         other, older = scene.thread(group_instance_id="a"), scene.process(group_instance_id="b")
         scene.await_shared([other, older])

@@ -1,4 +1,4 @@
-"""A member whose machine sleeps for longer than its session, and wakes: CLOCK_BOOTTIME as its clock tells it."""
+"""A member whose machine sleeps for longer than its session, and wakes: CLOCK_BOOTTIME as its clock shows it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCH = 10
 
 
 class Sleeper:
-    """A consumer that the test polls, on a machine that the test suspends; `told` is what came of it, in order."""
+    """A consumer polled by the test, on a machine suspended by the test; `told` are its results, in order."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, assignor: str) -> None:
         self.clock = SuspendedClock()
@@ -64,7 +64,7 @@ def test_member_of_a_suspended_machine_wakes_without_its_session(proxied: Proxie
         sleeper.consumer.commit({TopicPartition(topic, part): OffsetAndMetadata(at) for part, at in sleeper.at.items()})
         eventually(sleeper.poll, timeout_s=240, what="records after the commit")
         assert sleeper.consumer.holds_session()
-        # Plenty is read ahead by now. The machine falls asleep; another member takes everything over.
+        # Much is prefetched by now. The machine falls asleep; another member takes everything over.
         sleeper.clock.suspend()
         awake = member_settings(bootstrap, group, assignors=(assignor,), session_timeout_ms=45_000)
         with Member(awake, [topic]) as other:
@@ -76,12 +76,12 @@ def test_member_of_a_suspended_machine_wakes_without_its_session(proxied: Proxie
             before = len(sleeper.told)
             sleeper.clock.resume()
             assert not sleeper.consumer.holds_session()
-            # A commit of the old generation would put the group back to where the sleeper was.
+            # A commit of the old generation would put the group back to the sleeper's position.
             stale = {TopicPartition(topic, part): OffsetAndMetadata(at) for part, at in sleeper.at.items()}
             with pytest.raises((errors.CommitFailed, errors.RebalanceInProgress)):
                 sleeper.consumer.commit(stale, 30)
             assert committed(bootstrap, group, topic, 2) == ends
-            # What was read ahead stays where it is until the session is proven again.
+            # Prefetched records stay there until the session is confirmed again.
             eventually(
                 lambda: sleeper.poll() or "lost" in sleeper.told[before:], timeout_s=240, what="the sleeper to learn"
             )

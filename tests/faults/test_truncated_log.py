@@ -1,4 +1,4 @@
-"""A log that an unclean election cut: consumers go on where it was cut, whatever their reset policy."""
+"""A log truncated by an unclean election: consumers continue at the truncation, under every reset policy."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.support.waiting import eventually
 
 POLICIES = ("earliest", "latest")
 SHARED, LOST, GROWN = 900, 100, 50
-"""Records that both replicas had, that only the dead leader had, and that the new leader took."""
+"""Records of both replicas, of the dead leader only, and of the new leader."""
 CUT_AT = list(range(SHARED, SHARED + GROWN))
 PATIENCE_S = 120.0
 
 
 @dataclass
 class Reader:
-    """A consumer of the log, and the records that it was handed as (offset, value)."""
+    """A consumer of the log, and its records as (offset, value)."""
 
     consumer: Consumer
     group: str
@@ -39,7 +39,7 @@ class Reader:
 
 @dataclass
 class CutLog:
-    """The log after the cut, with consumers that were reading it, and groups whose consumers had ended before."""
+    """The truncated log, with consumers that were reading it, and groups whose consumers had ended before."""
 
     cluster: KafkaCluster
     partition: TopicPartition
@@ -117,7 +117,7 @@ def cut_log(proxied: Proxied) -> Iterator[CutLog]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_running_consumer_goes_on_where_its_log_was_cut(cut_log: CutLog, policy: str) -> None:
+def test_running_consumer_continues_at_the_truncation(cut_log: CutLog, policy: str) -> None:
     reads = cut_log.running[policy]
     seen_before = len(reads.seen)
     read_to([reads], cut_log.partition, SHARED + GROWN)
@@ -126,7 +126,7 @@ def test_running_consumer_goes_on_where_its_log_was_cut(cut_log: CutLog, policy:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_restarted_consumer_goes_on_where_its_log_was_cut(cut_log: CutLog, policy: str) -> None:
+def test_restarted_consumer_continues_at_the_truncation(cut_log: CutLog, policy: str) -> None:
     reads = cut_log.reader(cut_log.ended[policy], policy)
     try:
         read_to([reads], cut_log.partition, SHARED + GROWN)
@@ -137,7 +137,7 @@ def test_restarted_consumer_goes_on_where_its_log_was_cut(cut_log: CutLog, polic
 
 
 def check_report(consumer: Consumer, partition: TopicPartition) -> None:
-    """The records that were cut are reported, and as nothing else."""
+    """The truncated records are reported as truncated, and as nothing else."""
     report = consumer.truncations()
     assert (report.count, report.cut) == (1, LOST)
     assert report.last is not None

@@ -1,7 +1,7 @@
 """Groups of our members and other libraries': every shared assignor, ours as leader and as follower.
 
-Who computes the assignment is the group's leader: its first member, later one that the broker picks. So the make that
-comes first leads, and the others follow its plan; then it goes, and one that followed leads.
+The group's leader computes the assignment: its first member, later one chosen by the broker. So the library that joins
+first leads, and the others follow its plan; then it leaves, and a former follower leads.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SHARED = [
     ("librdkafka", "cooperative-sticky"),
 ]
 SESSION_MS = 30_000
-"""Nobody dies here. Whose session ran out while the machine stood still would be no member, and lead no more."""
+"""Long, because no member is killed here: one whose session expired on a stalled machine would not lead any more."""
 
 pairs = pytest.mark.parametrize(("make", "assignor"), SHARED, ids=[f"{make}-{assignor}" for make, assignor in SHARED])
 
 
 @pairs
-def test_ours_leads_then_the_other(cluster: KafkaCluster, tmp_path: Path, make: str, assignor: str) -> None:
+def test_our_member_leads_then_a_foreign_one(cluster: KafkaCluster, tmp_path: Path, make: str, assignor: str) -> None:
     with Scene(cluster, tmp_path, assignors=(assignor,), session_timeout_ms=SESSION_MS) as scene:
         ours = scene.thread()
         scene.await_shared([ours])
@@ -60,7 +60,7 @@ def test_ours_leads_then_the_other(cluster: KafkaCluster, tmp_path: Path, make: 
 
 
 @pairs
-def test_the_other_leads_then_ours(cluster: KafkaCluster, tmp_path: Path, make: str, assignor: str) -> None:
+def test_foreign_member_leads_then_ours(cluster: KafkaCluster, tmp_path: Path, make: str, assignor: str) -> None:
     with Scene(cluster, tmp_path, assignors=(assignor,), session_timeout_ms=SESSION_MS) as scene:
         theirs = OTHERS[make](scene)
         scene.await_shared([theirs])
@@ -85,8 +85,8 @@ def test_the_other_leads_then_ours(cluster: KafkaCluster, tmp_path: Path, make: 
         scene.finish([first, second])
 
 
-def test_all_three_makes_in_one_group_vote_for_what_all_know(cluster: KafkaCluster, tmp_path: Path) -> None:
-    """Each lists an assignor of its own liking first; only the last is everybody's."""
+def test_three_clients_in_one_group_choose_a_common_assignor(cluster: KafkaCluster, tmp_path: Path) -> None:
+    """Each lists a different assignor first; only the last is common."""
     with Scene(cluster, tmp_path, session_timeout_ms=SESSION_MS) as scene:
         members: list[AnyMember] = [
             scene.thread(assignors=("sticky", "range", "roundrobin")),
@@ -102,5 +102,5 @@ def test_all_three_makes_in_one_group_vote_for_what_all_know(cluster: KafkaClust
 
 
 def shares(*members: AnyMember) -> set[int]:
-    """The numbers of partitions that these hold."""
+    """The numbers of partitions of these members."""
     return {len(member.history().holds) for member in members}

@@ -1,4 +1,4 @@
-"""`kafka-consumer-groups`, the tool that everybody trusts, and our API say the same of a group."""
+"""`kafka-consumer-groups`, the standard tool, and our API report the same of a group."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def client(cluster: KafkaCluster) -> Iterator[NetworkClient]:
 
 
 def table(cluster: KafkaCluster, group: str, *what: str) -> list[dict[str, str]]:
-    """The rows of the tool's table by the words of its head."""
+    """The rows of the tool's table, by column title."""
     broker = cluster.brokers[1]
     printed = broker.tool(TOOL, "--bootstrap-server", cluster.bootstrap, "--describe", "--group", group, *what)
     lines = [line for line in printed.splitlines() if line.strip()]
@@ -86,7 +86,7 @@ def table(cluster: KafkaCluster, group: str, *what: str) -> list[dict[str, str]]
 
 
 def described(client: NetworkClient, group: str) -> tuple[DescribedGroup, Coordinator]:
-    """Our own question for the same."""
+    """Our own request for the same."""
     found = client.find_coordinators([group], timeout_s=PATIENCE_S)[group]
     assert isinstance(found, Coordinator)
     answer = client.call(found.address, DescribeGroupsRequest(groups=(group,)), timeout_s=PATIENCE_S)
@@ -106,7 +106,7 @@ def committed(client: NetworkClient, at: BrokerAddress, group: str) -> dict[Topi
 
 
 def ends(client: NetworkClient, topic: str) -> dict[TopicPartition, int]:
-    """Where each partition ends, asked of its leader."""
+    """The end offset of each partition, from its leader."""
     metadata = client.metadata([topic], timeout_s=PATIENCE_S)
     found = {}
     for part in metadata.topics[0].partitions:
@@ -144,7 +144,7 @@ def test_members_and_their_assignment_are_the_tools(group: Group, client: Networ
         for member in ours.members
     }
     assert told == {row["CONSUMER-ID"]: (row["CLIENT-ID"], row["HOST"], {row["CURRENT-ASSIGNMENT"]}) for row in rows}
-    # And each member says so itself.
+    # And each member reports the same itself.
     for member in group.members:
         picture = member.membership()
         (mine,) = told[picture.member_id][2]
@@ -170,7 +170,7 @@ def test_offsets_and_lag_are_the_tools(group: Group, client: NetworkClient) -> N
             assert (row["CURRENT-OFFSET"], row["LAG"]) == ("-", "-")
 
 
-def test_group_that_everybody_left_is_empty_for_both(group: Group, client: NetworkClient) -> None:
+def test_abandoned_group_is_empty_for_both(group: Group, client: NetworkClient) -> None:
     for member in group.members:
         member.close(5, "leave")
     (theirs,) = table(group.cluster, group.name, "--state")

@@ -1,4 +1,4 @@
-"""One way of feeding bytes to a decoder, for all codec tests: whole, cut anywhere, and with more behind."""
+"""One way to feed bytes to a decoder, for all codec tests: complete, cut anywhere, and with more behind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CUTS_MAX = 60
 
 
 def feed(decode: Callable[[bytes | bytearray | memoryview], object], data: bytes, expected: object) -> None:
-    """Assert that `decode` reads `data` as `expected`, from any kind of buffer, and refuses less and more than it."""
+    """Assert that `decode` reads `data` as `expected`, from any kind of buffer, and refuses other lengths."""
     assert decode(data) == expected
     assert decode(bytearray(data)) == expected
     assert decode(memoryview(data)) == expected

@@ -10,7 +10,7 @@ from fleet_consumer.wire.message import Message
 from fleet_consumer.wire.schema import ZERO_UUID
 
 with warnings.catch_warnings():
-    # It reads its schemas at import with a function that Python 3.11 has deprecated; that is its business.
+    # At import it reads its schemas with a function that Python 3.11 has deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     MODULES = [importlib.import_module(f"kafka.protocol.{name}") for name in ("admin", "consumer", "metadata", "sasl")]
 

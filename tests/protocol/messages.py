@@ -1,4 +1,4 @@
-"""All message classes that we speak, and random valid messages of each."""
+"""All our message classes, and random valid messages of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever bytes a peer sends, the codec answers with a message or with MalformedMessage, in bounded memory."""
+"""For any bytes of a peer the codec returns a message or raises MalformedMessage, in bounded memory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_noise_in_headers_and_blobs_is_read_or_refused(noise: bytes, request: An
 
 
 def test_absurd_lengths_cost_no_memory() -> None:
-    """An array that claims two thousand million elements is refused before anything is made for it."""
+    """An array that claims two thousand million elements is refused before anything is allocated for it."""
     tracemalloc.start()
     try:
         for cls, version in MESSAGES:
@@ -97,7 +97,7 @@ def _dense_groups(groups: int, topics: int) -> bytes:
 
 
 def test_elements_of_all_arrays_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each array is within the limit; all of them would take twenty times the bytes that came."""
+    """Each array is within the limit; all of them would take twenty times the received bytes."""
     monkeypatch.setattr(OffsetFetchResponse, "BYTES_MAX", 2_000_000)
     assert len(OffsetFetchResponse.decode(8, _dense_groups(10, 10_000)).groups) == 10
     hostile = _dense_groups(60, 10_000)

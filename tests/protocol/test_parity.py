@@ -84,7 +84,7 @@ def test_blobs_of_the_consumer_protocol_equal_both_codecs(cls: type[Message], ve
 @EXAMPLES
 @given(messages(ConsumerProtocolSubscription, 3), st.integers(4, 32767), st.binary(max_size=20))
 def test_blob_of_a_newer_version_is_read_as_our_newest(ours: Any, version: int, extension: bytes) -> None:
-    """A member of another library may be ahead of us; the group must still be led."""
+    """A member of another library may have a newer version; the group must still be led."""
     blob = encode_subscription(ours, 3)
     assert decode_subscription(version.to_bytes(2, "big") + blob[2:] + extension) == ours
 
@@ -107,7 +107,7 @@ CLIENT_APIS = {
     "SaslAuthenticate": 2,
     "OffsetDelete": 0,
 }
-"""What a classic member and its tools need, and the highest version of each that this client speaks."""
+"""The APIs of a classic member and its tools, and the highest version of each that this client implements."""
 ONE_ENCODING = {"SaslHandshake", "OffsetDelete"}
 """Kafka has never given these the flexible encoding."""
 ADMIN_APIS = {
@@ -118,11 +118,11 @@ ADMIN_APIS = {
     "DeleteGroups": 2,
     "IncrementalAlterConfigs": 1,
 }
-"""What keeping a group's retry topics needs, and the highest version of each that this client speaks."""
+"""The APIs for a group's retry topics, and the highest version of each that this client implements."""
 
 
 def test_every_api_of_members_and_of_topic_keeping_is_compared_in_both_encodings() -> None:
-    """The comparisons above run over whatever there is; this says what must be there."""
+    """The comparisons above cover the existing messages; this test names the required ones."""
     wanted = CLIENT_APIS | ADMIN_APIS
     spoken = {request.__name__.removesuffix("Request"): request for request in REQUESTS}
     assert {name: spoken[name].MAX_VERSION for name in wanted} == wanted
@@ -137,7 +137,7 @@ def test_every_api_of_members_and_of_topic_keeping_is_compared_in_both_encodings
 
 @pytest.mark.parametrize(("cls", "version"), MESSAGES, ids=MESSAGE_IDS)
 def test_headers_equal_kio(cls: Any, version: int) -> None:
-    """Which of its versions a header has follows from the API and its version, with one famous exception."""
+    """The API and its version decide the version of a header, with one famous exception."""
     header_of = kio_class(cls, version).__header_schema__
 
     @settings(EXAMPLES, max_examples=3)

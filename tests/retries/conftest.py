@@ -1,4 +1,4 @@
-"""One broker for the suite. Most tests wait most of the time, and are played at the same time (support/together.py)."""
+"""One broker for the suite. Most tests wait most of the time, and run at the same time (support/together.py)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tests.support.kafka import KafkaBroker
 from tests.support.together import play_together
 
 SHORT_SESSIONS = {"group.min.session.timeout.ms": "1000"}
-"""So that a test need not wait six seconds for a dead member to be noticed."""
+"""Short broker intervals: a test need not wait six seconds for the detection of a dead member."""
 
 AT_ONCE = 3
-"""How many play at a time: each has two or three processes, which mostly wait."""
+"""Tests that run at a time: each has two or three processes, which mostly wait."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[KafkaBroker]:
-    """A running broker, shared: use names of your own for topics and groups."""
+    """A running broker, shared: use unique names for topics and groups."""
     with KafkaBroker(properties=SHORT_SESSIONS) as running:
         yield running
 

@@ -1,8 +1,8 @@
 """A worker that kills itself (SIGKILL) at one point of a hop: `python -m tests.retries.killed_worker POINT run …`.
 
-It is the worker of the command line but for one part: the producer, or the consumer, that its sessions are made with.
-The points: `before-produce`, with the record in hand and nothing written; `after-ack`, with the copy in the managed
-topic and nothing committed; `after-commit`, with both.
+It is the worker of the command line, except for the producer or consumer of its sessions. The points: `before-produce`,
+after the handler and before any write; `after-ack`, with the copy in the managed topic and nothing committed;
+`after-commit`, with both.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def _die() -> None:
 
 
 class Point:
-    """How far this process's first hop has come, as its producer sees it."""
+    """The progress of this process's first hop, as its producer sees it."""
 
     acknowledged = False
 
 
 class DiesBeforeProducing(RecordProducer):
-    """Never sends a record to a managed topic."""
+    """Dies instead of sending a record to a managed topic."""
 
     def send(self, topic: str, **record: Any) -> SendHandle:
         if naming.is_managed_topic(topic):
@@ -39,7 +39,7 @@ class DiesBeforeProducing(RecordProducer):
 
 
 class TellsAcknowledgement(RecordProducer):
-    """Notes that a record has come into a managed topic, before its caller can see it."""
+    """Notes that a record is in a managed topic, before its caller can see it."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -59,11 +59,11 @@ class TellsAcknowledgement(RecordProducer):
         return left
 
     def _on_acknowledged(self) -> None:
-        """Goes on."""
+        """Continues."""
 
 
 class DiesAfterAcknowledgement(TellsAcknowledgement):
-    """Never lets anybody know of it."""
+    """Dies before its caller learns of it."""
 
     def _on_acknowledged(self) -> None:
         _die()

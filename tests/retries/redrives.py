@@ -1,6 +1,6 @@
 """A failed topic with records in it, and runs of `fleet-consumer redrive` over it.
 
-Failed records are written here header by header, and what became of them is read back with librdkafka alone.
+Failed records are written here header by header, and the results are read back with librdkafka alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RUN_TIMEOUT_S = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended: its exit code and its last line."""
+    """The end of a run: its exit code and its last line."""
 
     code: int
     told: Mapping[str, Any]
@@ -60,12 +60,12 @@ class Run:
         return Ended(self._process.returncode, json.loads(lines[-1]))
 
     def kill(self) -> None:
-        """SIGKILL, as when a node dies."""
+        """Send SIGKILL, as when a node dies."""
         self._process.kill()
         self._process.communicate(timeout=RUN_TIMEOUT_S)
 
     def terminate(self) -> Ended:
-        """SIGTERM, as a kubelet does."""
+        """Send SIGTERM, as a kubelet does."""
         self._process.send_signal(signal.SIGTERM)
         return self.end()
 
@@ -75,7 +75,7 @@ class Run:
 
 
 def redrive_settings(group: str, kafka: Kafka, *, partitions: int, **changes: Any) -> dict[str, Any]:
-    """A redrive.json of a run with an id of its own; fields of the filter may be given by their own names."""
+    """The redrive.json of a run with a unique id; fields of the filter may be given by their own names."""
     chosen: dict[str, Any] = {"reasons": [], "errorRegex": None, "keyRegex": None, "fromTime": None, "toTime": None}
     rest: dict[str, Any] = {}
     for name, value in changes.items():
@@ -104,19 +104,19 @@ def start_redrive(settings: Mapping[str, Any], folder: Path) -> Run:
 
 
 def settings_file(settings: Mapping[str, Any], folder: Path) -> Path:
-    """The settings in a file of their own."""
+    """Write the settings to their own file."""
     config = folder / f"redrive-{settings['id']}.json"
     config.write_text(json.dumps(settings))
     return config
 
 
 def run_redrive(settings: Mapping[str, Any], folder: Path) -> Ended:
-    """A run from start to end, which must be a good one; as the command does it, in this process."""
+    """Run from start to end, in this process, as the command does; the run must succeed."""
     return Ended(0, {"ok": True, **redrive_command.run_file(str(settings_file(settings, folder)), threading.Event())})
 
 
 class FailedTopic:
-    """One group's failed and redrive topics, and its source topic, which no run may touch."""
+    """The failed and redrive topics of one group, and its source topic, which no run may touch."""
 
     _numbers = itertools.count()
 
@@ -151,11 +151,11 @@ class FailedTopic:
         return start_redrive(settings, self.folder)
 
     def run(self, settings: Mapping[str, Any] | None = None, **changes: Any) -> Ended:
-        """A run from start to end, which must be a good one."""
+        """Run from start to end; the run must succeed."""
         return run_redrive(self.settings(**changes) if settings is None else settings, self.folder)
 
     def moved(self) -> list[Written]:
-        """What the redrive topic holds."""
+        """The records of the redrive topic."""
         return self.kafka.read(self.redrive)
 
     def moved_numbers(self) -> list[int]:
@@ -171,7 +171,7 @@ class FailedTopic:
         )
 
     def progress(self, redrive_id: str) -> dict[int, dict[str, Any]]:
-        """What stands in the run's own group: its metadata for each partition, and the offset beside it."""
+        """The commits of the run's own group: its metadata for each partition, and the offset beside it."""
         group = naming.redrive_group(self.group, redrive_id)
         consumer = confluent_kafka.Consumer({"bootstrap.servers": self.kafka.bootstrap, "group.id": group})
         try:

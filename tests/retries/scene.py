@@ -1,7 +1,7 @@
-"""A group with its retry flow: topics as the operator makes them, policies as it mounts them, workers as processes.
+"""A group with its retry flow: topics as the operator creates them, policies as it mounts them, workers as processes.
 
-The handler of these workers does what a record's value asks for and writes down each delivery, so that a test knows
-what the application saw, and when. What became of the records is read back with librdkafka alone.
+The handler of these workers acts by a record's value and writes down each delivery, so a test knows each call and its
+time. The results are read back with librdkafka alone.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def claim(n):
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One call of the handler: origin, attempt, where the record was read, and when (milliseconds since the epoch)."""
+    """One call of the handler: origin, attempt, place of reading, and time (milliseconds since the epoch)."""
 
     n: int | None
     topic: str
@@ -109,14 +109,14 @@ class Delivered:
         return (self.topic, self.partition, self.offset, self.timestamp)
 
     def due_ms(self, group: str) -> int:
-        """When this delivery was due; at once on the main topic and the redrive topic."""
+        """The due time of this delivery; at once on the main topic and the redrive topic."""
         prefix = naming.retry_topic(group, "")
         delay = self.read_topic.removeprefix(prefix)
         return self.appended_ms + (0 if delay == self.read_topic else 1000 * naming.parse_delay(delay))
 
 
 def metric(worker: Worker, name: str, **labels: str) -> float:
-    """A worker's metric, 0 while it is not there; `name` is without the prefix, and as its page has it."""
+    """A worker's metric, 0 while it is absent; `name` is without the prefix, and otherwise as on its page."""
     wanted = ",".join(f'{key}="{value}"' for key, value in labels.items())
     full = f"fleet_consumer_{name}" + (f"{{{wanted}}}" if wanted else "")
     for line in worker.get("/metrics")[1].splitlines():
@@ -126,7 +126,7 @@ def metric(worker: Worker, name: str, **labels: str) -> float:
 
 
 def told(future: Any) -> Any:
-    """What a broker answered; an AssertionError, which is asked again, where there was no answer."""
+    """A broker's answer; raises an AssertionError, which `eventually` repeats, without one."""
     try:
         return future.result(15)
     except confluent_kafka.KafkaException as error:
@@ -134,7 +134,7 @@ def told(future: Any) -> Any:
 
 
 class Flow(RetryFleet):
-    """One group with a name of its own and the handler above."""
+    """One group with a unique name and the handler above."""
 
     _numbers = itertools.count()
 
@@ -151,7 +151,7 @@ class Flow(RetryFleet):
         self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap, **QUIET})
         (folder / "handler.py").write_text(HANDLER.replace("FOLDER_NAME", repr(str(folder))))
         made = {f"retry.{delay}" for delay in sequence} | {"failed", "redrive"}
-        # A broker tells of topics a moment after it has made them.
+        # A broker reports a new topic a moment after its creation.
         eventually(lambda: self.managed() == made, timeout_s=30, what=f"the topics of {name}")
 
     @property
@@ -159,25 +159,25 @@ class Flow(RetryFleet):
         return self.name
 
     def settings(self, **changes: Any) -> dict[str, Any]:
-        """Dynamic members, who can be replaced by others at once, and handlers that are given bytes."""
+        """Dynamic members, which others can replace at once, and handlers that get bytes."""
         ours = {"consumer__staticMembership": False, "handler__decode__value": "Bytes"}
         return super().settings(**{**ours, **changes})
 
     def managed(self) -> set[str]:
-        """The group's managed topics that there are, by what follows the group's name."""
+        """The existing managed topics of the group, by the rest of their names."""
         prefix = f"{naming.RESERVED_PREFIX}{self.group}."
         return {topic.removeprefix(prefix) for topic in self.kafka.topics() if topic.startswith(prefix)}
 
     def made(self, delay: str) -> None:
-        """Let policies have this delay without its topic, as if somebody had deleted it."""
+        """Give policies this delay without its topic, as if a user had deleted it."""
         self._made.add(delay)
 
     def put(self, wishes: Iterable[Mapping[str, Any]], *, partition: int | None = 0) -> None:
-        """Write a record with a key for each wish to the source, all into one partition unless it is None."""
+        """Write a record with a key for each command to the source, all into one partition unless it is None."""
         self.kafka.produce(self.source, [json.dumps(wish).encode() for wish in wishes], partition=partition)
 
     def source_records(self) -> list[Written]:
-        """What the source holds."""
+        """The records of the source."""
         return self.kafka.read(self.source)
 
     def write(self, topic: str, records: Iterable[Mapping[str, Any]]) -> None:
@@ -199,12 +199,12 @@ class Flow(RetryFleet):
         """Every call of the handler so far, in all processes, by time."""
         found: list[Delivered] = []
         for log in self.folder.glob("deliveries-*.jsonl"):
-            # A line that is being written just now has no end yet.
+            # A line that is being written right now has no end yet.
             found += [Delivered(*json.loads(line)) for line in log.read_text().split("\n")[:-1]]
         return sorted(found, key=lambda each: each.at_ms)
 
     def assert_none_early(self) -> list[Delivered]:
-        """No delivery came before its time; returns them all."""
+        """Assert that no delivery came before its time; return them all."""
         deliveries = self.deliveries()
         early = [each for each in deliveries if each.at_ms < each.due_ms(self.group)]
         assert not early, f"{len(early)} came early, such as {early[0]}"
@@ -231,9 +231,9 @@ class Flow(RetryFleet):
         return self.kafka.read(self.failed)
 
     def waiting(self) -> dict[str, int]:
-        """How many records of each retry topic, the redrive topic and the source are not committed."""
+        """The uncommitted records of each retry topic, the redrive topic and the source."""
         retried = [self.redrive, *(self.retry_topic(delay) for delay in self.delays())]
-        # Ends after commits: a record that hops in between is then counted where it went, and never nowhere.
+        # Ends after commits: a record that hops in between is then counted at its new place, and never missed.
         committed = self._committed(self.group, [self.source])
         committed |= self._committed(naming.retry_group(self.group), retried)
         ends = self._ends([self.source, *retried])
@@ -275,9 +275,9 @@ class Flow(RetryFleet):
         eventually(probe, timeout_s=timeout_s, what=f"group {self.group} to have nothing left", poll_s=0.5)
 
     def take_down(self) -> None:
-        """Let the service fail that records with `"do": "downstream"` need."""
+        """Fail the service that records with `"do": "downstream"` need."""
         (self.folder / "down").touch()
 
     def bring_up(self) -> None:
-        """Let it work again."""
+        """Restore the service."""
         (self.folder / "down").unlink()

@@ -70,8 +70,10 @@ FORMS: dict[str, dict[str, Any]] = {
 def kept_alive(
     fleet: RetryFleet, workers: int, *, retry: int = 0, commands: Sequence[Sequence[str]] = (), **changes: Any
 ) -> Iterator[list[int]]:
-    """So many workers, each started again as soon as it ends, as a kubelet does; how they ended. `commands` has one
-    for each ordinal where the installed one is not it."""
+    """Run so many workers, each restarted as soon as it ends, as a kubelet does; return their ends.
+
+    `commands` has one for each ordinal with another command than the installed one.
+    """
     ended, over = list[int](), threading.Event()
 
     def keep(ordinal: int, role: str) -> None:
@@ -157,7 +159,7 @@ def test_handler_that_hangs_for_ever_with_one_record_ends_as_poison_too(kafka: K
     assert 3 <= len(ended) <= 5
 
 
-def test_retry_workers_bury_what_kills_them_and_go_on(kafka: Kafka, tmp_path: Path) -> None:
+def test_retry_workers_fail_killing_records_and_continue(kafka: Kafka, tmp_path: Path) -> None:
     rule = {"when": {"exception": "Poison"}, "then": "Retry"}
     fleet = fleet_of(kafka, tmp_path, "deaths-retry", classify=[rule])
     fleet.send(*({"do": "kill" if n == 1 else "ok", "n": n} for n in range(4)), partition=0)

@@ -1,4 +1,4 @@
-"""What workers use at their edges for retries: writing to a chosen partition, limits of size, and others' breakers."""
+"""Edge functions of workers for retries: writing to a chosen partition, size limits, and other workers' breakers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ LIMIT = 200_000
 
 
 def written(producer: RecordProducer, *handles: SendHandle) -> list[str | None]:
-    """Wait for these records; why each was not written."""
+    """Wait for these records; return each error."""
     assert producer.flush(60) == 0
     return [None if handle.error is None else handle.error.reason for handle in handles]
 
 
 @pytest.mark.parametrize("known", [False, True])
 def test_a_partition_that_is_not_there_is_halved_until_it_is(kafka: Kafka, known: bool) -> None:
-    """Whether the producer knows the topic already, or learns of its partitions while the record waits."""
+    """The producer knows the topic already, or learns of its partitions while the record waits."""
     topic = new_name("edges")
     kafka.create(topic, partitions=3)
     producer = RecordProducer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
@@ -63,7 +63,7 @@ def test_a_record_that_is_too_large_fails_alone_and_one_that_shrinks_is_written(
 
 
 class Watched:
-    """A group without members that commits from outside, and who watches it."""
+    """A group without members that commits from outside, and its watch."""
 
     def __init__(self, bootstrap: str) -> None:
         self.group = new_name("watched")
@@ -114,7 +114,7 @@ def test_a_breaker_is_seen_open_and_closed_in_commits_of_the_group(kafka: Kafka,
     eventually(lambda: watched.watch.breakers().open_until == 0.0, timeout_s=30, what="the breaker to be seen closed")
 
 
-def test_a_watch_of_an_absent_broker_ends_at_once_when_it_is_closed() -> None:
+def test_watch_of_an_absent_broker_ends_at_once_when_closed() -> None:
     connection = ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="watch")
     watching = BreakerWatch(connection, "nobody", SystemClock())
     watching.follow(True)

@@ -1,4 +1,4 @@
-"""`fleet-consumer failed` on a real broker: it shows what is there, says what is wrong, and leaves nothing behind."""
+"""`fleet-consumer failed` on a real broker: it shows the records, reports errors, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ask(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
 
 
 def lines(topic: FailedTopic, part: str, *arguments: object) -> list[str]:
-    """What a part of the command prints about a topic."""
+    """The output of a part of the command about a topic."""
     where = ("--group", topic.group, "--bootstrap", topic.kafka.bootstrap)
     return ask(part, *arguments, *where).stdout.splitlines()
 
@@ -60,7 +60,7 @@ def topic(kafka: Kafka, tmp_path: Path) -> FailedTopic:
     return FailedTopic(kafka, tmp_path)
 
 
-def test_list_shows_each_record_once_with_what_its_headers_tell(topic: FailedTopic) -> None:
+def test_list_shows_each_record_once_with_its_headers(topic: FailedTopic) -> None:
     topic.write(range(20))
     found = objects(topic, "list")
     assert sorted(each["origin"] for each in found) == sorted(f"flights:{n % 7}:{n}" for n in range(20))
@@ -126,7 +126,7 @@ def iso(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def test_show_prints_the_whole_record_with_its_traceback(topic: FailedTopic) -> None:
+def test_show_prints_the_complete_record_with_its_traceback(topic: FailedTopic) -> None:
     value = b"x" * 300_000
     topic.write_records(
         [failed_record(topic.group, 3, value=value, partition=2, error_traceback=TRACEBACK.encode())],
@@ -156,7 +156,7 @@ def test_damaged_and_foreign_records_are_shown_beside_the_others(topic: FailedTo
     assert [row["count"] for row in objects(topic, "count", "--by", "reason")] == [2, 1]
 
 
-def test_record_that_is_not_there_is_told_with_what_is(topic: FailedTopic) -> None:
+def test_missing_record_is_reported_with_the_existing_offsets(topic: FailedTopic) -> None:
     topic.write_records([failed_record(topic.group, 1, partition=0)])
     where = ("--group", topic.group, "--bootstrap", topic.kafka.bootstrap)
     assert "has no record at offset 1; it holds offsets 0 to 0" in ask("show", "0:1", *where, code=21).stderr
@@ -165,7 +165,7 @@ def test_record_that_is_not_there_is_told_with_what_is(topic: FailedTopic) -> No
     assert "write two numbers" in ask("show", "first", *where, code=20).stderr
 
 
-def test_topic_and_brokers_that_are_not_there_are_told(kafka: Kafka) -> None:
+def test_missing_topic_and_brokers_are_reported(kafka: Kafka) -> None:
     missing = ask("list", "--group", "nobody", "--bootstrap", kafka.bootstrap, code=21).stderr
     assert "TopicMissing: topic _fleet.nobody.failed does not exist" in missing
     assert "it is made once the group has retries" in missing
@@ -210,7 +210,7 @@ def test_looking_leaves_no_group_and_no_commit(topic: FailedTopic) -> None:
     assert topic.kafka.end_offsets(topic.failed) == ends
 
 
-def test_read_on_the_failed_topic_is_enough_and_its_lack_is_told(tmp_path: Path) -> None:
+def test_read_on_the_failed_topic_is_enough_and_its_lack_is_reported(tmp_path: Path) -> None:
     acls = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
@@ -258,8 +258,8 @@ def test_read_on_the_failed_topic_is_enough_and_its_lack_is_told(tmp_path: Path)
         assert "SASL" in refused
 
 
-def test_commands_of_the_page_run(kafka: Kafka) -> None:
-    """As they stand, but for where the broker is."""
+def test_documented_commands_run(kafka: Kafka) -> None:
+    """As written, except the broker's address."""
     failed = naming.failed_topic("orders")
     kafka.create(failed, partitions=1, config=MANAGED)
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap})

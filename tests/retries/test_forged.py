@@ -1,4 +1,4 @@
-"""Headers that nobody of ours wrote: every record is handled, what was wrong is counted, and nothing is skipped."""
+"""Forged headers: every record is handled, damage is counted, and nothing is skipped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 def good(flow: Flow, offset: int = 7) -> dict[str, bytes | None]:
-    """Headers as a hop has them."""
+    """Headers in the form of a hop."""
     now = str(int(time.time() * 1000)).encode()
     return {
         "kr-attempt": b"1",
@@ -48,7 +48,7 @@ def forgeries(flow: Flow) -> list[Headers]:
         {"kr-attempt": b"9" * 400},
         {"kr-attempt": b""},
         {"kr-attempt": None},
-        {"kr-attempt": "١".encode()},  # a digit to Python's int, and to nobody else
+        {"kr-attempt": "١".encode()},  # a digit only for Python's int
         {"kr-not-before": century, "kr-delay-ms": b"3153600000000"},
         {"kr-first-failed-at": century, "kr-failed-at": century},
         {"kr-first-failed-at": b"0"},
@@ -110,7 +110,7 @@ def test_forged_headers_on_the_source_topic_mean_nothing(kafka: Kafka, tmp_path:
 
 @pytest.mark.parametrize("name", ["kr-origin-topic", "x-foreign"])
 def test_as_many_headers_as_fit(kafka: Kafka, tmp_path: Path, name: str) -> None:
-    """Tens of thousands; ours are replaced, so the next hop has room for them, and others stay as they are."""
+    """Tens of thousands; ours are replaced, so the next hop has room for them, and others stay unchanged."""
     flow = Flow(kafka, tmp_path, "1s", partitions=1)
     many = fill(name, MESSAGE_BYTES_MAX)
     flow.write(flow.retry_topic("1s"), [record(0, "fail", many), record(1, "ok", many)])
@@ -142,6 +142,6 @@ def record(n: int, wish: str, headers: Headers) -> dict[str, Any]:
 
 
 def fill(name: str, limit: int) -> Headers:
-    """As many headers of this name as a record of this many bytes holds, with some room for itself."""
+    """As many headers of this name as a record of this many bytes holds, with some spare room."""
     each = len(name) + 2 + 1
     return [(name, b"x")] * ((limit - 1_000) // (each + 1))

@@ -1,4 +1,4 @@
-"""Handlers in threads, asynchronous ones and such that take batches go through the same retries; other ways out."""
+"""Threaded, asynchronous and batch handlers go through the same retries; other outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record with a header whose name is no text goes through everything like any other, without its headers."""
+"""A record with a header name that is not UTF-8 goes through everything like any other, without its headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_record_with_an_odd_header_name_fails_waits_and_is_redriven_like_the_oth
     flow.put([{"n": 2, "do": "downstream"}])
     with flow.worker(), flow.retry_worker():
         flow.wait_failed(3)
-        # And one that somebody else has written to the failed topic.
+        # And one that a foreign client has written to the failed topic.
         send_with_odd_name(kafka.bootstrap, flow.failed, json.dumps({"n": 3, "do": "downstream"}).encode())
         flow.bring_up()
         assert run_redrive(redrive_settings(flow.group, kafka, partitions=1), tmp_path).counts == (4, 4, 0)

@@ -1,6 +1,6 @@
-"""Workers that die in the middle of a hop: nothing is lost, and a hop that was written twice is taken once.
+"""Workers killed in the middle of a hop: nothing is lost, and a hop that was written twice is handled once.
 
-The two exceptions that the user's guide names are shown here too, so that it goes on telling the truth.
+The two exceptions of docs/retries.md are tested here too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.together
 
 POINTS = ("before-produce", "after-ack", "after-commit")
 SHORT: dict[str, Any] = {"consumer__sessionTimeoutSeconds": 2}
-"""So that the one who takes over need not wait long for the dead one's session to end."""
+"""Short, so that the next owner need not wait long for the end of the dead one's session."""
 
 
 def killed(point: str) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ def test_a_retry_worker_killed_in_a_hop_loses_nothing_and_its_second_hop_is_supp
     assert len(kafka.read(flow.failed)) == 1
 
 
-def test_a_copy_is_suppressed_also_by_whoever_the_partition_has_moved_to(kafka: Kafka, tmp_path: Path) -> None:
+def test_copy_is_also_suppressed_by_the_new_owner_of_the_partition(kafka: Kafka, tmp_path: Path) -> None:
     flow = Flow(kafka, tmp_path, "1s", partitions=1)
     others = 50
     flow.put([{"n": n, "do": "fail-until", "attempt": 1} for n in range(1 + others)])
@@ -85,7 +85,7 @@ def test_a_copy_is_suppressed_also_by_whoever_the_partition_has_moved_to(kafka: 
         first.kill()
         with flow.retry_worker(1, **SHORT) as second:
             flow.write(flow.retry_topic("1s"), copies[:2])
-            # Another record with the same key and value is none: it comes from somewhere else.
+            # Another record with the same key and value is no copy: its origin differs.
             flow.put([{"n": 0, "do": "fail-until", "attempt": 1}])
             flow.wait_deliveries(2 * (1 + others) + 2)
             flow.wait_drained()
@@ -95,8 +95,8 @@ def test_a_copy_is_suppressed_also_by_whoever_the_partition_has_moved_to(kafka: 
     assert len(handled) == 2 * (1 + others) + 2
 
 
-def test_a_retry_topic_that_ends_before_its_committed_offset_is_handled_whole(kafka: Kafka, tmp_path: Path) -> None:
-    """It was made anew, or its leader lost its end: what it holds is new, although it lies below what was committed."""
+def test_retry_topic_ending_before_its_committed_offset_is_read_from_its_start(kafka: Kafka, tmp_path: Path) -> None:
+    """It was recreated, or its leader lost its end: its records are new, although they lie below the commit."""
     flow, count = Flow(kafka, tmp_path, "1s", partitions=1), 20
     flow.put({"n": n, "do": "fail-until", "attempt": 1} for n in range(count))
     with flow.worker() as main:
@@ -140,7 +140,7 @@ def test_documented_the_failed_topic_may_hold_copies_of_one_record(kafka: Kafka,
 
 
 def commit(kafka: Kafka, group: str, topic: str, offset: int) -> None:
-    """Commit an offset of partition 0 for a group without members, as soon as its coordinator takes it."""
+    """Commit an offset of partition 0 for a group without members, as soon as its coordinator accepts it."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, **QUIET})
 
     def taken() -> bool:
@@ -157,7 +157,7 @@ def commit(kafka: Kafka, group: str, topic: str, offset: int) -> None:
 
 
 def raw(kafka: Kafka, topic: str) -> list[dict[str, object]]:
-    """The records of a topic as `Flow.write` takes them, headers and all."""
+    """The records of a topic in the form of `Flow.write`, with all headers."""
     return [
         {"key": each.key, "value": each.value, "headers": list(each.headers.items()), "partition": each.partition}
         for each in sorted(kafka.read(topic), key=lambda each: (each.partition, each.offset))

@@ -1,6 +1,7 @@
-"""What records depend on is down for longer than their whole sequence: with a budget they wait, without one they burn.
+"""A service is down for longer than the whole sequence of the records that need it.
 
-500 records a second come in meanwhile, all of which need the service.
+With a budget they wait, without one they use up their attempts. 500 records a second come in meanwhile, all of which
+need the service.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.support.waiting import eventually
 SEQUENCE = ("3s", "3s", "4s")
 SEQUENCE_S = 10
 OUTAGE_S = 13.0
-"""Longer than the sequence, by a second or two for seeing that there is an outage."""
+"""Longer than the sequence, by a second or two for the detection of the outage."""
 PER_SECOND = 500
 PARTITIONS = 2
 TICK_S = 0.05
@@ -48,7 +49,7 @@ class Traffic:
         self._thread.start()
 
     def stop(self) -> int:
-        """How many were written in all."""
+        """The total number of written records."""
         self._ended.set()
         self._thread.join(30)
         assert self._producer.flush(60) == 0
@@ -74,14 +75,14 @@ def traffic(flow: Flow) -> Iterator[Traffic]:
 
 
 def through_an_outage(flow: Flow, workers: Sequence[Worker], over: Callable[[float], bool]) -> tuple[int, float, float]:
-    """Traffic, the outage until it is `over` (asked with its seconds), traffic again, until all is handled.
+    """Traffic, the outage until it is `over` (called with its seconds), traffic again, until all is handled.
 
-    Returns how many records came in, and when the outage began and ended (milliseconds since the epoch).
+    Returns the number of records, and the begin and end of the outage (milliseconds since the epoch).
     """
     for worker in workers:
         worker.wait_ready()
     with traffic(flow) as writing:
-        # Long enough for the window to hold nothing but what comes in now.
+        # Long enough for the window to hold only current records.
         flow.wait_deliveries(4 * PER_SECOND)
         flow.take_down()
         began, before = time.monotonic(), time.time() * 1000
@@ -95,7 +96,7 @@ def through_an_outage(flow: Flow, workers: Sequence[Worker], over: Callable[[flo
     return sent, before, after
 
 
-def test_with_a_budget_everything_waits_for_the_service_and_no_attempt_is_burnt(kafka: Kafka, tmp_path: Path) -> None:
+def test_budget_waits_for_the_service_and_uses_no_attempt(kafka: Kafka, tmp_path: Path) -> None:
     assert OUTAGE_S > SEQUENCE_S
     flow = Flow(kafka, tmp_path, *SEQUENCE, partitions=PARTITIONS, budget=BUDGET)
     with flow.worker() as main, flow.retry_worker() as retry, Breakers(main, retry) as breakers:
@@ -107,7 +108,7 @@ def test_with_a_budget_everything_waits_for_the_service_and_no_attempt_is_burnt(
     deliveries = flow.assert_none_early()
     assert not kafka.read(flow.failed)
     assert done == sent == len({each.origin for each in deliveries}), "every record ended well"
-    # Both stood still from when both knew; but for one probe at a time, each after a cooldown.
+    # Both paused once both had noticed, except one probe at a time, each after a cooldown.
     still = max(breakers.opened_ms(main), breakers.opened_ms(retry))
     assert began < still < ended
     tried = Counter(each.attempt for each in deliveries if still <= each.at_ms < ended)
@@ -115,7 +116,7 @@ def test_with_a_budget_everything_waits_for_the_service_and_no_attempt_is_burnt(
     assert tried[0] <= (ended - still) / 1000 / BUDGET["cooldownSeconds"] + 2, tried
 
 
-def test_without_a_budget_records_burn_their_attempts_in_a_storm(kafka: Kafka, tmp_path: Path) -> None:
+def test_outage_without_a_budget_uses_up_attempts(kafka: Kafka, tmp_path: Path) -> None:
     flow = Flow(kafka, tmp_path, "1s", "1s", "2s", partitions=PARTITIONS)
     with flow.worker() as main, flow.retry_worker() as retry:
         sent, began, ended = through_an_outage(
@@ -130,7 +131,7 @@ def test_without_a_budget_records_burn_their_attempts_in_a_storm(kafka: Kafka, t
 
 
 class Breakers:
-    """Notes, on a thread, when each worker's breaker was first seen open."""
+    """Notes, on a thread, the time when each worker's breaker was first seen open."""
 
     def __init__(self, *workers: Worker) -> None:
         self._workers = workers
@@ -147,11 +148,11 @@ class Breakers:
         self._thread.join()
 
     def seen_open(self, *workers: Worker) -> bool:
-        """Whether all of these were."""
+        """Return whether all of these were."""
         return all(worker.pid in self._opened for worker in workers)
 
     def opened_ms(self, worker: Worker) -> float:
-        """When it was seen open, in milliseconds since the epoch."""
+        """The time when it was seen open, in milliseconds since the epoch."""
         assert worker.pid in self._opened, "the breaker was never seen open"
         return self._opened[worker.pid]
 

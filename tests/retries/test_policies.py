@@ -1,4 +1,4 @@
-"""A policy that is edited while records wait, and subscriptions beside the topics in which they do."""
+"""A policy edited while records wait, and subscriptions beside the retry topics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.together
 
 
 def test_two_edits_with_records_waiting_under_each_revision(kafka: Kafka, tmp_path: Path) -> None:
-    """Each record goes to its end by the revision that it began with; all follow without a restart."""
+    """Each record follows the revision that it began with; workers load new ones without a restart."""
     sequences = (("8s", "1s"), ("6s", "2s", "1s"), ("3s",))
     flow = Flow(kafka, tmp_path, *sequences[0])
     revisions = [flow.current]
@@ -44,9 +44,7 @@ def test_two_edits_with_records_waiting_under_each_revision(kafka: Kafka, tmp_pa
     assert {policy for _, policy in told} == {f"standard@{name}".encode() for name in revisions}
 
 
-def test_a_revision_nobody_knows_any_more_is_replaced_by_the_current_one_and_counted(
-    kafka: Kafka, tmp_path: Path
-) -> None:
+def test_unknown_revision_is_replaced_by_the_current_one_and_counted(kafka: Kafka, tmp_path: Path) -> None:
     flow = Flow(kafka, tmp_path, "6s", "1s", partitions=1)
     with flow.worker() as main:
         flow.put([{"n": 1, "do": "fail"}])
@@ -81,7 +79,7 @@ def test_a_pattern_never_takes_in_managed_topics(kafka: Kafka, tmp_path: Path) -
 
 
 def wait_current(flow: Flow, current: str, *workers: Worker) -> None:
-    """Wait until the workers tell that they follow this revision."""
+    """Wait until the workers report that they follow this revision."""
 
     def probe() -> bool:
         return all(worker.member()["retry"]["policy"]["current"] == current for worker in workers)

@@ -1,4 +1,4 @@
-"""From the failed topic back to the handler: what a redriven record is to its group's retry workers."""
+"""From the failed topic back to the handler: a redriven record in its group's retry workers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ COUNT = 20
 
 
 def redrive(flow: Flow) -> Ended:
-    """A run over everything that the group has failed."""
+    """A run over all failed records of the group."""
     return run_redrive(redrive_settings(flow.group, flow.kafka, partitions=flow.partitions), flow.folder)
 
 
-def test_redriven_records_have_all_their_attempts_again_and_end_with_a_mended_handler(
+def test_redriven_records_have_all_their_attempts_again_and_end_with_a_corrected_handler(
     kafka: Kafka, tmp_path: Path
 ) -> None:
-    """They fail, are put back, fail through the whole sequence again, and are put back once more when it works."""
+    """They fail, are put back, fail through the whole sequence, and are put back once more when the handler works."""
     flow = Flow(kafka, tmp_path, "1s")
     flow.take_down()
     flow.put({"n": n, "do": "downstream"} for n in range(COUNT))

@@ -1,4 +1,4 @@
-"""A run that is killed goes on where it was: each record is moved once, whatever the moment."""
+"""A killed run continues where it was: each record is moved once, for any moment of the kill."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def topic(kafka: Kafka, tmp_path: Path) -> FailedTopic:
     return FailedTopic(kafka, tmp_path)
 
 
-def test_killed_and_started_again_it_moves_each_record_once(topic: FailedTopic) -> None:
+def test_restarted_run_moves_each_record_once(topic: FailedTopic) -> None:
     topic.write(range(600))
     settings = topic.settings()
     for target in (100, 250):
@@ -41,7 +41,7 @@ def test_killed_and_started_again_it_moves_each_record_once(topic: FailedTopic) 
     assert topic.moved_numbers() == list(range(600))
 
 
-def test_asked_to_stop_it_stores_what_it_has_done_and_says_that_it_is_not_the_end(topic: FailedTopic) -> None:
+def test_stopped_run_stores_its_progress_and_reports_that_it_is_incomplete(topic: FailedTopic) -> None:
     topic.write(range(300))
     settings = topic.settings()
     run = topic.start({**settings, "recordsPerSecond": 40})
@@ -54,7 +54,7 @@ def test_asked_to_stop_it_stores_what_it_has_done_and_says_that_it_is_not_the_en
     assert topic.moved_numbers() == list(range(300))
 
 
-def test_broker_that_goes_and_comes_back_interrupts_and_breaks_nothing(broker: KafkaBroker, topic: FailedTopic) -> None:
+def test_broker_outage_interrupts_and_breaks_nothing(broker: KafkaBroker, topic: FailedTopic) -> None:
     topic.write(range(400))
     settings = topic.settings(recordsPerSecond=80)
     run = topic.start(settings)
@@ -85,7 +85,7 @@ class ReaderKilledBeforeCommit(BoundedReader):
 
 
 class ProducerKilledAfterSends(RecordProducer):
-    """Ends the run when a batch is on its way and nobody knows what became of it."""
+    """Ends the run while a batch is in flight and its result is unknown."""
 
     left: int
 

@@ -1,4 +1,4 @@
-"""A run of a Redrive moves what its filter selects, once, to its own group, and tells what it did."""
+"""A run of a Redrive moves the records of its filter, once, to its own group, and reports its counts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_failed_record_begins_anew_in_the_redrive_topic(topic: FailedTopic
     assert sources == {}
 
 
-def test_dry_run_selects_what_the_run_then_moves(topic: FailedTopic) -> None:
+def test_dry_run_selects_the_records_moved_by_the_run(topic: FailedTopic) -> None:
     topic.write(range(30))
     topic.write(range(30, 50), reason="timeout")
     topic.write(range(50, 60), reason="timeout", error_message="no route")
@@ -84,8 +84,8 @@ def test_only_the_named_records_are_moved(topic: FailedTopic) -> None:
     assert topic.run().counts == (60 - len(named), 60 - len(named), 0)
 
 
-def test_what_was_put_back_is_counted_from_where_the_log_begins(topic: FailedTopic) -> None:
-    """Whatever the filter of the run that counts it, and also by a run that was killed on its way."""
+def test_redriven_records_are_counted_from_the_log_start(topic: FailedTopic) -> None:
+    """For any filter of the counting run, and also by a run that was killed on its way."""
     topic.write(range(60))
     topic.write(range(10))  # copies
     assert topic.run(dryRun=True).told["redrivenTo"] == 0
@@ -100,7 +100,7 @@ def test_what_was_put_back_is_counted_from_where_the_log_begins(topic: FailedTop
 
 
 def test_all_partitions_are_moved_at_the_same_time(topic: FailedTopic) -> None:
-    """Not one after the other: each retry worker has something to do from the beginning."""
+    """Not one after the other: each retry worker has work from the beginning."""
     topic.write(range(800))
     run = topic.start(topic.settings(recordsPerSecond=100))
     topic.wait_moved(100)
@@ -128,8 +128,8 @@ def test_second_run_selects_none_and_a_run_that_is_done_moves_none_when_started_
     assert topic.moved_numbers() == list(range(50))
 
 
-def test_nobody_but_the_group_sees_a_redrive(topic: FailedTopic) -> None:
-    """The source topic has other readers: nothing is ever written to it, whatever a record claims its origin to be."""
+def test_only_the_group_sees_a_redrive(topic: FailedTopic) -> None:
+    """The source topic has other readers: nothing is ever written to it, for any claimed origin of a record."""
     topic.kafka.produce(topic.group, [b"1", b"2"])
     before = topic.kafka.end_offsets(topic.group)
     topic.write(range(20), origin_topic=topic.group)
@@ -139,7 +139,7 @@ def test_nobody_but_the_group_sees_a_redrive(topic: FailedTopic) -> None:
 
 
 def test_only_times_from_the_first_to_before_the_second_are_selected(topic: FailedTopic) -> None:
-    """The time is that at which the broker took the failed record in, which nobody can forge."""
+    """The time is the broker's append time in the failed topic, which no client can forge."""
     for number in range(6):
         topic.write([number], partition=number % PARTITIONS, failed_at=5)
     times = appended(topic.kafka, topic.failed)
@@ -149,7 +149,7 @@ def test_only_times_from_the_first_to_before_the_second_are_selected(topic: Fail
     assert topic.moved_numbers() == expected
 
 
-def test_record_that_came_back_too_often_or_from_this_very_run_is_left_alone(topic: FailedTopic) -> None:
+def test_record_at_the_redrive_limit_or_of_this_run_is_left_alone(topic: FailedTopic) -> None:
     settings = topic.settings(maxRedrives=2)
     topic.write(range(10), redrive_count=1, redrive_id="an-older-run")
     topic.write(range(10, 20), redrive_count=2, redrive_id="an-older-run")
@@ -160,7 +160,7 @@ def test_record_that_came_back_too_often_or_from_this_very_run_is_left_alone(top
 
 
 def test_rate_is_kept(topic: FailedTopic) -> None:
-    """300 records at 100 a second. A slow first batch may shorten what is seen of the rate by itself and the last."""
+    """300 records at 100 a second. A slow first batch may shorten the observed rate by itself and the last."""
     topic.write(range(300))
     assert topic.run(recordsPerSecond=100).counts == (300, 300, 0)
     times = appended(topic.kafka, topic.redrive)
@@ -187,7 +187,7 @@ def test_damaged_records_are_moved_once_like_all_others(topic: FailedTopic) -> N
     for number in range(100):
         damage: dict[str, Any] = {name: chance.choice(garbage) for name in chance.sample(names, 3)}
         records.append(failed_record(topic.group, number, **damage))
-    # Our own headers twice over, and as many of somebody else's as anybody would send.
+    # Our own headers twice over, and a large number of foreign ones.
     records.append(failed_record(topic.group, 100))
     records[-1]["headers"] += [*records[-1]["headers"], *((f"h-{n}", b"x") for n in range(2_000))]
     records.append({"value": json.dumps({"n": 101}).encode(), "key": None, "headers": []})
@@ -202,7 +202,7 @@ def test_forged_count_stops_at_the_guard(topic: FailedTopic) -> None:
     assert topic.run().counts == (0, 0, 5)
 
 
-def test_record_at_the_size_limit_is_moved_whole(topic: FailedTopic) -> None:
+def test_record_at_the_size_limit_is_moved_complete(topic: FailedTopic) -> None:
     value = random.Random(5).randbytes(SOURCE_BYTES_MAX - 200)
     topic.write_records([failed_record(topic.group, 1, value=value, error_message="e" * 1024)])
     assert topic.run().counts == (1, 1, 0)
@@ -210,7 +210,7 @@ def test_record_at_the_size_limit_is_moved_whole(topic: FailedTopic) -> None:
     assert moved.value == value
 
 
-def test_record_without_a_key_goes_where_its_origin_says(topic: FailedTopic) -> None:
+def test_record_without_a_key_is_partitioned_by_origin(topic: FailedTopic) -> None:
     topic.write(range(40), key=None)
     assert topic.run().counts == (40, 40, 0)
     assert len({each.partition for each in topic.moved()}) > 1
@@ -231,7 +231,7 @@ def test_progress_stands_in_the_group_of_the_run(topic: FailedTopic) -> None:
     assert totals == [40, 40, 4]
 
 
-def test_what_fails_after_the_first_start_is_not_for_this_run(topic: FailedTopic) -> None:
+def test_records_failing_after_the_first_start_are_left_for_another_run(topic: FailedTopic) -> None:
     topic.write(range(10))
     settings = topic.settings()
     topic.run(settings)
@@ -240,7 +240,7 @@ def test_what_fails_after_the_first_start_is_not_for_this_run(topic: FailedTopic
     assert topic.moved_numbers() == list(range(10))
 
 
-def test_missing_topic_is_trouble_outside_and_bad_settings_are_not(topic: FailedTopic) -> None:
+def test_missing_topic_exits_21_and_bad_settings_exit_20(topic: FailedTopic) -> None:
     nowhere = topic.start(topic.settings(groupId="no-such-group")).end()
     assert nowhere.code == 21
     assert nowhere.told["ok"] is False

@@ -1,6 +1,6 @@
-"""Replay is a right: after an offset reset whatever fails again is retried again, and can be put back again.
+"""Replay: after an offset reset failing records are retried again, and can be put back again.
 
-Offsets are reset with Kafka's own tool, as people do it.
+Offsets are reset with Kafka's own tool, as users do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COUNT = 10
 
 
 class Replayed(Flow):
-    """A flow whose groups' offsets may be reset while nobody is a member."""
+    """A flow whose groups' offsets may be reset while they have no members."""
 
     broker: KafkaBroker
 
@@ -44,7 +44,7 @@ class Replayed(Flow):
         eventually(taken, timeout_s=240, what="the offsets to be reset", poll_s=1)
 
     def moved(self) -> tuple[int, int, int]:
-        """Everything that a Redrive finds in the failed topic: selected, moved, guarded."""
+        """All records that a Redrive finds in the failed topic: selected, moved, guarded."""
         settings = redrive_settings(self.group, self.kafka, partitions=self.partitions)
         return run_redrive(settings, self.folder).counts
 
@@ -58,7 +58,7 @@ def flow(broker: KafkaBroker, kafka: Kafka, tmp_path: Path) -> Iterator[Replayed
     return (yield made)
 
 
-def test_what_fails_again_while_the_first_pass_still_waits_is_retried_in_its_own_right(flow: Replayed) -> None:
+def test_records_failing_again_while_the_first_pass_waits_are_retried_separately(flow: Replayed) -> None:
     with flow.worker() as first:
         flow.wait_committed()
         assert first.terminate() == 0
@@ -75,9 +75,7 @@ def test_what_fails_again_while_the_first_pass_still_waits_is_retried_in_its_own
 
 
 @pytest.mark.parametrize("how", ["--to-earliest", "--to-datetime=2020-01-01T00:00:00.000", "deleted"])
-def test_what_fails_again_after_the_first_pass_was_put_back_is_retried_and_can_be_put_back(
-    flow: Replayed, how: str
-) -> None:
+def test_records_failing_again_after_a_redrive_are_retried_and_redriven(flow: Replayed, how: str) -> None:
     with flow.worker() as main, flow.retry_worker() as retry:
         flow.wait_failed(COUNT)
         assert flow.moved() == (COUNT, COUNT, 0)
@@ -104,7 +102,7 @@ def test_what_fails_again_after_the_first_pass_was_put_back_is_retried_and_can_b
     assert Counter(each.attempt for each in flow.assert_none_early()) == {0: 2 * COUNT + 3 * COUNT, 1: 5 * COUNT}
 
 
-def test_what_a_retry_topic_holds_fails_again_after_its_offsets_were_reset_and_can_be_put_back(flow: Replayed) -> None:
+def test_records_failing_again_after_a_retry_topic_reset_can_be_redriven(flow: Replayed) -> None:
     with flow.worker(), flow.retry_worker() as first:
         flow.wait_failed(COUNT)
         flow.wait_drained()

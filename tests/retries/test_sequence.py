@@ -1,4 +1,4 @@
-"""The way of one record through its policy: M18, M19, M20, with seconds in place of minutes."""
+"""The path of one record through its policy: M18, M19, M20, with seconds in place of minutes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.together
 
 
-def test_m18_seven_deliveries_through_three_topics_and_a_failed_record_that_tells_its_story(
+def test_m18_seven_deliveries_through_three_topics_and_a_failed_record_with_its_history(
     kafka: Kafka, tmp_path: Path
 ) -> None:
     flow = Flow(kafka, tmp_path, "1s", "1s", "2s", "2s", "2s", "3s")
@@ -61,7 +61,7 @@ def test_m18_seven_deliveries_through_three_topics_and_a_failed_record_that_tell
     assert {name: failed.headers.get(name) for name in expected} == expected
 
 
-def test_a_waiting_record_tells_people_when_it_is_due(kafka: Kafka, tmp_path: Path) -> None:
+def test_waiting_record_carries_its_due_time(kafka: Kafka, tmp_path: Path) -> None:
     flow = Flow(kafka, tmp_path, "1h")
     with flow.worker() as main:
         flow.put([{"n": 1, "do": "fail"}])
@@ -80,13 +80,13 @@ def test_m19_records_behind_a_failing_one_are_handed_out_in_order_at_once(kafka:
     with flow.worker(), flow.retry_worker():
         deliveries = flow.wait_deliveries(behind + 2)
         flow.wait_drained()
-    # The retry is the last of all: what was behind the record did not wait for it.
+    # The retry is the last of all: the records behind it did not wait for it.
     assert [each.n for each in deliveries] == [*range(behind + 1), 0]
     assert [each.attempt for each in deliveries] == [0] * (behind + 1) + [1]
     flow.assert_none_early()
 
 
-def test_m20_what_can_never_succeed_goes_to_the_failed_topic_at_once(kafka: Kafka, tmp_path: Path) -> None:
+def test_m20_fatal_failures_go_to_the_failed_topic_at_once(kafka: Kafka, tmp_path: Path) -> None:
     rules = [
         {"when": {"messageRegex": "asked to fail until .*"}, "then": "Drop"},
         {"when": {"exception": "ValueError"}, "then": "Fail"},
@@ -107,7 +107,7 @@ def test_m20_what_can_never_succeed_goes_to_the_failed_topic_at_once(kafka: Kafk
     assert len(flow.deliveries()) == 4
 
 
-def test_a_wish_to_be_tried_later_takes_the_next_delay_that_is_long_enough(kafka: Kafka, tmp_path: Path) -> None:
+def test_retry_after_takes_the_next_sufficient_delay(kafka: Kafka, tmp_path: Path) -> None:
     flow = Flow(kafka, tmp_path, "1s", "3s", "6s")
     with flow.worker(), flow.retry_worker():
         flow.put([{"n": 1, "do": "later", "seconds": 2}, {"n": 2, "do": "later", "seconds": 3600}])
@@ -130,7 +130,7 @@ def test_failures_of_a_record_end_when_its_time_is_over(kafka: Kafka, tmp_path: 
 
 
 def test_a_hop_that_cannot_be_written_holds_its_partition_until_it_can(kafka: Kafka, tmp_path: Path) -> None:
-    """The retry topic is missing: the record stays where it is, with all behind it, and says so."""
+    """The retry topic is missing: the record stays in place, with all behind it, and the worker reports it."""
     flow = Flow(kafka, tmp_path, "1s", partitions=1)
     flow.made("3s")
     flow.current = flow.follow(revision(("3s",)), drop=[flow.current])

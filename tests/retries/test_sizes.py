@@ -1,4 +1,4 @@
-"""The largest records that a source takes come through every hop as they were, and so do those that shrink."""
+"""The largest records of a source pass every hop unchanged, and so do those that compress well."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_record_at_the_limit_of_its_source_survives_every_hop(kafka: Kafka, tm
 
 
 def test_a_record_that_only_fits_compressed_survives_every_hop(kafka: Kafka, tmp_path: Path) -> None:
-    """Topics limit what arrives, which is compressed; what it comes to when it is read may be several times that."""
+    """Topics limit the compressed size on arrival; the uncompressed size may be several times that."""
     flow = Flow(kafka, tmp_path, "1s", "2s", "2s", partitions=1)
     value = value_of("all the same " * 400_000, 4_000_000)
     assert write(flow, value, compression="zstd") is None
@@ -81,7 +81,7 @@ def largest(flow: Flow, filling: str) -> int:
     low = SOURCE_LIMIT - 300
     while refused - low > 1:
         middle = (low + refused) // 2
-        # Judged by a twin of the source, so that the source holds only the largest.
+        # Measured on a twin of the source, so that the source holds only the largest.
         if write(flow, value_of(filling, middle), topic=flow.output) is None:
             taken = low = middle
         else:
@@ -91,7 +91,7 @@ def largest(flow: Flow, filling: str) -> int:
 
 
 def write(flow: Flow, value: bytes, *, topic: str | None = None, compression: str = "none") -> Any:
-    """Write one record; the error when the broker refuses it."""
+    """Write one record; return the error when the broker refuses it."""
     errors: list[Any] = []
     settings = {"message.max.bytes": 100_000_000, "compression.type": compression}
     producer = confluent_kafka.Producer({"bootstrap.servers": flow.kafka.bootstrap, **settings})

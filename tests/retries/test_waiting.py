@@ -1,4 +1,4 @@
-"""Thousands of records wait, and the ground moves under them: none comes early, none is stuck, nobody spins."""
+"""Disturbances while thousands of records wait: none comes early, none is stuck, no worker spins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IDLE_CPU_SHARE = 0.02
 
 @contextmanager
 def waiting_flow(kafka: Kafka, folder: Path, delay: str) -> Iterator[Flow]:
-    """A flow with so many records in its one retry topic, each to succeed then; its main worker is gone."""
+    """A flow with so many records in its one retry topic, each of which will succeed; its main worker is gone."""
     flow = Flow(kafka, folder, delay, partitions=PARTITIONS)
     flow.put(({"n": n, "do": "fail-until", "attempt": 1} for n in range(WAITING)), partition=None)
     with flow.worker() as main:
@@ -35,7 +35,7 @@ def waiting_flow(kafka: Kafka, folder: Path, delay: str) -> Iterator[Flow]:
 
 
 def assert_each_delivered_when_due(flow: Flow, *, interruptions: int) -> None:
-    """Every record was retried, none early, and none more often than somebody was interrupted."""
+    """Every record was retried, none early, and none more often than workers were interrupted."""
     counts = Counter(each.origin for each in flow.assert_none_early() if each.attempt == 1)
     assert len(counts) == WAITING
     assert max(counts.values()) <= 1 + interruptions, f"{counts.most_common(1)} came too often"
@@ -93,8 +93,10 @@ def test_a_broker_that_dies_and_comes_back_while_thousands_wait(
 
 
 def wait_heads(flow: Flow, worker: Worker, partitions: int) -> None:
-    """Wait until the worker tells that so many of its partitions wait for their first record. On a machine that is so
-    slow that the wait is over by then, what follows happens to records that are handled instead."""
+    """Wait until the worker reports so many partitions that wait for their first record.
+
+    On a machine so slow that the wait is over by then, the rest of the test happens to records being handled instead.
+    """
 
     def probe() -> bool:
         return len(worker.member()["retry"]["waiting"]) == partitions or any(e.attempt for e in flow.deliveries())
@@ -103,6 +105,6 @@ def wait_heads(flow: Flow, worker: Worker, partitions: int) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process and all of its threads have used so far."""
+    """The CPU time of a process and all of its threads so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,7 +1,9 @@
-"""What documents name is there: links, make targets, commands' options, metrics, fields of objects, reason words."""
+"""Names in documents exist: links, paths, make targets, commands' options, metrics, fields of objects, reasons."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -18,12 +20,18 @@ from fleet_consumer.worker.member import RetrySnapshot, WorkerState
 from fleet_consumer.worker.metrics import metrics_page
 from fleet_consumer.worker.stats import Stats
 from fleet_operator.runtime.metrics import Metrics
+from tests.run import STAGES
 
 ROOT = Path(__file__).parents[2]
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))}
-MANUALS = {name: text for name, text in PAGES.items() if name == "README.md" or name.startswith("docs/")}
+CONTRIBUTING = "CONTRIBUTING.md"
+MANUALS = {
+    name: text for name, text in PAGES.items() if name in ("README.md", CONTRIBUTING) or name.startswith("docs/")
+}
 FENCED = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SOURCES = ("consumer_image", "operator", "crds")
+PACKAGES = ("consumer_image/fleet_consumer", "operator/fleet_operator")
+"""The folders that paths in documents may begin below, besides the root."""
 JAVA = {"LogAppendTime", "ConsumerPartitionAssignor", "AlterConfigs", "DescribeConfigs"}
 """Words of Kafka that these pages explain themselves by."""
 LIBRARY: Mapping[str, type] = {"consumer": Consumer, "record": Record, "records": Records, "run": Run}
@@ -31,7 +39,7 @@ LIBRARY: Mapping[str, type] = {"consumer": Consumer, "record": Record, "records"
 
 
 def quoted(text: str) -> set[str]:
-    """What stands in backticks, outside of blocks."""
+    """Texts in backticks, outside of code blocks."""
     return set(re.findall(r"`([^`\n]+)`", FENCED.sub("", text)))
 
 
@@ -51,6 +59,53 @@ def test_links_lead_somewhere(page: str) -> None:
         assert not anchor or anchor in anchors(found.read_text()), f"{page}: {target}"
 
 
+def test_paths_of_the_repository_exist() -> None:
+    """Paths with a folder; a bare file name is one of the reader's own."""
+    found = {
+        (page, name)
+        for page, text in MANUALS.items()
+        for name in quoted(text)
+        if re.fullmatch(r"[\w.-]+(?:/[\w.-]+)+/?", name)
+    }
+    assert len(found) >= 20
+    for page, name in sorted(found):
+        assert any((ROOT / folder / name).exists() for folder in ("", *PACKAGES)), f"{page}: {name}"
+
+
+def test_names_in_the_packages_exist() -> None:
+    found = {
+        (page, name)
+        for page, text in MANUALS.items()
+        for name in quoted(text)
+        if re.fullmatch(r"fleet_(?:consumer|operator)(?:\.\w+)+", name)
+    }
+    assert found
+    for page, name in sorted(found):
+        module, _, attribute = name.rpartition(".")
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            assert hasattr(importlib.import_module(module), attribute), f"{page}: {name}"
+
+
+def test_every_page_is_listed() -> None:
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages <= set(re.findall(r"\]\(([a-z]+\.md)\)", PAGES["docs/README.md"]))
+
+
+def test_modules_that_are_run_exist() -> None:
+    named = {name for text in MANUALS.values() for name in re.findall(r"python -m ([\w.]+)", text)}
+    assert named
+    assert [name for name in sorted(named) if importlib.util.find_spec(name) is None] == []
+
+
+def test_suites_are_listed_with_their_limits() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `([\w/]+)` \| (\d+) s \|", PAGES[CONTRIBUTING], re.MULTILINE)
+    suites = [suite for stage in STAGES for lane in stage for suite in lane]
+    assert rows == [(suite.name, *suite.paths, str(suite.limit_s)) for suite in suites]
+    assert set(re.findall(r"--suite (\w+)", PAGES[CONTRIBUTING])) <= {suite.name for suite in suites}
+
+
 def test_make_targets_are_in_the_makefile() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {word for text in PAGES.values() for word in re.findall(r"(?:^|[`(])make (?:-s )?([a-z-]+)", text, re.M)}
@@ -66,7 +121,7 @@ def commands() -> Iterator[list[str]]:
                 yield shlex.split(line, comments=True)
 
 
-def test_commands_of_workers_are_taken_as_they_stand() -> None:
+def test_documented_worker_commands_parse() -> None:
     found = list(commands())
     assert len(found) >= 3
     for _, *words in found:
@@ -124,14 +179,14 @@ def test_fields_exist() -> None:
                 assert any(has(spec, whole) for spec in specs), f"{page}: {name}"
 
 
-def test_lines_of_the_demo_in_the_readme_are_those_that_its_test_awaits() -> None:
+def test_readme_shows_the_demos_output() -> None:
     lines = re.findall(r"^demo[:,].*$", PAGES["README.md"], re.MULTILINE)
     awaited = (ROOT / "e2e" / "test_demo.py").read_text()
     assert len(lines) == 2
     assert all(line.partition(": ")[2] in awaited for line in lines)
 
 
-def test_words_for_reasons_exist() -> None:
+def test_documented_reasons_exist() -> None:
     """CamelCase words in backticks: reasons, conditions, Events, values of fields, classes."""
     code = "\n".join(
         path.read_text()

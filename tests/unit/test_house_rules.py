@@ -70,7 +70,7 @@ def test_file_map_of_the_design_is_up_to_date() -> None:
     assert design == filemap.with_map(design)
 
 
-def test_every_module_says_what_it_is_for() -> None:
+def test_every_module_has_a_docstring() -> None:
     assert [row for row in filemap.file_map().splitlines() if row.endswith("|  |")] == []
 
 

@@ -68,7 +68,7 @@ def test_many_failures_are_no_noise(tmp_path: Path) -> None:
     assert (len(outcome.failed), outcome.flaky) == (REPEATED_MAX + 2, [])
 
 
-def test_a_crashed_run_fails_the_whole(tmp_path: Path) -> None:
+def test_crashed_suite_fails_the_run(tmp_path: Path) -> None:
     outcome = run(suite_of(tmp_path, "import os\ndef test_crash():\n    os._exit(7)\n"), tmp_path)
     assert outcome.exit_code == 7
     assert verdict([outcome], ci=False) == 1

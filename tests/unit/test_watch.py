@@ -50,7 +50,7 @@ def test_operator_without_credentials_ends(monkeypatch: pytest.MonkeyPatch) -> N
         asyncio.run(end_of_watches())
 
 
-def test_operator_whose_credentials_the_server_refuses_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operator_with_refused_credentials_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(_: web.Request) -> web.Response:
         return web.json_response({"kind": "Status", "code": 401}, status=401)
 

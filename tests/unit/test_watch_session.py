@@ -71,7 +71,7 @@ def test_config_maps_are_listed_and_watched_by_their_metadata(path: str, accepts
         "/apis/example.com/v1/configmaps",
     ],
 )
-def test_what_is_read_whole_is_asked_for_whole(path: str) -> None:
+def test_fully_read_kinds_are_requested_in_full(path: str) -> None:
     assert "PartialObjectMetadata" not in accept_of(path)
 
 

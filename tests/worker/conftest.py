@@ -1,4 +1,4 @@
-"""One broker for all tests of the suite, as for those of the broker suite; most of them wait, and play together."""
+"""One broker for all tests of the suite, as for those of the broker suite; most of them wait, and run together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.together import play_together
 __all__ = ["broker"]
 
 AT_ONCE = 4
-"""Tests that play at a time: each has one to three workers."""
+"""Tests that run at a time: each has one to three workers."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,8 +1,8 @@
-"""Retries and a redrive where brokers ask for TLS, a password and rights: the table of docs/retries.md is enough.
+"""Retries and a redrive on brokers with TLS, passwords and ACLs: the table of docs/retries.md is enough.
 
-The table is read from the page and granted row by row, so what is missing in it fails here. Every row is left out once,
-too: then somebody tells what may not be done to which topic or group, nothing is lost meanwhile, and everything goes on
-as soon as the right is there.
+The table is read from the page and granted row by row, so a right missing there fails here. Every row is also left out
+once: the refused operation is then reported with its topic or group, nothing is lost, and work resumes as soon as the
+right is granted.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def rights(whose: str) -> list[Right]:
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[KafkaBroker]:
-    """A broker that lets nobody do anything without a right, but whoever comes in as the tests do."""
+    """A broker that refuses everything without a right, except for the tests' own user."""
     acls = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
@@ -110,7 +110,7 @@ def secured() -> Iterator[KafkaBroker]:
 
 
 class Secured:
-    """A fleet of its own whose processes come in by TLS and SCRAM."""
+    """A fleet whose processes connect with TLS and SCRAM."""
 
     def __init__(self, broker: KafkaBroker, folder: Path) -> None:
         self.kafka = Kafka(broker.bootstrap)
@@ -139,7 +139,7 @@ class Secured:
         self._admin = AdminClient({"bootstrap.servers": broker.bootstrap, **QUIET})
 
     def grant(self, given: Sequence[Right]) -> None:
-        """Let the user do these things, and wait until the broker knows of it."""
+        """Grant the user these rights, and wait until the broker enforces them."""
         bindings = [self._binding(right) for right in given]
         for done in self._admin.create_acls(bindings).values():
             done.result(PATIENCE_S)
@@ -151,7 +151,7 @@ class Secured:
         eventually(known, timeout_s=PATIENCE_S, what="the broker to know of the rights")
 
     def revoke(self, taken: Sequence[Right]) -> None:
-        """Take rights away again, and wait until the broker knows of it."""
+        """Revoke rights, and wait until the broker enforces it."""
         bindings = [self._binding(right) for right in taken]
         self._remove(
             [
@@ -169,7 +169,7 @@ class Secured:
         )
 
     def revoke_all(self) -> None:
-        """Leave the user without any right: one for a topic of an earlier test is enough to be given a producer id."""
+        """Leave the user without any right: one for a topic of an earlier test is enough to get a producer id."""
         self._remove([all_of_user()])
 
     def _remove(self, filters: list[AclBindingFilter]) -> None:
@@ -196,7 +196,7 @@ class Secured:
         return self.fleet.retry_worker(connection=self.connection)
 
     def check(self) -> dict[str, Any]:
-        """What the check of a new revision says."""
+        """The answer of the check of a new revision."""
         config = self.folder / "check.json"
         config.write_text(json.dumps(self.fleet.settings(connection=self.connection)))
         done = subprocess.run(
@@ -215,7 +215,7 @@ class Secured:
         self.fleet.send({"do": "ok", "n": 0}, {"do": "fail", "n": 1}, {"do": "ok", "n": 2}, partition=0)
 
     def assert_all_comes_through(self) -> None:
-        """The refused record fails for good, its handler is mended, a Redrive brings it back, and nothing is left."""
+        """The refused record fails for good, its handler is corrected, a Redrive puts it back, and nothing is left."""
         eventually(
             lambda: set(self.fleet.origins_failed()) == {(0, 1)}, timeout_s=PATIENCE_S, what="the record to fail"
         )
@@ -227,7 +227,7 @@ class Secured:
         self.fleet.wait_committed()
 
     def committed(self, who: str, topic: str) -> int:
-        """How far the main or the retry workers are in the partition of a topic that the records are in."""
+        """The committed offset of the main or the retry workers in the partition of the records."""
         group = self.group if who == "main" else naming.retry_group(self.group)
         return self.kafka.committed(group, topic).get(0, 0)
 
@@ -240,7 +240,7 @@ def fleet(secured: KafkaBroker, tmp_path: Path) -> Iterator[Secured]:
 
 
 def all_of_user() -> AclBindingFilter:
-    """Whatever the user may do."""
+    """All rights of the user."""
     anything: Any = None
     return AclBindingFilter(
         ResourceType.ANY,
@@ -254,16 +254,16 @@ def all_of_user() -> AclBindingFilter:
 
 
 def told(worker: Worker) -> str:
-    """What a worker says to those who look at it: its log, and its reason not to be ready."""
+    """The reports of a worker: its log, and its reason not to be ready."""
     return worker.log.read_text() + worker.get("/readyz")[1]
 
 
 def wait_told(worker: Worker, words: str) -> None:
-    """Wait until a worker says this."""
+    """Wait until a worker reports this."""
     eventually(lambda: re.search(words, told(worker)), timeout_s=PATIENCE_S, what=f"a worker to tell {words}")
 
 
-def test_rights_of_the_page_are_enough_for_workers_and_redrives(fleet: Secured) -> None:
+def test_documented_rights_are_enough_for_workers_and_redrives(fleet: Secured) -> None:
     fleet.grant(rights("workers"))
     assert fleet.check()["reason"] == "CheckPassed"
     fleet.begin()
@@ -275,7 +275,7 @@ def test_rights_of_the_page_are_enough_for_workers_and_redrives(fleet: Secured) 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What becomes of one missing right: who tells what, and which record of which topic he stands before."""
+    """The effect of one missing right: who reports what, and before which record of which topic the worker stops."""
 
     who: str
     words: str
@@ -296,7 +296,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("missing", rights("workers"), ids=str)
-def test_missing_right_is_told_and_nothing_is_lost_until_it_is_there(fleet: Secured, missing: Right) -> None:
+def test_missing_right_is_reported_and_nothing_is_lost_until_it_is_granted(fleet: Secured, missing: Right) -> None:
     expected = MISSING[str(missing)]
     names = {"group": fleet.group, "hop": fleet.fleet.retry_topic("1s")}
     fleet.grant([right for right in rights("workers") if right != missing])
@@ -310,8 +310,8 @@ def test_missing_right_is_told_and_nothing_is_lost_until_it_is_there(fleet: Secu
         fleet.assert_all_comes_through()
 
 
-def test_user_who_may_write_nowhere_is_told_which_right_to_give_and_goes_on_with_it(fleet: Secured) -> None:
-    """Brokers then refuse the producer its very id, which librdkafka takes for its end."""
+def test_missing_write_right_is_named_and_work_continues_once_granted(fleet: Secured) -> None:
+    """Brokers then refuse the producer id itself, which librdkafka treats as fatal."""
     given = rights("workers")
     writes = [right for right in given if right.operation == "Write"]
     # The topic's own refusal may come before that of the id, and the reason of a producer's end may get lost.
@@ -337,8 +337,8 @@ def test_user_who_may_write_nowhere_is_told_which_right_to_give_and_goes_on_with
             assert "session ended" not in worker.log.read_text()
 
 
-def test_topic_that_may_be_seen_and_not_read_is_told_for_as_long_as_it_lasts(fleet: Secured) -> None:
-    """librdkafka tells it once; whoever looks later sees it all the same."""
+def test_unreadable_topic_is_reported_while_the_right_is_missing(fleet: Secured) -> None:
+    """librdkafka reports it once; later readers of the status see it all the same."""
     read = next(right for right in rights("workers") if str(right) == "Read-topic-orders")
     fleet.grant([replace(read, operation="Describe"), *(right for right in rights("workers") if right != read)])
     fleet.begin()
@@ -362,11 +362,9 @@ def test_topic_that_may_be_seen_and_not_read_is_told_for_as_long_as_it_lasts(fle
         ("Read-group-orders.*", "GroupAuthorizationFailed", "the run's group: not authorized; .* Read"),
     ],
 )
-def test_run_of_a_redrive_tells_which_right_to_read_is_missing(
-    fleet: Secured, missing: str, reason: str, words: str
-) -> None:
+def test_redrive_names_the_missing_read_right(fleet: Secured, missing: str, reason: str, words: str) -> None:
     taken = next(right for right in rights("workers") if str(right) == missing)
-    # Topics that may be written to may be seen.
+    # Topics that may be written to may be described.
     fleet.grant([right for right in rights("workers") if right != taken])
     ended = fleet.redrive()
     assert (ended.code, ended.told["reason"]) == (EXIT_SURROUNDINGS, reason), ended
@@ -374,7 +372,7 @@ def test_run_of_a_redrive_tells_which_right_to_read_is_missing(
 
 
 class Operator:
-    """The operator's own way to a group's topics and groups, coming in as the same user."""
+    """The operator's own access to a group's topics and groups, as the same user."""
 
     def __init__(self, fleet: Secured, client: NetworkClient) -> None:
         self.group, self.kafka, self.client = fleet.group, fleet.kafka, client
@@ -388,7 +386,7 @@ class Operator:
         self.watcher = Watcher(client, interest)
 
     def wait_seen(self, *, settings: bool) -> None:
-        """Wait until a look tells everything of the group, of the source's settings only what may be seen."""
+        """Wait until a look returns everything of the group, of the source's settings only what may be described."""
 
         def seen() -> bool:
             flow = self.watcher.known()
@@ -401,7 +399,7 @@ class Operator:
         eventually(seen, timeout_s=PATIENCE_S, what="everything to be seen")
 
     def refused(self) -> set[tuple[str, str]]:
-        """Do everything that is done to a group's topics, from making one to deleting it; what was refused, and why."""
+        """Do everything that is done to a group's topics, from creation to deletion; return the refusals."""
         refusals: list[Refusal] = []
         admin = KafkaAdmin(self.client, self.client.metadata((), timeout_s=PATIENCE_S).cluster_id)
 
@@ -433,7 +431,7 @@ def operator(fleet: Secured) -> Iterator[Operator]:
 
 
 @pytest.mark.parametrize("missing", [None, *rights("operator")], ids=str)
-def test_operator_needs_each_right_of_the_page_and_no_other(
+def test_operator_needs_each_documented_right_and_no_other(
     fleet: Secured, operator: Operator, missing: Right | None
 ) -> None:
     fleet.grant([right for right in (*rights("workers"), *rights("operator")) if right != missing])

@@ -136,7 +136,7 @@ def test_killed_worker_with_threads_loses_nothing(kafka: Kafka, tmp_path: Path) 
     assert set(fleet.origins_done()) == set(fleet.origins_in())
 
 
-def test_hung_thread_holds_up_neither_others_nor_the_membership_and_ends_the_worker_in_order(
+def test_hung_thread_delays_neither_others_nor_the_membership_and_ends_the_worker_in_order(
     kafka: Kafka, tmp_path: Path
 ) -> None:
     fleet = Fleet(kafka, tmp_path, "keyed-hung")
@@ -218,7 +218,7 @@ def test_partition_taken_away_while_threads_work_is_neither_lost_nor_committed_t
         "handler__concurrency": 4,
         "consumer__maxPollRecords": 50,
         "consumer__staticMembership": False,
-        # A busy machine must not cost the membership here: what is lost is repeated, and nothing is to be.
+        # A busy machine must not cost the membership here: lost records are repeated, and none may be.
         "consumer__sessionTimeoutSeconds": 45,
     }
     with fleet.worker(0, **changes) as first:
@@ -236,7 +236,7 @@ def test_partition_taken_away_while_threads_work_is_neither_lost_nor_committed_t
     assert counted(fleet.origins_done()) == dict.fromkeys(fleet.origins_in(), 1)
 
 
-def test_output_that_is_missing_holds_its_partition_and_no_other(kafka: Kafka, tmp_path: Path) -> None:
+def test_missing_output_topic_holds_only_its_partition(kafka: Kafka, tmp_path: Path) -> None:
     fleet = Fleet(kafka, tmp_path, "threads-held")
     source(
         fleet,
@@ -262,7 +262,7 @@ def test_output_that_is_missing_holds_its_partition_and_no_other(kafka: Kafka, t
     assert sorted(each.value or b"" for each in kafka.read("threads-late")) == [b"1", b"2"]
 
 
-def test_stop_finishes_what_has_begun_and_commits_all_of_it(kafka: Kafka, tmp_path: Path) -> None:
+def test_stop_finishes_and_commits_started_records(kafka: Kafka, tmp_path: Path) -> None:
     fleet = Fleet(kafka, tmp_path, "threads-stop")
     fleet.send(*({"do": "slow", "seconds": 0.3, "n": n} for n in range(200)))
     with fleet.worker(handler__concurrency=4, drainSeconds=20) as worker:
@@ -273,7 +273,7 @@ def test_stop_finishes_what_has_begun_and_commits_all_of_it(kafka: Kafka, tmp_pa
     assert sum(kafka.committed(fleet.name, fleet.source).values()) == len(done) == len(set(done))
 
 
-def test_stop_does_not_wait_for_a_hung_thread_and_commits_what_others_did(kafka: Kafka, tmp_path: Path) -> None:
+def test_stop_does_not_wait_for_a_hung_thread_and_commits_finished_records(kafka: Kafka, tmp_path: Path) -> None:
     fleet = Fleet(kafka, tmp_path, "threads-stuck")
     fleet.send({"do": "ok"}, {"do": "hang"}, *({"do": "ok"} for _ in range(5)), partition=1)
     fleet.send(*({"do": "ok"} for _ in range(5)), partition=2)

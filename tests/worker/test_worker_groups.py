@@ -1,4 +1,4 @@
-"""Patterns, cooperative rebalances and assignors of a user's own, as workers on a real broker live them."""
+"""Patterns, cooperative rebalances and users' own assignors, in workers on a real broker."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_cooperative_members_keep_working_while_a_third_joins_and_leaves(
         "consumer__assignors": ["cooperative-sticky"],
         "consumer__staticMembership": False,
         "consumer__maxPollRecords": 50,
-        # A busy machine must not cost the membership here: what is lost is repeated, and nothing is to be.
+        # A busy machine must not cost the membership here: lost records are repeated, and none may be.
         "consumer__sessionTimeoutSeconds": 45,
         "handler__concurrency": concurrency,
     }

@@ -1,4 +1,4 @@
-"""A handler behind HTTP beside a worker on a real broker; the handler is an HTTP server of another process."""
+"""A handler behind HTTP beside a worker on a real broker; the handler is an HTTP server in another process."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def kafka(broker: KafkaBroker) -> Kafka:
     return Kafka(broker.bootstrap)
 
 
-def test_handler_runs_on_a_laptop_and_goes_on_where_it_stopped(kafka: Kafka, tmp_path: Path) -> None:
+def test_local_handler_continues_where_it_stopped(kafka: Kafka, tmp_path: Path) -> None:
     kafka.create("laptop", "laptop-done", partitions=2)
     kafka.produce("laptop", [b"one", b"bad two", b"three"])
     (tmp_path / "shop.py").write_text(HANDLER.replace("OUT", "laptop-done"))
@@ -60,7 +60,7 @@ def test_handler_runs_on_a_laptop_and_goes_on_where_it_stopped(kafka: Kafka, tmp
     assert [each.value for each in kafka.read("_fleet.laptop-tries.failed")] == [b"bad two"]
 
 
-def test_what_is_wrong_is_told_in_one_line_before_anything_starts(kafka: Kafka, tmp_path: Path) -> None:
+def test_invalid_usage_is_reported_in_one_line_before_anything_starts(kafka: Kafka, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text("import nowhere_at_all\n")
     kafka.create("laptop-wrong", partitions=1)
 
@@ -84,7 +84,7 @@ def test_what_is_wrong_is_told_in_one_line_before_anything_starts(kafka: Kafka, 
 
 
 def test_local_runs_of_the_readme(kafka: Kafka, tmp_path: Path) -> None:
-    """Word for word, apart from the broker's address: without retries, with delays, with the policy of the example."""
+    """Word for word, except the broker's address: without retries, with delays, with the policy of the example."""
     text = (ROOT / "README.md").read_text()
     example = re.search(r"## A fleet in thirty lines\n\n```yaml\n(.*?)```", text, re.DOTALL)
     assert example, "the README has lost its example"

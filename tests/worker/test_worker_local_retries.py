@@ -43,7 +43,7 @@ def handle(record):
 
 
 class LocalRun:
-    """A group of its own, and the command that consumes it."""
+    """A group with its own names, and the command that consumes it."""
 
     def __init__(self, kafka: Kafka, folder: Path, name: str) -> None:
         self.kafka, self.folder, self.name = kafka, folder, name
@@ -72,7 +72,7 @@ class LocalRun:
         return (self.folder / "err.txt").read_text()
 
     def stop(self, process: subprocess.Popen[str]) -> str:
-        """As Ctrl-C in a terminal, which means its whole process group; what was printed."""
+        """Send Ctrl-C as in a terminal, to the whole process group; return the output."""
         os.killpg(process.pid, signal.SIGINT)
         out, _ = process.communicate(timeout=STOP_S)
         assert process.returncode == 0, self.logged()
@@ -80,7 +80,7 @@ class LocalRun:
         return out
 
     def leftovers(self) -> list[Path]:
-        """What the two processes share."""
+        """The processes and their shared state."""
         return list(self.folder.glob("fleet-consumer-*"))
 
     def configs(self, *topics: str) -> dict[str, dict[str, str]]:
@@ -113,7 +113,7 @@ def test_record_is_tried_again_until_it_succeeds_or_has_no_attempt_left(kafka: K
     assert "group laptop-retries, retries after 1s, 1s, failed records to _fleet.laptop-retries.failed" in out
     told = counts(out)
     assert told["waiting"] == 0
-    # A machine that stalls for a session makes deliveries twice: there may be more than there are records.
+    # A machine that stalls for a session causes duplicate deliveries: there may be more than records.
     assert (told["done"] >= 2, told["failed"] >= 1, told["dropped"], told["retried"] >= 4) == (True, True, 0, True)
     failed, *copies = kafka.read(local_run.failed)
     assert {each.value for each in (failed, *copies)} == {b"fail 9"}
@@ -162,7 +162,7 @@ def test_nothing_is_lost_by_an_end_in_the_middle_and_a_new_start(kafka: Kafka, t
     assert kafka.read(local_run.failed) == []
 
 
-def test_what_waits_is_told_to_whoever_starts_without_retries(kafka: Kafka, tmp_path: Path) -> None:
+def test_waiting_records_are_reported_when_started_without_retries(kafka: Kafka, tmp_path: Path) -> None:
     local_run = LocalRun(kafka, tmp_path, "laptop-waits")
     local_run.send("fail 1", "fail 1", "fail 0")
     with running(tmp_path, *local_run.arguments("--retry", "1h")) as process:
@@ -203,7 +203,7 @@ def test_crash_of_the_retry_worker_ends_the_command_with_its_exit_code(kafka: Ka
 
 @pytest.mark.parametrize("crash", [True, False])
 def test_retry_worker_ends_in_order_when_the_main_one_is_gone(kafka: Kafka, tmp_path: Path, crash: bool) -> None:
-    """By a crash of its own, or by a kill that gives it no time to say anything."""
+    """By its own crash, or by a kill that gives it no time to report."""
     local_run = LocalRun(kafka, tmp_path, f"laptop-gone-{crash}".lower())
     with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
         eventually(lambda: len(list(tmp_path.glob("up-*"))) == 2, timeout_s=240, what="both workers up")
@@ -218,7 +218,7 @@ def test_retry_worker_ends_in_order_when_the_main_one_is_gone(kafka: Kafka, tmp_
 
 
 def test_ctrl_c_at_once_ends_both_without_an_error(kafka: Kafka, tmp_path: Path) -> None:
-    """The retry worker may only just be importing."""
+    """The retry worker may still be importing."""
     local_run = LocalRun(kafka, tmp_path, "laptop-at-once")
     with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
         eventually(lambda: "worker started" in local_run.logged(), timeout_s=240, what="the main worker", poll_s=0.01)
@@ -226,7 +226,7 @@ def test_ctrl_c_at_once_ends_both_without_an_error(kafka: Kafka, tmp_path: Path)
     assert "Traceback" not in local_run.logged()
 
 
-def test_policy_that_cannot_be_used_is_told_before_anything_starts(kafka: Kafka, tmp_path: Path) -> None:
+def test_invalid_policy_is_reported_before_anything_starts(kafka: Kafka, tmp_path: Path) -> None:
     local_run = LocalRun(kafka, tmp_path, "laptop-refused")
     (tmp_path / "policy.yaml").write_text("sequence: [5s]\n")
     with running(tmp_path, *local_run.arguments("--retry-policy", "policy.yaml")) as process:

@@ -1,4 +1,4 @@
-"""The worker as a process on a real broker: nothing lost, nothing skipped, whatever ends it or stands in its way."""
+"""The worker as a process on a real broker: nothing lost, nothing skipped, for any end and any obstacle."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_record_ends_once_in_output_or_failed_topic_and_is_committed(kafka
     assert member["error"] is None
 
 
-def test_failed_record_keeps_its_bytes_and_headers_and_tells_its_story(kafka: Kafka, tmp_path: Path) -> None:
+def test_failed_record_keeps_its_bytes_and_headers_and_carries_its_history(kafka: Kafka, tmp_path: Path) -> None:
     fleet = Fleet(kafka, tmp_path, "stories")
     kafka.produce(fleet.source, [b'{"do":  "fail", "n": 1}', b"no json"], partition=2)
     fleet.send({"do": "fatal"}, {"do": "elsewhere"}, partition=3)
@@ -67,7 +67,7 @@ def test_failed_record_keeps_its_bytes_and_headers_and_tells_its_story(kafka: Ka
     assert b"no-such-output" in (failed[b"3", b"1"].headers["kr-error-message"] or b"")
 
 
-def test_worker_that_is_asked_to_stop_commits_all_it_did(kafka: Kafka, tmp_path: Path) -> None:
+def test_stopped_worker_commits_all_finished_records(kafka: Kafka, tmp_path: Path) -> None:
     """SIGTERM in the middle, a restart, and every record has been handled exactly once."""
     fleet = Fleet(kafka, tmp_path, "drained")
     fleet.send_many(20_000)
@@ -83,7 +83,7 @@ def test_worker_that_is_asked_to_stop_commits_all_it_did(kafka: Kafka, tmp_path:
     assert counted(fleet.origins_done()) == dict.fromkeys(fleet.origins_in(), 1)
 
 
-def test_killed_worker_loses_nothing_and_repeats_only_what_was_not_committed(kafka: Kafka, tmp_path: Path) -> None:
+def test_killed_worker_loses_nothing_and_repeats_only_uncommitted_records(kafka: Kafka, tmp_path: Path) -> None:
     fleet = Fleet(kafka, tmp_path, "killed")
     fleet.send_many(20_000)
     with fleet.worker(consumer__maxPollRecords=100) as worker:
@@ -120,7 +120,7 @@ def test_two_workers_share_the_partitions_and_one_takes_over_from_the_other(kafk
     assert set(fleet.origins_done()) == set(fleet.origins_in())
 
 
-def test_output_topic_that_is_missing_holds_its_partition_until_it_exists(kafka: Kafka, tmp_path: Path) -> None:
+def test_missing_output_topic_holds_its_partition_until_it_exists(kafka: Kafka, tmp_path: Path) -> None:
     fleet = Fleet(kafka, tmp_path, "held")
     (tmp_path / "late.py").write_text(
         "from fleet_consumer import Produce\n"
@@ -177,7 +177,7 @@ def test_stop_during_a_batch_ends_within_the_drain_time(kafka: Kafka, tmp_path: 
     assert sum(kafka.committed(fleet.name, fleet.source).values()) == len(fleet.origins_done())
 
 
-def test_fenced_worker_stays_alive_says_so_and_does_not_come_back_at_once(kafka: Kafka, tmp_path: Path) -> None:
+def test_fenced_worker_stays_alive_reports_it_and_does_not_rejoin_at_once(kafka: Kafka, tmp_path: Path) -> None:
     fleet = Fleet(kafka, tmp_path, "fenced")
     with fleet.worker(0) as first:
         first.wait_ready()
@@ -190,7 +190,7 @@ def test_fenced_worker_stays_alive_says_so_and_does_not_come_back_at_once(kafka:
             assert second.get("/readyz")[0] == 200
 
 
-def test_bug_that_ends_sessions_is_told_with_its_record_and_tried_again_within_seconds(
+def test_bug_that_ends_sessions_is_reported_with_its_record_and_retried_within_seconds(
     kafka: Kafka, tmp_path: Path
 ) -> None:
     fleet = Fleet(kafka, tmp_path, "bug")
@@ -210,7 +210,7 @@ def test_bug_that_ends_sessions_is_told_with_its_record_and_tried_again_within_s
         assert stuck["reason"] == "SessionEnded"
 
 
-def test_missing_topic_is_told_and_consumed_once_it_exists(kafka: Kafka, tmp_path: Path) -> None:
+def test_missing_topic_is_reported_and_consumed_once_it_exists(kafka: Kafka, tmp_path: Path) -> None:
     fleet = Fleet(kafka, tmp_path, "patient")
     with fleet.worker(
         topics=["patient-later"], consumer__properties={"topic.metadata.refresh.interval.ms": "1000"}
@@ -223,7 +223,7 @@ def test_missing_topic_is_told_and_consumed_once_it_exists(kafka: Kafka, tmp_pat
         worker.wait_ready()
 
 
-def test_setup_that_fails_is_tried_again_and_told(kafka: Kafka, tmp_path: Path) -> None:
+def test_failing_setup_is_retried_and_reported(kafka: Kafka, tmp_path: Path) -> None:
     fleet = Fleet(kafka, tmp_path, "setups")
     flag = tmp_path / "database-is-up"
     (tmp_path / "needy.py").write_text(
@@ -293,7 +293,7 @@ FORK_FORMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("form", FORK_FORMS)
-def test_forked_children_of_a_handler_end_as_they_wish_and_are_no_second_worker(
+def test_forked_children_of_a_handler_end_with_their_own_exit_code_and_are_no_second_worker(
     kafka: Kafka, tmp_path: Path, form: str
 ) -> None:
     fleet = Fleet(kafka, tmp_path, f"forks-{form}")
@@ -310,7 +310,7 @@ def test_forked_children_of_a_handler_end_as_they_wish_and_are_no_second_worker(
     assert kafka.read(fleet.failed) == []
 
 
-def test_handler_that_takes_sigterm_for_itself_is_called_and_the_worker_drains(kafka: Kafka, tmp_path: Path) -> None:
+def test_sigterm_handler_of_the_application_is_called_and_the_worker_drains(kafka: Kafka, tmp_path: Path) -> None:
     fleet = Fleet(kafka, tmp_path, "takes-signals")
     flag = tmp_path / "heard"
     (tmp_path / "taking.py").write_text(
@@ -337,9 +337,7 @@ def test_handler_that_takes_sigterm_for_itself_is_called_and_the_worker_drains(k
     assert kafka.read(fleet.failed) == []
 
 
-def test_setup_that_does_not_return_is_told_and_ends_its_worker_past_the_poll_interval(
-    kafka: Kafka, tmp_path: Path
-) -> None:
+def test_hung_setup_is_reported_and_ends_its_worker_past_the_poll_interval(kafka: Kafka, tmp_path: Path) -> None:
     fleet = Fleet(kafka, tmp_path, "hung-setup")
     (tmp_path / "endless.py").write_text(
         "import threading\ndef setup(context): threading.Event().wait(3600)\ndef handle(record): return None\n"

@@ -1,4 +1,4 @@
-"""Retries on a real broker: a record that always fails waits its way through the sequence, and never too short."""
+"""Retries on a real broker: a record that always fails waits through its whole sequence, and never too short."""
 
 from __future__ import annotations
 

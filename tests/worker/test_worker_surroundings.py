@@ -1,6 +1,6 @@
-"""What is wrong around a worker is told, by the pre-flight check and by a running worker, and outlived.
+"""Errors outside a worker are reported, by the pre-flight check and by a running worker, and survived.
 
-The check also says whether the revision or its surroundings must be mended.
+The check also reports whether the cause is the revision or its surroundings.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ def test_revision_that_can_work_passes_without_joining_the_group(fleet: Fleet) -
         ({"topics": ["no spaces allowed"]}, "SettingsInvalid", "no spaces allowed"),
     ],
 )
-def test_what_a_new_revision_must_mend_exits_20(fleet: Fleet, changes: dict[str, Any], reason: str, told: str) -> None:
+def test_errors_of_a_revision_exit_20(fleet: Fleet, changes: dict[str, Any], reason: str, told: str) -> None:
     code, result = check(fleet, **changes)
     assert (code, result["ok"], result["reason"]) == (20, False, reason)
     assert told in result["message"]
 
 
-def test_missing_topics_are_told_and_exit_21(fleet: Fleet) -> None:
+def test_missing_topics_are_reported_and_exit_21(fleet: Fleet) -> None:
     code, result = check(fleet, topics=["checked", "not-yet"])
     assert (code, result["reason"]) == (21, "TopicNotFound")
     assert "'not-yet'" in result["message"]
@@ -85,14 +85,14 @@ def test_missing_topics_are_told_and_exit_21(fleet: Fleet) -> None:
     assert "nor-this" not in fleet.kafka.topics(), "asking for a topic must not create it"
 
 
-def test_broker_that_is_away_is_told_and_exits_21(fleet: Fleet) -> None:
+def test_unreachable_broker_is_reported_and_exits_21(fleet: Fleet) -> None:
     nobody = f"127.0.0.1:{free_ports(1)[0]}"
     code, result = check(fleet, connection__bootstrapServers=[nobody])
     assert (code, result["reason"]) == (21, "BrokerUnreachable")
     assert nobody in result["message"]
 
 
-def test_wrong_password_is_told_without_the_password_and_exits_21(fleet: Fleet, broker: KafkaBroker) -> None:
+def test_wrong_password_is_reported_without_the_password_and_exits_21(fleet: Fleet, broker: KafkaBroker) -> None:
     changes = {
         "connection__bootstrapServers": [broker.sasl_bootstrap],
         "connection__sasl": {"mechanism": "SCRAM-SHA-512", "directory": str(fleet.folder), "oauth": None},
@@ -105,7 +105,7 @@ def test_wrong_password_is_told_without_the_password_and_exits_21(fleet: Fleet, 
     assert check(fleet, **changes)[0] == 0
 
 
-def test_worker_comes_in_with_a_token_through_tls(fleet: Fleet, broker: KafkaBroker, tmp_path: Path) -> None:
+def test_worker_connects_with_a_token_over_tls(fleet: Fleet, broker: KafkaBroker, tmp_path: Path) -> None:
     (tmp_path / "clientId").write_text(CLIENT_ID)
     (tmp_path / "clientSecret").write_text("wrong-secret")
     with TokenServer(lambda asked: answer(broker.issuer.token(asked.client_id))) as tokens:
@@ -126,7 +126,7 @@ def test_worker_comes_in_with_a_token_through_tls(fleet: Fleet, broker: KafkaBro
         assert check(fleet, **changes)[0] == 0
 
 
-def test_broker_that_is_not_trusted_is_told_and_exits_21(fleet: Fleet, broker: KafkaBroker) -> None:
+def test_untrusted_broker_is_reported_and_exits_21(fleet: Fleet, broker: KafkaBroker) -> None:
     changes = {
         "connection__bootstrapServers": [broker.tls_bootstrap],
         "connection__tls": {"caFile": None, "certFile": None, "keyFile": None},
@@ -136,13 +136,13 @@ def test_broker_that_is_not_trusted_is_told_and_exits_21(fleet: Fleet, broker: K
     assert "check that the CA file holds the authority that signed it" in result["message"]
 
 
-def test_missing_credentials_are_told_by_their_path(fleet: Fleet, tmp_path: Path) -> None:
+def test_missing_credentials_are_reported_by_path(fleet: Fleet, tmp_path: Path) -> None:
     code, result = check(fleet, connection__sasl={"mechanism": "PLAIN", "directory": str(tmp_path), "oauth": None})
     assert (code, result["reason"]) == (21, "AuthenticationFailed")
     assert str(tmp_path / "username") in result["message"]
 
 
-def test_settings_that_are_no_json_are_refused(tmp_path: Path) -> None:
+def test_settings_that_are_not_json_are_refused(tmp_path: Path) -> None:
     broken = tmp_path / "worker.json"
     broken.write_text("{")
     done = subprocess.run(
@@ -155,7 +155,7 @@ def test_settings_that_are_no_json_are_refused(tmp_path: Path) -> None:
     assert (run.returncode, json.loads(run.stdout)["reason"]) == (20, "SettingsInvalid")
 
 
-def test_wrong_password_is_told_and_the_right_one_taken_without_a_restart(broker: KafkaBroker, tmp_path: Path) -> None:
+def test_wrong_password_is_reported_and_corrected_without_a_restart(broker: KafkaBroker, tmp_path: Path) -> None:
     fleet = Fleet(Kafka(broker.bootstrap), tmp_path, "secret")
     (tmp_path / "username").write_text("alice")
     (tmp_path / "password").write_text("wrong-secret")
@@ -175,7 +175,7 @@ def test_wrong_password_is_told_and_the_right_one_taken_without_a_restart(broker
         assert "alice-secret" not in worker.log.read_text()
 
 
-def test_worker_waits_for_a_broker_that_is_away_and_starts_when_it_comes(broker: KafkaBroker, tmp_path: Path) -> None:
+def test_worker_waits_for_an_unreachable_broker_and_starts_when_it_returns(broker: KafkaBroker, tmp_path: Path) -> None:
     fleet = Fleet(Kafka(broker.bootstrap), tmp_path, "early")
     broker.stop()
     with fleet.worker() as worker:

@@ -163,7 +163,7 @@ def floats(schema: Any, path: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("plural", KINDS)
-def test_model_and_crd_say_the_same(plural: str) -> None:
+def test_model_and_crd_agree(plural: str) -> None:
     """Whoever changes one of the two learns here about the other."""
     assert list(differences(schema_of(plural)["properties"]["spec"], KINDS[plural], "spec")) == []
 

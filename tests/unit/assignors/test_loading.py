@@ -101,7 +101,7 @@ def module() -> Iterator[ModuleType]:
     del sys.modules[MODULE]
 
 
-def test_every_built_in_assignor_is_known_by_its_own_name() -> None:
+def test_every_built_in_assignor_is_loaded_by_name() -> None:
     assert {name: load(name).name for name in BUILT_IN} == {name: name for name in BUILT_IN}
     assert set(BUILT_IN) == {"range", "roundrobin", "sticky", "cooperative-sticky"}
     assert {name for name in BUILT_IN if load(name).protocol is COOPERATIVE} == {"cooperative-sticky"}
@@ -119,7 +119,7 @@ def test_custom_assignor_is_loaded_as_it_is() -> None:
     assert (assignor.name, assignor.version, assignor.protocol) == ("weighted", 3, COOPERATIVE)
 
 
-def test_what_a_custom_assignor_leaves_out_has_javas_defaults() -> None:
+def test_omitted_methods_of_a_custom_assignor_have_javas_defaults() -> None:
     assignor = load(f"{MODULE}:Plain")
     assert (assignor.name, assignor.version, assignor.protocol) == ("plain", 0, EAGER)
     assert assignor.subscription_user_data(["t"]) is None
@@ -158,14 +158,14 @@ def test_unknown_assignor_is_refused_by_name(name: str) -> None:
         ("not_a_class", r"is int, not a class; name a class"),
     ],
 )
-def test_assignor_that_cannot_serve_is_refused_with_what_is_wrong(name: str, complaint: str) -> None:
+def test_invalid_assignor_is_refused_with_its_defect(name: str, complaint: str) -> None:
     with pytest.raises(AssignorInvalid, match=complaint) as refused:
         load(f"{MODULE}:{name}")
     assert f"{MODULE}:{name}" in str(refused.value)
     assert refused.value.reason == "AssignorInvalid"
 
 
-def test_module_that_raises_when_imported_is_told_with_its_error(
+def test_module_that_raises_on_import_is_reported_with_its_error(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))

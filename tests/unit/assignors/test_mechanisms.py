@@ -79,7 +79,7 @@ def test_m10_roundrobin_skips_members_that_do_not_subscribe() -> None:
 
 
 @pytest.mark.parametrize("name", STICKY_PAIR)
-def test_m11_sticky_keeps_what_the_remaining_members_had(name: str) -> None:
+def test_m11_sticky_keeps_the_partitions_of_remaining_members(name: str) -> None:
     topics = {f"t{number}": 2 for number in range(4)}
     members = {f"C{number}": list(topics) for number in range(3)}
     sticky, cluster = load(name), ClusterView(topics)
@@ -96,7 +96,7 @@ def test_m11_sticky_keeps_what_the_remaining_members_had(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STICKY_PAIR)
-def test_m12_sticky_is_evener_than_roundrobin_and_moves_only_what_was_freed(name: str) -> None:
+def test_m12_sticky_is_evener_than_roundrobin_and_moves_only_freed_partitions(name: str) -> None:
     topics = {"t0": 1, "t1": 2, "t2": 3}
     members = {"C0": ["t0"], "C1": ["t0", "t1"], "C2": ["t0", "t1", "t2"]}
     sticky, cluster = load(name), ClusterView(topics)

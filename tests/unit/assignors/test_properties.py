@@ -41,7 +41,7 @@ def with_instances(members: Members, chosen: set[str]) -> Members:
 
 @pytest.mark.parametrize("name", ["range", "roundrobin"])
 @given(cluster=clusters, members=mixed, data=st.data())
-def test_every_wanted_partition_has_one_owner_who_wanted_it(
+def test_every_subscribed_partition_has_one_subscribed_owner(
     name: str, cluster: ClusterView, members: Members, data: st.DataObject
 ) -> None:
     members = with_instances(members, data.draw(st.sets(st.sampled_from(sorted(members)))))

@@ -19,12 +19,12 @@ def plan(spots: Spots, members: Mapping[str, tuple[str | None, Sequence[str]]]) 
     return {name: dict(share.partitions) for name, share in load("range").assign(cluster, told).items()}
 
 
-def test_each_member_first_takes_what_is_in_its_rack() -> None:
+def test_each_member_first_takes_partitions_in_its_rack() -> None:
     members = {"C0": ("a", ["t"]), "C1": ("b", ["t"])}
     assert plan({"t": ["b", "b", "a", "a"]}, members) == {"C0": {"t": [2, 3]}, "C1": {"t": [0, 1]}}
 
 
-def test_quotas_are_those_of_range_whatever_the_racks() -> None:
+def test_quotas_equal_range_for_any_racks() -> None:
     members = {"C0": ("a", ["t"]), "C1": ("b", ["t"])}
     assert plan({"t": ["b", "b", "b", "a", "b"]}, members) == {"C0": {"t": [3, 4]}, "C1": {"t": [0, 1, 2]}}
 
@@ -52,7 +52,7 @@ def test_member_without_a_rack_is_near_everything() -> None:
     assert plan({"t": ["a", "b", "b", "a"]}, members) == {"C0": {"t": [0, 1]}, "C1": {"t": [2, 3]}}
 
 
-def test_topics_of_which_nothing_is_known_are_cut_as_without_racks() -> None:
+def test_topics_without_rack_metadata_are_split_as_without_racks() -> None:
     members = {"C0": ("a", ["t", "u"]), "C1": ("b", ["t", "u"])}
     shares = plan({"t": ["b", "a"], "u": ["", "", ""]}, members)
     assert shares == {"C0": {"t": [1], "u": [0, 1]}, "C1": {"t": [0], "u": [2]}}

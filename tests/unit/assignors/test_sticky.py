@@ -76,7 +76,7 @@ def test_cooperative_newcomer_waits_until_the_owners_have_let_go() -> None:
     assert second == {"a": {"t0": [0, 1]}, "b": {"t0": [3, 4]}, "c": {"t0": [2, 5]}}
 
 
-def test_cooperative_gives_at_once_what_nobody_holds() -> None:
+def test_cooperative_assigns_unowned_partitions_at_once() -> None:
     """The partition of a leaver does not wait for the one that changes hands."""
     members = {"a": member(["t0"], {"t0": [0, 1, 2]}), "c": member(["t0"])}
     assert shares("cooperative-sticky", {"t0": 4}, members) == {"a": {"t0": [0, 1]}, "c": {"t0": [3]}}
@@ -103,7 +103,7 @@ def test_topic_that_a_member_gave_up_moves_on(name: str) -> None:
     assert shares(name, {"t0": 2, "t1": 1}, members) == {"a": {"t1": [0]}, "b": {"t0": [0, 1]}}
 
 
-def test_cooperative_does_not_give_away_what_an_unsubscribed_member_still_claims() -> None:
+def test_cooperative_keeps_partitions_claimed_by_an_unsubscribed_member() -> None:
     members = {"a": member(["t1"], {"t0": [0]}), "b": member(["t0"])}
     assert shares("cooperative-sticky", {"t0": 2, "t1": 1}, members) == {"a": {"t1": [0]}, "b": {"t0": [1]}}
 
@@ -115,12 +115,12 @@ def test_of_two_claims_the_newer_generation_stands(name: str) -> None:
 
 
 @PAIR
-def test_stale_claim_that_nobody_disputes_stands(name: str) -> None:
+def test_undisputed_stale_claim_holds(name: str) -> None:
     members = {"a": member(["t0"], {"t0": [2]}, 1), "b": member(["t0"], {"t0": [0, 1]}, 9)}
     assert shares(name, {"t0": 4}, members) == {"a": {"t0": [2, 3]}, "b": {"t0": [0, 1]}}
 
 
-def test_between_equal_claims_nobody_keeps_the_partition() -> None:
+def test_equal_claims_give_the_partition_to_neither() -> None:
     members = {"a": member(["t0"], {"t0": [0, 1]}), "b": member(["t0"], {"t0": [1, 2]})}
     first = shares("cooperative-sticky", {"t0": 3}, members)
     assert first == {"a": {"t0": [0]}, "b": {"t0": [2]}}
@@ -142,7 +142,7 @@ def test_third_claim_of_a_newer_generation_ends_a_dispute(name: str) -> None:
     assert shares(name, {"t0": 1}, members) == {"a": {}, "b": {}, "c": {"t0": [0]}, "d": {}}
 
 
-def test_one_member_that_wants_less_gets_its_part_of_what_it_wants() -> None:
+def test_member_with_fewer_topics_gets_its_share_of_them() -> None:
     counts = {f"t{number}": 4 for number in range(5)}
     everything = list(counts)
     plan = shares("sticky", counts, {"a": member(everything), "b": member(everything), "c": member(["t0"])})
@@ -180,7 +180,7 @@ def test_partition_in_the_wrong_rack_is_given_back_when_that_brings_it_nearer() 
 
 
 @PAIR
-def test_plans_share_no_list_with_what_was_told(name: str) -> None:
+def test_plans_share_no_list_with_their_input(name: str) -> None:
     """Plans are their receivers' own: changing one changes neither the question nor another plan."""
     owned = {"t0": [0, 1]}
     plan = load(name).assign(ClusterView({"t0": 2}), {"a": member(["t0"], owned)})

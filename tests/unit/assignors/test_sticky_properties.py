@@ -133,7 +133,7 @@ def test_sticky_is_complete_and_nothing_is_evener_nearer_or_moves_less(seed: int
 
 @settings(max_examples=300, deadline=None)
 @given(seed=seeds)
-def test_cooperative_sticky_never_hands_over_directly_and_ends_in_two_rounds(seed: int) -> None:
+def test_cooperative_sticky_never_transfers_directly_and_ends_in_two_rounds(seed: int) -> None:
     group = group_of(seed)
     assignor, question = load("cooperative-sticky"), group.question()
     first = assignor.assign(group.cluster, group.members)
@@ -149,7 +149,7 @@ def test_cooperative_sticky_never_hands_over_directly_and_ends_in_two_rounds(see
 @settings(max_examples=100, deadline=None)
 @given(seed=seeds)
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
-def test_order_in_which_members_are_listed_changes_nothing(name: str, seed: int) -> None:
+def test_order_of_members_changes_nothing(name: str, seed: int) -> None:
     group = group_of(seed)
     listed = list(group.members.items())
     random.Random(seed).shuffle(listed)
@@ -172,7 +172,7 @@ liars = st.builds(
     counts=st.dictionaries(st.sampled_from(["t0", "t1", "t2", "unwanted"]), st.integers(0, 6)),
     members=st.dictionaries(st.sampled_from("abcdefg"), liars, max_size=6),
 )
-def test_whatever_members_claim_the_plan_is_whole_and_the_next_one_final(
+def test_any_claims_give_a_complete_plan_and_a_final_second(
     counts: Mapping[str, int], members: Mapping[str, Subscription]
 ) -> None:
     """Stale, doubled, impossible claims; in the first round nobody gets what somebody with equal right claims."""

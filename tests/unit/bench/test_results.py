@@ -51,7 +51,7 @@ def test_m17_share_of_time_that_waits_for_the_network_is_recorded() -> None:
     assert f"{result['wait_share']:.1%}" in (report.RESULTS / "poll_wait.md").read_text()
 
 
-def test_lateness_and_the_cost_of_a_hop_are_recorded_with_what_they_were_measured_at() -> None:
+def test_lateness_and_hop_cost_are_recorded_with_their_conditions() -> None:
     lateness = recorded("lateness")
     assert lateness["waiting"] == 1_000
     ours, mixed = (lateness["sides"][side] for side in ("one-delay", "mixed"))

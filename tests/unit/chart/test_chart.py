@@ -119,7 +119,7 @@ def test_secrets_can_only_be_read_by_name() -> None:
     assert verbs == [["get"]]
 
 
-def test_no_verb_is_granted_that_nobody_uses() -> None:
+def test_every_granted_verb_is_used() -> None:
     statuses = [rule["verbs"] for rule in rules() if any(name.endswith("/status") for name in rule["resources"])]
     assert statuses == [["patch"]], "status is read with the object"
     lease = (CHART / "templates" / "rbac.yaml").read_text().split("resources: [leases]")[1].splitlines()[1]

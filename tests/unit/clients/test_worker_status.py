@@ -24,14 +24,14 @@ def told(state: str | None) -> bytes:
 
 
 @pytest.mark.parametrize(("state", "is_open"), [("Open", True), ("HalfOpen", True), ("Closed", False), (None, False)])
-def test_breaker_of_a_worker_is_read_as_it_tells_it(state: str | None, is_open: bool) -> None:
+def test_breaker_of_a_worker_is_parsed_from_its_answer(state: str | None, is_open: bool) -> None:
     seen = parse_member("orders-0", told(state))
     assert seen is not None
     assert seen.breaker_open is is_open
     assert seen.breaker == (None if state is None else BreakerObservation(state=state, since=SINCE))
 
 
-def test_share_of_failures_alone_is_no_news() -> None:
+def test_share_of_failures_alone_is_no_change() -> None:
     seen = parse_member("orders-0", told("Open"))
     assert seen is not None
     assert seen.breaker is not None
@@ -47,7 +47,7 @@ def test_reasons_of_failures_are_read_in_steps() -> None:
     assert seen.failed == {("exhausted", "shop.Refused"): 512, ("breaker", ""): 1}
 
 
-def test_worker_of_an_earlier_version_tells_no_reasons() -> None:
+def test_worker_of_an_earlier_version_reports_no_reasons() -> None:
     document = json.loads(told("Open"))
     del document["failed"]
     seen = parse_member("orders-0", json.dumps(document).encode())
@@ -58,5 +58,5 @@ def test_worker_of_an_earlier_version_tells_no_reasons() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b'{"breaker": 7}', b'{"breaker": {"since": "x"}}', b'{"failed": [{"records": 1}]}', b"\xff"]
 )
-def test_page_that_is_none_of_ours_says_nothing(body: bytes) -> None:
+def test_foreign_page_yields_nothing(body: bytes) -> None:
     assert parse_member("orders-0", body) is None

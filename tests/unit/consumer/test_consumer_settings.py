@@ -37,7 +37,7 @@ def test_rack_goes_to_group_and_data_plane() -> None:
     assert group_settings(settings()).rack is None
 
 
-def test_rebalance_timeout_is_the_poll_interval_unless_said() -> None:
+def test_rebalance_timeout_defaults_to_the_poll_interval() -> None:
     assert group_settings(settings(max_poll_interval_ms=60_000)).rebalance_timeout_s == 60.0
     assert group_settings(settings(rebalance_timeout_ms=5_000)).rebalance_timeout_s == 5.0
 
@@ -59,6 +59,6 @@ def test_assignor_may_be_an_object() -> None:
         ({"properties": {"enable.auto.commit": "true"}}, "enable.auto.commit"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
+def test_impossible_settings_are_refused_by_name(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         settings(**changes)

@@ -20,7 +20,7 @@ from tests.unit.consumer.test_positions import ONE, OTHER, Lab
 FORMER, ANEW = UUID(int=1), UUID(int=2)
 
 
-def test_cut_log_is_reported_apart_from_what_was_skipped(caplog: pytest.LogCaptureFixture) -> None:
+def test_truncation_is_reported_apart_from_skipped_records(caplog: pytest.LogCaptureFixture) -> None:
     lab = Lab(ResetPolicy.LATEST).reading(ONE, OTHER)
     lab.fetch.deliver(ONE, 0, 10)
     lab.taken()
@@ -53,7 +53,7 @@ def test_remade_topic_is_reported_as_such_and_nothing_counts_as_cut() -> None:
     assert lab.positions.truncations == TruncationReport(count=1, remade=1, cut=0, last=last)
 
 
-def test_position_that_stands_after_all_is_no_report_and_the_next_doubt_of_it_waits() -> None:
+def test_confirmed_position_is_not_reported_and_its_next_check_waits() -> None:
     """A broker that refuses what its log has must not be asked in a loop."""
     lab = Lab().reading(ONE)
     delays = []
@@ -71,7 +71,7 @@ def test_position_that_stands_after_all_is_no_report_and_the_next_doubt_of_it_wa
     assert lab.group.asked[-1][1]["delay_s"] == 0.0
 
 
-def test_seek_back_keeps_the_epoch_by_which_a_cut_is_noticed_and_a_seek_ahead_has_none() -> None:
+def test_seek_back_keeps_the_epoch_that_detects_truncation_and_seek_ahead_has_none() -> None:
     lab = Lab().reading(ONE)
     lab.fetch.buffers[ONE].leader_epoch = 4
     lab.fetch.buffers[ONE].position = 9
@@ -104,7 +104,7 @@ def reading_under(topic_id: UUID) -> Lab:
     return lab
 
 
-def test_position_in_a_topic_made_anew_is_given_up_for_its_beginning() -> None:
+def test_position_in_a_recreated_topic_is_reset_to_its_beginning() -> None:
     lab = reading_under(FORMER)
     assert lab.group.looks[-1][0] == {ONE: FORMER}
     lab.saw(LogsSeen({ONE: ANEW}, frozenset({ONE}), {ONE: 0}))
@@ -166,7 +166,7 @@ def test_last_position_of_a_partition_that_was_given_back_is_of_the_topic_that_w
     assert ids_of(lab, 40) == {ONE: FORMER}
 
 
-def test_lookup_in_a_topic_made_anew_that_fails_is_repeated_as_such() -> None:
+def test_failed_lookup_in_a_recreated_topic_is_repeated_as_such() -> None:
     lab = reading_under(FORMER)
     lab.saw(LogsSeen({ONE: ANEW}, frozenset({ONE}), {ONE: 0}))
     lab.group.last.end(Starts(waiting={ONE: "it has no leader"}))
@@ -223,7 +223,7 @@ def test_check_without_an_answer_is_made_again() -> None:
     assert len(lab.group.asked) == asked + 1
 
 
-def test_position_that_nobody_sought_is_left_to_the_data_planes_own_check() -> None:
+def test_position_without_a_seek_is_left_to_librdkafkas_own_check() -> None:
     lab = reading_under(FORMER)
     asked = len(lab.group.asked)
     lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 4}))
@@ -239,7 +239,7 @@ def test_check_that_ends_after_a_seek_changes_nothing() -> None:
     assert lab.positions.position(ONE) == 5
 
 
-def test_look_that_nobody_answered_changes_nothing_and_another_follows() -> None:
+def test_unanswered_look_changes_nothing_and_is_repeated() -> None:
     lab = reading_under(FORMER)
     looks = len(lab.group.looks)
     lab.saw(LogsSeen())

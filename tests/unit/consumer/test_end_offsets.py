@@ -31,7 +31,7 @@ def ends(group: Group) -> EndOffsets:
     return EndOffsets(cast(CoordinatorThread, group), read_committed=True)
 
 
-def test_nobody_is_asked_before_somebody_wants_to_know() -> None:
+def test_end_offsets_are_looked_up_only_on_demand() -> None:
     group = Group()
     ends(group).refresh(BOTH, 0.0)
     assert group.asked == []

@@ -38,7 +38,7 @@ def test_records_come_out_once_in_order_and_within_the_limit() -> None:
     assert handover.first_offsets() == {}
 
 
-def test_whole_run_is_handed_on_as_it_came() -> None:
+def test_full_run_is_passed_on_unchanged() -> None:
     whole = run(ONE, 5, 3)
     assert holding(whole).take(3).runs[0] is whole
 
@@ -49,7 +49,7 @@ def test_limit_of_nothing_takes_nothing() -> None:
     assert handover.first_offsets() == {ONE: 5}
 
 
-def test_dropped_partition_tells_where_it_stood_and_leaves_the_others() -> None:
+def test_dropped_partition_returns_its_position_and_leaves_the_others() -> None:
     handover = holding(run(ONE, 5, 3), run(OTHER, 0, 2), run(ONE, 8, 2))
     handover.take_one()
     assert handover.drop(frozenset({ONE})) == {ONE: 6}

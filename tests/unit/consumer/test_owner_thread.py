@@ -58,7 +58,7 @@ async def test_interruptible_job_that_begins_with_others_behind_it_is_interrupte
     await end(thread)
 
 
-async def test_callback_may_ask_for_jobs_and_what_is_not_for_callbacks_waits() -> None:
+async def test_callback_may_run_its_own_jobs_while_others_wait() -> None:
     thread = owner()
     order: list[str] = []
 

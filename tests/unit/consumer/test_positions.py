@@ -151,7 +151,7 @@ class Lab:
         return [(record.partition, record.offset) for record in self.positions.take_records(limit)]
 
 
-def test_partition_is_read_from_where_its_lookup_says() -> None:
+def test_partition_is_read_from_its_looked_up_offset() -> None:
     lab = Lab()
     lab.positions.assign([ONE], frozenset({ONE}))
     assert lab.positions.position(ONE) is None
@@ -221,7 +221,7 @@ def test_lookup_of_an_assignment_that_is_over_is_cancelled() -> None:
     assert lab.positions.position(ONE) is None
 
 
-def test_failed_lookup_is_told_and_repeated_after_a_while() -> None:
+def test_failed_lookup_is_reported_and_repeated_later() -> None:
     lab = Lab()
     lab.positions.assign([ONE], frozenset())
     lab.positions.look_up_unknown()
@@ -232,7 +232,7 @@ def test_failed_lookup_is_told_and_repeated_after_a_while() -> None:
     assert (parts, how["delay_s"]) == ((ONE,), LOOKUP_RETRY_S)
 
 
-def test_partition_whose_start_is_not_found_holds_up_no_other_and_is_asked_for_ever_more_rarely() -> None:
+def test_partition_without_a_start_delays_no_other_and_is_looked_up_with_backoff() -> None:
     lab = Lab()
     lab.positions.assign([ONE, OTHER], frozenset())
     lab.positions.look_up_unknown()
@@ -254,7 +254,7 @@ def test_partition_whose_start_is_not_found_holds_up_no_other_and_is_asked_for_e
     assert lab.positions.last_error is None
 
 
-def test_short_wait_for_a_leader_is_no_trouble() -> None:
+def test_short_wait_for_a_leader_is_no_error() -> None:
     lab = Lab()
     lab.positions.assign([ONE], frozenset())
     lab.positions.look_up_unknown()
@@ -263,7 +263,7 @@ def test_short_wait_for_a_leader_is_no_trouble() -> None:
     assert lab.positions.last_error is None
 
 
-def test_trouble_ends_with_the_assignment_of_the_partition() -> None:
+def test_error_ends_with_the_assignment_of_its_partition() -> None:
     lab = Lab()
     lab.positions.assign([ONE], frozenset())
     lab.positions.look_up_unknown()
@@ -298,7 +298,7 @@ def test_refusal_that_ends_the_consumer_is_raised_before_others() -> None:
         lab.positions.take_starts()
 
 
-def test_policy_none_tells_once_and_reads_the_others() -> None:
+def test_policy_none_raises_once_and_reads_the_others() -> None:
     lab = Lab(ResetPolicy.NONE)
     lab.positions.assign([ONE, OTHER], frozenset())
     lab.positions.look_up_unknown()
@@ -362,7 +362,7 @@ def test_cooperative_assignment_adds_and_leaves_the_rest_as_it_is() -> None:
     assert lab.positions.owned == {ONE, OTHER}
 
 
-def test_lookup_under_way_is_not_repeated_and_forgets_what_was_given_back_meanwhile() -> None:
+def test_pending_lookup_is_not_repeated_and_skips_revoked_partitions() -> None:
     lab = Lab()
     lab.positions.assign([ONE, OTHER], frozenset())
     lab.positions.look_up_unknown()
@@ -379,7 +379,7 @@ def test_lookup_under_way_is_not_repeated_and_forgets_what_was_given_back_meanwh
     assert lab.positions.position(OTHER) == 2
 
 
-def test_committable_is_every_known_position_with_the_epoch_of_what_came_before() -> None:
+def test_committable_offsets_are_all_known_positions_with_their_last_epochs() -> None:
     lab = Lab().reading(ONE)
     lab.positions.assign([OTHER], frozenset())
     assert lab.positions.committable() == {ONE: OffsetAndMetadata(0, 2)}
@@ -451,7 +451,7 @@ def test_record_larger_than_the_budget_flows_when_its_pause_ends() -> None:
     assert lab.positions.position(ONE) == 1
 
 
-def test_partition_whose_held_records_were_dropped_is_sought_and_given_back_as_any_other() -> None:
+def test_partition_with_dropped_records_is_sought_and_revoked_like_others() -> None:
     lab = Lab().reading(ONE, OTHER)
     lab.positions.pause((ONE, OTHER))
     for part in (ONE, OTHER):
@@ -513,7 +513,7 @@ def test_interruption_before_anything_is_taken_repeats_nothing() -> None:
     assert lab.positions.position(ONE) == 3
 
 
-def test_partition_whose_lookup_was_interrupted_is_looked_up_again_and_a_void_one_stays_void() -> None:
+def test_interrupted_lookup_is_repeated_and_a_stopped_partition_stays_stopped() -> None:
     lab = Lab().reading(ONE, OTHER)
     lab.positions.stop_delivery([OTHER])
     lab.positions.assign([TopicPartition("t", 2)], frozenset())
@@ -522,7 +522,7 @@ def test_partition_whose_lookup_was_interrupted_is_looked_up_again_and_a_void_on
     assert lab.group.asked[-1][0] == (TopicPartition("t", 2),)
 
 
-def test_seek_to_an_end_looks_up_that_end_whatever_is_committed_and_gives_nothing_until_then() -> None:
+def test_seek_to_an_end_looks_it_up_despite_commits_and_delivers_nothing_before() -> None:
     lab = Lab().reading(ONE, OTHER)
     lab.fetch.deliver(ONE, 0, 3)
     lab.positions.seek_to_edge((ONE,), ResetPolicy.LATEST)

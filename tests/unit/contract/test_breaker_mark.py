@@ -36,7 +36,7 @@ def test_a_mark_is_read_beside_others() -> None:
         "\x00" * 40,
     ],
 )
-def test_what_others_write_into_their_commits_is_no_mark(metadata: str) -> None:
+def test_foreign_commit_metadata_is_not_a_mark(metadata: str) -> None:
     assert read_mark(metadata) is None
 
 
@@ -48,19 +48,19 @@ def test_the_latest_mark_of_all_partitions_counts_and_a_cleared_one_does_not() -
     assert marks.take({P0: "", P1: ""}, NOW + 2) == (0.0, 0.0)
 
 
-def test_a_mark_of_a_worker_whose_clock_is_wrong_ends_all_the_same() -> None:
+def test_mark_of_a_worker_with_a_wrong_clock_still_expires() -> None:
     marks, far = Marks(), breaker_mark(999_999_999_999_999)
     assert marks.take({P0: far}, NOW).open_until == NOW + OPEN_LIMIT_S
     assert marks.take({P0: far}, NOW + 600).open_until == NOW + OPEN_LIMIT_S
 
 
-def test_closed_breaker_of_a_worker_whose_clock_is_wrong_hides_no_outage_for_long() -> None:
+def test_closed_breaker_of_a_worker_with_a_wrong_clock_hides_no_outage_for_long() -> None:
     marks, far = Marks(), closed_mark(999_999_999_999_999)
     assert marks.take({P0: far}, NOW).closed_until == NOW + CLOSED_LIMIT_S
     assert marks.take({P0: far}, NOW + CLOSED_LIMIT_S).closed_until == 0.0
 
 
-def test_most_of_the_partitions_that_say_anything_decide() -> None:
+def test_majority_of_marked_partitions_decides() -> None:
     """One bad worker of several must not stop retries; what is over or silent has no say."""
     opened, closed = breaker_mark(int((NOW + 20) * 1000)), closed_mark(int((NOW + 10) * 1000))
     over = closed_mark(int((NOW - 1) * 1000))

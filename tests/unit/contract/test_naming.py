@@ -18,7 +18,7 @@ def test_java_hash_equals_values_printed_by_java() -> None:
     assert {text: naming.java_string_hash(text) for text in known} == known
 
 
-def test_group_whose_hash_is_the_smallest_int_falls_on_partition_zero() -> None:
+def test_group_with_the_smallest_int_hash_is_on_partition_zero() -> None:
     """Java's `Math.abs(Integer.MIN_VALUE)` is negative; Kafka maps it to 0 (`Utils.abs`)."""
     assert naming.coordinator_partition("polygenelubricants", 50) == 0
 

@@ -36,7 +36,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return found
 
 
-def test_whole_file_is_read() -> None:
+def test_every_field_of_the_file_is_read() -> None:
     rules = [
         {"when": {"exception": "shop.OutOfStock"}, "then": "Retry"},
         {"when": {"httpStatus": "4xx"}, "then": "Fail"},

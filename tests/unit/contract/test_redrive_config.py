@@ -12,7 +12,7 @@ from fleet_consumer.contract.section import SettingsInvalid
 from tests.unit.redrive.documents import ID, document
 
 
-def test_whole_document_is_read() -> None:
+def test_every_field_of_the_document_is_read() -> None:
     config = parse_config(
         document(
             filter={
@@ -70,6 +70,6 @@ def test_bad_field_is_refused_with_its_place(name: str, value: Any, told: str) -
     assert name.rpartition("__")[2] in str(refused.value)
 
 
-def test_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingsInvalid, match="cannot read"):
         load_config(str(tmp_path / "redrive.json"))

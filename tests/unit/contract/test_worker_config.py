@@ -35,7 +35,7 @@ LOGIN = {
 }
 
 
-def test_contracts_example_is_read_whole() -> None:
+def test_every_field_of_the_contracts_example_is_read() -> None:
     config = parse_config(worker_document())
     assert (config.group_id, config.topics, config.failed_topic) == ("flights", ("flights",), "_fleet.flights.failed")
     assert config.handler.python is not None
@@ -111,7 +111,7 @@ def test_http_endpoint_stands_in_place_of_python() -> None:
         ("consumer.protocol", "Consumer"),
     ],
 )
-def test_what_a_later_version_runs_is_refused_naming_the_field(path: str, value: Any) -> None:
+def test_settings_of_a_later_version_are_refused_by_field(path: str, value: Any) -> None:
     with pytest.raises(SettingsInvalid, match="version") as caught:
         parse_config(changed(worker_document(), path, value))
     assert caught.value.field.startswith(path)
@@ -199,7 +199,7 @@ def test_token_endpoint_that_would_show_the_secret_is_refused(tmp_path: Path) ->
         connection_settings(parse_config(changed(worker_document(), "connection.sasl", login)).brokers, "c")
 
 
-def test_missing_credentials_are_told_by_path(tmp_path: Path) -> None:
+def test_missing_credentials_name_their_path(tmp_path: Path) -> None:
     document = changed(
         worker_document(), "connection.sasl", {"mechanism": "PLAIN", "directory": str(tmp_path), "oauth": None}
     )
@@ -213,7 +213,7 @@ def test_address_that_is_none_is_refused() -> None:
         connection_settings(parse_config(document).brokers, "c")
 
 
-def test_worker_reads_what_the_operator_renders() -> None:
+def test_worker_parses_the_rendered_settings() -> None:
     """Both sides of the contract, from the example that users copy; whatever one side adds alone fails here."""
     cluster, _, group = yaml.safe_load_all((ROOT / "examples/flights/fleet.yaml").read_text())
     for resource in (cluster, group):

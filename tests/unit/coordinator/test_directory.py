@@ -17,7 +17,7 @@ def answer(*addresses: BrokerAddress) -> MetadataResponse:
     return MetadataResponse(brokers=brokers, topics=())
 
 
-def test_next_one_is_asked_after_a_failure_and_all_come_round() -> None:
+def test_next_broker_is_asked_after_a_failure_and_all_take_turns() -> None:
     directory = Directory((A, B))
     assert directory.anyone() == A
     directory.failed(A)
@@ -47,7 +47,7 @@ def test_cluster_that_moved_is_found_again_through_the_bootstrap_list() -> None:
     assert set(asked) == {A, B, C}
 
 
-def test_empty_answer_teaches_nothing() -> None:
+def test_empty_metadata_answer_changes_nothing() -> None:
     directory = Directory((A,))
     directory.learn(answer(B))
     directory.learn(answer())

@@ -151,7 +151,7 @@ def test_committed_offsets_come_with_epoch_and_none_where_there_is_none() -> Non
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
-def test_coordinator_that_is_none_is_doubted_and_the_question_repeated(code: int) -> None:
+def test_broker_that_is_not_coordinator_is_looked_up_again_and_the_request_repeated(code: int) -> None:
     lab = Lab()
     ticket = lab.start(fetch_committed("g", [ONE]))
     lab.answer(committed_answer({}, group_code=code))
@@ -162,7 +162,7 @@ def test_coordinator_that_is_none_is_doubted_and_the_question_repeated(code: int
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
-def test_what_heals_is_waited_for(code: int) -> None:
+def test_retriable_errors_are_waited_for(code: int) -> None:
     lab = Lab()
     ticket = lab.start(fetch_committed("g", [ONE]))
     lab.answer(committed_answer({0: -1}, code=code))
@@ -184,14 +184,14 @@ def test_what_heals_is_waited_for(code: int) -> None:
         (9_999, errors.OffsetLookupFailed),
     ],
 )
-def test_what_does_not_heal_is_raised(code: int, error: type[Exception]) -> None:
+def test_fatal_errors_are_raised(code: int, error: type[Exception]) -> None:
     lab = Lab()
     ticket = lab.start(fetch_committed("g", [ONE]))
     lab.answer(committed_answer({0: -1}, code=code))
     assert isinstance(ticket.error, error)
 
 
-def test_question_to_an_unknown_coordinator_waits_until_it_is_known() -> None:
+def test_request_to_an_unknown_coordinator_waits_until_it_is_known() -> None:
     lab = Lab()
     lab.known.remove(Where.COORDINATOR)
     ticket = lab.start(fetch_committed("g", [ONE]))
@@ -229,7 +229,7 @@ def test_partition_without_a_leader_is_waited_for() -> None:
     assert ticket.done
 
 
-def test_start_is_the_commit_else_the_policy_and_the_beginning_for_what_appeared() -> None:
+def test_start_is_the_commit_else_the_policy_and_the_beginning_for_new_partitions() -> None:
     lab = Lab()
     third = TopicPartition("t", 2)
     query = StartQuery((ONE, OTHER, third), ResetPolicy.LATEST, read_committed=True, appeared=frozenset({third}))
@@ -244,7 +244,7 @@ def test_start_is_the_commit_else_the_policy_and_the_beginning_for_what_appeared
     assert {part: start.offset for part, start in ticket.result.found.items()} == {ONE: 42, OTHER: 100, third: 0}
 
 
-def test_policy_none_names_what_has_no_commit() -> None:
+def test_policy_none_names_partitions_without_a_commit() -> None:
     lab = Lab()
     ticket = lab.start(find_starts("g", StartQuery((ONE, OTHER), ResetPolicy.NONE, read_committed=False)))
     lab.answer(metadata_answer({}))  # the topics' ids, before anything else
@@ -347,7 +347,7 @@ def test_error_of_a_groups_offsets_is_repeated_or_raised_by_the_table(code: int)
     assert type(ticket.error) is (type(None) if code in heals else refusal)
 
 
-def test_leader_whose_address_is_not_known_is_looked_up_again() -> None:
+def test_leader_without_a_known_address_is_looked_up_again() -> None:
     """Nothing else would ask for it: the flow stood still until somebody's Metadata answer happened to name it."""
     lab = Lab()
     ticket = lab.start(list_offsets({ONE: EARLIEST}, read_committed=False))
@@ -400,7 +400,7 @@ def test_abandoned_flows_end_with_the_error_given() -> None:
     assert isinstance(ticket.error, errors.ConsumerClosed)
 
 
-def test_pause_and_doubt_cost_what_they_say() -> None:
+def test_flow_pauses_and_doubts_the_coordinator() -> None:
     def flow() -> Flow[str]:
         yield Pause(2.0)
         yield DoubtCoordinator()

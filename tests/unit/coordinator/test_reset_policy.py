@@ -23,7 +23,7 @@ def test_durations_are_read_as_java_reads_them(text: str, milliseconds: int) -> 
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "1H", "PT-1H", "-PT1H", "P1Y", "P1W", "PT1H30", "P1DT", " PT1H"])
-def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+def test_invalid_duration_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="by_duration:PT1H"):
         ResetPolicy.parse(f"by_duration:{text}")
 

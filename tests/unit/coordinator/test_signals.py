@@ -26,7 +26,7 @@ def test_latch_may_be_set_while_its_own_thread_is_inside_it() -> None:
     assert latch.is_set()
 
 
-def test_latch_wakes_who_waits() -> None:
+def test_latch_wakes_its_waiter() -> None:
     latch = Latch()
     waits = threading.Thread(target=latch.wait, daemon=True)
     latch.set()

@@ -120,7 +120,7 @@ def query(policy: ResetPolicy = ResetPolicy.LATEST) -> StartQuery:
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_position_behind_a_cut_goes_back_to_it_whatever_the_policy(policy: ResetPolicy) -> None:
+def test_position_past_a_truncation_returns_to_it_under_every_policy(policy: ResetPolicy) -> None:
     log = Log(end=950, leader_epoch=6, epoch_end=(5, 900))
     starts = log.starts(query(policy), lost=Start(1_000, 5))
     assert (starts.found, starts.cut, starts.without) == ({ONE: Start(900, 5)}, {ONE: 1_000}, ())
@@ -128,14 +128,14 @@ def test_position_behind_a_cut_goes_back_to_it_whatever_the_policy(policy: Reset
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_committed_offset_behind_a_cut_goes_back_to_it_though_the_log_has_grown_past_it(policy: ResetPolicy) -> None:
+def test_committed_offset_past_a_truncation_returns_to_it_though_the_log_has_grown_past_it(policy: ResetPolicy) -> None:
     log = Log(end=2_000, leader_epoch=6, epoch_end=(3, 900))
     log.committed = 1_000
     starts = log.starts(query(policy))
     assert (starts.found, starts.cut) == ({ONE: Start(900, 3)}, {ONE: 1_000})
 
 
-def test_committed_offset_that_stands_is_begun_at() -> None:
+def test_valid_committed_offset_is_the_start() -> None:
     log = Log(end=1_200, leader_epoch=6, epoch_end=(3, 1_000))
     log.committed = 1_000
     starts = log.starts(query())
@@ -149,13 +149,13 @@ def test_position_that_retention_has_overtaken_follows_the_policy() -> None:
     assert log.starts(query(ResetPolicy.NONE), lost=Start(10, 6)).without == (ONE,)
 
 
-def test_position_that_the_log_has_after_all_is_gone_on_at() -> None:
+def test_position_still_in_the_log_is_kept() -> None:
     log = Log(first=0, end=100, leader_epoch=6, epoch_end=(6, 100))
     starts = log.starts(query(ResetPolicy.LATEST), lost=Start(50, 6))
     assert (starts.found, starts.cut) == ({ONE: Start(50, 6)}, {})
 
 
-def test_position_up_to_which_the_new_leader_may_not_hand_out_yet_is_waited_for() -> None:
+def test_position_past_the_new_leaders_end_is_waited_for() -> None:
     log = Log(first=0, end=40, leader_epoch=6, epoch_end=(5, 100))
     starts = log.starts(query(ResetPolicy.LATEST), lost=Start(50, 5))
     assert (starts.found, starts.without) == ({}, ())
@@ -169,7 +169,7 @@ def test_position_without_an_epoch_that_the_log_does_not_have_follows_the_policy
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_epoch_that_no_broker_knows_is_of_a_topic_before_this_one_which_is_read_from_its_beginning(
+def test_epoch_unknown_to_every_broker_means_a_recreated_topic_read_from_its_beginning(
     policy: ResetPolicy,
 ) -> None:
     log = Log(end=5_000, leader_epoch=0)
@@ -179,7 +179,7 @@ def test_epoch_that_no_broker_knows_is_of_a_topic_before_this_one_which_is_read_
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_position_past_the_end_of_its_own_leaders_epoch_is_of_a_topic_before_this_one(policy: ResetPolicy) -> None:
+def test_position_past_the_end_of_its_own_leaders_epoch_means_a_recreated_topic(policy: ResetPolicy) -> None:
     """A cut takes an election, and an election takes a new epoch. Going on at the end would skip the new topic."""
     log = Log(end=500, leader_epoch=3, epoch_end=(3, 500))
     log.committed = 1_000
@@ -196,7 +196,7 @@ def test_epoch_that_a_lagging_leader_does_not_know_is_waited_for() -> None:
     assert starts.waiting == {ONE: "its leader does not know epoch 3, of which records were read"}
 
 
-def test_topic_does_not_count_as_remade_while_a_broker_does_not_answer() -> None:
+def test_topic_does_not_count_as_recreated_while_a_broker_does_not_answer() -> None:
     log = Log(end=950, leader_epoch=2)
     log.committed = 1_000
     log.views = {2: Disconnected("gone")}
@@ -206,7 +206,7 @@ def test_topic_does_not_count_as_remade_while_a_broker_does_not_answer() -> None
 
 
 @pytest.mark.parametrize("code", [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH])
-def test_position_is_not_begun_at_while_its_leader_cannot_tell(code: int) -> None:
+def test_position_waits_while_its_leader_cannot_check_it(code: int) -> None:
     log = Log(end=950, leader_epoch=6)
     log.committed = 900
     log.epoch_code = code
@@ -224,7 +224,7 @@ def test_refused_check_of_a_position_is_refused_and_nothing_is_begun() -> None:
     assert isinstance(starts.refused[ONE], errors.TopicAuthorizationFailed)
 
 
-def test_broker_that_is_too_old_for_the_check_is_believed() -> None:
+def test_broker_too_old_for_the_check_is_trusted() -> None:
     log = Log(end=950, leader_epoch=6)
     log.committed = 900
     log.epoch_failure = UnsupportedByBroker("no OffsetForLeaderEpoch")
@@ -232,7 +232,7 @@ def test_broker_that_is_too_old_for_the_check_is_believed() -> None:
     assert (starts.found, starts.refused) == ({ONE: Start(900, 3)}, {})
 
 
-def test_request_for_everybodys_view_goes_to_each_broker() -> None:
+def test_metadata_request_for_every_view_goes_to_each_broker() -> None:
     lab = Lab()
     lab.start(find_starts("g", replace(query(), lost={ONE: Start(10, 9)})))
     log = Log(end=5, leader_epoch=0)
@@ -244,14 +244,14 @@ def test_request_for_everybodys_view_goes_to_each_broker() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_topic_made_anew_is_read_from_its_beginning_whatever_was_committed(policy: ResetPolicy) -> None:
+def test_recreated_topic_is_read_from_its_beginning_despite_a_commit(policy: ResetPolicy) -> None:
     log = Log(first=0, end=500, leader_epoch=0)
     log.committed = 100
     starts = log.starts(query(policy), Start(300, 0), remade=frozenset({ONE}))
     assert (starts.found, starts.cut, starts.remade) == ({ONE: Start(0, 5)}, {ONE: 300}, {ONE})
 
 
-def test_topic_made_anew_while_it_was_not_read_begins_at_its_beginning_unless_somebody_committed() -> None:
+def test_topic_recreated_while_unread_starts_at_its_beginning_unless_committed() -> None:
     log = Log(first=0, end=500, leader_epoch=4, epoch_end=(3, 450))
     assert log.starts(query(ResetPolicy.LATEST), former=ANOTHER).found == {ONE: Start(0, 5)}
     assert log.starts(query(ResetPolicy.LATEST), former=ID).found == {ONE: Start(500, 5)}
@@ -259,7 +259,7 @@ def test_topic_made_anew_while_it_was_not_read_begins_at_its_beginning_unless_so
     assert log.starts(query(ResetPolicy.LATEST), former=ANOTHER).found == {ONE: Start(100, 3)}
 
 
-def test_look_tells_ids_and_epochs() -> None:
+def test_look_reports_ids_and_epochs() -> None:
     log = Log(end=500, leader_epoch=4)
     assert log.run(see_logs({ONE: None}, delay_s=30)) == LogsSeen({ONE: ID}, frozenset(), {ONE: 4})
     assert log.run(see_logs({ONE: ID}, delay_s=30)) == LogsSeen({ONE: ID}, frozenset(), {ONE: 4})

@@ -144,7 +144,7 @@ def test_close_without_any_time_leaves_the_group() -> None:
         eventually(lambda: broker.heard(LeaveGroupRequest), timeout_s=PATIENCE_S, what="LeaveGroup")
 
 
-def test_close_whose_commits_take_all_its_time_leaves_the_group() -> None:
+def test_close_leaves_the_group_though_its_commits_take_all_its_time() -> None:
     with GroupBroker() as broker, member(broker) as thread:
         broker.on(OffsetCommitRequest, lambda _: SILENT)
         await_stable(thread)

@@ -67,7 +67,7 @@ def test_flight_without_a_departure_was_cancelled(handler: Handler) -> None:
         handler.call(flight(dep_time=None))
 
 
-def test_mended_handler_takes_cancelled_flights_too(mended: Handler) -> None:
+def test_corrected_handler_accepts_cancelled_flights_too(mended: Handler) -> None:
     (left,) = Outputs(["flights-done"]).of(mended.call(flight()))
     (cancelled,) = Outputs(["flights-done"]).of(mended.call(flight(dep_time=None)))
     assert (left.key, cancelled.key) == ("3-42", "3-42")

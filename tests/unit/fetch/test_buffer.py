@@ -35,7 +35,7 @@ def offsets(records: Records) -> list[tuple[int, list[int]]]:
     return [(part.topic_partition.partition, [record.offset for record in part.records]) for part in records.runs]
 
 
-def test_runs_come_out_whole_in_the_order_in_which_they_came() -> None:
+def test_runs_are_returned_complete_and_in_order() -> None:
     ahead, one, other = ReadAhead(), PartitionBuffer(ONE, 0), PartitionBuffer(OTHER, 5)
     put(ahead, one, run(0, [0, 1]))
     put(ahead, other, run(1, [5]))
@@ -58,7 +58,7 @@ def test_fields_are_those_of_the_message() -> None:
     assert one.leader_epoch == -1
 
 
-def test_run_longer_than_the_limit_is_cut_and_goes_on_next_time() -> None:
+def test_run_longer_than_the_limit_is_split() -> None:
     ahead, one = ReadAhead(), PartitionBuffer(ONE, 0)
     put(ahead, one, run(0, range(5)))
     assert offsets(take(ahead, 2)) == [(0, [0, 1])]
@@ -69,7 +69,7 @@ def test_run_longer_than_the_limit_is_cut_and_goes_on_next_time() -> None:
     assert (ahead.waiting, ahead.waiting_bytes) == (0, 0)
 
 
-def test_epoch_that_changes_within_a_run_is_told_record_by_record() -> None:
+def test_epoch_change_within_a_run_is_returned_per_record() -> None:
     ahead, one = ReadAhead(), PartitionBuffer(ONE, 0)
     put(ahead, one, run(0, [0, 1], leader_epoch=4) + run(0, [2], leader_epoch=6))
     assert [record.leader_epoch for record in take(ahead)] == [4, 4, 6]
@@ -116,7 +116,7 @@ def test_paused_partition_is_set_aside_without_holding_up_others() -> None:
     assert ahead.waiting == ahead.waiting_bytes == 0
 
 
-def test_out_of_range_is_told_after_the_records_before_it_and_only_if_still_current() -> None:
+def test_out_of_range_is_reported_after_earlier_records_and_only_if_current() -> None:
     ahead, one, other = ReadAhead(), PartitionBuffer(ONE, 0), PartitionBuffer(OTHER, 0)
     put(ahead, one, run(0, [0]))
     ahead.put_out_of_range(one, "gone")
@@ -135,7 +135,7 @@ def test_out_of_range_is_told_after_the_records_before_it_and_only_if_still_curr
 
 @pytest.mark.parametrize("limit", [1, 3, 500])
 @given(data=st.data())
-def test_m16_whatever_the_user_does_nothing_is_lost_doubled_or_reordered(limit: int, data: st.DataObject) -> None:
+def test_m16_no_user_action_loses_doubles_or_reorders_records(limit: int, data: st.DataObject) -> None:
     """Random puts, takes, pauses and resumes of three partitions: each comes out complete and in order; nothing of a
     paused partition comes out; and the counts of what waits return to zero."""
     ahead = ReadAhead()
@@ -174,7 +174,7 @@ def test_m16_whatever_the_user_does_nothing_is_lost_doubled_or_reordered(limit: 
     assert ahead.waiting_bytes == 0
 
 
-def test_end_moves_the_position_once_what_is_older_was_handed_out() -> None:
+def test_end_moves_the_position_after_older_records_were_returned() -> None:
     ahead, one, other = ReadAhead(), PartitionBuffer(ONE, 0), PartitionBuffer(OTHER, 5)
     put(ahead, one, run(0, range(3)))
     ahead.put_end(one, 5)

@@ -85,7 +85,7 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def test_many_records_come_in_order_and_complete_whatever_the_limits_of_the_takes(cluster: Cluster) -> None:
+def test_records_come_in_order_and_complete_for_any_take_limits(cluster: Cluster) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -144,7 +144,7 @@ def test_record_that_comes_ends_the_wait_for_it(cluster: Cluster) -> None:
             assert [record.offset for record in got] == [expected]
 
 
-def test_wait_for_records_ends_when_there_is_other_news(cluster: Cluster) -> None:
+def test_wait_for_records_ends_on_other_events(cluster: Cluster) -> None:
     with cluster.reader() as reader:
         reader.begin(ONE)
         assert not reader.take()
@@ -154,7 +154,7 @@ def test_wait_for_records_ends_when_there_is_other_news(cluster: Cluster) -> Non
         assert news.is_set()
 
 
-def test_user_who_waits_without_end_makes_way_for_the_thread(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_wait_yields_to_the_fetch_thread(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lock alone would go back to the user's thread each time."""
     monkeypatch.setattr(fetch_module, "SERVE_S", 0.05)
     turns = 0
@@ -170,7 +170,7 @@ def test_user_who_waits_without_end_makes_way_for_the_thread(cluster: Cluster, m
         eventually(lambda: (reader.take(), turns >= 10)[1], timeout_s=20, poll_s=0, what="the thread to have its turns")
 
 
-def test_user_who_stays_away_bounds_what_is_read(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_user_bounds_prefetching(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Serving librdkafka's callbacks may bring a record each time; that ends at a number of bytes."""
     monkeypatch.setattr(fetch_module, "READ_AHEAD_BYTES", 20_000)
     monkeypatch.setattr(fetch_module, "SERVE_S", 0.005)
@@ -207,7 +207,7 @@ def test_commands_are_carried_out_while_the_user_streams_and_nothing_old_follows
             assert next(iter(got)).offset == target
 
 
-def test_position_out_of_range_is_told_to_the_user(cluster: Cluster) -> None:
+def test_position_out_of_range_is_reported_to_the_user(cluster: Cluster) -> None:
     cluster.write(0, 10)
     with cluster.reader() as reader:
         reader.begin(ONE, position=1_000_000)
@@ -237,7 +237,7 @@ class Interrupted:
         return batch
 
 
-def test_read_that_a_signal_handler_interrupts_is_raised_and_reading_goes_on_where_the_user_is(
+def test_interrupted_read_is_raised_and_reading_continues_at_the_users_position(
     cluster: Cluster,
 ) -> None:
     """librdkafka has handed its messages over and does not give them again by itself."""

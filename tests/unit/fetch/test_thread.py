@@ -49,7 +49,7 @@ def test_idle_thread_closes_at_once() -> None:
     assert thread.failure is None
 
 
-def test_command_that_librdkafka_refuses_ends_the_thread_and_is_told() -> None:
+def test_command_refused_by_librdkafka_ends_the_thread_and_is_raised() -> None:
     """A partition that is silently not read would be a loss that nobody sees."""
     told = threading.Event()
     thread = fetch_thread(told)
@@ -152,7 +152,7 @@ def denied(monkeypatch: pytest.MonkeyPatch) -> Iterator[Denied]:
     assert made.thread.failure is None
 
 
-def test_partition_that_may_not_be_read_is_trouble_for_as_long_as_that_lasts(denied: Denied) -> None:
+def test_unreadable_partition_is_an_error_while_it_lasts(denied: Denied) -> None:
     """librdkafka tells it once; what comes from other partitions says nothing about it."""
     for times in range(1, 6):
         denied.thread._errors.last = None  # as records of another partition have it
@@ -163,7 +163,7 @@ def test_partition_that_may_not_be_read_is_trouble_for_as_long_as_that_lasts(den
         assert denied.client.sought == [(0, 7)] * times
 
 
-def test_partition_that_may_be_read_again_is_no_trouble_any_more(denied: Denied) -> None:
+def test_readable_again_partition_is_no_error(denied: Denied) -> None:
     denied.client.denied = False
     denied.now += ASK_AGAIN_S
     eventually(lambda: denied.client.sought, timeout_s=10, what="librdkafka to be asked")
@@ -173,6 +173,6 @@ def test_partition_that_may_be_read_again_is_no_trouble_any_more(denied: Denied)
     assert denied.client.sought == [(0, 7)]
 
 
-def test_partition_that_may_not_be_read_and_is_given_back_is_no_trouble_any_more(denied: Denied) -> None:
+def test_revoked_unreadable_partition_is_no_error(denied: Denied) -> None:
     denied.thread.unassign(frozenset({TopicPartition("t", 0)}))
     eventually(lambda: denied.thread.last_error is None, timeout_s=10, what="the trouble to end")

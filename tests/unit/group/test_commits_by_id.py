@@ -72,7 +72,7 @@ def test_commit_names_topics_by_the_ids_under_which_they_were_read() -> None:
     assert request.version_max == 10
 
 
-def test_commit_goes_by_name_as_a_whole_while_one_id_is_unknown() -> None:
+def test_commit_uses_names_while_any_id_is_unknown() -> None:
     lab = Lab().stable()
     commit(lab, {ONE: ID}, OTHER)
     request = lab.request(ForCommit)
@@ -153,7 +153,7 @@ def test_commits_without_retries_report_a_topic_as_gone_once_it_was_unknown_for_
 
 
 @pytest.mark.parametrize("state", ["stable", "revoking"])
-def test_commit_whose_own_time_is_shorter_ends_with_it(state: str) -> None:
+def test_commit_ends_with_its_own_shorter_timeout(state: str) -> None:
     lab: Lab = getattr(Lab(), state)()
     commit(lab, {ONE: ID}, patience_s=2.0)
     began = lab.now

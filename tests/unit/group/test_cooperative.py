@@ -107,7 +107,7 @@ def test_protocol_is_the_highest_that_all_configured_assignors_support(
 # Join-prepare.
 
 
-def test_member_keeps_its_partitions_and_tells_what_it_owns_since_when_and_its_user_data() -> None:
+def test_member_keeps_its_partitions_and_sends_owned_generation_and_user_data() -> None:
     member = stable(rack="r1")
     first = subscription(member)
     assert (first.owned_partitions, first.generation_id, first.rack_id) == ((), -1, "r1")
@@ -170,7 +170,7 @@ def test_new_partitions_alone_are_assigned() -> None:
     assert member.machine.snapshot().assignment == {"t": (0, 1, 5)}
 
 
-def test_what_is_taken_is_revoked_first_and_the_member_joins_again_once_that_is_done() -> None:
+def test_partitions_taken_away_are_revoked_before_the_member_rejoins() -> None:
     member = given(rejoining(), 2, t=(1, 2))
     assert calls(member)[1:] == [("revoked", (0,)), ("assigned", (2,))]
     assert member.is_in(State.STABLE)
@@ -222,7 +222,7 @@ class Raises(CooperativeRange):
             raise LookupError("no thanks")
 
 
-def test_assignor_that_raises_on_its_assignment_is_told_of_and_the_assignment_holds() -> None:
+def test_assignor_raising_in_on_assignment_is_reported_and_the_assignment_holds() -> None:
     member = joined(Lab(assignors=(Raises("assignment"),)).joining(), 1)
     member.answer(ForSync, sync_answer())
     assert [str(report.error) for report in member.of(MembershipReport)] == [
@@ -339,7 +339,7 @@ def test_commit_during_planning_or_syncing_waits_for_the_new_generation(state: s
     assert member.committed()[1:] == [None]
 
 
-def test_waiting_commit_that_outlasts_its_time_in_a_rebalance_says_so() -> None:
+def test_waiting_commit_that_times_out_in_a_rebalance_reports_it() -> None:
     member = joined(rejoining(), 2)
     member.commit()
     member.run_for(11.0)

@@ -79,7 +79,7 @@ def test_member_finds_its_coordinator_joins_syncs_and_is_assigned() -> None:
     assert (snapshot.state, snapshot.assignment, snapshot.error) == ("Stable", {"t": (0, 1)}, None)
 
 
-def test_leader_asks_for_counts_plans_for_everybody_and_hands_it_out() -> None:
+def test_leader_reads_counts_assigns_for_all_and_syncs() -> None:
     lab = Lab().planning()
     assert [topic.name for topic in lab.request(ForPlan).topics] == ["t"]
     lab.answer(ForPlan, metadata_answer({"t": 3}))
@@ -92,7 +92,7 @@ def test_leader_asks_for_counts_plans_for_everybody_and_hands_it_out() -> None:
     assert plans == {ME: [(0, 1)], OTHER: [(2,)]}
 
 
-def test_heartbeats_go_on_while_the_leader_plans() -> None:
+def test_heartbeats_continue_while_the_leader_assigns() -> None:
     lab = Lab().planning()
     lab.answer(ForPlan, metadata_answer({"t": 3}))
     lab.beat()
@@ -109,7 +109,7 @@ def test_leader_asks_again_when_metadata_does_not_come() -> None:
     assert lab.is_in(State.PLANNING)
 
 
-def test_assignor_that_fails_is_told_and_the_rebalance_is_tried_again() -> None:
+def test_failing_assignor_is_reported_and_the_rebalance_retried() -> None:
     lab = Lab().planning()
     lab.answer(ForPlan, metadata_answer({"t": 3}))
     lab.feed(PlanFailed(lab.of(RunAssignor)[-1].attempt, errors.AssignorFailed("no")))
@@ -189,14 +189,14 @@ def named_twice(topic: str = "t") -> tuple[ConsumerProtocolTopicPartitions, ...]
     return tuple(ConsumerProtocolTopicPartitions(topic=topic, partitions=parts) for parts in ((0,), (2, 2), (1, 0)))
 
 
-def test_assignment_that_names_a_topic_several_times_is_taken_whole() -> None:
+def test_assignment_with_a_repeated_topic_is_merged() -> None:
     lab = Lab().syncing()
     share = encode_assignment(ConsumerProtocolAssignment(assigned_partitions=named_twice()), 3)
     lab.answer(ForSync, SyncGroupResponse(error_code=0, assignment=share))
     assert lab.of(CallBack)[0].partitions == tuple(TopicPartition("t", number) for number in range(3))
 
 
-def test_subscription_that_names_an_owned_topic_several_times_is_read_whole() -> None:
+def test_subscription_with_a_repeated_owned_topic_is_merged() -> None:
     """A sticky leader would else give away what the member still reads."""
     claims = ConsumerProtocolSubscription(topics=("t",), owned_partitions=named_twice(), generation_id=1)
     member = JoinGroupResponseMember(member_id=ME, metadata=encode_subscription(claims, 3))
@@ -248,7 +248,7 @@ def test_fence_falls_one_session_after_the_last_good_heartbeat_was_sent() -> Non
     assert lab.machine.fence_deadline == sent_at + 45.0
 
 
-def test_session_without_an_answer_costs_the_coordinator_and_a_new_one_gets_a_whole_session() -> None:
+def test_unanswered_session_drops_the_coordinator_and_the_next_gets_a_full_session() -> None:
     lab = Lab().stable()
     lab.run_for(45.0)
     assert lab.machine.coordinator is None
@@ -376,7 +376,7 @@ def test_partitions_that_appear_later_are_marked() -> None:
     assert lab.of(CallBack)[-1].appeared == {TopicPartition("t", 2)}
 
 
-def test_missing_topic_is_told_and_looked_for_again_soon() -> None:
+def test_missing_topic_is_reported_and_looked_up_again_soon() -> None:
     lab = Lab().subscribed()
     lab.answer(ForWatch, metadata_answer({}, {"t": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
     error = lab.machine.snapshot().error
@@ -387,7 +387,7 @@ def test_missing_topic_is_told_and_looked_for_again_soon() -> None:
     assert lab.machine.snapshot().error is None
 
 
-def test_forbidden_topic_is_told_as_such() -> None:
+def test_forbidden_topic_is_reported_as_such() -> None:
     lab = Lab().subscribed()
     lab.answer(ForWatch, metadata_answer({}, {"t": ErrorCode.TOPIC_AUTHORIZATION_FAILED}))
     assert isinstance(lab.machine.snapshot().error, errors.TopicAuthorizationFailed)
@@ -461,7 +461,7 @@ def test_failed_member_does_nothing_any_more_but_close() -> None:
 
 
 @pytest.mark.parametrize("instance_id", [None, "a"])
-def test_closing_says_leave_with_a_reason_and_waits_for_the_answer(instance_id: str | None) -> None:
+def test_closing_sends_leave_with_a_reason_and_waits_for_the_answer(instance_id: str | None) -> None:
     lab = Lab(instance_id=instance_id).stable()
     lab.feed(CloseRequested(leave=True))
     member = lab.request(ForLeave).members[0]
@@ -476,7 +476,7 @@ def test_closing_says_leave_with_a_reason_and_waits_for_the_answer(instance_id: 
 
 
 @pytest.mark.parametrize("state", ["subscribed", "joining", "planning", "syncing", "stable", "revoking"])
-def test_closing_to_remain_says_nothing(state: str) -> None:
+def test_closing_a_remaining_member_sends_nothing(state: str) -> None:
     lab: Lab = getattr(Lab(), state)()
     lab.feed(CloseRequested(leave=False))
     assert lab.machine.closed

@@ -96,7 +96,7 @@ def test_topic_that_stays_unknown_is_gone_and_the_others_are_planned_without_it(
     assert GONE_AFTER_S <= lab.now - began < GONE_AFTER_S + 2.0
 
 
-def test_doubt_ends_well_before_the_others_wait_too_long() -> None:
+def test_metadata_check_ends_well_before_other_members_time_out() -> None:
     lab = Lab(rebalance_timeout_s=3.0).planning()
     began = lab.now
     answer_plans(lab, UNKNOWN, 60)
@@ -113,7 +113,7 @@ def test_topic_that_never_was_delays_no_plan() -> None:
     assert planned_with(lab) == {"t": 2}
 
 
-def test_what_members_own_is_reason_enough_to_doubt() -> None:
+def test_owned_partitions_missing_from_metadata_cause_a_check() -> None:
     """A new leader has seen nothing itself."""
     lab = Lab().subscribed()
     lab.answer(ForLookup, lookup_answer())
@@ -257,5 +257,5 @@ ALL = {TopicPartition("t", 0), TopicPartition("t", 1)}
         ([metadata_answer({"t": 1}), UNKNOWN, UNKNOWN], {TopicPartition("t", 1)}),
     ],
 )
-def test_only_what_did_not_exist_is_new(answers: list[MetadataResponse], new: set[TopicPartition]) -> None:
+def test_only_partitions_that_did_not_exist_are_new(answers: list[MetadataResponse], new: set[TopicPartition]) -> None:
     assert assigned_after(*answers) == new

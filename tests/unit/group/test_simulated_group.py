@@ -381,7 +381,7 @@ class Group:
 
 @pytest.mark.parametrize("assignors", [cooperative_members, sticky_members, eager_members])
 @pytest.mark.parametrize("run", range(6))
-def test_no_partition_is_read_by_two_and_a_group_left_alone_reads_all(assignors: Any, run: int) -> None:
+def test_no_partition_is_read_by_two_and_an_undisturbed_group_reads_all(assignors: Any, run: int) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     group = Group(assignors, seed)

@@ -157,7 +157,7 @@ def test_subscribing_again_joins_as_a_new_member_and_old_callbacks_and_answers_a
 
 
 @pytest.mark.parametrize(("given", "told"), [("", "rebalance enforced by user"), ("new weights", "new weights")])
-def test_enforced_rebalance_tells_its_reason(given: str, told: str) -> None:
+def test_enforced_rebalance_sends_its_reason(given: str, told: str) -> None:
     lab = Lab().stable()
     lab.feed(RebalanceRequested(given))
     lab.called_back()
@@ -277,7 +277,7 @@ def returned(code: int = ErrorCode.NONE, shares: tuple[tuple[int, ...], ...] = (
     return lab
 
 
-def test_static_leader_that_returns_notices_what_grew_while_it_was_away() -> None:
+def test_returning_static_leader_notices_new_partitions() -> None:
     lab = returned()
     assert lab.is_in(State.STABLE)
     lab.answer(ForWatch, metadata_answer({"t": 3}))

@@ -49,7 +49,7 @@ async def answer_later() -> None:
         (Produce("done", b"", headers=["ab"]), "header"),  # type: ignore[list-item]
     ],
 )
-def test_anything_else_is_refused_with_what_to_do(answer: object, told: str) -> None:
+def test_other_answers_are_refused_with_the_remedy(answer: object, told: str) -> None:
     with pytest.raises(OutputRefused, match=told):
         Outputs(["done"]).of(answer)
 

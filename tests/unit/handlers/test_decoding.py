@@ -54,13 +54,13 @@ def test_any_bytes_are_either_decoded_or_undecodable(raw: bytes, format_name: st
     ],
     ids=["empty", "trailing comma", "NaN", "too deep", "too long a number", "not UTF-8", "byte order mark"],
 )
-def test_what_is_no_json_says_where(raw: bytes, told: str) -> None:
+def test_invalid_json_reports_the_place(raw: bytes, told: str) -> None:
     with pytest.raises(Undecodable, match=told) as caught:
         needed("value", "Json")(raw)
     assert "handler.decode.value" in str(caught.value)
 
 
-def test_text_that_is_not_utf8_says_where() -> None:
+def test_invalid_utf8_reports_the_place() -> None:
     with pytest.raises(Undecodable, match="byte 2") as caught:
         needed("key", "String")(b"ab\xff")
     assert caught.value.field == "key"

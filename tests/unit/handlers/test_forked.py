@@ -41,5 +41,5 @@ def test_child_ends_with_the_code_that_it_asked_for(
     assert b"".join(written).decode() == words
 
 
-def test_process_itself_goes_on() -> None:
+def test_parent_process_continues() -> None:
     forked.end_forked_child(os.getpid(), SystemExit(3))

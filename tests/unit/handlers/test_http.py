@@ -90,7 +90,7 @@ def kind(result: Result) -> str:
     return "drop" if isinstance(verdict, Drop) else f"{verdict.reason.value} {verdict.error_class}"
 
 
-async def test_record_is_sent_whole() -> None:
+async def test_record_is_sent_complete() -> None:
     seen: list[tuple[dict[str, str], bytes]] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -220,7 +220,7 @@ async def test_batch_has_a_status_and_outputs_for_each_record() -> None:
     assert [each["offset"] for each in seen[0]] == [0, 1, 2, 3, 4]
 
 
-async def test_batch_that_is_refused_as_a_whole_falls_back_to_single_records() -> None:
+async def test_refused_batch_falls_back_to_single_records() -> None:
     async def answer(request: web.Request) -> web.Response:
         records = (await request.json())["records"]
         if any(each["offset"] == 1 for each in records):
@@ -294,5 +294,5 @@ async def test_record_that_breaks_its_handler_fails_after_a_few_attempts() -> No
     assert len(attempts) == 3
 
 
-async def test_nobody_listens_where_nobody_listens() -> None:
+async def test_closed_port_is_not_listening() -> None:
     assert not await listens(free_port())

@@ -121,7 +121,7 @@ def test_batch_of_undecodable_records_only_is_no_call() -> None:
     ]
 
 
-async def test_asynchronous_call_is_cancelled_at_its_time_out_and_told_as_such() -> None:
+async def test_asynchronous_call_is_cancelled_and_reported_at_its_time_out() -> None:
     ended = []
 
     async def handle(_: Record) -> None:
@@ -220,7 +220,7 @@ async def test_asynchronous_batch_falls_back_when_it_takes_too_long() -> None:
     assert kinds(results) == ["0", "timeout", "0"]
 
 
-def test_check_refuses_what_cannot_be_decoded_and_keeps_the_bytes() -> None:
+def test_undecodable_record_is_refused_with_its_bytes_kept() -> None:
     check = checker("value", "Json")
     assert check is not None
     assert check(b'{"a":  1}') == b'{"a":  1}'

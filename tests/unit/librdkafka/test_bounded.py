@@ -126,7 +126,7 @@ def test_topic_that_may_not_be_read_is_named_also_when_the_group_was_asked(
 
 
 @pytest.mark.parametrize("answered", [KafkaError._TIMED_OUT, KafkaError._WAIT_COORD])
-def test_group_that_is_refused_is_told_although_its_answer_only_fails_to_come(
+def test_refused_group_is_reported_though_its_answer_never_arrives(
     monkeypatch: pytest.MonkeyPatch, answered: int
 ) -> None:
     """librdkafka asks for the coordinator again and again, and tells elsewhere why it has none."""

@@ -140,7 +140,7 @@ def test_assigned_field_changes_alone(fetched: Callable[[], Record], field: str)
     assert type(record) is Record
 
 
-def test_record_as_it_was_read_is_there_whatever_became_of_it(fetched: Callable[[], Record]) -> None:
+def test_original_record_survives_every_change_to_it(fetched: Callable[[], Record]) -> None:
     record = fetched()
     record.headers.append(("mine", b"x"))  # type: ignore[attr-defined]
     assert record.headers[-1] == ("mine", b"x"), "what a handler appends it finds again"
@@ -168,7 +168,7 @@ def test_copies_are_plain_records(fetched: Callable[[], Record]) -> None:
     assert dataclasses.asdict(fetched()) == dataclasses.asdict(PLAIN)
 
 
-def test_delivery_and_text_tell_where_it_was_read(fetched: Callable[[], Record]) -> None:
+def test_delivery_and_text_name_the_place_of_reading(fetched: Callable[[], Record]) -> None:
     assert fetched().delivery == PLAIN.delivery
     assert "offset=7" in repr(fetched())
 

@@ -12,7 +12,7 @@ from fleet_consumer.librdkafka import group_metadata as module
 from fleet_consumer.librdkafka.group_metadata import group_metadata
 
 
-def test_bytes_are_what_librdkafka_writes_with_our_generation_and_member() -> None:
+def test_bytes_equal_librdkafkas_with_our_generation_and_member() -> None:
     made = group_metadata("grüp", 7, "member-1", None)
     assert made == b"CGMDv2:" + (7).to_bytes(4, sys.byteorder) + "grüp".encode() + b"\0member-1\0\x01"
     assert group_metadata("g", 7, "m", "i").endswith(b"g\0m\0\0i\0")

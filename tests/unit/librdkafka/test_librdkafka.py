@@ -26,7 +26,7 @@ def connection(**changes: object) -> ConnectionSettings:
     ("tls", "sasl", "protocol"),
     [(False, False, "PLAINTEXT"), (True, False, "SSL"), (False, True, "SASL_PLAINTEXT"), (True, True, "SASL_SSL")],
 )
-def test_security_protocol_follows_from_what_is_given(tls: bool, sasl: bool, protocol: str) -> None:
+def test_security_protocol_follows_from_the_credentials(tls: bool, sasl: bool, protocol: str) -> None:
     config = connection_config(
         connection(
             tls=TlsSettings(ca_file="/ca.pem") if tls else None,
@@ -70,12 +70,12 @@ def test_every_property_that_we_name_exists_in_librdkafka() -> None:
         confluent_kafka.Consumer({"group.id": "g", "log_level": 0, name: values.get(name, "100000")}).close()
 
 
-def test_what_is_not_allowed_is_refused_with_all_names() -> None:
+def test_forbidden_settings_are_refused_with_all_names() -> None:
     with pytest.raises(PropertyNotAllowed, match=r"bootstrap\.servers, enable\.auto\.commit cannot be set"):
         check_properties({"enable.auto.commit": "true", "bootstrap.servers": "x", "client.rack": "r"})
 
 
-def test_statistics_callback_that_raises_is_logged_and_reading_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_statistics_callback_that_raises_is_logged_and_reading_continues(caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
 
     def note(statistics: str) -> None:
@@ -93,7 +93,7 @@ def test_statistics_callback_that_raises_is_logged_and_reading_goes_on(caplog: p
     assert "the statistics callback failed" in caplog.text
 
 
-def test_crcs_are_checked_unless_a_user_says_no() -> None:
+def test_crcs_are_checked_by_default() -> None:
     assert consumer_config(connection(), "g", "read_committed", {})["check.crcs"] is True
     assert consumer_config(connection(), "g", "read_committed", {"check.crcs": "false"})["check.crcs"] == "false"
 

@@ -107,7 +107,7 @@ def test_fatal_error_of_a_flush_fails_all_that_is_on_its_way_and_names_the_right
     assert_denied(*handles)
 
 
-def test_producer_goes_on_with_a_new_client_after_a_fatal_error(clients: list[Client]) -> None:
+def test_producer_continues_with_a_new_client_after_a_fatal_error(clients: list[Client]) -> None:
     producer = RecordProducer({})
     Client.raises["flush"] = [KafkaException(DENIED)]
     send(producer)
@@ -120,21 +120,21 @@ def test_producer_goes_on_with_a_new_client_after_a_fatal_error(clients: list[Cl
     assert len(clients) == 2
 
 
-def test_fatal_error_before_the_first_record_is_told_through_its_handle() -> None:
+def test_fatal_error_before_the_first_record_is_raised_by_its_handle() -> None:
     """librdkafka then refuses the record in general words; the reason waits among its callbacks."""
     producer = RecordProducer({})
     Client.raises.update(produce=[KafkaException(KafkaError(KafkaError._FATAL))], poll=[KafkaException(DENIED)])
     assert_denied(send(producer))
 
 
-def test_fatal_error_met_while_waiting_for_room_is_told_through_the_handle() -> None:
+def test_fatal_error_while_waiting_for_room_is_raised_by_the_handle() -> None:
     producer = RecordProducer({})
     before = send(producer)
     Client.raises.update(produce=[BufferError("full")], poll=[KafkaException(DENIED)])
     assert_denied(send(producer), before)
 
 
-def test_what_was_written_before_a_fatal_error_stays_written() -> None:
+def test_records_written_before_a_fatal_error_stay_written() -> None:
     producer = RecordProducer({})
     written = send(producer)
     producer.flush(1.0)
@@ -145,7 +145,7 @@ def test_what_was_written_before_a_fatal_error_stays_written() -> None:
     assert_denied(failed)
 
 
-def test_fate_of_every_send_is_known_after_a_fatal_error_while_the_producer_is_abandoned(
+def test_every_send_has_a_result_after_a_fatal_error_in_an_abandoned_producer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     producer = RecordProducer({})
@@ -157,7 +157,7 @@ def test_fate_of_every_send_is_known_after_a_fatal_error_while_the_producer_is_a
     assert handle.error is not None
 
 
-def test_new_client_that_cannot_be_made_is_told_through_the_handle_and_tried_again() -> None:
+def test_failed_client_creation_is_raised_by_the_handle_and_retried() -> None:
     producer = RecordProducer({})
     Client.raises.update(flush=[KafkaException(DENIED)], make=[KafkaException(KafkaError(KafkaError._INVALID_ARG))])
     send(producer)

@@ -62,9 +62,7 @@ def told(caplog: pytest.LogCaptureFixture, words: str) -> Callable[[], bool]:
     return lambda: any(words in record.getMessage() for record in caplog.records)
 
 
-def test_data_plane_in_trouble_connects_anew_with_renewed_files(
-    renewal: Renewal, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failing_data_plane_reconnects_with_renewed_files(renewal: Renewal, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     eventually(lambda: renewal.thread.last_error is not None, timeout_s=PATIENCE_S, what="trouble")
     renewal.renew()
@@ -83,7 +81,7 @@ def test_renewal_that_cannot_be_used_leaves_the_data_plane_as_it_is(
     eventually(told(caplog, "the data plane connects anew"), timeout_s=PATIENCE_S, what="the next renewal to be used")
 
 
-def test_producer_in_trouble_gives_up_what_is_on_its_way_and_connects_anew(
+def test_failing_producer_gives_up_open_sends_and_reconnects(
     renewal: Renewal, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever sent it sends it again: at once, and not after the delivery time-out of two minutes."""

@@ -88,7 +88,7 @@ def test_requests_are_sent_without_waiting_for_earlier_answers() -> None:
         assert broker.connections == 1
 
 
-def test_lanes_to_one_broker_do_not_wait_for_each_other() -> None:
+def test_connections_to_one_broker_do_not_wait_for_each_other() -> None:
     with ScriptedBroker() as broker, connected(broker.address) as client:
         broker.on(ListGroupsRequest, lambda _: SILENT)
         broker.on(HeartbeatRequest, lambda _: HeartbeatResponse(error_code=0))
@@ -99,7 +99,7 @@ def test_lanes_to_one_broker_do_not_wait_for_each_other() -> None:
         assert len({asked.connection for asked in broker.asked}) == 2
 
 
-def test_silent_broker_times_the_call_out_and_ends_what_waits_behind_it() -> None:
+def test_silent_broker_times_the_call_out_and_fails_queued_calls() -> None:
     with ScriptedBroker() as broker, connected(broker.address) as client:
         broker.on(ListGroupsRequest, lambda _: SILENT)
         broker.on(HeartbeatRequest, lambda _: HeartbeatResponse(error_code=0))
@@ -125,7 +125,7 @@ def test_broker_that_never_negotiates_times_the_connection_out() -> None:
             client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S)
 
 
-def test_lost_connection_ends_what_was_sent_but_keeps_what_was_not() -> None:
+def test_lost_connection_fails_sent_calls_and_keeps_unsent_ones() -> None:
     """What was sent may have been carried out; what was not can safely go out on the next connection."""
     with ScriptedBroker() as broker, connected(broker.address) as client:
         broker.on(ListGroupsRequest, lambda asked: NO_GROUPS if asked.connection > 1 else HANG_UP)

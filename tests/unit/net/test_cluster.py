@@ -48,7 +48,7 @@ def test_one_living_bootstrap_address_is_enough() -> None:
         assert broker.connections == 1
 
 
-def test_dead_cluster_is_told_with_every_address_and_its_failure() -> None:
+def test_dead_cluster_is_reported_with_every_address_and_its_failure() -> None:
     dead = [dead_address() for _ in range(2)]
     with connected(*dead) as client:
         begun = time.monotonic()
@@ -69,7 +69,7 @@ def test_refused_connection_fails_the_call_at_once() -> None:
         assert time.monotonic() - begun < PATIENCE_S / 2
 
 
-def test_cluster_whose_brokers_have_all_moved_is_found_through_the_bootstrap_address() -> None:
+def test_cluster_with_all_brokers_moved_is_found_through_the_bootstrap_address() -> None:
     with ScriptedBroker() as bootstrap, connected(bootstrap.address) as client:
         gone = dead_address()
         elsewhere = MetadataResponseBroker(node_id=3, host=gone.host, port=gone.port)
@@ -138,7 +138,7 @@ def test_no_groups_need_no_question() -> None:
         assert client.find_coordinators([], timeout_s=0.1) == {}
 
 
-def test_unknown_name_is_told_apart_from_a_dead_broker() -> None:
+def test_unknown_host_name_is_distinguished_from_a_dead_broker() -> None:
     address = BrokerAddress("no-such-broker.invalid", 9092)
     with connected(address) as client:
         with pytest.raises(ConnectFailed, match="no-such-broker") as caught:
@@ -147,7 +147,7 @@ def test_unknown_name_is_told_apart_from_a_dead_broker() -> None:
 
 
 @pytest.mark.parametrize("host", ["", "a" * 300, "nul\0byte", "..", "\ud800", "300.1.1.1"])
-def test_nonsense_that_a_broker_advertises_as_its_host_fails_the_call_only(host: str) -> None:
+def test_invalid_advertised_host_fails_only_the_call(host: str) -> None:
     with connected(dead_address(), connect_timeout_ms=2_000) as client, pytest.raises(ConnectFailed):
         client.call(BrokerAddress(host, 99_999), LIST_GROUPS, timeout_s=PATIENCE_S)
 

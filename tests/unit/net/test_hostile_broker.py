@@ -47,7 +47,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE.keys())
-def test_nonsense_ends_the_call_and_the_connection(answer: object) -> None:
+def test_invalid_answer_ends_the_call_and_the_connection(answer: object) -> None:
     with ScriptedBroker() as broker, connected(broker.address) as client:
         broker.on(ListGroupsRequest, answer)  # type: ignore[arg-type]  # the table's values are all answers
         calls = [client.send(broker.address, LIST_GROUPS) for _ in range(2)]

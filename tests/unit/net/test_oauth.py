@@ -51,7 +51,7 @@ def test_refusal_is_answered_with_control_a_and_kept() -> None:
 
 @EXAMPLES
 @given(st.binary(max_size=2000) | st.recursive(st.text() | st.none(), st.lists).map(lambda x: json.dumps(x).encode()))
-def test_whatever_a_server_sends_the_exchange_ends_in_two_steps(challenge: bytes) -> None:
+def test_exchange_ends_in_two_steps_for_any_server_answer(challenge: bytes) -> None:
     exchange = OAuthBearer(token())
     exchange.start()
     first = exchange.respond(challenge)
@@ -112,7 +112,7 @@ def test_answers_of_token_endpoints_are_read(document: dict[str, Any], expires_a
         (b'{"access_token": "abc", "expires_in": 1e300}', "not a number"),
     ],
 )
-def test_useless_answer_is_refused_with_what_is_wrong(body: bytes, complaint: str) -> None:
+def test_invalid_answer_is_refused_with_its_defect(body: bytes, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         token_from_answer(body, NOW)
 
@@ -141,7 +141,7 @@ def test_damaged_answers_are_read_or_refused(seed: int, noise: bytes) -> None:
         ("http://login.example/token", "readable on the wire"),
     ],
 )
-def test_endpoint_to_which_a_secret_must_not_go_is_refused(url: str, complaint: str) -> None:
+def test_insecure_token_endpoint_is_refused(url: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         OAuthSettings(token_endpoint=url, client_id="c", client_secret="s")
 
@@ -161,7 +161,7 @@ def test_settings_that_do_not_fit_together_are_refused() -> None:
             SaslSettings(**wrong)
 
 
-def test_equal_credentials_are_equal_settings_whoever_holds_the_tokens() -> None:
+def test_equal_credentials_are_equal_settings_with_any_token_source() -> None:
     """A worker compares them to find out whether mounted credentials have changed."""
     first, second, other = (
         SaslSettings(

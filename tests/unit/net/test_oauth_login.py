@@ -102,7 +102,7 @@ def test_token_is_shown_before_the_first_request(broker: ScriptedBroker) -> None
     assert callback.given == 1
 
 
-def test_other_connections_go_on_while_a_token_is_waited_for(broker: ScriptedBroker) -> None:
+def test_other_connections_continue_while_a_token_is_fetched(broker: ScriptedBroker) -> None:
     """Heartbeats live on such a loop: a slow token endpoint must not look like a dead member."""
     callback = Callback(lifetime_s=0.2)
     broker.on(SaslAuthenticateRequest, accept(lifetime_ms=3_600_000))
@@ -194,7 +194,7 @@ def test_login_is_renewed_with_a_new_token_on_the_same_connection(broker: Script
 
 
 @pytest.mark.together
-def test_requests_go_on_while_the_new_token_is_late_and_stop_when_the_login_has_ended(broker: ScriptedBroker) -> None:
+def test_requests_continue_while_the_new_token_is_late_and_stop_when_the_login_expires(broker: ScriptedBroker) -> None:
     """A broker cuts the connection of whoever uses an ended login; until its end it is as good as ever."""
     broker.on(SaslAuthenticateRequest, accept(lifetime_ms=2_000))
     callback = Callback(lifetime_s=2.0)

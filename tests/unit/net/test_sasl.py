@@ -89,7 +89,7 @@ def test_scram_refuses_a_server_that_does_not_know_the_password() -> None:
     assert caught.value.reason == "ServerNotAuthentic"
 
 
-def test_scram_escapes_what_would_end_the_user_name() -> None:
+def test_scram_escapes_delimiters_in_the_user_name() -> None:
     settings = SaslSettings(mechanism="SCRAM-SHA-512", username="a,b=c", password="p")
     assert mechanism(settings, "n").start() == b"n,,n=a=2Cb=3Dc,r=n"
 
@@ -123,7 +123,7 @@ def test_wrong_password_names_mechanism_and_user_but_not_the_password(caplog: py
     assert PASSWORD not in repr(settings)
 
 
-def test_mechanism_that_is_not_offered_is_told_with_those_that_are() -> None:
+def test_unsupported_mechanism_is_reported_with_the_supported_ones() -> None:
     with ScriptedBroker() as broker, connected(broker.address, sasl=SCRAM) as client:
         broker.on(
             SaslHandshakeRequest,

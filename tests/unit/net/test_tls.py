@@ -219,7 +219,7 @@ def test_files_that_are_swapped_while_they_are_read_are_read_again(pairs: dict[s
     swapping.join()
 
 
-def test_watch_tells_of_a_renewal_until_it_is_taken_into_use(tmp_path: Path) -> None:
+def test_watch_reports_a_renewal_until_it_is_in_use(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     watch = FileWatch([str(file)])
     assert not watch.changed()

@@ -31,7 +31,7 @@ def test_client_shows_its_credentials_and_its_scope() -> None:
     assert server.asked[1].form == {"grant_type": ["client_credentials"]}
 
 
-def test_refused_client_is_told_without_its_secret() -> None:
+def test_refused_client_is_reported_without_its_secret() -> None:
     with TokenServer(lambda _: answer("abc")) as server, pytest.raises(AuthenticationFailed) as caught:
         ask(server.url, secret="wrong-secret")
     assert f"gives client '{CLIENT_ID}' no token: HTTP 401 invalid_client Invalid client" in str(caught.value)
@@ -62,7 +62,7 @@ def test_each_way_of_failing_has_its_error(given: Answer, error: type[NetError],
     assert CLIENT_SECRET not in str(caught.value)
 
 
-def test_endpoint_that_is_away_is_told() -> None:
+def test_unreachable_endpoint_is_reported() -> None:
     with pytest.raises(TokenUnavailable, match=r"http://127\.0\.0\.1:1/token cannot be reached: .*refused"):
         ask("http://127.0.0.1:1/token")
 

@@ -74,7 +74,7 @@ def done(request: TokenRequest) -> Callable[[], bool]:
     return lambda: request.done
 
 
-def test_all_who_ask_meanwhile_get_the_same_token_and_nobody_waits(source: TokenSource, provider: Provider) -> None:
+def test_concurrent_requests_get_the_same_token_without_waiting(source: TokenSource, provider: Provider) -> None:
     told: list[int] = []
     with held(provider):
         requests = [source.request(lambda: told.append(1)) for _ in range(5)]
@@ -135,7 +135,7 @@ def test_failure_is_forgotten_with_the_next_success(source: TokenSource, provide
     assert outcome(source) == "token-7"
 
 
-def test_rejected_token_is_given_to_nobody_else(source: TokenSource, provider: Provider, clock: StillClock) -> None:
+def test_rejected_token_is_not_used_again(source: TokenSource, provider: Provider, clock: StillClock) -> None:
     refused = source.wait(PATIENCE_S)
     source.reject(refused, AuthenticationFailed("the broker refuses it"))
     assert outcome(source) == "the broker refuses it"
@@ -158,13 +158,13 @@ def test_attempt_that_never_ends_is_given_up(source: TokenSource, provider: Prov
     assert outcome(source).startswith("token-")
 
 
-def test_what_a_callback_raises_is_told_by_its_name(source: TokenSource, provider: Provider) -> None:
+def test_error_of_a_callback_is_reported_by_name(source: TokenSource, provider: Provider) -> None:
     provider.failure = KeyError("vault")
     with pytest.raises(TokenUnavailable, match=r"the token callback failed: KeyError: 'vault'"):
         source.wait(PATIENCE_S)
 
 
-def test_token_that_has_ended_before_it_came_is_none(clock: StillClock) -> None:
+def test_expired_token_is_refused(clock: StillClock) -> None:
     source = TokenSource(lambda: OAuthToken(value="t", expires_at=clock.wall() - 1), clock)
     with pytest.raises(TokenUnavailable, match="clocks"):
         source.wait(PATIENCE_S)

@@ -102,7 +102,7 @@ def test_empty_topic_has_nothing_waiting_and_asks_nothing() -> None:
     assert cluster.rounds == 0
 
 
-def test_nothing_due_yet_tells_when_the_head_is() -> None:
+def test_nothing_due_yet_reports_when_the_head_is() -> None:
     cluster = one([NOW_MS - 4_000, NOW_MS - 1_000])
     assert times_seen(cluster.look(NOW_MS)) == (2, 0, None, (NOW_MS + 6_000) / 1000)
     assert cluster.rounds == 1
@@ -113,7 +113,7 @@ def test_record_is_due_at_its_time_plus_the_delay_and_not_a_millisecond_sooner()
     assert one([NOW_MS - DELAY_MS + 1]).look(NOW_MS).due_lag == 0
 
 
-def test_next_time_is_told_too_soon_rather_than_too_late_where_a_worker_with_a_fast_clock_was_early() -> None:
+def test_next_due_time_is_early_rather_than_late_after_a_worker_with_a_fast_clock() -> None:
     seen = one([NOW_MS - 4_000, NOW_MS - 1_000], committed=1).look(NOW_MS)
     assert times_seen(seen) == (1, 0, None, (NOW_MS + 6_000) / 1000)
 
@@ -168,7 +168,7 @@ def test_partition_that_does_not_answer_makes_the_sums_unknown_and_not_less() ->
     assert (seen.waiting, seen.due_lag, seen.counted) == (2, None, False)
 
 
-def test_flow_whose_group_cannot_be_asked_is_unknown() -> None:
+def test_flow_of_an_unobservable_group_is_unknown() -> None:
     cluster = one([NOW_MS - 50_000])
     seen = cluster.look(NOW_MS, GroupFacts("g.retry", error="CoordinatorLoadInProgress"))
     assert (seen.state, seen.error) == ("Unknown", "CoordinatorLoadInProgress")
@@ -183,7 +183,7 @@ def test_topic_that_does_not_exist_yet_holds_nothing() -> None:
     assert seen.topics[FAILED].waiting is None
 
 
-def test_missing_topic_is_not_believed_to_be_gone_at_once() -> None:
+def test_missing_topic_is_not_considered_deleted_at_once() -> None:
     """One broker that lags behind must not make a whole flow look drained."""
     cluster = one([NOW_MS - 1_000])
     assert cluster.look(NOW_MS).waiting == 1
@@ -216,11 +216,11 @@ def test_commit_beyond_the_end_of_the_log_counts_from_the_start_once_it_is_certa
 @pytest.mark.parametrize(
     ("committed", "place"), [(None, 5), (3, 5), (5, 5), (7, 7), (9, 9), (10, 5)], ids=lambda value: str(value)
 )
-def test_workers_go_on_at_their_commit_if_the_log_reaches_to_it(committed: int | None, place: int) -> None:
+def test_workers_continue_at_their_commit_if_the_log_reaches_it(committed: int | None, place: int) -> None:
     assert due.position(committed, start=5, end=9) == place
 
 
-def test_topic_that_was_made_anew_is_unknown_until_its_start_is() -> None:
+def test_recreated_topic_is_unknown_until_its_start_is_known() -> None:
     cluster = one([NOW_MS], start=500, committed=500)
     cluster.look(NOW_MS)
     assert INTEREST.retry

@@ -84,7 +84,7 @@ def test_failed_records_are_counted_when_every_partition_could_be_asked(
     assert (seen.failed_records, seen.failed_end) == counted
 
 
-def test_assignment_is_not_believed_outside_stable() -> None:
+def test_assignment_is_ignored_outside_stable() -> None:
     facts = GroupFacts("g", 1, described("PreparingRebalance", assignment=owned(0)), {})
     assert fold_group(facts, None, 1.0).members[0].partitions == {}
 
@@ -101,13 +101,13 @@ def test_group_that_does_not_exist_yet_is_dead() -> None:
     assert fold_group(facts, None, 1.0).state == "Dead"
 
 
-def test_group_that_cannot_be_asked_keeps_its_last_values_and_says_why() -> None:
+def test_unobservable_group_keeps_its_last_values_and_reports_the_reason() -> None:
     last = GroupObservation(group_id="g", observed_at=50.0, state="Stable", committed={KEY: 7})
     seen = fold_group(GroupFacts("g", error="CoordinatorLoadInProgress"), last, 100.0)
     assert seen == replace(last, error="CoordinatorLoadInProgress", failing_since=100.0, doubtful=True)
 
 
-def test_group_that_cannot_be_asked_is_news_when_that_lasts_and_no_sooner() -> None:
+def test_unobservable_group_is_urgent_only_when_it_lasts() -> None:
     good = GroupObservation(group_id="g", observed_at=95.0, state="Stable", committed={KEY: 7})
     moving = GroupFacts("g", error="CoordinatorLoadInProgress")
     first = fold_group(moving, good, 100.0)
@@ -157,7 +157,7 @@ def test_recreated_topic_starts_its_history_afresh() -> None:
     assert history[KEY] == ((2.0, 3),)
 
 
-def test_moving_offsets_are_no_urgent_news() -> None:
+def test_moving_offsets_are_not_urgent() -> None:
     before = GroupObservation(group_id="g", observed_at=1.0, state="Stable", committed={KEY: 1}, end_offsets={KEY: 2})
     after = replace(before, observed_at=6.0, committed={KEY: 2})
     assert not folding.differs(before, after)
@@ -166,7 +166,7 @@ def test_moving_offsets_are_no_urgent_news() -> None:
     assert folding.differs(before, replace(before, state="PreparingRebalance"))
 
 
-def test_what_becomes_due_is_urgent_only_where_nobody_attends_to_it() -> None:
+def test_due_records_are_urgent_only_without_workers() -> None:
     flow = RetryObservation(observed_at=1.0, state="Empty", waiting=0, due_lag=0)
     before = GroupObservation(group_id="g", observed_at=1.0, state="Stable", retry=flow)
 

@@ -30,7 +30,7 @@ def test_pattern_becomes_the_topics_that_match_now() -> None:
     assert resolved["named"] == interests["named"]
 
 
-def test_what_a_predecessor_left_on_the_cluster_is_looked_for_once() -> None:
+def test_topics_left_by_a_predecessor_are_looked_up_once() -> None:
     left = ("retry.1h", "retry.30s", "redrive", "failed", "retry.60s", "retry.soon")
     others = ("_fleet.orders2.retry.5s", "_fleet.retry.7s", "orders.retry.9s", "_fleet.orders.retry.retry.8s")
     cluster = ScriptedCluster(1, {(name, 0): [] for name in (*(f"_fleet.orders.{name}" for name in left), *others)})

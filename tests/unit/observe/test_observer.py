@@ -71,7 +71,7 @@ def test_group_that_never_becomes_stable_does_not_keep_the_pace_up_for_ever() ->
 
 
 @pytest.mark.parametrize(("due_in", "pause"), [(2.5, 2.5), (0.2, 1.0), (-60.0, 1.0), (90.0, 5.0), (None, 5.0)])
-def test_due_time_that_nobody_attends_to_is_not_slept_through(due_in: float | None, pause: float) -> None:
+def test_unattended_due_time_is_not_slept_through(due_in: float | None, pause: float) -> None:
     flow = RetryObservation(observed_at=0.0, next_due_at=due_in)
     stable = GroupObservation(group_id="g", observed_at=0.0, state="Stable", retry=flow)
     looked = ClusterObservation(observed_at=0.0, reachable=True, groups={"g": stable})
@@ -105,7 +105,7 @@ def test_one_look_that_failed_proves_nothing_and_the_next_one_comes_soon() -> No
     assert LookSchedule(60.0).seconds(wondering, {}, 0.0) == DOUBT_PAUSE_SECONDS
 
 
-def test_only_what_was_known_can_be_doubted() -> None:
+def test_only_a_known_observation_becomes_doubtful() -> None:
     """Before the first good look, and when a broker refuses us, the first failure is told."""
     good = replace(seen("Stable"), last_good_at=1.0)
     lost, refused = Disconnected("lost"), AuthenticationFailed("refused")
@@ -116,7 +116,7 @@ def test_only_what_was_known_can_be_doubted() -> None:
     assert not failure(refused, good, 2.0, proven=False).doubtful
 
 
-async def test_look_that_failed_wakes_nobody_until_enough_have_failed(nobody: ObserverSettings) -> None:
+async def test_failed_look_notifies_only_after_enough_failures(nobody: ObserverSettings) -> None:
     ear = Ear()
     observers = ObserverPool(SystemClock(), ear)
     observers.watch(GROUP, CLUSTER, interests()["g"])
@@ -190,7 +190,7 @@ def observer_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("observer-")]
 
 
-async def test_broker_that_is_away_is_news_once(nobody: ObserverSettings) -> None:
+async def test_unreachable_broker_notifies_once(nobody: ObserverSettings) -> None:
     ear = Ear()
     observers = ObserverPool(SystemClock(), ear)
     observers.watch(GROUP, CLUSTER, interests()["g"])
@@ -308,8 +308,6 @@ async def test_action_for_an_observer_that_is_being_stopped_is_refused(nobody: O
         (TokenUnavailable("x"), "BrokerUnreachable"),
     ],
 )
-def test_what_a_renewed_secret_may_mend_is_told_in_the_words_that_have_it_read_again(
-    error: NetError, reason: str
-) -> None:
+def test_failures_a_renewed_secret_may_fix_have_the_rereading_reason(error: NetError, reason: str) -> None:
     assert failure(error, None, 0.0).reason == reason
     assert (reason in MENDED_BY_SECRETS) == (reason != "BrokerUnreachable")

@@ -79,7 +79,7 @@ def test_flood_of_topics_is_spread_over_looks_the_new_ones_first() -> None:
     assert max(len(request.resources) for request in requests) <= TOPICS_PER_REQUEST_MAX
 
 
-def test_topic_that_nobody_wants_any_more_is_forgotten() -> None:
+def test_unwanted_topic_is_forgotten() -> None:
     facts = TopicConfigs()
     facts.take([answer("a")], 0.0)
     assert facts.requests(set(), 1.0) == []

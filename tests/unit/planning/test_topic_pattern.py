@@ -34,7 +34,7 @@ class CountingExpression:
         ("(?i)ORDERS", ("orders",)),
     ],
 )
-def test_whole_names_match_and_neither_internal_nor_managed_topics(pattern: str, topics: tuple[str, ...]) -> None:
+def test_pattern_matches_whole_names_but_no_internal_or_managed_topics(pattern: str, topics: tuple[str, ...]) -> None:
     assert TopicMatches().update([compile_pattern(pattern)], TOPICS) == {pattern: topics}
 
 
@@ -48,7 +48,7 @@ def test_only_new_names_are_matched_again() -> None:
     assert sorted(expression.asked) == ["offers", "orders", "payments"]
 
 
-def test_name_that_went_and_came_back_is_matched_anew() -> None:
+def test_topic_name_that_reappears_is_matched_again() -> None:
     matches = TopicMatches()
     pattern = compile_pattern("o.*")
     matches.update([pattern], ["orders"])

@@ -71,7 +71,7 @@ def a_pod(*, hostile: str = "") -> dict[str, Any]:
     }
 
 
-def test_what_a_pod_is_read_for_survives_the_cut() -> None:
+def test_used_fields_of_a_pod_survive_trimming() -> None:
     whole, cut = a_pod(), trim_pod(a_pod())
     assert read_pod(cut, 1767225670.0) == read_pod(whole, 1767225670.0)
     assert read_check(cut) == read_check(whole)
@@ -108,7 +108,7 @@ def test_cut_of_a_cut_is_the_same() -> None:
     assert trim_job(trim_job(a_job())) == trim_job(a_job())
 
 
-def test_config_map_loses_its_data_and_what_others_annotate() -> None:
+def test_config_map_loses_its_data_and_foreign_annotations() -> None:
     cut = trim_config_map({**a_pod(hostile=LARGE), "kind": "ConfigMap", "data": {"a": LARGE}})
     assert len(json.dumps(cut)) < BOUND
     assert "data" not in cut
@@ -159,7 +159,7 @@ def a_job(*, hostile: str = "", failed: bool = False) -> dict[str, Any]:
     }
 
 
-def test_what_a_stateful_set_is_read_for_survives_the_cut() -> None:
+def test_used_fields_of_a_stateful_set_survive_trimming() -> None:
     whole, cut = a_stateful_set(), trim_stateful_set(a_stateful_set())
     assert read_fleet(cut) == read_fleet(whole) is not None
     assert known_to(cut) == known_to(whole) == {"abc"}
@@ -169,7 +169,7 @@ def test_what_a_stateful_set_is_read_for_survives_the_cut() -> None:
 
 
 @pytest.mark.parametrize("failed", [False, True])
-def test_what_a_job_is_read_for_survives_the_cut(failed: bool) -> None:
+def test_used_fields_of_a_job_survive_trimming(failed: bool) -> None:
     whole, cut = a_job(failed=failed), trim_job(a_job(failed=failed))
     assert read_job(cut) == read_job(whole) is not None
     assert at_work([cut], []) == at_work([whole], [])

@@ -75,7 +75,7 @@ def test_one_name_on_two_clusters_is_two_groups() -> None:
     assert heir_of(place.context, old) is None
 
 
-def test_owner_whose_cluster_does_not_answer_any_more_still_owns_the_group() -> None:
+def test_owner_with_a_silent_cluster_still_owns_the_group() -> None:
     """After a restart nobody has seen that cluster: its object says which one it is."""
     old, young = group("a", 1), group("b", 2)
     place = Place(old, young, seen={"b": "kafka-1"}, stored={"a": "kafka-1"})
@@ -84,7 +84,7 @@ def test_owner_whose_cluster_does_not_answer_any_more_still_owns_the_group() -> 
     assert found.namespace == "a"
 
 
-def test_stranger_whose_own_broker_reports_our_cluster_id_owns_nothing_and_inherits_nothing() -> None:
+def test_foreign_broker_reporting_our_cluster_id_gives_no_ownership() -> None:
     """He made his object long before ours, for every group id that he could think of."""
     squatter, mine = group("a", 1), group("b", 2)
     ids = {"a": "kafka-1", "b": "kafka-1"}
@@ -96,7 +96,7 @@ def test_stranger_whose_own_broker_reports_our_cluster_id_owns_nothing_and_inher
     assert heir_of(backed.context, mine) is not None
 
 
-def test_object_whose_addresses_were_edited_claims_nothing_on_the_cluster_that_answers_now() -> None:
+def test_object_with_edited_addresses_claims_nothing_on_the_new_cluster() -> None:
     """An old object could otherwise be pointed at any cluster, and stop the fleet that works there."""
     old, young = group("a", 1), group("b", 2)
     place = Place(old, young, seen={"a": "kafka-1", "b": "kafka-1"}, stored={"a": "kafka-0"})
@@ -110,7 +110,7 @@ def test_group_that_is_called_like_the_retry_group_of_another_is_taken() -> None
     assert older_claim(Place(group("a", 1), young, seen=dict(SAME)).context, young) is None
 
 
-def test_who_takes_over_is_told_from_who_is_going_as_well() -> None:
+def test_heir_is_found_for_an_object_under_deletion() -> None:
     going = group("a", 1, metadata={"deletionTimestamp": "2026-01-01T01:00:00Z"})
     young, youngest = group("b", 2), group("c", 3)
     place = Place(going, young, youngest, seen={**SAME, "c": "kafka-1"})

@@ -55,7 +55,7 @@ async def test_cluster_without_secrets_needs_none() -> None:
     assert (settings.bootstrap_servers, settings.tls, settings.sasl) == (("kafka:9092",), None, None)
 
 
-async def test_secret_that_the_operator_may_not_read_is_told_with_what_to_grant() -> None:
+async def test_unreadable_secret_is_reported_with_the_right_to_grant() -> None:
     kube = MemoryKube()
 
     def refuse(status: int) -> None:

@@ -56,7 +56,7 @@ def run(life: Callable[[Place], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("kind", [SERVICE, CONFIG_MAP])
-def test_foreign_object_that_took_a_childs_name_after_our_first_apply_is_left_alone(kind: Kind) -> None:
+def test_foreign_object_taking_a_childs_name_after_our_first_apply_is_left_alone(kind: Kind) -> None:
     """Our child was deleted, and somebody else made an object of its name."""
 
     async def life(place: Place) -> None:
@@ -89,7 +89,7 @@ def test_foreign_object_is_left_alone_while_the_watch_still_shows_ours() -> None
     run(life)
 
 
-def test_unwatched_child_that_nobody_changed_is_read_and_not_written_again() -> None:
+def test_unchanged_unwatched_child_is_read_and_not_written_again() -> None:
     async def life(place: Place) -> None:
         for _ in range(3):
             await place.apply(SERVICE)
@@ -102,7 +102,7 @@ def test_unwatched_child_that_nobody_changed_is_read_and_not_written_again() -> 
     run(life)
 
 
-def test_nothing_is_made_for_an_owner_whose_deletion_the_watch_has_missed() -> None:
+def test_nothing_is_created_for_an_owner_deleted_unseen() -> None:
     """Its children's deletions are seen, and each of them brings the ghost back into the queue."""
 
     async def life(place: Place) -> None:
@@ -118,7 +118,7 @@ def test_nothing_is_made_for_an_owner_whose_deletion_the_watch_has_missed() -> N
     run(life)
 
 
-def test_fleet_whose_label_somebody_took_is_found_and_not_decided_about_as_absent() -> None:
+def test_fleet_that_lost_its_label_is_found_and_not_treated_as_absent() -> None:
     """The watch says that it was deleted; it runs eight workers."""
 
     async def life(place: Place) -> None:

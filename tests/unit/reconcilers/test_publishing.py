@@ -27,7 +27,7 @@ BODY = {
 
 
 @pytest.mark.parametrize("namesake", [False, True])
-def test_object_whose_status_cannot_be_written_because_it_is_gone_leaves_the_cache(namesake: bool) -> None:
+def test_deleted_object_leaves_the_cache_on_a_failed_status_write(namesake: bool) -> None:
     async def main() -> None:
         kube, clock = MemoryKube(), VirtualClock(asyncio.get_running_loop())
         store = Store(kube, clock, WATCHED)

@@ -81,7 +81,7 @@ def test_group_that_changes_brings_back_all_policies_that_it_may_have_left(world
     assert policies <= world.seen(CONSUMER_GROUP, "orders", group(), gone=True)
 
 
-def test_group_brings_back_those_whose_kafka_group_it_may_need(world: World) -> None:
+def test_group_requeues_owners_of_a_kafka_group_it_may_need(world: World) -> None:
     world.seen(CONSUMER_GROUP, "namesake", group(group_id="orders.retry"))
     assert (CONSUMER_GROUP, "namesake") in world.seen(CONSUMER_GROUP, "orders", group("standard"))
     assert (CONSUMER_GROUP, "orders") in world.seen(CONSUMER_GROUP, "namesake", group(group_id="orders.retry"))

@@ -15,7 +15,7 @@ def status(**conditions: tuple[str, str]) -> dict[str, Any]:
     return {"conditions": listed}
 
 
-def test_new_object_on_its_way_is_no_news() -> None:
+def test_new_object_in_progress_posts_no_event() -> None:
     assert turns({}, status(Ready=("False", "CheckingRevision"), Stable=("False", "Empty"))) == []
 
 
@@ -24,25 +24,25 @@ def test_first_failure_is_a_warning() -> None:
     assert (turn.type, turn.reason) == ("Warning", "TopicNotFound")
 
 
-def test_unchanged_failure_is_told_once() -> None:
+def test_unchanged_failure_is_posted_once() -> None:
     failing = status(Ready=("False", "TopicNotFound"), Degraded=("True", "TopicNotFound"))
     assert turns(failing, failing) == []
 
 
-def test_other_reason_for_the_same_failure_is_news() -> None:
+def test_other_reason_for_the_same_failure_is_posted() -> None:
     before, after = status(Ready=("False", "TopicNotFound")), status(Ready=("False", "BrokerUnreachable"))
     assert [turn.reason for turn in turns(before, after)] == ["BrokerUnreachable"]
 
 
-def test_recovery_is_good_news() -> None:
+def test_recovery_is_posted_as_normal() -> None:
     (turn,) = turns(status(Degraded=("True", "RevisionRejected")), status(Degraded=("False", "AsWanted")))
     assert (turn.type, turn.reason) == ("Normal", "AsWanted")
 
 
-def test_becoming_ready_is_always_told_and_other_first_good_news_is_not() -> None:
+def test_becoming_ready_is_posted_and_other_first_good_conditions_are_not() -> None:
     told = turns({}, status(Ready=("True", "FleetReady"), Degraded=("False", "AsWanted")))
     assert [turn.reason for turn in told] == ["FleetReady"]
 
 
-def test_not_knowing_is_no_news() -> None:
+def test_change_to_unknown_is_not_posted() -> None:
     assert turns(status(ClusterReachable=("True", "Reached")), status(ClusterReachable=("Unknown", "X"))) == []

@@ -81,7 +81,7 @@ async def test_open_breaker_anywhere_is_seen_within_three_rounds(scene: Scene) -
     assert most < len(many) / 2
 
 
-async def test_small_group_is_asked_as_a_whole_in_each_round(scene: Scene) -> None:
+async def test_every_worker_of_a_small_group_is_asked_in_each_round(scene: Scene) -> None:
     group = pods("orders-0", "orders-1", "orders-retry-0")
     assert set(await scene.visit(group)) == {"orders-0", "orders-1", "orders-retry-0"}
     await scene.visit(group, after=FRESH_SECONDS - 1)
@@ -90,7 +90,7 @@ async def test_small_group_is_asked_as_a_whole_in_each_round(scene: Scene) -> No
     assert len(scene.client.asked) == 3
 
 
-async def test_answer_stands_for_a_while_and_is_not_believed_for_ever(scene: Scene) -> None:
+async def test_answer_is_valid_for_a_limited_time(scene: Scene) -> None:
     group = pods("orders-0", "orders-1")
     await scene.visit(group)
     scene.client.said["orders-1"] = None
@@ -123,7 +123,7 @@ async def test_fleet_that_never_answers_is_left_alone_until_it_has_another_worke
     assert len(scene.client.asked) == 2
 
 
-async def test_only_an_answer_that_says_something_new_brings_the_group_back(scene: Scene) -> None:
+async def test_only_a_changed_answer_requeues_the_group(scene: Scene) -> None:
     group = pods("orders-0")
     await scene.visit(group)
     assert scene.news == [GROUP]

@@ -100,7 +100,7 @@ def run(brokers: Brokers, stop: threading.Event | None = None, **changes: Any) -
     return Run(parse_config(document(**changes)), parts, parts, stop or threading.Event(), Clock())
 
 
-def test_record_that_the_topic_refuses_is_told_and_holds_up_no_other() -> None:
+def test_refused_record_is_reported_and_delays_no_other() -> None:
     brokers = Brokers([failed(n, key=b"%d" % n) for n in range(5)])
     brokers.errors[b"2"] = ProduceFailed(REDRIVE, "MSG_SIZE_TOO_LARGE", "too large")
     outcome = run(brokers).run()
@@ -117,7 +117,7 @@ def test_record_that_could_not_be_written_ends_the_run_before_it_is_committed(re
     assert brokers.stored[SOURCE].offset == 0
 
 
-def test_record_that_nobody_acknowledges_is_not_taken_for_written() -> None:
+def test_unacknowledged_record_does_not_count_as_written() -> None:
     brokers = Brokers([failed(0)])
     brokers.silent = True
     with pytest.raises(ProduceFailed, match="NotAcknowledged"):
@@ -125,7 +125,7 @@ def test_record_that_nobody_acknowledges_is_not_taken_for_written() -> None:
     assert brokers.stored[SOURCE].offset == 0
 
 
-def test_partition_from_which_nothing_comes_ends_the_run_after_a_while() -> None:
+def test_silent_partition_ends_the_run_after_a_timeout() -> None:
     brokers = Brokers([failed(0)], end=5)
     with pytest.raises(DataPlaneFailed, match=f"failed-0: no records for {STALL_S:g} s"):
         run(brokers).run()
@@ -141,7 +141,7 @@ def test_run_that_is_to_stop_ends_before_the_next_batch() -> None:
     assert brokers.sent == []
 
 
-def test_progress_that_somebody_else_wrote_is_replaced_by_our_own_from_the_beginning() -> None:
+def test_foreign_progress_is_replaced_by_our_own_from_the_beginning() -> None:
     brokers = Brokers([failed(n) for n in range(3)])
     brokers.stored[SOURCE] = OffsetAndMetadata(2, -1, "a tool")
     assert run(brokers).run().moved == 3
@@ -151,7 +151,7 @@ def test_progress_that_somebody_else_wrote_is_replaced_by_our_own_from_the_begin
 
 
 @pytest.mark.parametrize("offset", [2, 7])
-def test_failed_topic_that_was_made_anew_since_the_run_began_is_read_to_the_end_that_it_has(offset: int) -> None:
+def test_failed_topic_recreated_during_the_run_is_read_to_its_current_end(offset: int) -> None:
     """Or whose leader lost the end of its log: what is not there is not waited for."""
     brokers = Brokers([failed(n) for n in range(3)])
     brokers.commit({SOURCE: OffsetAndMetadata(offset, -1, '{"v":1,"end":9,"selected":2,"moved":2,"guarded":0}')})
@@ -183,7 +183,7 @@ def test_all_partitions_are_moved_in_turns() -> None:
     assert [brokers.stored[TopicPartition(FAILED, number)].offset for number in range(3)] == [50, 50, 5]
 
 
-def test_a_partition_from_which_nothing_comes_holds_up_no_other() -> None:
+def test_silent_partition_delays_no_other() -> None:
     brokers = Brokers(parted({0: 5, 1: 5, 2: 5}))
     brokers.away = {TopicPartition(FAILED, 1)}
     with pytest.raises(DataPlaneFailed, match="failed-1: no records"):
@@ -224,7 +224,7 @@ def test_only_the_records_that_are_named_are_looked_at() -> None:
     assert TopicPartition(FAILED, 1) not in brokers.stored
 
 
-def test_what_the_ledger_hides_and_what_failed_again_is_counted() -> None:
+def test_ledger_hits_and_repeated_failures_are_counted() -> None:
     first = [failed(0), failed(1, origin=0), failed(2, origin=2)]
     again = failed(3, origin=3, redrives=1, redrive_id="another")
     outcome = run(Brokers([*first, again])).run()
@@ -243,7 +243,7 @@ def redriven_to(brokers: Brokers, **changes: Any) -> int:
     return run(brokers, **changes).run().redriven_to
 
 
-def test_what_a_filter_leaves_is_not_taken_for_put_back() -> None:
+def test_filtered_out_records_do_not_count_as_redriven() -> None:
     brokers = Brokers([failed(0, key=b"a"), failed(1, key=b"b"), failed(2, key=b"b")])
     assert redriven_to(brokers, filter__keyRegex="a") == 1
 
@@ -258,19 +258,19 @@ def test_a_refused_record_is_not_put_back_and_neither_are_its_copies() -> None:
     assert redriven_to(brokers) == 1
 
 
-def test_a_start_goes_on_from_what_was_counted_when_the_log_began_elsewhere() -> None:
+def test_restart_keeps_its_counts_after_the_log_start_moved() -> None:
     brokers = Brokers([failed(n) for n in range(8)])
     brokers.stored[SOURCE] = OffsetAndMetadata(5, -1, RedriveProgress(8, 5, 5, 0, start=0, put_back=5).metadata())
     assert redriven_to(brokers) == 8
 
 
-def test_what_was_counted_before_the_topic_lost_its_end_says_nothing() -> None:
+def test_counts_from_before_a_truncation_are_discarded() -> None:
     brokers = Brokers([failed(n) for n in range(3)])
     brokers.stored[SOURCE] = OffsetAndMetadata(5, -1, RedriveProgress(8, 5, 5, 0, start=0, put_back=5).metadata())
     assert redriven_to(brokers) == 0
 
 
-def test_a_commit_of_an_earlier_version_counts_only_what_is_read_from_now_on() -> None:
+def test_commit_of_an_earlier_version_counts_only_later_reads() -> None:
     brokers = Brokers([failed(n) for n in range(8)])
     text = '{"v":1,"end":8,"selected":5,"moved":5,"guarded":0}'
     brokers.stored[SOURCE] = OffsetAndMetadata(5, -1, text)

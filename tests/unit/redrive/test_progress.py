@@ -43,7 +43,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 @given(st.integers(1, 1000), st.lists(st.tuples(st.integers(1, 500), st.floats(0, 3)), min_size=1, max_size=60))
-def test_pace_is_kept_whatever_the_batches_and_pauses(rate: int, batches: list[tuple[int, float]]) -> None:
+def test_rate_is_kept_for_any_batches_and_pauses(rate: int, batches: list[tuple[int, float]]) -> None:
     """Over any stretch no more goes than the rate and the last batch."""
     pace, now, sent = RateLimit(rate), 1000.0, 0
     for count, pause in batches:

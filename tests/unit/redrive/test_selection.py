@@ -48,7 +48,7 @@ def test_every_wanted_record_is_moved_once_and_a_second_run_moves_none() -> None
 
 
 @given(st.integers(0, 10))
-def test_killed_run_counts_what_it_had_moved_and_writes_only_the_rest(written_before: int) -> None:
+def test_killed_run_counts_moved_records_and_writes_only_the_rest(written_before: int) -> None:
     topic = [failed(offset) for offset in range(10)]
     _, written = run(topic)
     offsets, again = run(topic, ledger=written[:written_before])
@@ -76,12 +76,12 @@ def test_copy_of_a_record_that_was_moved_and_committed_before_a_stop_counts_no_s
     assert run(topic[1:], ledger=written)[0] == [2]
 
 
-def test_record_that_failed_again_is_moved_by_another_run_until_it_came_back_too_often() -> None:
+def test_record_that_failed_again_is_moved_by_another_run_up_to_the_limit() -> None:
     found = [decision(failed(0, redrives=count, redrive_id=OTHER_ID if count else None)) for count in range(5)]
     assert found == [Decision.MOVE] * 3 + [Decision.GUARDED] * 2
 
 
-def test_run_never_moves_what_it_has_moved_and_what_failed_again() -> None:
+def test_run_never_moves_its_own_records_that_failed_again() -> None:
     assert decision(failed(0, redrives=1, redrive_id=ID)) is Decision.GUARDED
 
 
@@ -110,7 +110,7 @@ def test_records_that_others_wrote_into_the_redrive_topic_hide_nothing() -> None
         (Filter(reasons=frozenset({"timeout"}), key=compile_pattern("DL")), []),
     ],
 )
-def test_filter_takes_what_matches_all_of_its_parts(wanted: Filter, offsets: list[int]) -> None:
+def test_filter_selects_records_matching_all_its_parts(wanted: Filter, offsets: list[int]) -> None:
     topic = [
         failed(0, key=b"UA-1"),
         failed(1, key=b"UA-2", reason=FailureReason.TIMEOUT, at=NOW + 10),

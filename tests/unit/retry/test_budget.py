@@ -57,7 +57,7 @@ def test_failed_probe_opens_it_again_for_another_cooldown() -> None:
     assert breaker.look(159.0) is OPEN
 
 
-def test_successes_in_a_row_close_it_and_forget_what_failed() -> None:
+def test_consecutive_successes_close_the_breaker_and_reset_its_window() -> None:
     breaker = opened(100.0)
     assert [breaker.succeeded(131.0) for _ in range(PROBES)] == [HALF_OPEN] * (PROBES - 1) + [CLOSED]
     assert breaker.failure_percent(131.0) == 0
@@ -72,7 +72,7 @@ def test_failure_between_probes_counts_them_anew() -> None:
     assert breaker.succeeded(161.0) is HALF_OPEN
 
 
-def test_record_of_every_third_failed_probe_makes_way_whatever_succeeds_between() -> None:
+def test_every_third_failed_probe_moves_its_record_aside_despite_successes() -> None:
     breaker, made_way = opened(100.0), []
     for n in range(7):
         breaker.succeeded(130.0 + 30 * n)
@@ -97,7 +97,7 @@ def test_edited_budget_is_used_from_the_next_record_on() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 40, allow_nan=False)), max_size=200))
-def test_breaker_opens_only_when_its_window_says_so(ends: list[tuple[bool, float]]) -> None:
+def test_breaker_opens_only_above_the_budget_of_its_window(ends: list[tuple[bool, float]]) -> None:
     """Beside a slow account of the same window, whose granularity is a second."""
     breaker, now, history = Breaker(BUDGET, 0.0), 0.0, list[tuple[float, bool]]()
     for good, pause in ends:

@@ -37,7 +37,7 @@ def test_timestamp_type_of_the_retry_topic_is_not_taken_for_that_of_the_origin()
     assert retried(read, STORY).timestamp_type is TimestampType.NO_TIMESTAMP_TYPE
 
 
-def test_epoch_belongs_to_the_partition_whose_offset_is_committed() -> None:
+def test_epoch_belongs_to_the_committed_partition() -> None:
     assert retried(READ, STORY).leader_epoch == 4
 
 
@@ -55,7 +55,7 @@ def test_copies_of_any_kind_are_whole() -> None:
     assert copy.copy(record) == copy.deepcopy(record) == pickle.loads(pickle.dumps(record)) == record
 
 
-def test_decoding_in_place_leaves_what_was_read_alone() -> None:
+def test_decoding_in_place_leaves_the_original_bytes() -> None:
     record = retried(READ, STORY)
     record.value = {"n": 1}
     assert READ.value == b"v"

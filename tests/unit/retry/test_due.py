@@ -45,7 +45,7 @@ def test_no_record_is_handed_out_early_and_none_that_is_due_waits(ages: list[int
         assert T + now < head.due_at <= ahead
 
 
-def test_partition_waits_at_its_head_until_that_is_due_and_goes_on_once() -> None:
+def test_partition_waits_until_its_head_is_due_and_resumes_once() -> None:
     made = clock()
     assert made.split(PARTITION, run(T, T + 10_000), T + 29_999) == 0
     assert made.waiting == {PARTITION: Waiting(100, T, T + 30_000)}
@@ -71,7 +71,7 @@ def test_redriven_record_never_waits() -> None:
     assert made.waiting == {}
 
 
-def test_broker_whose_clock_is_ahead_puts_a_record_off_by_its_delay_and_no_longer() -> None:
+def test_broker_with_a_fast_clock_delays_a_record_by_its_delay_at_most() -> None:
     """Its time would move on with every look; the head keeps the time that it was given first."""
     made = clock()
     century = run(T + 100 * 365 * 86_400_000)

@@ -46,7 +46,7 @@ class Unprintable(Exception):
     ],
     ids=["any exception", "an exit", "a retry without retries", "fatal", "a bad answer", "undecodable"],
 )
-def test_what_was_raised_decides_the_reason(raised: BaseException, reason: FailureReason, error_class: str) -> None:
+def test_exception_decides_the_reason(raised: BaseException, reason: FailureReason, error_class: str) -> None:
     verdict = classify(raised)
     assert isinstance(verdict, Failure)
     assert (verdict.reason, verdict.error_class) == (reason, error_class)
@@ -105,7 +105,7 @@ QUALIFIED = f"{Declined.__module__}.Declined"
         (SystemExit(1), "retry exhausted SystemExit"),
     ],
 )
-def test_policy_without_rules_retries_what_may_pass(raised: BaseException, becomes: str) -> None:
+def test_policy_without_rules_retries_transient_errors(raised: BaseException, becomes: str) -> None:
     assert short(classify(raised, policy("5s"))) == becomes
 
 
@@ -150,7 +150,7 @@ def test_rule_knows_a_status_or_its_hundred(wanted: str, status: int, matches: b
 
 
 @pytest.mark.parametrize("said", [Fatal("x"), Skip("x"), RetryAfter(5), OutputRefused("x")])
-def test_what_the_application_says_wins_over_rules(said: Exception) -> None:
+def test_exceptions_of_the_library_win_over_rules(said: Exception) -> None:
     follows = policy("5s", classify=[rule("Fail", exception="RetryAfter"), rule("Retry", exception="Exception")])
     assert short(classify(said, follows)) == short(classify(said, policy("5s")))
 
@@ -163,12 +163,12 @@ def test_undecodable_record_is_decided_by_its_own_field_alone(then: str, begins:
     assert short(classify(Undecodable("value", "Json", "x"), follows)).startswith(begins)
 
 
-def test_time_out_is_known_to_rules_as_timeout_and_keeps_its_reason() -> None:
+def test_rules_match_a_time_out_by_class_and_its_reason_stays() -> None:
     verdict = classify(TimedOut("slow"), policy("5s", classify=[rule("Fail", exception="Timeout")]))
     assert short(verdict) == "timeout Timeout"
 
 
-def test_cause_of_a_wait_is_what_people_read_about() -> None:
+def test_cause_of_retry_after_is_the_reported_error() -> None:
     try:
         raise RetryAfter(7) from HttpStatus(429, "429 Too Many Requests: busy")
     except RetryAfter as error:
@@ -199,7 +199,7 @@ def test_wait_that_makes_no_sense_is_left_to_the_policy(seconds: Any, waits: flo
 
 @given(st.text(alphabet="ab.*+?|()[]{}1,\\", max_size=16))
 @settings(deadline=None)
-def test_message_is_searched_in_bounded_time_whatever_the_rule(pattern: str) -> None:
+def test_message_is_searched_in_bounded_time_for_any_rule(pattern: str) -> None:
     try:
         follows = policy("5s", classify=[rule("Fail", messageRegex=pattern)])
     except PolicyInvalid:

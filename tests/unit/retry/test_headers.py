@@ -53,7 +53,7 @@ def test_headers_of_others_pass_unchanged_and_in_order_duplicates_included() -> 
     assert failed_headers(FailedDelivery(record(*given), FAILURE, "g", 1))[:4] == list(given)
 
 
-def test_forged_headers_are_replaced_not_believed() -> None:
+def test_forged_headers_are_replaced() -> None:
     """Whoever may write to the source topic must not decide what a redrive later reads as the origin."""
     forged = (("kr-origin-topic", b"payments"), ("kr-reason", b"manual"), ("kr-anything", b"x"))
     told = failed_headers(FailedDelivery(record(*forged), FAILURE, "g", 1))
@@ -101,7 +101,7 @@ def story(**changed: bytes | None) -> Story:
     return clamped(read(waiting(*told.items()), now_ms=NOW), FOUND)
 
 
-def test_story_is_read_whole() -> None:
+def test_every_retry_header_is_read() -> None:
     assert story() == Story(ORIGIN, 2, NOW - 10_000, REVISION, "0f6c2f3e-8f0e", 1, NOW - 5_000, damaged=False)
 
 
@@ -128,13 +128,13 @@ def test_last_of_several_values_counts() -> None:
 @pytest.mark.parametrize(
     "value", [None, b"", b"x", b"-1", b"+1", b"1.0", b" 1", b"01", b"1_0", "٣".encode(), b"\xff" * 9]
 )
-def test_attempt_that_is_no_number_is_none_and_told(value: bytes | None) -> None:
+def test_attempt_that_is_not_a_number_is_absent_and_reported(value: bytes | None) -> None:
     found = story(attempt=value)
     assert (found.attempt, found.damaged, found.origin) == (0, True, ORIGIN)
 
 
 @pytest.mark.parametrize("value", [b"4", b"1000000000", b"9" * 19])
-def test_attempt_beyond_the_sequence_is_its_last_and_told(value: bytes) -> None:
+def test_attempt_beyond_the_sequence_is_its_last_and_reported(value: bytes) -> None:
     assert (story(attempt=value).attempt, story(attempt=value).damaged) == (3, True)
 
 
@@ -143,7 +143,7 @@ def test_attempt_beyond_a_shorter_newest_sequence_is_no_damage_when_its_own_is_f
     assert (found.attempt, found.policy, found.damaged) == (3, UNKNOWN, False)
 
 
-def test_time_a_century_ahead_is_now_and_told() -> None:
+def test_time_a_century_ahead_is_now_and_reported() -> None:
     found = story(first_failed_at=str(NOW + 100 * 365 * 86_400_000).encode())
     assert (found.first_failed_at, found.damaged) == (NOW, True)
 
@@ -155,7 +155,7 @@ def test_any_time_that_a_record_can_have_is_the_same_in_its_retries(timestamp: i
 
 
 @pytest.mark.parametrize("value", [b"-0", b"--5", str(2**63).encode(), str(-(2**63) - 1).encode()])
-def test_time_that_no_record_can_have_is_told(value: bytes) -> None:
+def test_impossible_time_is_reported(value: bytes) -> None:
     found = story(origin_timestamp=value)
     assert (found.origin.offset, found.damaged) == (42, True)
 
@@ -186,7 +186,7 @@ def test_half_an_origin_is_none(name: str, value: bytes | None) -> None:
 @pytest.mark.parametrize(
     "value", [b"standard", b"standard@", b"@" + REVISION.encode(), b"standard@A1B2C3D4E5", b"\xff@"]
 )
-def test_policy_that_names_no_revision_is_none_and_told(value: bytes) -> None:
+def test_policy_without_a_revision_is_absent_and_reported(value: bytes) -> None:
     assert (story(policy=value).policy, story(policy=value).damaged) == (None, True)
 
 

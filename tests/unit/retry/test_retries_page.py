@@ -92,7 +92,7 @@ def test_part_of_a_spec_about_deletion_is_one_that_the_operator_takes() -> None:
     assert (deletion.retry_topics, deletion.group, deletion.timeout_seconds) == ("Drain", "Delete", 7200)
 
 
-def test_handler_sends_its_records_where_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_handler_routes_records_as_its_table_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     (source,) = blocks("python")
     module: dict[str, Any] = {"__name__": "shop"}
     exec(compile(source, "shop.py", "exec"), module)
@@ -110,7 +110,7 @@ CALLS = 'File "shop.py", line 1, in handle'
 FAILURE = Failure(FailureReason.EXHAUSTED, "ValueError", "no", "exception=ValueError", CALLS)
 
 
-def test_table_of_headers_says_which_copies_have_which() -> None:
+def test_table_of_headers_matches_each_kind_of_copy() -> None:
     record, story = (
         Record("t", 0, 0, 0, b"", b""),
         headers.Story(headers.Origin("t", 0, 0, 0), first_failed_at=1, reading="0" * 16),
@@ -172,7 +172,7 @@ def test_alert_on_given_up_records_sees_the_first_failure_of_a_worker() -> None:
         assert f'fleet_consumer_failures_total{{reason="{reason.value}"}} 0.0' in page
 
 
-def test_alert_on_the_observer_also_fires_when_nobody_exports_its_metric() -> None:
+def test_observer_alert_also_fires_when_its_metric_is_absent() -> None:
     metric = "consumer_fleet_operator_observed_at_seconds"
     old, absent = rules()["NobodyLooks"].split(" or ")
     assert (old, absent) == (f"time() - {metric} > 120", f"absent({metric})")

@@ -96,7 +96,7 @@ def test_dropped_record_is_written_nowhere() -> None:
     assert life(policies("5s"), Skip("a test order"))[2] == Dropped("a test order")
 
 
-def test_record_that_timed_out_every_time_tells_so_in_the_failed_topic() -> None:
+def test_record_that_always_timed_out_has_reason_timeout() -> None:
     deliveries, _, end = life(policies("5s"), TimedOut("too slow"))
     assert len(deliveries) == 2
     assert isinstance(end, ToFailed)
@@ -123,7 +123,7 @@ def test_wait_that_the_application_asks_for_uses_up_attempts() -> None:
     assert isinstance(end, ToFailed)
 
 
-def test_hop_tells_people_when_it_is_due_and_what_failed() -> None:
+def test_hop_carries_its_due_time_and_error() -> None:
     outcome = route(source_record(), AGAIN, policy("30s"), group_id=GROUP, now_ms=NOW)
     assert isinstance(outcome, Hop)
     told = dict(outcome.headers)
@@ -163,7 +163,7 @@ def test_records_in_flight_follow_the_revision_they_failed_under() -> None:
     assert (fresh.delay_s, dict(fresh.headers)["kr-policy"]) == (30, f"standard@{UNKNOWN}".encode())
 
 
-def test_record_of_a_forgotten_revision_goes_on_by_the_newest_from_its_attempt() -> None:
+def test_record_of_an_unknown_revision_continues_by_the_newest_from_its_attempt() -> None:
     before = policies("5s", "1h", "1h", "1h")
     hop = route(source_record(), AGAIN, before.newest, group_id=GROUP, now_ms=NOW)
     assert isinstance(hop, Hop)

@@ -15,7 +15,7 @@ def pod(name: str, version: int, *, uid: str = "", group: str | None = None, **m
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {**known, "labels": labels, **metadata}, "status": {}}
 
 
-def test_older_news_changes_nothing() -> None:
+def test_older_event_changes_nothing() -> None:
     """The operator wrote version 12; the watch then delivers version 11."""
     cache = ObjectCache(POD)
     assert cache.observe(pod("a", 12)) is Change.NEW
@@ -31,7 +31,7 @@ def test_versions_compare_as_numbers() -> None:
     assert cache.observe(pod("a", 10)) is not Change.NOTHING
 
 
-def test_status_change_is_told_from_a_change_of_intent() -> None:
+def test_status_change_is_distinguished_from_a_spec_change() -> None:
     cache = ObjectCache(POD)
     cache.observe(pod("a", 1, generation=1))
     assert cache.observe(pod("a", 2, generation=1)) is Change.STATUS
@@ -57,7 +57,7 @@ def test_object_that_lost_its_label_is_seen_again_when_the_label_is_back() -> No
     assert cache.having(("ns", "orders"))
 
 
-def test_own_write_that_restored_a_label_outlives_the_late_news_of_its_loss() -> None:
+def test_own_write_that_restored_a_label_survives_the_late_event_of_its_loss() -> None:
     cache = ObjectCache(POD)
     cache.observe(pod("a", 10))
     cache.observe(pod("a", 12))
@@ -73,7 +73,7 @@ def test_object_read_live_at_the_version_of_its_loss_is_taken_in() -> None:
     assert cache.observe(pod("a", 11)) is Change.NEW
 
 
-def test_sweep_takes_in_what_a_sweep_before_it_dropped() -> None:
+def test_sweep_restores_an_object_dropped_by_an_earlier_sweep() -> None:
     """The label was gone while one list was taken, and is back in the next one."""
     cache = ObjectCache(POD)
     cache.observe(pod("a", 5))
@@ -101,7 +101,7 @@ def test_children_are_found_by_group_and_leave_with_it() -> None:
     assert cache.having(("ns", "orders")) == []
 
 
-def test_sweep_drops_what_the_watch_missed() -> None:
+def test_sweep_drops_objects_deleted_unseen() -> None:
     cache = ObjectCache(POD)
     cache.observe(pod("gone", 5))
     cache.observe(pod("kept", 6))
@@ -109,14 +109,14 @@ def test_sweep_drops_what_the_watch_missed() -> None:
     assert [body["metadata"]["name"] for body in cache] == ["kept"]
 
 
-def test_sweep_keeps_what_was_made_after_the_list_was_taken() -> None:
+def test_sweep_keeps_objects_created_after_its_list() -> None:
     cache = ObjectCache(POD)
     cache.observe(pod("new", 11))
     assert cache.sweep([], listed_version=10) == []
     assert len(cache) == 1
 
 
-def test_sweep_does_not_revive_what_was_deleted_while_it_listed() -> None:
+def test_sweep_does_not_revive_objects_deleted_during_its_list() -> None:
     cache = ObjectCache(POD)
     cache.observe(pod("a", 5))
     cache.remove(("ns", "a"), "uid-a", 11)
@@ -124,7 +124,7 @@ def test_sweep_does_not_revive_what_was_deleted_while_it_listed() -> None:
     assert len(cache) == 0
 
 
-def test_sweep_adds_what_the_watch_never_told() -> None:
+def test_sweep_adds_objects_missed_by_the_watch() -> None:
     cache = ObjectCache(POD)
     assert cache.sweep([pod("a", 5)], listed_version=10) == [("ns", "a")]
 

@@ -27,7 +27,7 @@ def test_content_holds_for_its_version_and_older_ones() -> None:
     assert contents.get(config_map(version=5, uid="namesake")) is None
 
 
-def test_contents_stay_within_their_bytes_and_lose_what_was_not_used() -> None:
+def test_contents_stay_within_their_bytes_and_evict_the_least_recently_used() -> None:
     contents = Contents(bytes_max=100_000)
     contents.put(config_map("used"))
     for number in range(50):
@@ -73,7 +73,7 @@ def test_store_reads_a_content_once_for_each_version() -> None:
     run_virtual(main())
 
 
-def test_store_reads_live_what_no_watch_covers() -> None:
+def test_store_reads_unwatched_objects_live() -> None:
     async def main() -> None:
         kube = MemoryKube()
         store = Store(kube, VirtualClock(asyncio.get_running_loop()), WATCHED)
@@ -89,7 +89,7 @@ def test_store_reads_live_what_no_watch_covers() -> None:
     run_virtual(main())
 
 
-def test_what_the_store_wrote_is_not_read_again() -> None:
+def test_objects_written_by_the_store_are_not_read_again() -> None:
     async def main() -> None:
         kube = MemoryKube()
         store = Store(kube, VirtualClock(asyncio.get_running_loop()), WATCHED)

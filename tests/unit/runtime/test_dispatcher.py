@@ -121,7 +121,7 @@ def test_stop_waits_for_work_in_flight() -> None:
     assert run_virtual(main())
 
 
-def test_stop_names_what_it_had_to_cut_short(caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_names_interrupted_work(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> float:
         async def reconcile(_: tuple[str, str]) -> Result:
             await asyncio.Event().wait()

@@ -18,7 +18,7 @@ ABOUT = {
 NEWS = News(ABOUT, "Warning", "TopicNotFound", "Reconcile", "topic `orders` does not exist")
 
 
-def test_first_news_is_posted_and_repeats_become_a_count() -> None:
+def test_first_event_is_posted_and_repeats_become_a_count() -> None:
     async def main() -> MemoryKube:
         kube = MemoryKube()
         recorder = EventRecorder(kube, VirtualClock(asyncio.get_running_loop()), Metrics(), instance="pod-1")
@@ -37,7 +37,7 @@ def test_first_news_is_posted_and_repeats_become_a_count() -> None:
     assert len(kube.writes) == 5, "five minutes of repeats are written at most once a minute"
 
 
-def test_old_news_that_comes_back_is_a_new_event() -> None:
+def test_event_that_recurs_after_long_is_a_new_one() -> None:
     ledger = NewsLedger()
     first = ledger.admit("x", 0.0)
     again = ledger.admit("x", 601.0)
@@ -46,7 +46,7 @@ def test_old_news_that_comes_back_is_a_new_event() -> None:
     assert (again.count, again.first_at) == (1, 601.0)
 
 
-def test_posting_that_fails_is_counted_and_the_next_news_still_goes_out() -> None:
+def test_failed_post_is_counted_and_the_next_event_still_goes_out() -> None:
     async def main() -> tuple[MemoryKube, Metrics]:
         kube, metrics = MemoryKube(), Metrics()
         recorder = EventRecorder(kube, VirtualClock(asyncio.get_running_loop()), metrics, instance="pod-1")
@@ -69,7 +69,7 @@ def test_posting_that_fails_is_counted_and_the_next_news_still_goes_out() -> Non
     assert b'consumer_fleet_operator_events_total{outcome="failed"} 1.0' in metrics.text()
 
 
-def test_flood_of_news_is_dropped_not_queued_for_ever() -> None:
+def test_flood_of_events_is_dropped_not_queued_for_ever() -> None:
     async def main() -> Metrics:
         metrics = Metrics()
         recorder = EventRecorder(MemoryKube(), VirtualClock(asyncio.get_running_loop()), metrics, instance="pod-1")

@@ -105,7 +105,7 @@ def test_every_request_is_followed_by_work_that_began_after_it() -> None:
 
 
 @pytest.mark.parametrize(("failures", "chance"), [(0, 0.0), (1, 1.0), (1, -0.1)])
-def test_backoff_refuses_nonsense(failures: int, chance: float) -> None:
+def test_backoff_refuses_invalid_arguments(failures: int, chance: float) -> None:
     with pytest.raises(ValueError, match=r"must be|follows"):
         Backoff().delay(failures, chance)
 

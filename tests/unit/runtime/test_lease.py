@@ -100,7 +100,7 @@ def test_holder_that_cannot_renew_ends_before_the_standby_may_start() -> None:
     assert 10.0 <= run_virtual(main()) < 15.0
 
 
-def test_holder_whose_call_hangs_ends_before_the_standby_may_start() -> None:
+def test_holder_with_a_hanging_call_ends_before_the_standby_may_start() -> None:
     class Hanging(MemoryKube):
         async def replace(self, body: dict[str, object]) -> dict[str, object]:
             await asyncio.sleep(3600.0)

@@ -7,7 +7,7 @@ import pytest
 from fleet_operator.runtime.settings import parse
 
 
-def test_defaults_serve_the_whole_cluster_alone() -> None:
+def test_defaults_serve_all_namespaces_without_a_lease() -> None:
     settings = parse(["run"], {})
     assert (settings.namespaces, settings.leader_elect, settings.log_format) == ((), False, "json")
 
@@ -29,13 +29,13 @@ def test_bare_leader_elect_means_yes() -> None:
     "arguments",
     [["--metrics-port", "70000"], ["--workers", "0"], ["--resync-seconds", "-1"], ["--leader-elect=perhaps"], ["--x"]],
 )
-def test_nonsense_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_flags_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse(["run", *arguments], {})
     assert caught.value.code == 2
     assert arguments[0].split("=")[0] in capsys.readouterr().err
 
 
-def test_nonsense_in_the_environment_is_refused_too() -> None:
+def test_invalid_environment_is_refused_too() -> None:
     with pytest.raises(SystemExit):
         parse(["run"], {"FLEET_WORKERS": "many"})

@@ -49,7 +49,7 @@ def status(*, ready: str = "True", message: str = "fine", lag: int = 0, observed
         (status() | {"replicas": 3}, Weight.URGENT),
     ],
 )
-def test_news_is_graded(after: dict[str, Any], weight: Weight) -> None:
+def test_status_changes_are_weighed(after: dict[str, Any], weight: Weight) -> None:
     assert weigh(status(), after, URGENT_FIELDS) is weight
 
 
@@ -78,7 +78,7 @@ class Bench:
         return sum(1 for verb, _, _ in self.kube.writes if verb == "apply_status")
 
 
-def test_error_whose_words_change_is_written_once_a_minute() -> None:
+def test_error_with_changing_text_is_written_once_a_minute() -> None:
     async def main() -> int:
         bench = Bench()
         await bench.make()
@@ -90,7 +90,7 @@ def test_error_whose_words_change_is_written_once_a_minute() -> None:
     assert 10 <= run_virtual(main()) <= 11
 
 
-def test_write_that_was_put_off_says_when_to_come_back() -> None:
+def test_deferred_write_returns_when_to_requeue() -> None:
     async def main() -> None:
         bench = Bench()
         await bench.make()
@@ -104,7 +104,7 @@ def test_write_that_was_put_off_says_when_to_come_back() -> None:
     run_virtual(main())
 
 
-def test_a_thousand_objects_share_one_budget_and_urgent_news_passes_it() -> None:
+def test_a_thousand_objects_share_one_budget_and_urgent_writes_pass_it() -> None:
     async def main() -> None:
         bench = Bench(writes_per_second=5.0)
         names = [f"g{number}" for number in range(1000)]
@@ -124,7 +124,7 @@ def test_a_thousand_objects_share_one_budget_and_urgent_news_passes_it() -> None
     run_virtual(main())
 
 
-def test_write_that_was_put_off_comes_back_once() -> None:
+def test_deferred_write_is_requeued_once() -> None:
     """A hundred objects have news and no token is left: each reconcile that comes back must be able to write."""
 
     async def main() -> None:
@@ -152,7 +152,7 @@ def test_write_that_was_put_off_comes_back_once() -> None:
     run_virtual(main())
 
 
-def test_urgent_news_takes_over_the_turn_of_the_routine_news_that_it_brings_along() -> None:
+def test_urgent_write_replaces_the_pending_routine_write_of_its_object() -> None:
     async def main() -> None:
         bench = Bench(writes_per_second=1.0)
         await bench.make()
@@ -166,7 +166,7 @@ def test_urgent_news_takes_over_the_turn_of_the_routine_news_that_it_brings_alon
     run_virtual(main())
 
 
-def test_object_that_flaps_is_written_at_a_bounded_rate_and_ends_at_the_truth() -> None:
+def test_flapping_object_is_written_at_a_bounded_rate_and_ends_correct() -> None:
     async def main() -> None:
         bench = Bench()
         await bench.make()
@@ -220,7 +220,7 @@ def test_status_that_the_server_stores_differently_is_not_written_for_ever() -> 
     assert run_virtual(main()) == 1
 
 
-def test_status_that_somebody_else_changed_is_put_right() -> None:
+def test_status_changed_by_others_is_restored() -> None:
     async def main() -> None:
         bench = Bench()
         await bench.make()

@@ -45,7 +45,7 @@ def test_changed_intent_is_applied() -> None:
     assert run_virtual(main()) == 2
 
 
-def test_object_that_somebody_changed_or_removed_is_applied_again() -> None:
+def test_object_changed_or_removed_by_others_is_applied_again() -> None:
     async def main() -> int:
         kube, store = make()
         await store.apply(child("ConfigMap", a="1"))

@@ -7,7 +7,7 @@ import pytest
 from fleet_operator.runtime.status_writer import TokenBucket
 
 
-def test_those_who_wait_are_told_different_times_at_the_rate() -> None:
+def test_waiters_get_different_times_at_the_rate() -> None:
     """Were all told the same time, a hundred would come back for each token."""
     bucket = TokenBucket(rate=5.0, burst=10.0)
     waits = [bucket.reserve(0.0) for _ in range(15)]
@@ -15,7 +15,7 @@ def test_those_who_wait_are_told_different_times_at_the_rate() -> None:
     assert waits[10:] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
 
 
-def test_reserved_token_is_nobody_elses() -> None:
+def test_reserved_token_is_not_given_twice() -> None:
     bucket = TokenBucket(rate=2.0, burst=1.0)
     assert bucket.reserve(0.0) == 0.0
     assert bucket.reserve(0.0) == 0.5

@@ -41,7 +41,7 @@ def test_handover_without_repetition_is_good() -> None:
     assert (verdict.handed, verdict.duplicates) == (20, 0)
 
 
-def test_record_that_nobody_handed_out_is_lost() -> None:
+def test_undelivered_record_is_lost() -> None:
     verdict = judge([life("a", handed(0, 3, 1, 2), handed(6, 7, 3, 4))], {0: 10})
     assert not verdict.good
     assert verdict.lost_count == 4
@@ -66,7 +66,7 @@ def test_repetition_after_a_refused_commit_is_explained() -> None:
     assert verdict.refused_commits == {"CommitFailed": 1}
 
 
-def test_repetition_of_what_was_committed_is_wrong() -> None:
+def test_redelivery_of_a_committed_record_is_a_violation() -> None:
     old = life("a", assigned(0), handed(0, 9, 1, 2), commit(0, 10, 2.1), answered(0, 2.2), ["r", [0], 1, 2.3])
     verdict = judge([old, life("b", assigned(3, 2), handed(8, 19, 4, 5, 2))], {0: 20})
     assert not verdict.good
@@ -108,7 +108,7 @@ def test_ranges_of_one_assignment_join_into_one_stint() -> None:
 
 
 @given(st.sets(st.integers(0, 40)), st.integers(0, 40))
-def test_holes_are_exactly_what_is_not_covered(offsets: set[int], end: int) -> None:
+def test_holes_are_exactly_the_uncovered_offsets(offsets: set[int], end: int) -> None:
     found = {
         offset for first, last in holes(((each, each) for each in offsets), end) for offset in range(first, last + 1)
     }

@@ -82,5 +82,5 @@ def test_more_threads_than_librdkafka_can_need_are_found() -> None:
     assert grown.excess(2.0) == ["librdkafka had 11 threads"]
 
 
-def test_few_samples_tell_nothing() -> None:
+def test_few_samples_show_no_growth() -> None:
     assert growth(samples([1.0] * 8, [1] * 8)) is None

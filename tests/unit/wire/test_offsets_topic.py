@@ -121,7 +121,7 @@ def test_entries_that_were_removed() -> None:
         (offset_key(1), struct.pack(">h", 3) + b"short"),
     ],
 )
-def test_what_is_not_known_is_kept_as_it_is(key: bytes | None, value: bytes) -> None:
+def test_unknown_records_are_kept_unchanged(key: bytes | None, value: bytes) -> None:
     entry = decode(key, value)
     assert isinstance(entry, Unknown)
     assert (entry.key, entry.value) == (key, value)

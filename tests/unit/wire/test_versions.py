@@ -114,7 +114,7 @@ def test_commit_goes_by_id_where_the_broker_takes_ids_and_all_are_known(
     assert pick_version(commit_of(*ids), offered, BrokerAddress("b", 1)) == version
 
 
-def test_commit_reads_back_with_what_its_version_has_of_a_topic() -> None:
+def test_commit_reads_back_with_the_topic_fields_of_its_version() -> None:
     request = commit_of(UUID(int=7))
     (by_id,) = OffsetCommitRequest.decode(10, request.encode(10)).topics
     assert (by_id.name, by_id.topic_id) == ("", UUID(int=7))

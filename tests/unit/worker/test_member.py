@@ -57,7 +57,7 @@ class Lived:
         self.state.session = Session(self.bench.loop, self.bench.parts, connection, None, None)
 
 
-def test_member_tells_membership_and_offsets() -> None:
+def test_member_shows_membership_and_offsets() -> None:
     lived = Lived()
     lived.bench.steps(12)
     assert member_document(lived.state) == {
@@ -81,7 +81,7 @@ def test_member_tells_membership_and_offsets() -> None:
     }
 
 
-def test_member_and_metrics_tell_of_retries() -> None:
+def test_member_and_metrics_show_retries() -> None:
     lived = Lived()
     lived.state.breaker = lambda: BreakerSnapshot("HalfOpen", 1_700_000_000.0, 66.66)
     head = WaitingHead("_fleet.g.retry.5s", 1, 42, 1_700_000_005.25)
@@ -130,7 +130,7 @@ def test_member_and_metrics_tell_of_retries() -> None:
         assert line in page.splitlines()
 
 
-def test_member_tells_held_partitions_and_hung_handlers() -> None:
+def test_member_shows_held_partitions_and_hung_handlers() -> None:
     lived = Lived(handle=lambda record: Produce("out", b"x"))
     lived.bench.producer.silent = True
     lived.bench.steps(1)
@@ -154,7 +154,7 @@ def test_member_tells_held_partitions_and_hung_handlers() -> None:
     assert all("acknowledge" in each["message"] for each in stuck[1:]), stuck
 
 
-def test_worker_between_sessions_tells_why() -> None:
+def test_worker_between_sessions_shows_the_reason() -> None:
     state = WorkerState("r", 300.0, "default.flights.0d9c2f3e-0")
     state.error = FencedInstance("another member has joined")
     document = member_document(state)
@@ -163,7 +163,7 @@ def test_worker_between_sessions_tells_why() -> None:
     assert ready(state) == (False, "FencedInstance: another member has joined")
 
 
-def test_member_tells_how_sessions_ended_while_the_next_one_is_tried() -> None:
+def test_member_shows_ends_of_sessions_while_the_next_one_starts() -> None:
     """The next session clears the error at once, and would meet the same record: what ended the last stays told."""
     lived = Lived()
     record = Record("t", 1, 9, 0, None, None)

@@ -71,14 +71,14 @@ def test_redrive_that_has_not_ended_is_waited_for() -> None:
     assert phase(facts(redrives=1, retry_workers=0), TIMEOUT + UNDO_S) is DeletionPhase.LEAVE
 
 
-def test_what_another_object_takes_over_is_left_to_it() -> None:
+def test_resources_taken_over_by_another_object_are_kept() -> None:
     step = decide_deletion(facts(heir="shop/orders-new", seen=seen(0), retry_workers=0), NOW + 20)
     assert step.phase is DeletionPhase.LEAVE
     assert "shop/orders-new" in step.given_up
 
 
 @pytest.mark.parametrize("unknown", [None, seen(None), seen(0, at=NOW - 1)])
-def test_what_is_not_known_to_be_drained_is_drained(unknown: RetryObservation | None) -> None:
+def test_topics_of_unknown_content_are_drained(unknown: RetryObservation | None) -> None:
     assert phase(facts(seen=unknown)) is DeletionPhase.DRAIN
 
 
@@ -91,7 +91,7 @@ def test_drain_ends_with_its_time() -> None:
     "changes",
     [{"can_drain": False}, {"has_retries": False}, {"deletion": Deletion(retry_topics="Delete")}],
 )
-def test_nothing_is_waited_for_where_nobody_drains(changes: dict[str, object]) -> None:
+def test_deletion_does_not_wait_without_draining(changes: dict[str, object]) -> None:
     assert phase(facts(**changes)) is DeletionPhase.STOP
 
 
@@ -108,7 +108,7 @@ def test_without_a_kafka_cluster_nothing_is_waited_for() -> None:
     assert "KafkaCluster" in step.given_up
 
 
-def test_what_belongs_to_an_older_object_is_not_touched() -> None:
+def test_resources_of_an_older_object_are_not_touched() -> None:
     assert decide_deletion(facts(owner=False), NOW).phase is DeletionPhase.LEAVE
 
 
@@ -143,7 +143,7 @@ def test_groups_are_deleted_only_on_request() -> None:
     assert doomed_groups(consumer_group(deletion={"group": "Delete"})) == ("orders", "orders.retry")
 
 
-def test_finalizer_is_for_those_who_ask_for_something() -> None:
+def test_finalizer_is_set_only_for_deletion_options() -> None:
     assert not wants_finalizer(Deletion())
     assert wants_finalizer(Deletion(group="Delete"))
     assert wants_finalizer(Deletion(retry_topics="Drain"))

@@ -15,7 +15,7 @@ EVIL = {"spec": {"containers": [{"name": "worker", "securityContext": {"privileg
 BARE: dict[str, Any] = {"metadata": {"name": "orders", "annotations": {}}}
 
 
-def test_template_that_was_applied_before_is_known_again() -> None:
+def test_earlier_template_is_recognized() -> None:
     fleet = with_known(BARE, {OURS.hash: {"spec": OURS.pod_template["spec"]}, "b" * 10: {}})
     assert is_known(fleet, OURS)
     assert BARE["metadata"]["annotations"] == {}

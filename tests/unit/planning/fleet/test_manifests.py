@@ -287,7 +287,7 @@ def test_mounted_secrets_are_renewed_in_running_pods() -> None:
     assert not [each for each in worker["env"] if "secretKeyRef" in each.get("valueFrom", {})]
 
 
-def test_client_credentials_for_tokens_are_mounted_and_their_endpoint_is_told() -> None:
+def test_client_credentials_for_tokens_are_mounted_with_their_endpoint() -> None:
     cluster = kafka_cluster(tls=TLS, sasl=OAUTH)
     revision = plan_revision(consumer_group(), cluster, handler_files=None, image=IMAGE)
     volume = json.dumps(revision.pod_template["spec"]["volumes"])
@@ -314,7 +314,7 @@ def test_client_credentials_for_tokens_are_mounted_and_their_endpoint_is_told() 
     ],
 )
 @pytest.mark.parametrize("connection", [{}, {"tls": {}}, {"tls": TLS, "sasl": SASL}, {"tls": TLS, "sasl": OAUTH}])
-def test_worker_reads_what_the_operator_writes(spec: dict[str, Any], connection: dict[str, Any]) -> None:
+def test_worker_parses_the_written_settings(spec: dict[str, Any], connection: dict[str, Any]) -> None:
     """worker.json as the worker's own parser sees it: strict, so that any drift between the two fails here."""
     group = consumer_group(**spec)
     revision = plan_revision(group, kafka_cluster(**connection), handler_files=FILES, image=IMAGE)

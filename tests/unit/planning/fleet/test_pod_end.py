@@ -45,7 +45,7 @@ def test_crash_names_its_signal_or_code_beside_the_last_line_of_its_log() -> Non
     assert told(ended(1, "Error", text)) == "container worker ended (exit code 1): ValueError: no such table"
 
 
-def test_container_that_has_just_ended_is_told_before_it_waits() -> None:
+def test_container_just_terminated_is_reported_before_its_waiting_state() -> None:
     status = {"containerStatuses": [{"name": "worker", "state": {"terminated": {"exitCode": 3, "reason": "Error"}}}]}
     assert told(status) == "container worker ended (exit code 3)"
 
@@ -82,7 +82,7 @@ def test_container_counts_as_failing_for_a_while_after_it_was_started_again() ->
     assert read_pod(waiting, NOW + 300).ended is not None, "until it is started"
 
 
-def test_newest_death_of_several_containers_is_told() -> None:
+def test_newest_death_of_several_containers_is_reported() -> None:
     def died(name: str, at: float) -> dict[str, Any]:
         return {"name": name, "lastState": {"terminated": {"exitCode": 1, "finishedAt": times.to_text(at)}}}
 

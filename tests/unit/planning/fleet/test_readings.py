@@ -34,13 +34,13 @@ def test_passed_check() -> None:
 
 
 @pytest.mark.parametrize(("code", "outside"), [(20, False), (21, True), (137, True)])
-def test_failed_check_tells_whether_another_try_may_help(code: int, outside: bool) -> None:
+def test_failed_check_reports_if_it_may_be_retried(code: int, outside: bool) -> None:
     terminated = {"exitCode": code, "message": report(False, "TopicNotFound")}
     facts = readings.read_check(check_pod("Failed", terminated=terminated))
     assert (facts.ok, facts.outside, facts.reason, facts.message) == (False, outside, "TopicNotFound", "what to do")
 
 
-def test_answer_is_the_last_line_of_what_the_container_left() -> None:
+def test_answer_is_the_last_line_of_the_termination_message() -> None:
     """With FallbackToLogsOnError the message may be the log's tail."""
     text = "Traceback ...\n" + report(False, "HandlerImportFailed") + "\n"
     facts = readings.read_check(check_pod("Failed", terminated={"exitCode": 20, "message": text}))
@@ -74,7 +74,7 @@ def test_check_that_left_no_answer_is_explained(
     assert (facts.ok, facts.outside, facts.reason, facts.message) == (False, True, "CheckFailed", message)
 
 
-def test_waiting_check_tells_what_it_waits_for() -> None:
+def test_waiting_check_reports_the_cause() -> None:
     pod = check_pod("Pending")
     pod["status"]["containerStatuses"] = [
         {"name": "worker", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}
@@ -177,7 +177,7 @@ def test_fleet_in_the_middle_of_an_update() -> None:
     assert (facts.updated_replicas, facts.ready_replicas, facts.available_replicas) == (1, 2, 1)
 
 
-def test_fleet_whose_controller_is_behind_is_not_observed() -> None:
+def test_fleet_with_a_lagging_controller_is_not_observed() -> None:
     facts = readings.read_fleet(stateful_set(observedGeneration=2))
     assert facts is not None
     assert not facts.observed
@@ -228,7 +228,7 @@ def test_unready_pod_counts_from_its_last_change_else_from_its_creation() -> Non
     assert readings.read_pod(worker_pod(None)).unready_since == 1767225600.0
 
 
-def test_crashing_pod_tells_its_exit_code_and_the_last_line_it_left() -> None:
+def test_crashing_pod_reports_its_exit_code_and_last_line() -> None:
     crash = {
         "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
         "name": "worker",
@@ -239,7 +239,7 @@ def test_crashing_pod_tells_its_exit_code_and_the_last_line_it_left() -> None:
     assert (facts.reason, facts.message) == ("CrashLoopBackOff", told)
 
 
-def test_pod_without_a_node_tells_the_schedulers_words() -> None:
+def test_unscheduled_pod_reports_the_schedulers_message() -> None:
     pod = worker_pod("False")
     pod["status"]["conditions"].append(
         {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}

@@ -137,7 +137,7 @@ def test_check_that_passes_at_last_clears_the_refusal() -> None:
     assert decision.mark == RevisionMark(hash=NEW, state=CANDIDATE, since=NOW, checked=True)
 
 
-def test_check_that_cannot_start_tells_why() -> None:
+def test_check_that_cannot_start_reports_the_reason() -> None:
     waiting = check(created_at=NOW - 90, reason="ImagePullBackOff", message="no such image")
     decision = rollout(good(), record(NEW), checks=(waiting,))
     assert decision.cause == Problem("ImagePullBackOff", "no such image")
@@ -248,7 +248,7 @@ def test_settled_fleet_is_never_turned_back() -> None:
     assert (decision.phase, decision.target, decision.mark) == (RolloutPhase.SETTLED, NEW, None)
 
 
-def test_going_back_by_hand_needs_no_check_and_is_confirmed_again() -> None:
+def test_manual_rollback_needs_no_check_and_is_confirmed_again() -> None:
     """From B back to A, which was good: A is applied at once, and counts as newest only when it has worked again."""
     older, newer = good(NEW, NOW - 9000), good(OLD, NOW - 60)
     decision = rollout(older, newer)
@@ -276,7 +276,7 @@ def test_suspended_fleet_keeps_its_revision_and_checks_nothing() -> None:
     assert rollout(wanted_replicas=0, fleet=None).target is None
 
 
-def test_blocked_group_keeps_its_fleet_and_says_why() -> None:
+def test_blocked_group_keeps_its_fleet_and_reports_the_reason() -> None:
     blocked = Problem("ClusterNotFound", "create it")
     decision = rollout(good(), wanted=None, blocked=blocked)
     assert (decision.phase, decision.target, decision.cause) == (RolloutPhase.HELD, OLD, blocked)

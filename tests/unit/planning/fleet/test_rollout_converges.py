@@ -80,7 +80,7 @@ def test_nothing_is_written_once_all_is_quiet(kind: Kind, replicas: int, cuts: l
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 40))
-def test_fleet_starts_by_itself_when_the_outside_is_mended(replicas: int, broken_turns: int) -> None:
+def test_fleet_starts_by_itself_when_external_causes_are_resolved(replicas: int, broken_turns: int) -> None:
     """Brokers away at first: no worker starts, one check a minute at most, and then everything goes its way."""
     world = World(kinds={NEW: Kind.WORKS}, wanted=NEW, replicas=replicas, outside_broken=True)
     for _ in range(broken_turns):
@@ -93,7 +93,7 @@ def test_fleet_starts_by_itself_when_the_outside_is_mended(replicas: int, broken
     assert ready(world) == replicas
 
 
-def test_third_revision_mends_what_the_second_broke() -> None:
+def test_third_revision_repairs_a_broken_second() -> None:
     mended = "c" * 10
     world = running_world(Kind.NEVER_READY, 3)
     settle(world)

@@ -85,7 +85,7 @@ def test_next_step(facts: dict[str, Any], phase: str, reason: str, act: Act) -> 
     assert decision.message
 
 
-def test_failed_run_is_told_in_its_own_words() -> None:
+def test_failed_run_is_reported_with_its_own_message() -> None:
     failed = JobFacts(state=RunState.FAILED, problem=Problem("PodFailurePolicy", "exit code 20"))
     word = JobReport(ok=False, reason="SettingsInvalid", message="filter.errorRegex: no regular expression")
     pods = (RunPod(name="a", ended=True, report=JobReport(ok=True)), RunPod(name="b", ended=True, report=word))
@@ -98,14 +98,14 @@ def test_failed_run_is_told_in_its_own_words() -> None:
     assert "exit code 20" in decision.message
 
 
-def test_refused_records_are_told() -> None:
+def test_refused_records_are_reported() -> None:
     word = RunPod(name="a", ended=True, report=JobReport(ok=True, selected=5, moved=3))
     decision = step(job=JobFacts(state=RunState.COMPLETE), pods=(word,))
     assert (decision.phase, decision.reason) == ("Succeeded", "SomeRefused")
     assert decision.message.startswith("2 selected records were refused")
 
 
-def test_pod_that_cannot_start_is_told() -> None:
+def test_pod_that_cannot_start_is_reported() -> None:
     stuck = RunPod(name="a", waiting=Problem("ErrImagePull", "no such image"))
     decision = step(job=ACTIVE, pods=(stuck,))
     assert (decision.phase, decision.reason) == ("Running", "PodNotRunning")
@@ -169,7 +169,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_whatever_users_do_in_between_it_ends_with_one_pod_at_a_time(seed: int) -> None:
+def test_any_user_actions_leave_at_most_one_pod(seed: int) -> None:
     """Suspended, resumed and paced anew at random: no second pod beside a first, and it ends once it is left alone."""
     world = World(random.Random(seed))
     for _ in range(200):

@@ -45,7 +45,7 @@ def seen(**topics: str | None) -> ClusterObservation:
     return builders.observation(builders.observed_group(retry=retry), topics=observed)
 
 
-def test_what_is_missing_is_named_in_the_order_of_mending() -> None:
+def test_missing_prerequisites_are_named_in_order() -> None:
     cluster, wanted = builders.kafka_cluster(), redrive()
     away = replace(seen(), reachable=False, reason="BrokerUnreachable", message="kafka:9092 does not answer")
     for found, reason in (
@@ -64,7 +64,7 @@ def test_what_is_missing_is_named_in_the_order_of_mending() -> None:
     assert find_obstacle(wanted, group(), cluster, seen()) is None
 
 
-def test_a_dry_run_needs_nobody_who_reads() -> None:
+def test_dry_run_needs_no_retry_workers() -> None:
     counting = redrive(dryRun=True)
     assert find_obstacle(counting, group(suspend=True), builders.kafka_cluster(), seen()) is None
 
@@ -128,7 +128,7 @@ def test_settings_of_a_run() -> None:
         {"records": [{"partition": 3, "offset": 17}, {"partition": 3, "offset": 18}]},
     ],
 )
-def test_run_reads_what_the_operator_renders(spec: dict[str, Any]) -> None:
+def test_run_parses_the_rendered_settings(spec: dict[str, Any]) -> None:
     """Both sides of the contract; whatever one side adds alone fails here."""
     wanted = redrive(**spec)
     found = parse_config(redrive_manifests.redrive_config(wanted, group(), builders.kafka_cluster(sasl=SASL), TARGET))
@@ -222,7 +222,7 @@ def test_pods_are_read_in_the_order_of_their_making() -> None:
     assert facts.report == JobReport(ok=True, selected=5, moved=4, guarded=1)
 
 
-def test_who_may_be_writing_is_told_from_jobs_and_pods() -> None:
+def test_possible_writers_are_found_from_jobs_and_pods() -> None:
     def labelled(body: dict[str, Any], name: str) -> dict[str, Any]:
         metadata = {"labels": {"consumerfleet.io/redrive": name}}
         return body | {"metadata": body.get("metadata", {}) | metadata}
@@ -236,7 +236,7 @@ def test_who_may_be_writing_is_told_from_jobs_and_pods() -> None:
 
 
 @given(st.text() | st.binary().map(repr) | st.recursive(st.integers() | st.text(), st.lists).map(json.dumps))
-def test_metadata_of_offsets_that_anybody_wrote_is_no_progress(text: str) -> None:
+def test_foreign_offset_metadata_is_not_progress(text: str) -> None:
     found = read_progress([Position(offset=3, metadata=text)])
     assert found is None or found == RedriveProgress(selected=0, moved=0, guarded=0, remaining=0)
 
@@ -280,7 +280,7 @@ CREATED = replace(RUNNING, act=Act.CREATE)
 DONE = RedriveDecision("Succeeded", "AllMoved", "all was moved")
 
 
-def test_what_a_run_found_put_back_is_about_the_topic_that_was_there_before_its_first_job() -> None:
+def test_redriven_count_of_a_run_belongs_to_the_topic_before_its_first_job() -> None:
     first = status(RedriveFacts(redrive=redrive(), failed_topic_id="first"), CREATED)
     assert first["failedTopicId"] == "first"
     again = status(RedriveFacts(redrive=redrive(status=first), failed_topic_id="made-anew"), CREATED)
@@ -290,7 +290,7 @@ def test_what_a_run_found_put_back_is_about_the_topic_that_was_there_before_its_
     assert (last["failedTopicId"], last["redrivenTo"]) == ("first", 70)
 
 
-def test_a_run_whose_topic_was_not_told_when_it_began_says_nothing_of_a_later_one() -> None:
+def test_run_without_a_known_topic_id_reports_nothing_about_a_later_topic() -> None:
     """The operator died between the Job and the status: what it sees now may have been made anew since."""
     job = JobFacts(state=RunState.ACTIVE)
     assert "failedTopicId" not in status(RedriveFacts(redrive=redrive(), failed_topic_id="later", job=job), RUNNING)

@@ -30,7 +30,7 @@ def test_all_workers_counts_come_together_most_frequent_first() -> None:
     assert failed_reasons(workers, 130, []) == [entry(*VALUE, 128), entry(*TIMEOUT, 2)]
 
 
-def test_what_was_known_outlives_restarts_and_silence() -> None:
+def test_known_reasons_survive_restarts_and_silence() -> None:
     before = failed_reasons([worker(exhausted__ValueError=64)], 64, [])
     assert failed_reasons([worker(exhausted__ValueError=2)], 66, before) == before, "the worker has begun anew"
     assert failed_reasons([worker()], 64, before) == before

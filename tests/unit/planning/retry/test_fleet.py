@@ -126,7 +126,7 @@ def test_time_of_the_last_change_is_read_back() -> None:
     assert changed_at_of(None) is None
 
 
-def test_pods_are_told_once_of_what_they_cannot_have_mounted_yet() -> None:
+def test_pods_are_annotated_once_for_a_file_not_yet_mounted() -> None:
     publication = told()
     (patch,) = pods_to_notify([pod()], publication)
     assert patch["metadata"]["annotations"] == {"consumerfleet.io/retry-policies": publication.digest}

@@ -119,7 +119,7 @@ def test_retries_are_over_when_the_end_is_old_enough_and_nothing_waits() -> None
     assert not plan(published=ending).over, "retries are wanted again"
 
 
-def test_retries_are_not_over_while_somebody_may_write_to_them() -> None:
+def test_retry_topics_stay_in_use_while_a_writer_may_exist() -> None:
     """Main workers of a revision that knows retries, or a Redrive: what they write next would have no reader."""
     ending = replace(TOLD, ending_since=NOW - SUPERSEDED_S)
     assert not plan({"fed": True}, group=consumer_group(), published=ending).over
@@ -132,7 +132,7 @@ def test_nothing_runs_while_the_fleet_is_stopped() -> None:
     assert plan({"stopped": True}, **running).scale.replicas == 0
 
 
-def test_what_is_known_of_a_flow_that_could_not_be_asked_whole_wakes_its_workers() -> None:
+def test_partially_observed_flow_wakes_its_workers() -> None:
     part = cluster(flow(waiting=None, due_lag=None, oldest_due_at=NOW - 100, error="NotObserved"))
     assert plan(published=TOLD, fleet=ready_fleet(0), observation=part).scale.replicas == 1
 
@@ -159,7 +159,7 @@ def test_calm_is_remembered_until_something_is_due() -> None:
     assert plan(before, **quiet, observation=due).memory.calm_since is None
 
 
-def test_retry_workers_are_not_doubled_while_nobody_knows_of_breakers() -> None:
+def test_retry_workers_are_not_doubled_while_breakers_are_unknown() -> None:
     """After a restart, or where pods cannot be reached, an outage looks like too few workers."""
     late = cluster(flow(waiting=5000, due_lag=5000, oldest_due_at=NOW - 600))
     told = replace(TOLD, current=CAREFUL.hash, known=(CAREFUL,))

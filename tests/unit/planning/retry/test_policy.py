@@ -65,7 +65,7 @@ def test_hash_is_of_the_content_in_one_spelling() -> None:
 
 
 @pytest.mark.parametrize("made", [policy(), EVERYTHING, policy(generate={"initial": "1s", "count": 16, "max": "7d"})])
-def test_workers_read_what_is_published(made: RetryPolicy) -> None:
+def test_workers_parse_the_published_file(made: RetryPolicy) -> None:
     """Their parser is strict: it refuses fields that it does not know."""
     revision = expand(made)
     policies = parse_policies(published(revision).file)
@@ -115,7 +115,7 @@ def test_text_of_the_headline_sequence() -> None:
 
 
 @given(st.lists(st.integers(1, naming.DELAY_SECONDS_MAX), min_size=1, max_size=16))
-def test_whatever_is_published_is_read_back(seconds: list[int]) -> None:
+def test_any_published_file_is_read_back(seconds: list[int]) -> None:
     revision = expand(policy(sequence=[f"{s}s" if s < 10**6 else "7d" for s in seconds]))
     older = replace(expand(policy(sequence=["5m"], maxTotalSeconds=77)), superseded_at=1_799_999_000.0)
     retiring = {"9s": DelayState.DRAINING, "11s": DelayState.LEAVING}
@@ -137,7 +137,7 @@ def test_damaged_records_count_as_not_there(text: str) -> None:
     assert read_policy_record({"metadata": {}, "data": {"policy.json": text}}) is None
 
 
-def test_what_workers_are_told_is_remembered_only_as_policies_said_it() -> None:
+def test_edited_policies_file_is_not_read_back() -> None:
     """Somebody edited the group's ConfigMap: it is written anew, from the policy."""
     body = group_config_map(consumer_group(retry={"policyRef": {"name": "standard"}}), published(expand(policy())))
     body["data"]["policies.json"] = body["data"]["policies.json"].replace('"undecodable": "Fail"', '"undecodable": 7')
@@ -145,7 +145,7 @@ def test_what_workers_are_told_is_remembered_only_as_policies_said_it() -> None:
     assert read_published(body) is None
 
 
-def test_record_of_a_policy_is_believed_only_if_it_is_what_its_hash_says() -> None:
+def test_policy_record_is_valid_only_if_its_hash_matches() -> None:
     revision = expand(policy())
     record = policy_config_map({"name": "standard", "namespace": "shop", "uid": "p1"}, revision)
     assert read_policy_record(record) == revision

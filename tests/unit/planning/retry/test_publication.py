@@ -93,7 +93,7 @@ class Group:
         return {revision.hash for revision in self.told.known}
 
 
-def test_nothing_is_told_before_the_topics_are_there() -> None:
+def test_nothing_is_published_before_the_topics_exist() -> None:
     group = Group()
     assert group.visit(ready=False) is None
     told = group.visit()
@@ -101,7 +101,7 @@ def test_nothing_is_told_before_the_topics_are_there() -> None:
     assert (told.current, told.delays, told.max_message_bytes) == (OLD.hash, ("5s", "30s"), 1_065_536)
 
 
-def test_what_an_earlier_object_left_on_the_cluster_is_drained() -> None:
+def test_topics_left_by_an_earlier_object_are_drained() -> None:
     """A group deleted with its topics kept and made anew under another policy: nobody else reads what waits there."""
     group, intent = consumer_group(retry={"policyRef": {"name": "standard"}}), None
 
@@ -170,7 +170,7 @@ def test_size_limit_is_raised_after_the_topics_and_never_lowered() -> None:
     assert limit() == 5_065_536
 
 
-def test_edit_keeps_what_waits_on_its_own_revision() -> None:
+def test_edit_keeps_waiting_records_on_their_revision() -> None:
     """Two edits with records waiting: each revision stays until nothing of it can wait."""
     group = Group(waiting={"30s": 2})
     group.visit()
@@ -206,7 +206,7 @@ def test_drained_topics_prove_nothing_until_workers_have_the_new_file() -> None:
     assert group.known == {NEW.hash}
 
 
-def test_what_cannot_be_looked_at_stays() -> None:
+def test_topics_that_cannot_be_observed_stay() -> None:
     group = Group(waiting={"30s": None})
     group.visit()
     group.wanted = NEW
@@ -232,7 +232,7 @@ def test_revision_leaves_when_the_brokers_must_have_dropped_its_last_record() ->
     assert list(group.draining) == []
 
 
-def test_topic_of_a_removed_delay_is_to_be_deleted_where_the_spec_says_so() -> None:
+def test_topic_of_a_removed_delay_is_deleted_if_the_spec_requests_it() -> None:
     group = Group(deletion="Drain", waiting={"30s": 2})
     group.visit()
     group.wanted = NEW
@@ -308,7 +308,7 @@ def test_many_edits_keep_the_newest_revisions() -> None:
     assert group.told.current == group.wanted.hash if isinstance(group.wanted, PolicyRevision) else False
 
 
-def test_group_without_retries_any_more_goes_on_until_nothing_waits() -> None:
+def test_removed_retries_continue_until_nothing_waits() -> None:
     group = Group(waiting={"30s": 1})
     before = group.visit()
     assert before is not None

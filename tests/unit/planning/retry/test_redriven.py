@@ -35,7 +35,7 @@ def status(
     return retry
 
 
-def test_what_was_put_back_has_not_failed_any_more() -> None:
+def test_redriven_records_do_not_count_as_failed() -> None:
     assert status(redrive(1_070), redrive(1_020)) == {"failed": 30, "redriven": {"topicId": TOPIC, "to": 1_070}}
 
 
@@ -44,22 +44,22 @@ def test_a_redrive_may_be_deleted() -> None:
     assert status(previous=before) == before
 
 
-def test_what_retention_took_since_is_not_counted_twice() -> None:
+def test_records_removed_by_retention_are_not_counted_twice() -> None:
     assert status(redrive(900))["failed"] == 100
 
 
 @pytest.mark.parametrize("topic_id", [OTHER, None])
-def test_a_topic_that_was_made_anew_has_nothing_put_back(topic_id: str | None) -> None:
+def test_recreated_topic_has_no_redriven_records(topic_id: str | None) -> None:
     before = status(redrive(1_070))
     assert status(redrive(1_070), previous=before, topic_id=topic_id)["failed"] == 100
 
 
-def test_what_is_known_is_kept_while_the_topic_cannot_be_told() -> None:
+def test_redriven_count_is_kept_while_the_topic_is_unknown() -> None:
     before = status(redrive(1_070))
     assert status(previous=status(previous=before, topic_id=None)) == before
 
 
-def test_an_end_that_went_back_is_not_believed() -> None:
+def test_end_offset_that_decreased_is_ignored() -> None:
     assert status(redrive(1_070), end=1_069)["failed"] == 100
 
 
@@ -73,12 +73,12 @@ def test_a_damaged_status_is_nothing_known(to: Any) -> None:
     assert find_redriven([redrive(to)], NOW, TOPIC, {"topicId": TOPIC, "to": to}) is None
 
 
-def test_what_is_unknown_stays_unknown() -> None:
+def test_unknown_count_stays_unknown() -> None:
     assert count_failures(observed_group(failed_end=7), Redriven(TOPIC, 7)) is None
 
 
 @given(st.data())
-def test_no_failure_is_hidden_whatever_retention_takes_and_whatever_is_put_back(data: st.DataObject) -> None:
+def test_no_failure_is_hidden_by_retention_or_redrives(data: st.DataObject) -> None:
     """Partitions as lists of "was it put back", runs that see any part of them, retention and new failures between."""
     logs: list[list[bool]] = [[] for _ in range(3)]
     starts, known = [0, 0, 0], []

@@ -102,7 +102,7 @@ def test_bounds_always_hold(scene: Scene) -> None:
 
 
 @given(scenes())
-def test_what_is_unknown_takes_no_worker_away(scene: Scene) -> None:
+def test_unknown_observation_removes_no_worker(scene: Scene) -> None:
     """Unless the spec's own bounds do."""
     bound = min((b for b in (scene.load.bounds.most, scene.load.bounds.partitions) if b is not None), default=10**6)
     for uncertain in (change(scene, counted=False), change(scene, held=True), change(scene, lag=None)):
@@ -117,7 +117,7 @@ def test_a_due_record_always_has_a_worker(scene: Scene) -> None:
 
 
 @given(scenes())
-def test_asking_again_with_the_same_picture_comes_to_rest(scene: Scene) -> None:
+def test_repeated_scaling_on_one_observation_settles(scene: Scene) -> None:
     """With nothing changing but the count and the clock, a count is reached that stays for ever.
 
     Times may lie two hours ahead, as on clocks that disagree: the steps go on beyond them.
@@ -278,7 +278,7 @@ def test_no_worker_goes_while_something_is_unknown(seen: dict[str, Any]) -> None
     assert fleet.live(SHRINK_S, **seen) == 16, "the window begins anew"
 
 
-def test_lateness_of_an_outage_that_nobody_can_tell_of_adds_no_worker() -> None:
+def test_lateness_without_breaker_observation_adds_no_worker() -> None:
     late = change(DUE, current=4, oldest_at=NOW - 600, changed_at=NOW - 600, unsure=True)
     assert wanted(late) == 4
     assert wanted(change(late, current=0)) == 1, "one is started all the same"

@@ -62,7 +62,7 @@ def test_group_without_retries_has_only_the_failed_topic() -> None:
     assert (grown.idle, grown.ready) == (True, True)
 
 
-def test_settings_say_when_records_are_due_and_let_every_record_hop_on() -> None:
+def test_topic_settings_use_append_time_and_admit_every_record() -> None:
     topics = {topic.name: topic for topic in wanted_topics(group(), intent("5s", "1h"), COUNTS, SOURCES)}
     for topic in topics.values():
         assert {*topic.configs, "retention.bytes"} == set(MANAGED_SETTINGS)
@@ -74,7 +74,7 @@ def test_settings_say_when_records_are_due_and_let_every_record_hop_on() -> None
     assert days == {FIVE: 7, HOUR: 7, REDRIVE: 30 + 7 + 1, FAILED: 30}
 
 
-def test_retention_outlives_the_whole_sequence_of_every_living_revision() -> None:
+def test_retention_exceeds_the_sequence_of_every_live_revision() -> None:
     old = PolicyRevision(hash="b" * 10, content={"sequence": ["7d", "7d"]}, superseded_at=NOW)
     wish = replace(intent("5s"), known=(old,), delays=("5s", "7d"))
     (first, *_) = wanted_topics(group(), wish, COUNTS, SOURCES)
@@ -101,7 +101,7 @@ def test_retention_of_the_spec_counts_unless_records_would_go_before_they_are_du
     assert {(topic.partitions, topic.replication_factor) for topic in topics.values()} == {(2, 3)}
 
 
-def test_what_waits_is_not_limited_by_size() -> None:
+def test_waiting_records_are_not_limited_by_size() -> None:
     """A cluster's own `log.retention.bytes` would delete records before they are due; failed ones are the user's."""
     topics = {topic.name: topic for topic in wanted_topics(group(), intent("5s"), COUNTS, SOURCES)}
     assert {name: topic.configs.get("retention.bytes") for name, topic in topics.items()} == {
@@ -122,7 +122,7 @@ def test_everything_as_wanted_needs_nothing() -> None:
     assert plan_topics(group(), wish, COUNTS, seen(topics, retry)) == TopicsPlan(ready=True)
 
 
-def test_drift_is_mended_setting_by_setting() -> None:
+def test_drift_is_corrected_setting_by_setting() -> None:
     wish = intent("5s")
     topics, retry = as_wanted(group(), wish)
     configs = dict(retry.topics[FIVE].configs or {}) | {"message.timestamp.type": "CreateTime", "segment.ms": "1"}
@@ -141,7 +141,7 @@ def test_size_limit_is_raised_with_the_source_and_never_lowered() -> None:
     assert lowered.idle
 
 
-def test_settings_that_may_not_be_read_are_left_alone() -> None:
+def test_unreadable_settings_are_left_alone() -> None:
     wish = intent("5s")
     topics, retry = as_wanted(group(), wish)
     unread = {name: replace(topic, configs=None) for name, topic in retry.topics.items()}
@@ -164,7 +164,7 @@ def test_missing_source_makes_nothing() -> None:
     assert (plan.idle, plan.ready) == (True, None)
 
 
-def test_topics_that_nobody_has_asked_for_yet_are_unknown() -> None:
+def test_topics_not_yet_looked_up_are_unknown() -> None:
     plan = plan_topics(group(), intent("5s"), COUNTS, seen({FAILED: TopicObservation(partitions=4)}))
     assert (plan.idle, plan.ready) == (True, None)
     assert plan_topics(group(), intent("5s"), COUNTS, None) == TopicsPlan()
@@ -179,7 +179,7 @@ def test_topic_that_we_may_not_use_is_a_problem() -> None:
     assert (plan.problem.reason, plan.ready, plan.idle) == ("AuthorizationFailed", False, True)
 
 
-def test_retired_topic_goes_once_it_is_known_to_be_drained_and_only_where_that_is_asked() -> None:
+def test_retired_topic_is_deleted_only_when_drained_and_requested() -> None:
     wish = intent("5s", drained_delays=("30s",))
     topics, retry = as_wanted(group(), wish)
     topics |= {THIRTY: TopicObservation(partitions=4)}

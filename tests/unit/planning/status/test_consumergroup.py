@@ -67,7 +67,7 @@ def cause(phase: RolloutPhase, reason: str, *, target: str | None = None) -> Rol
     return RolloutDecision(phase=phase, target=target, cause=Problem(reason, "what to do"))
 
 
-def test_working_fleet_as_a_whole() -> None:
+def test_status_of_a_working_fleet_is_complete() -> None:
     status = project(facts(workers=(WorkerObservation(pod="orders-0", member_id="m0", generation=3),)))
     shown = {key: status[key] for key in status if key not in ("conditions", "members", "transitions")}
     assert shown == {
@@ -155,14 +155,14 @@ def test_later_look_at_the_same_group_changes_nothing() -> None:
     assert project(facts(observation=observation(later)), once, NOW + 501) == once
 
 
-def test_observed_at_moves_with_what_it_brought() -> None:
+def test_observed_at_moves_with_new_observations() -> None:
     once = project(facts())
     later = observed_group(observed_at=NOW + 500, end_offsets=dict.fromkeys([("orders", n) for n in range(4)], 1000))
     status = project(facts(observation=observation(later)), once, NOW + 501)
     assert (status["lag"], status["lagText"], status["observedAt"]) == (2048, "~2k", "2027-01-15T08:08:20Z")
 
 
-def test_unreachable_cluster_keeps_what_was_known() -> None:
+def test_unreachable_cluster_keeps_the_last_observation() -> None:
     """Unknown is not zero: lag, members and partitions stay; the state is Unknown, and conditions say why."""
     before = project(facts())
     status = project(facts(observation=unreachable()), before, NOW + 60)
@@ -194,7 +194,7 @@ def test_look_that_failed_changes_no_status_until_enough_have_failed() -> None:
     assert condition(hanging, "ClusterReachable") == ("False", "ObservationStale")
 
 
-def test_group_whose_coordinator_moves_keeps_its_status() -> None:
+def test_group_keeps_its_status_while_its_coordinator_moves() -> None:
     before = project(facts())
     moving = observation(observed_group(error="CoordinatorNotAvailable", failing_since=NOW, doubtful=True))
     assert project(facts(observation=moving), before, NOW + 10) == before
@@ -238,20 +238,20 @@ def test_partition_without_an_answer_leaves_the_last_known_lag() -> None:
         ),
     ],
 )
-def test_root_cause_is_told_when_the_fleet_does_not_work(why: str, changes: dict[str, Any], reason: str) -> None:
+def test_root_cause_is_reported_when_the_fleet_does_not_work(why: str, changes: dict[str, Any], reason: str) -> None:
     status = project(brand_new(**({"observation": observation()} | changes)))
     assert condition(status, "Ready") == ("False", reason), why
     assert condition(status, "Degraded")[0] == "True", why
     assert message(status, "Ready")
 
 
-def test_spec_problems_come_before_what_follows_from_them() -> None:
+def test_spec_problems_come_before_their_consequences() -> None:
     """Without a KafkaCluster the check cannot run and the topics are unknown: only the first can be mended."""
     given = brand_new(cluster=None, rollout=cause(RolloutPhase.HELD, "ClusterNotFound"), observation=unreachable())
     assert condition(project(given), "Ready") == ("False", "ClusterNotFound")
 
 
-def test_unreachable_cluster_comes_before_what_the_check_says_about_it() -> None:
+def test_unreachable_cluster_comes_before_the_checks_message() -> None:
     given = brand_new(observation=unreachable(), rollout=cause(RolloutPhase.CHECK_FAILED, "TopicNotFound"))
     assert condition(project(given), "Ready") == ("False", "BrokerUnreachable")
 
@@ -324,7 +324,7 @@ def test_fleet_of_no_workers_is_ready() -> None:
     assert condition(project(empty), "Ready") == ("True", "FleetReady")
 
 
-def test_more_workers_than_partitions_are_told() -> None:
+def test_more_workers_than_partitions_are_reported() -> None:
     crowded = facts(wanted_replicas=6, fleet=ready_fleet(6))
     status = project(crowded)
     assert condition(status, "ScalingLimited") == ("True", "MoreWorkersThanPartitions")
@@ -384,7 +384,7 @@ def test_pattern_counts_the_topics_that_match_and_no_other() -> None:
     assert condition(status, "TopicsReady") == ("True", "TopicsExist")
 
 
-def test_pattern_that_matches_nothing_yet_is_told() -> None:
+def test_pattern_without_a_match_is_reported() -> None:
     group = consumer_group(topics=None, topicPattern="^invoices")
     seen = observation(topics=TWO_MATCH, matches={"^invoices": ()})
     status = project(facts(group=group, observation=seen))
@@ -407,7 +407,7 @@ def test_missing_output_topic_is_named() -> None:
     assert "done" in message(status, "TopicsReady")
 
 
-def test_failed_topic_that_cannot_be_made_is_told() -> None:
+def test_failed_topic_that_cannot_be_created_is_reported() -> None:
     problem = Problem("AuthorizationFailed", "grant Create on topic _fleet.orders.failed")
     given = facts(observation=observation(topics={"orders": TopicObservation(partitions=4)}), topic_problem=problem)
     assert condition(project(given), "TopicsReady") == ("False", "AuthorizationFailed")
@@ -417,7 +417,7 @@ def foreign(name: str = "other-1") -> MemberObservation:
     return MemberObservation(member_id=name, instance_id=None, client_id=name, host="/10.9.9.9")
 
 
-def test_foreign_members_are_told_and_listed_last() -> None:
+def test_foreign_members_are_reported_and_listed_last() -> None:
     shared = observed_group(members=(foreign(), member(0, {"orders": (0,)}), member(1, {"orders": (1,)})))
     status = project(facts(observation=observation(shared)))
     assert condition(status, "GroupShared") == ("True", "ForeignMembers")
@@ -469,7 +469,7 @@ def test_members_of_a_recreated_namesake_are_foreign() -> None:
     assert condition(status, "GroupShared") == ("True", "ForeignMembers")
 
 
-def test_dynamic_members_are_known_by_what_workers_claim() -> None:
+def test_dynamic_members_are_matched_by_worker_reports() -> None:
     dynamic = replace(member(0), instance_id=None, member_id="x-1", client_id="orders-0")
     worker = WorkerObservation(pod="orders-0", member_id="x-1", generation=1)
     group = observed_group(members=(dynamic,))
@@ -509,7 +509,7 @@ def test_big_group_lists_a_hundred_members_and_counts_all() -> None:
     assert (len(status["members"]), status["memberCount"]) == (100, 250)
 
 
-def test_transitions_tell_who_came_and_who_went() -> None:
+def test_transitions_name_joined_and_left_members() -> None:
     before = project(facts())
     joined = observed_group(state="PreparingRebalance", members=(member(0), member(1), member(2)))
     during = project(facts(observation=observation(joined)), before, NOW)

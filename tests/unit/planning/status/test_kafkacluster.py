@@ -58,7 +58,7 @@ def test_first_visit_has_all_conditions() -> None:
     assert "brokerCount" not in status
 
 
-def test_unreachable_cluster_keeps_what_was_known_and_says_why() -> None:
+def test_unreachable_cluster_keeps_its_status_and_reports_the_reason() -> None:
     before = project(observation())
     status = project(unreachable("AuthenticationFailed", "check the password of user x"), before)
     assert (status["clusterId"], status["brokerCount"]) == ("cluster-a", 2)
@@ -71,7 +71,7 @@ def test_same_observation_gives_the_same_status() -> None:
     assert project(observation(observed_at=NOW + 60), once) == once
 
 
-def test_changed_cluster_id_is_told_and_the_first_one_kept() -> None:
+def test_changed_cluster_id_is_reported_and_the_first_one_kept() -> None:
     cluster = kafka_cluster(status={"clusterId": "cluster-before"})
     status = project(observation(), {"clusterId": "cluster-before"}, cluster)
     assert status["clusterId"] == "cluster-before"
@@ -139,7 +139,7 @@ def test_offsets_topic(why: str, seen: dict[str, Any], status: str, reason: str,
     assert remedy in found[2]
 
 
-def test_what_this_version_cannot_use_is_told() -> None:
+def test_unsupported_fields_are_reported() -> None:
     cluster = kafka_cluster(offsetsTopic={"manage": "Provision"})
     status = project(None, cluster=cluster)
     assert condition(status, "SpecHonored")[:2] == ("False", "NotYetAvailable")

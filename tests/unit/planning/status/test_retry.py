@@ -51,7 +51,7 @@ def test_nothing_waiting_is_zero_and_has_no_times() -> None:
     assert shown(flow(), before) == {"waiting": 0, "dueLag": 0, "failed": 3, "policyRevision": "standard@a1b2c3d4e5"}
 
 
-def test_what_cannot_be_asked_keeps_its_last_value_and_is_never_zero() -> None:
+def test_unobservable_values_keep_the_last_one_and_are_never_zero() -> None:
     before = shown(flow(waiting=5, due_lag=2, oldest_due_at=NOW - 90))
     assert shown(flow(waiting=None, due_lag=None, error="NotObserved"), before) == before
     assert shown(flow(waiting=7, due_lag=None), before) == before
@@ -65,7 +65,7 @@ def test_record_that_has_just_become_due_is_not_late() -> None:
     assert (status["waiting"], status["dueLag"], status.get("oldestDueAt")) == (1, 0, None)
 
 
-def test_group_whose_retries_were_taken_away_shows_only_what_failed() -> None:
+def test_group_with_retries_removed_shows_only_failed_records() -> None:
     before = shown(flow(waiting=5))
     assert retry_status(observed_group(failed_records=3), None, before) == {"failed": 3}
     assert retry_status(observed_group(), None, {}) == {}
@@ -76,7 +76,7 @@ def test_long_name_of_a_policy_leaves_the_hash() -> None:
     assert retry_status(observed_group(retry=flow()), long, {})["policyRevision"] == "a1b2c3d4e5"
 
 
-def test_busy_flow_in_which_something_becomes_due_each_second_is_written_once_a_minute() -> None:
+def test_busy_flow_with_a_record_due_each_second_is_written_once_a_minute() -> None:
     status: dict[str, Any] = {}
     writes = 0
     for second in range(600):
@@ -128,7 +128,7 @@ def test_topics_of_the_flow_are_part_of_topics_ready() -> None:
     assert condition(status, "TopicsReady") == ("Unknown", "NotYetObserved")
 
 
-def test_records_that_wait_after_retries_have_ended_are_told() -> None:
+def test_waiting_records_are_reported_after_retries_end() -> None:
     """Nobody reads them, and nothing else would say so."""
 
     def told(waiting: int) -> list[str]:
@@ -140,7 +140,7 @@ def test_records_that_wait_after_retries_have_ended_are_told() -> None:
     assert told(0) == []
 
 
-def test_topics_are_not_said_to_be_made_on_another_cluster() -> None:
+def test_topics_on_another_cluster_are_not_reported_as_created() -> None:
     missing = {"orders": TopicObservation(partitions=4), FAILED: TopicObservation(partitions=0, error="TopicNotFound")}
     ours = facts(observation=observation(topics=missing))
     assert condition(project(ours), "TopicsReady") == ("False", "TopicNotCreated")

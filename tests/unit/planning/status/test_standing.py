@@ -47,7 +47,7 @@ def test_since_is_that_of_the_first_death_at_a_record() -> None:
     assert later["stuckPartitions"] == before["stuckPartitions"]
 
 
-def test_death_that_names_no_record_leaves_it_unknown_whether_partitions_move() -> None:
+def test_death_without_a_record_leaves_stuck_unknown() -> None:
     healthy = project(facts(workers=(WorkerObservation(pod="orders-0"), WorkerObservation(pod="orders-1"))))
     assert condition(healthy, "Stuck") == ("False", "AllPartitionsMove")
     status = project(facts(pods=dying(replace(KILLED, records=()))), healthy)
@@ -55,7 +55,7 @@ def test_death_that_names_no_record_leaves_it_unknown_whether_partitions_move() 
     assert "exit code 137" in message(status, "Stuck")
 
 
-def test_sessions_that_a_bug_ends_are_told_though_the_next_one_has_begun() -> None:
+def test_sessions_ended_by_a_bug_are_reported_though_the_next_one_has_begun() -> None:
     bug = WorkerObservation(pod="orders-0", ended_reason="TypeError", ended_message="m (loop.py:7)", ended_since=NOW)
     status = project(facts(workers=(bug,)))
     assert condition(status, "Degraded") == ("True", "WorkerReportsError")
@@ -68,7 +68,7 @@ def test_sessions_that_a_bug_ends_are_told_though_the_next_one_has_begun() -> No
     assert condition(project(facts(workers=(named,))), "Stuck") == ("True", "PartitionStuck")
 
 
-def test_group_whose_workers_do_not_answer_any_more_is_not_said_to_move() -> None:
+def test_silent_workers_leave_stuck_unknown() -> None:
     answered = project(facts(workers=(WorkerObservation(pod="orders-0"),)))
     silent = project(facts(), answered, NOW + 30)
     assert condition(silent, "Stuck") == ("Unknown", "WorkersSilent")
@@ -109,8 +109,6 @@ BEHIND = observed_group(end_offsets={("orders", number): 101 for number in range
         ("a worker complains", {"workers": (WorkerObservation(pod="orders-0", ended_reason="TypeError"),)}, True),
     ],
 )
-def test_workers_are_asked_again_while_records_wait_or_news_is_bad(
-    why: str, changes: dict[str, Any], watched: bool
-) -> None:
+def test_workers_are_polled_while_records_wait_or_errors_last(why: str, changes: dict[str, Any], watched: bool) -> None:
     """A hung handler of a quiet topic changes nothing that anybody else would notice."""
     assert needs_watching(facts(**changes)) is watched, why

@@ -44,7 +44,7 @@ def gathered(**changes: Any) -> Gathered:
     return replace(found, **changes)
 
 
-def test_another_cluster_is_not_believed_to_have_the_groups_topics() -> None:
+def test_another_cluster_is_not_assumed_to_have_the_groups_topics() -> None:
     plan = make_plan(gathered(), NOW, image=IMAGE)
     assert plan.retry is not None
     assert plan.retry.publication is not None
@@ -70,7 +70,7 @@ def running(name: str, **spec: Any) -> JsonObject:
         ((WorkerObservation(pod="orders-retry-0", breaker=BreakerObservation(state="HalfOpen")),), True),
     ],
 )
-def test_breaker_is_closed_only_when_every_worker_that_has_one_says_so(
+def test_breaker_is_closed_only_when_every_worker_reports_it_closed(
     worker_reports: tuple[WorkerObservation, ...], known: bool | None
 ) -> None:
     found = gathered(
@@ -98,7 +98,7 @@ def test_group_that_never_had_retries_is_not_asked_for_its_policies(
     assert knows_retries(body) is knows
 
 
-def test_forged_record_is_never_what_a_fleet_goes_back_to() -> None:
+def test_forged_record_is_never_rolled_back_to() -> None:
     """Whoever may write ConfigMaps says of a template of his own that it was the last good one."""
     group = consumer_group()
     bare = {"cluster": kafka_cluster(), "group": group, "policy": None}
@@ -132,6 +132,6 @@ def test_forged_record_is_never_what_a_fleet_goes_back_to() -> None:
         ({"stateful_set": {"metadata": {}, "spec": {"template": {"spec": WITH_RETRIES}}}}, True),
     ],
 )
-def test_who_may_still_write_to_retry_topics(changes: dict[str, JsonObject], feeds: bool) -> None:
+def test_possible_writers_of_retry_topics(changes: dict[str, JsonObject], feeds: bool) -> None:
     """Pods of a revision that knows retries, and whoever would make such pods, as well as Redrives."""
     assert gathered(**changes).feeds_retries is feeds

@@ -11,7 +11,7 @@ from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 GROUP = ("shop", "orders")
 
 
-def test_what_a_pause_put_off_comes_back_once_when_it_is_over() -> None:
+def test_paused_group_is_requeued_once_when_the_pause_ends() -> None:
     """Nothing else may ever happen to the group: without this it would wait for the next resync."""
 
     async def main() -> tuple[list[float], list[float]]:

@@ -23,7 +23,7 @@ def gauges(metrics: Metrics) -> dict[str, float]:
     }
 
 
-def test_retries_are_told_exactly() -> None:
+def test_retry_metrics_are_exact() -> None:
     metrics = Metrics()
     opened = WorkerObservation(pod="orders-0", breaker=BreakerObservation(state="Open"))
     seen = observation(observed_group(retry=FLOW, failed_records=8217))
@@ -36,7 +36,7 @@ def test_retries_are_told_exactly() -> None:
     assert found["breakers_open"] == 1
 
 
-def test_what_is_unknown_is_absent_and_not_zero() -> None:
+def test_unknown_metrics_are_absent_not_zero() -> None:
     metrics = Metrics()
     shown = GroupMetrics(metrics)
     shown.set(KEY, facts(observation=observation(observed_group(retry=FLOW, failed_records=1))), {})

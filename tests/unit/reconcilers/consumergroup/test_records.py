@@ -27,7 +27,7 @@ def record(revision: str, text: str, name: str = "") -> JsonObject:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"pod-template.json": text}}
 
 
-def test_strangers_are_read_up_to_a_limit_and_what_the_fleet_names_always() -> None:
+def test_foreign_records_are_read_up_to_a_limit_and_named_ones_always() -> None:
     async def main() -> None:
         kube = MemoryKube()
         store = Store(kube, VirtualClock(asyncio.get_running_loop()), WATCHED)

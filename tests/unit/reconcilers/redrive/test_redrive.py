@@ -281,7 +281,7 @@ def test_last_word_that_the_watch_has_not_brought_yet_is_read_live() -> None:
     run(life)
 
 
-def test_what_is_missing_is_waited_for() -> None:
+def test_missing_prerequisites_are_waited_for() -> None:
     async def life(world: World) -> None:
         world.redrive()
         world.sight.seen = builders.observation(topics={})
@@ -296,7 +296,7 @@ def test_what_is_missing_is_waited_for() -> None:
     run(life)
 
 
-def test_suspended_redrive_keeps_its_job_and_goes_on_with_it() -> None:
+def test_suspended_redrive_keeps_and_resumes_its_job() -> None:
     async def life(world: World) -> None:
         world.redrive()
         await world.look()
@@ -383,7 +383,7 @@ def test_two_that_begin_at_the_same_moment_do_not_both_run() -> None:
     run(life)
 
 
-def test_nothing_is_started_for_a_redrive_whose_deletion_the_watch_has_missed() -> None:
+def test_nothing_is_started_for_a_redrive_deleted_unseen() -> None:
     async def life(world: World) -> None:
         world.redrive()
         world.deliver()
@@ -396,7 +396,7 @@ def test_nothing_is_started_for_a_redrive_whose_deletion_the_watch_has_missed() 
     run(life)
 
 
-def test_deleted_group_cancels_what_runs_and_nothing_else() -> None:
+def test_deleted_group_cancels_only_its_running_redrive() -> None:
     async def life(world: World) -> None:
         world.redrive()
         await world.look()
@@ -411,7 +411,7 @@ def test_deleted_group_cancels_what_runs_and_nothing_else() -> None:
     run(life)
 
 
-def test_run_whose_records_nobody_would_read_is_halted_and_goes_on_later() -> None:
+def test_run_without_readers_is_paused_and_resumed() -> None:
     async def life(world: World) -> None:
         world.redrive()
         await world.look()
@@ -500,7 +500,7 @@ def test_failed_run_is_an_end() -> None:
     run(life)
 
 
-def test_job_of_somebody_else_is_not_taken_over() -> None:
+def test_foreign_job_is_not_taken_over() -> None:
     async def life(world: World) -> None:
         world.redrive()
         metadata = {"name": "mended-redrive", "namespace": "shop", "uid": "theirs", "resourceVersion": "1"}

@@ -109,7 +109,7 @@ def test_outage_uses_up_few_attempts_and_all_records_end_done(calls: int) -> Non
     assert outage.bench.stats.retried == 9
 
 
-def test_batch_that_is_given_up_after_its_topic_was_made_anew_skips_nothing_of_the_new_topic() -> None:
+def test_batch_abandoned_after_its_topic_was_recreated_skips_nothing_of_the_new_topic() -> None:
     """The loop polls in between, and so the consumer may have gone over to the new topic: its position is lower."""
     outage = Outage(budgeted())
     outage.on_call = lambda: outage.consumer.seek(P0, 0) if len(outage.calls) == 10 else None
@@ -117,7 +117,7 @@ def test_batch_that_is_given_up_after_its_topic_was_made_anew_skips_nothing_of_t
     assert outage.consumer.position(P0) == 0
 
 
-def test_commits_tell_of_an_open_breaker_before_it_ends_and_of_its_end() -> None:
+def test_commits_carry_an_open_breaker_and_its_end() -> None:
     outage = Outage(budgeted(cooldownSeconds=3))
     outage.until(lambda: outage.state == "Open")
     for _ in range(60):
@@ -197,7 +197,7 @@ def test_successes_and_final_failures_keep_the_breaker_closed() -> None:
     assert (outage.state, outage.hops()) == ("Closed", 40)
 
 
-def test_action_fail_sends_what_fails_to_the_failed_topic_while_open() -> None:
+def test_action_fail_sends_failures_to_the_failed_topic_while_open() -> None:
     outage = Outage(budgeted(action="Fail"))
     outage.turn(5)
     assert outage.bench.stats.hops == {"5s": 9}
@@ -208,7 +208,7 @@ def test_action_fail_sends_what_fails_to_the_failed_topic_while_open() -> None:
 
 
 @pytest.mark.parametrize("found", [budgeted(action="None"), policies("5s")])
-def test_without_a_budget_everything_goes_on(found: Policies) -> None:
+def test_without_a_budget_nothing_pauses(found: Policies) -> None:
     outage = Outage(found)
     outage.turn(5)
     assert (outage.state, outage.hops()) == ("none", 2 * COUNT)

@@ -39,7 +39,7 @@ class Brokers:
         """Nothing is open."""
 
 
-def test_watch_outlives_what_nobody_has_thought_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_survives_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(breaker_watch, "NetworkClient", Brokers)
     monkeypatch.setattr(breaker_watch, "ERROR_INTERVAL_S", 0.01)
     clock = SystemClock()

@@ -51,7 +51,7 @@ def test_line_has_place_time_origin_reason_class_and_message() -> None:
     assert failed().line() == ("3:5  2023-11-14T22:13:20Z  orders:2:17  exhausted  shop.errors.Throttled  too many")
 
 
-def test_damaged_headers_are_told_and_hide_nothing_else() -> None:
+def test_damaged_headers_are_reported_and_hide_nothing_else() -> None:
     damaged = failed({"kr-origin-offset": "seventeen", "kr-error-class": b"\xff\xfe"})
     assert damaged.line().endswith("-  exhausted  \ufffd\ufffd  too many  (damaged headers)")
     assert damaged.summary()["origin"] is None
@@ -93,7 +93,7 @@ def test_page_shows_every_header_in_words_and_a_traceback_line_by_line() -> None
     ]
 
 
-def test_whole_record_keeps_bytes_that_are_no_text() -> None:
+def test_shown_record_keeps_bytes_that_are_not_text() -> None:
     whole = failed(key=None, value=b"\xff\x00", more=[("flag", None)]).whole()
     assert (whole["key"], whole["value"]) == (None, {"base64": "/wA="})
     assert whole["headers"][0] == {"name": "flag", "text": None}

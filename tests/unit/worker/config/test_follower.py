@@ -94,7 +94,7 @@ def test_session_does_not_begin_without_policies(tmp_path: Path) -> None:
         Follower(PolicyFile(str(tmp_path / "bad.json"), clock), Role.RETRY, "g")
 
 
-def test_check_tells_of_policies_that_cannot_be_used(tmp_path: Path) -> None:
+def test_check_reports_invalid_policies(tmp_path: Path) -> None:
     (tmp_path / "handler.py").write_text("def handle(record): pass\n")
     source = {"callable": "handler:handle", "path": str(tmp_path)}
     settings = worker_document(retry={"policyFile": str(tmp_path / "policies.json")})

@@ -71,7 +71,7 @@ def mounted(tmp_path: Path) -> Mounted:
     return Mounted(tmp_path)
 
 
-def test_a_file_that_is_renewed_by_its_links_is_noticed_and_told_once(mounted: Mounted) -> None:
+def test_file_replaced_through_symlinks_is_noticed_and_reported_once(mounted: Mounted) -> None:
     mounted.renew(json.dumps(document(OLD)))
     assert mounted.look()
     assert mounted.current == OLD
@@ -113,7 +113,7 @@ def test_nothing_is_looked_at_twice_within_a_second(mounted: Mounted) -> None:
     ],
     ids=["empty", "torn", "deep", "binary", "huge", "list", "names-no-revision", "unknown-field"],
 )
-def test_what_cannot_be_used_is_told_and_the_last_good_policies_go_on(
+def test_invalid_policies_are_reported_and_the_last_good_ones_stay(
     mounted: Mounted, content: str, kind: type[Exception]
 ) -> None:
     mounted.renew(json.dumps(document(OLD)))
@@ -129,7 +129,7 @@ def test_what_cannot_be_used_is_told_and_the_last_good_policies_go_on(
     assert mounted.file.last_error is None
 
 
-def test_a_file_that_is_not_there_yet_is_trouble_until_it_is(mounted: Mounted) -> None:
+def test_missing_file_is_an_error_until_it_exists(mounted: Mounted) -> None:
     assert not mounted.look()
     assert isinstance(mounted.file.last_error, PolicyFileUnreadable)
     assert str(mounted.path) in str(mounted.file.last_error)

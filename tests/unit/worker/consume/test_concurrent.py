@@ -57,7 +57,7 @@ def news(wait: Callable[[float], None]) -> SimpleNamespace:
     return SimpleNamespace(wait=wait, set=lambda: None, clear=lambda: None)
 
 
-def test_as_many_records_are_out_as_there_are_hands() -> None:
+def test_records_in_flight_equal_the_concurrency() -> None:
     shop = Shop(4)
     shop.bench.steps(1)
     assert shop.executor.offsets() == [[0], [1], [2]]
@@ -136,7 +136,7 @@ def test_result_of_a_lost_partition_moves_nothing() -> None:
     assert shop.consumer.offsets == {P0: 2, P1: 2}
 
 
-def test_revoked_partition_gives_up_what_waits_and_commits_what_is_done() -> None:
+def test_revoked_partition_drops_waiting_records_and_commits_finished_ones() -> None:
     shop = Shop(10, size=2)
     shop.bench.steps(1)
     shop.executor.finish(0)
@@ -171,7 +171,7 @@ def test_hung_record_does_not_hold_up_a_revocation_for_ever() -> None:
     assert shop.consumer.offsets[P0] == 1
 
 
-def test_stop_lets_what_has_begun_come_to_its_end_and_begins_nothing_else() -> None:
+def test_stop_finishes_started_records_and_starts_no_other() -> None:
     shop = Shop(10, size=2)
     shop.bench.steps(1)
     shop.bench.loop.stop()
@@ -194,7 +194,7 @@ def test_stop_waits_for_a_handler_no_longer_than_the_drain_time() -> None:
     assert shop.consumer.offsets[P0] == 0
 
 
-def test_nothing_begins_while_the_session_is_in_doubt() -> None:
+def test_nothing_starts_while_the_session_is_in_doubt() -> None:
     shop = Shop(4)
     shop.bench.steps(1)
     shop.consumer.session = False
@@ -227,7 +227,7 @@ def test_one_slow_record_stops_its_partition_only_past_the_window_and_no_other()
     assert shop.bench.pauses.reasons == {}
 
 
-def test_partition_whose_output_is_not_taken_is_held_and_goes_on_later() -> None:
+def test_partition_with_a_refused_output_is_held_and_resumes_later() -> None:
     shop = Shop(2)
     shop.bench.producer.silent = True
     shop.bench.steps(1)
@@ -243,7 +243,7 @@ def test_partition_whose_output_is_not_taken_is_held_and_goes_on_later() -> None
     assert shop.consumer.offsets == {P0: 2, P1: 2}
 
 
-def test_batches_are_runs_of_one_partition_and_what_comes_meanwhile_goes_together() -> None:
+def test_batches_are_runs_of_one_partition_and_later_records_form_the_next() -> None:
     shop = Shop(4, batch=True, handle=lambda records: [Produce("out", each.value) for each in records])
     shop.bench.steps(1)
     assert shop.executor.offsets() == [[0, 1, 2, 3], [0, 1, 2, 3]]
@@ -272,9 +272,7 @@ def test_failed_commit_is_repeated() -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 6), batch=st.booleans(), window=st.integers(1, 12))
-def test_whatever_happens_nothing_is_lost_and_keys_stay_in_order(
-    seed: int, size: int, batch: bool, window: int
-) -> None:
+def test_any_schedule_loses_nothing_and_keeps_keys_in_order(seed: int, size: int, batch: bool, window: int) -> None:
     """Random ends of handlers, revocations, losses and failures of commits: what is committed has been handled, every
     record is handled in the end, and between two assignments the records of a key are handled in order."""
     chance = random.Random(seed)

@@ -150,7 +150,7 @@ def test_record_that_kills_its_process_fails_as_poison_and_all_others_are_done(k
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_several_that_kill_fail_and_nobody_else(kind: str) -> None:
+def test_only_the_killing_records_fail(kind: str) -> None:
     group = Group(kind, lambda record: record.offset in {3, 4, 30})
     group.live_on(40)
     poison = [b"%d-%d" % (partition, offset) for partition in (0, 1) for offset in (3, 4, 30)]
@@ -216,7 +216,7 @@ def test_suspects_that_a_death_has_named_stay_named_when_the_partition_is_given_
 @pytest.mark.parametrize(
     "text", ["", "fleet-hand=", "fleet-hand=-1", "fleet-hand=open;deaths=x", "fleet-hand=0", "hand=1"]
 )
-def test_what_others_write_into_their_commits_is_no_note(text: str) -> None:
+def test_foreign_commit_metadata_is_not_a_note(text: str) -> None:
     assert read_note(text) is None
 
 
@@ -233,7 +233,7 @@ def test_records_that_were_beside_the_one_that_kills_are_not_counted_with_it() -
     assert group.handled == [b"1-0"]
 
 
-def test_policys_rule_decides_what_becomes_of_it() -> None:
+def test_rule_of_the_policy_decides_over_poison() -> None:
     group = Group("alone", at(P0, 2), {P0: 4}, found=lambda: policies("5s", classify=[RULE]))
     group.live_on()
     assert [(topic, value) for topic, value, _ in group.reasons()] == [("_fleet.g.retry.5s", b"0-2")]
@@ -248,7 +248,7 @@ def test_normal_flow_commits_as_often_as_ever() -> None:
     assert len(group.handled) == 100
 
 
-def test_handler_that_hangs_in_a_crew_counts_as_a_death_when_its_process_ends_for_it() -> None:
+def test_hung_call_in_an_executor_counts_as_a_death_when_it_ends_the_process() -> None:
     group = Group("executor", lambda record: False, {P0: 8})
     for _ in range(3):
         bench, executor = group.begin()

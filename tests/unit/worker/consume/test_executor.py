@@ -38,7 +38,7 @@ def performer(call: Any, timeout_s: float | None = None) -> Performer:
     return Performer(call, batch=False, decode_key=None, decode_value=None, outputs=Outputs(()), timeout_s=timeout_s)
 
 
-def test_threads_work_side_by_side_and_show_what_they_hold() -> None:
+def test_threads_work_side_by_side_and_show_their_records() -> None:
     release, seen = threading.Event(), []
 
     def handle(record: Record) -> None:
@@ -171,7 +171,7 @@ def test_job_ends_though_performing_it_breaks(make: type[LoopExecutor] | type[Th
 
 
 @pytest.mark.together
-def test_call_that_blocks_the_event_loop_stays_visible_and_does_not_keep_anybody() -> None:
+def test_call_that_blocks_the_event_loop_stays_visible_and_blocks_no_stop() -> None:
     release = threading.Event()
 
     async def handle(_: Record) -> None:

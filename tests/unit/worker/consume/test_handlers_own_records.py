@@ -59,7 +59,7 @@ def as_read(written: list[tuple[str, Any, Any, list[tuple[str, bytes | None]]]])
 
 @pytest.mark.parametrize("kind", ["alone", "executor", "batch"])
 @pytest.mark.parametrize("filled", [False, True])
-def test_failed_record_goes_on_as_it_was_read(kind: str, filled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_record_is_written_as_it_was_read(kind: str, filled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def handle(given: Any) -> None:
         for record in given if isinstance(given, list) else [given]:
             ruin(record)

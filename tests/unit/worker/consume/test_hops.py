@@ -43,7 +43,7 @@ def test_record_behind_a_failing_one_is_handled_at_once_and_the_hop_is_written_b
     assert (bench.stats.retried, bench.stats.done, bench.stats.failed) == (1, 1, 0)
 
 
-def test_what_the_application_says_decides_over_the_sequence() -> None:
+def test_handler_exceptions_decide_over_the_sequence() -> None:
     errors = [ValueError("no"), RetryAfter(20), RetryAfter(1e9), Fatal("for good")]
 
     def handle(record: Record) -> None:
@@ -63,7 +63,7 @@ def test_policy_that_changes_is_followed_by_the_next_failure() -> None:
     assert [topic for topic, *_ in bench.producer.written] == [FIVE, MINUTE]
 
 
-def test_hop_without_a_key_goes_where_its_origin_says_and_with_one_where_the_key_says() -> None:
+def test_hop_is_partitioned_by_key_or_without_one_by_origin() -> None:
     sent: list[int | None] = []
     bench = Bench(fail, {P0: [b"0", b"1"]}, policies=lambda: policies("5s"))
     send = bench.producer.send

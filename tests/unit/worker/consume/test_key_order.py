@@ -22,7 +22,7 @@ def test_records_of_a_key_go_one_after_the_other_and_others_pass_them() -> None:
     assert order.next() == ("a", "a2")
 
 
-def test_what_waits_behind_can_be_taken_along() -> None:
+def test_records_waiting_behind_a_key_can_be_batched() -> None:
     order: KeyOrder[str, str] = KeyOrder()
     for work in ("a1", "a2"):
         order.add("a", work)
@@ -36,7 +36,7 @@ def test_what_waits_behind_can_be_taken_along() -> None:
     assert order.next() == ("a", "a3")
 
 
-def test_discarded_work_does_not_come_out_and_its_lane_goes_on() -> None:
+def test_discarded_work_is_not_returned_and_its_key_continues() -> None:
     order: KeyOrder[str, str] = KeyOrder()
     for order_key, work in (("a", "a1"), ("a", "a2"), ("b", "b1"), (None, "f1"), (None, "f2")):
         order.add(order_key, work)
@@ -49,7 +49,7 @@ def test_discarded_work_does_not_come_out_and_its_lane_goes_on() -> None:
 
 
 @given(keys=st.lists(KEYS, max_size=60), hands=st.integers(1, 5), seed=st.integers(0, 2**32))
-def test_any_schedule_keeps_keys_in_order_and_hands_busy(keys: list[str | None], hands: int, seed: int) -> None:
+def test_any_schedule_keeps_keys_in_order_and_executors_busy(keys: list[str | None], hands: int, seed: int) -> None:
     chance = random.Random(seed)
     order: KeyOrder[str, int] = KeyOrder()
     waiting = list(enumerate(keys))

@@ -62,7 +62,7 @@ def test_outputs_are_written_before_the_offset_is_committable() -> None:
     assert (bench.stats.done, bench.stats.produced) == (2, 2)
 
 
-def test_generator_of_outputs_is_written_whole() -> None:
+def test_every_output_of_a_generator_is_written() -> None:
     def handle(record: Record) -> Iterator[Produce]:
         yield Produce("out", b"a")
         yield Produce("out", b"b")
@@ -93,7 +93,7 @@ def test_failing_record_is_written_as_it_was_read_and_the_next_is_handled() -> N
 
 
 @pytest.mark.parametrize("raised", [SystemExit(1), KeyboardInterrupt(), RecursionError()])
-def test_whatever_a_handler_raises_ends_with_its_record(raised: BaseException) -> None:
+def test_any_exception_of_a_handler_affects_only_its_record(raised: BaseException) -> None:
     def handle(record: Record) -> None:
         raise raised
 
@@ -122,7 +122,7 @@ def test_output_to_a_topic_that_is_not_listed_fails_the_record_and_writes_no_par
     assert b"elsewhere" in (told["kr-error-message"] or b"")
 
 
-def test_fatal_reason_is_told() -> None:
+def test_fatal_reason_is_logged() -> None:
     def handle(record: Record) -> None:
         raise Fatal("no such account")
 
@@ -132,7 +132,7 @@ def test_fatal_reason_is_told() -> None:
     assert (told["kr-reason"], told["kr-error-message"]) == (b"fatal", b"no such account")
 
 
-def test_partition_without_acknowledgements_stands_still_and_others_go_on() -> None:
+def test_partition_without_acknowledgements_is_held_while_others_continue() -> None:
     def handle(record: Record) -> Produce | None:
         return Produce("out", record.value) if record.partition == 0 else None
 
@@ -204,7 +204,7 @@ def test_output_that_its_topic_never_takes_fails_the_record() -> None:
     assert (bench.stats.done, bench.stats.failed) == (0, 1)
 
 
-def test_failed_record_that_is_too_large_says_less_before_it_holds_its_partition() -> None:
+def test_oversized_failed_record_drops_headers_before_it_holds_its_partition() -> None:
     def handle(record: Record) -> None:
         raise ValueError("x" * 2000)
 
@@ -322,7 +322,7 @@ def test_no_record_is_handled_while_the_session_is_in_doubt() -> None:
     assert bench.consumer.offsets == {P0: 0}, "where it began"
 
 
-def test_batch_goes_on_when_the_session_is_confirmed_again() -> None:
+def test_batch_continues_when_the_session_is_confirmed_again() -> None:
     bench: Bench
     seen: list[int] = []
 
@@ -341,7 +341,7 @@ def test_batch_goes_on_when_the_session_is_confirmed_again() -> None:
     assert seen == [0, 1, 2]
 
 
-def test_stop_lets_the_batch_in_hand_end_and_commits_it() -> None:
+def test_stop_finishes_and_commits_the_current_batch() -> None:
     bench: Bench
 
     def handle(record: Record) -> None:
@@ -355,7 +355,7 @@ def test_stop_lets_the_batch_in_hand_end_and_commits_it() -> None:
     assert bench.consumer.closed
 
 
-def test_stop_gives_up_a_batch_that_outlasts_the_drain_time_and_commits_what_was_done() -> None:
+def test_stop_abandons_a_batch_past_the_drain_time_and_commits_finished_records() -> None:
     bench: Bench
     seen: list[int] = []
 
@@ -446,7 +446,7 @@ def test_fatal_error_leaves_the_loop() -> None:
         bench.steps(1)
 
 
-def test_committed_and_position_are_what_member_shows() -> None:
+def test_member_shows_committed_and_position() -> None:
     bench = Bench(lambda record: None, {P0: values(3)})
     bench.steps(12)
     partition = bench.loop.progress.partitions[P0]

@@ -57,7 +57,7 @@ def test_handled_record_without_writes_is_committable_at_once() -> None:
     assert partition.committable() == entry(42, 4)
 
 
-def test_record_whose_write_is_open_holds_back_all_after_it() -> None:
+def test_record_with_an_open_write_holds_back_all_later_offsets() -> None:
     partition = begun()
     first, second = Written(), Written(done=True)
     partition.unfinished.extend([unfinished(10, first), unfinished(11, second)])
@@ -163,7 +163,7 @@ def test_mark_of_a_closed_breaker_rides_along_and_one_of_an_open_breaker_is_comm
     assert read_closed_mark(moved.metadata) == 9
 
 
-def test_note_about_hands_is_committed_although_a_closed_breakers_mark_rides_along() -> None:
+def test_in_flight_note_is_committed_beside_a_closed_breakers_mark() -> None:
     """A partition given back in order says so in its last commit, or its next owner would look for a deadly record."""
     partition = begun()
     partition.note = "fleet-hand=open"

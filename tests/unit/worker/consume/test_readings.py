@@ -75,7 +75,7 @@ def reset(kafka: Kafka, partition: TopicPartition, offset: int) -> None:
     kafka.offsets[partition], kafka.marks[partition] = offset, ""
 
 
-def test_what_fails_again_after_an_offset_reset_is_retried_again() -> None:
+def test_records_failing_again_after_an_offset_reset_are_retried_again() -> None:
     kafka = Kafka()
     hops = kafka.fail_all()
     reset(kafka, P0, 0)
@@ -93,7 +93,7 @@ def test_two_resets_to_the_same_offset_are_two_readings(offset: int) -> None:
     assert len(kafka.retry(hops)[0]) == len(hops) == 9 - 2 * offset
 
 
-def test_what_fails_again_after_the_groups_offsets_were_deleted_is_retried_again() -> None:
+def test_records_failing_again_after_offset_deletion_are_retried_again() -> None:
     kafka = Kafka()
     hops = kafka.fail_all()
     kafka.offsets.clear()
@@ -118,7 +118,7 @@ def test_hops_of_a_worker_that_died_before_its_commit_are_repeated_as_copies(beg
     assert (seen, bench.stats.suppressed) == ([0, 1, 2], 3)
 
 
-def test_a_retry_topic_that_is_read_again_makes_new_hops_of_what_it_holds() -> None:
+def test_retry_topic_read_again_writes_new_hops() -> None:
     kafka = Kafka()
     hops = kafka.fail_all()
     _, first = kafka.retry(hops)
@@ -131,7 +131,7 @@ def test_a_retry_topic_that_is_read_again_makes_new_hops_of_what_it_holds() -> N
     assert len(set(told)) == 2
 
 
-def test_what_comes_into_a_retry_topic_after_it_is_read_anew_keeps_its_reading() -> None:
+def test_records_added_to_a_reread_retry_topic_keep_their_reading() -> None:
     """So that copies which came different ways are copies in the failed topic."""
     kafka = Kafka()
     (hop, *_) = kafka.fail_all()
@@ -140,7 +140,7 @@ def test_what_comes_into_a_retry_topic_after_it_is_read_anew_keeps_its_reading()
     assert dict(written(bench, R0.topic)[0])["kr-reading"] == dict(hop)["kr-reading"]
 
 
-def test_nothing_is_handled_before_it_is_known_which_reading_it_belongs_to() -> None:
+def test_nothing_is_handled_before_its_reading_is_known() -> None:
     kafka = Kafka()
     bench = kafka.worker({P0: [b"v0", b"v1"]})
     bench.consumer.ask_error = OffsetLookupFailed("no coordinator")
@@ -178,7 +178,7 @@ def test_a_partition_that_goes_takes_no_reading_but_its_own_with_it() -> None:
     assert readings[0] == readings[1]
 
 
-def test_a_partition_that_goes_before_its_reading_is_known_keeps_its_commit_as_it_is() -> None:
+def test_partition_revoked_before_its_reading_is_known_keeps_its_commit() -> None:
     kafka = Kafka({P0: 1}, {P0: Reading("a" * 16).mark(1)})
     bench = kafka.worker({P0: [b"v0", b"v1"]})
     bench.consumer.ask_error = OffsetLookupFailed("no coordinator")

@@ -90,7 +90,7 @@ class Shop:
             assert self.consumer.polls < 10_000, "the loop goes round without letting time pass"
 
 
-def test_handler_gets_the_origin_and_the_partition_read_is_what_moves() -> None:
+def test_handler_gets_the_origin_and_the_retry_partition_advances() -> None:
     seen: list[Record] = []
     shop = Shop(seen.append, [(START_MS - 5_000, hop(42))])
     shop.bench.steps(2)
@@ -173,7 +173,7 @@ def test_copy_of_a_hop_is_passed_over_counted_and_committed_past(concurrent: boo
     assert (shop.bench.stats.suppressed, shop.bench.stats.done) == (2, 3)
 
 
-def test_copy_is_known_after_a_rebalance_from_records_before_the_committed_offset() -> None:
+def test_copy_is_recognized_after_a_rebalance_from_records_before_the_committed_offset() -> None:
     seen: list[int] = []
     count = REBUILD_RECORDS + 500
     shop = Shop(lambda record: seen.append(record.offset), [(0, hop(n)) for n in range(count)], committed=count)
@@ -212,7 +212,7 @@ def test_reading_never_goes_back_before_the_beginning_of_the_log() -> None:
     assert stood == [850]
 
 
-def test_log_that_ends_before_the_committed_offset_has_no_history_and_is_handled_whole() -> None:
+def test_log_ending_before_the_committed_offset_is_handled_from_its_beginning() -> None:
     """The topic was made anew, or a leader lost its end: what lies below the committed offset was never handled."""
     seen: list[int] = []
     shop = Shop(lambda record: seen.append(record.offset), [(0, hop(n)) for n in range(40)], committed=900)
@@ -224,7 +224,7 @@ def test_log_that_ends_before_the_committed_offset_has_no_history_and_is_handled
 
 
 @pytest.mark.parametrize("read_before", [0, 1], ids=["while history is read", "once it is read"])
-def test_log_that_is_cut_while_its_partition_is_ours_is_handled_whole_from_where_reading_goes_on(
+def test_log_truncated_while_assigned_is_handled_from_the_new_position(
     read_before: int,
 ) -> None:
     seen: list[int] = []
@@ -316,9 +316,7 @@ def test_kept_rest_of_a_run_is_void_once_its_partition_is_sought_back() -> None:
 
 @pytest.mark.parametrize("gap_ms", [30, 999, 1_001, 3_000])
 @pytest.mark.parametrize("concurrent", [False, True])
-def test_gaps_between_due_times_are_waited_for_whether_records_are_kept_or_fetched_again(
-    gap_ms: int, concurrent: bool
-) -> None:
+def test_gaps_between_due_times_are_waited_for_with_kept_and_refetched_records(gap_ms: int, concurrent: bool) -> None:
     times: list[float] = []
     executor = ManualExecutor(lambda record: times.append(shop.bench.clock.now), 4) if concurrent else None
     laid = [(START_MS + gap_ms * n, hop(n)) for n in range(6)]

@@ -50,7 +50,7 @@ def test_log_has_the_traceback_once_a_minute_for_each_place(caplog: pytest.LogCa
     assert len(exceptions(caplog)) == 3
 
 
-def test_failed_record_tells_the_calls_that_led_to_its_error_and_a_hop_does_not() -> None:
+def test_failed_record_carries_the_stack_of_its_error_and_a_hop_does_not() -> None:
     bench = Bench(handle, {P0: [b"v"]})
     bench.steps(1)
     (calls,) = [(dict(headers)["kr-error-stack"] or b"").decode() for _, _, _, headers in bench.producer.written]
@@ -80,7 +80,7 @@ def test_calls_are_cut_to_the_innermost_and_left_out_where_a_record_is_too_large
     assert "kr-error-stack" not in dict(full.producer.written[0][3])
 
 
-def test_nothing_that_an_error_says_goes_anywhere_when_that_is_switched_off(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_text_appears_nowhere_when_switched_off(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     def skips(record: Record) -> None:

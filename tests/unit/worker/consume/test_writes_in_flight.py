@@ -79,7 +79,7 @@ def test_next_polls_are_handled_while_a_hop_is_on_its_way_and_nothing_is_committ
     assert (shop.bench.stats.retried, shop.bench.stats.done) == (2, 10)
 
 
-def test_commit_ends_at_the_oldest_write_on_its_way_whatever_was_acknowledged_behind_it() -> None:
+def test_commit_ends_at_the_oldest_open_write_despite_later_acknowledgements() -> None:
     shop = Shop(6, lambda offset: offset in (1, 2, 4))
     shop.producer.slow = {b"0-2"}
     shop.bench.steps(7)
@@ -117,7 +117,7 @@ def test_idle_loop_waits_for_acknowledgements_a_moment_at_a_time_and_looks_for_r
     assert shop.seen[-1] == (1, 1)
 
 
-def test_revocation_waits_for_what_is_on_its_way_and_commits_past_it() -> None:
+def test_revocation_waits_for_open_writes_and_commits_past_them() -> None:
     shop = Shop(6, lambda offset: offset == 1)
     shop.producer.silent = True
     shop.bench.steps(2)
@@ -169,7 +169,7 @@ def test_hop_that_was_refused_for_its_size_is_written_smaller_before_its_partiti
     assert shop.consumer.offsets == {P0: 2, P1: 0}
 
 
-def test_acknowledgement_for_a_partition_that_went_away_and_came_back_moves_nothing() -> None:
+def test_acknowledgement_for_a_partition_revoked_and_reassigned_moves_nothing() -> None:
     shop = Shop(4, lambda offset: offset == 0)
     shop.producer.silent = True
     shop.bench.steps(1)
@@ -193,7 +193,7 @@ def test_acknowledgement_for_a_partition_that_went_away_and_came_back_moves_noth
     assert shop.bench.stats.retried == 2
 
 
-def test_stop_waits_for_what_is_on_its_way() -> None:
+def test_stop_waits_for_open_writes() -> None:
     shop = Shop(4, lambda offset: offset == 0)
     shop.producer.silent = True
     shop.bench.steps(1)
@@ -228,7 +228,7 @@ def test_pause_by_the_budget_leaves_earlier_hops_on_their_way_and_comes_back_to_
     assert shop.consumer.offsets == {P0: 6, P1: 6}
 
 
-def test_partition_whose_hop_cannot_be_written_stands_still_while_others_go_on() -> None:
+def test_partition_with_an_unwritable_hop_is_held_while_others_continue() -> None:
     shop = Shop(8, lambda offset: offset == 0, per_poll=1)
     shop.consumer.logs[P1] = log(P1, 3)
     shop.producer.refuse = refusing("TOPIC_AUTHORIZATION_FAILED", b"0-0")
@@ -250,7 +250,7 @@ def test_partition_whose_hop_cannot_be_written_stands_still_while_others_go_on()
     assert shop.consumer.offsets == {P0: 8, P1: 3}
 
 
-def test_partition_whose_hop_is_not_acknowledged_in_time_stands_still_in_the_middle_of_a_backlog() -> None:
+def test_partition_with_a_late_acknowledgement_is_held_in_the_middle_of_a_backlog() -> None:
     shop = Shop(40, lambda offset: offset == 0)
     shop.producer.slow = {b"0-0"}
     shop.bench.steps(3)
@@ -283,7 +283,7 @@ def test_write_that_stays_open_does_not_make_other_partitions_wait_for_it() -> N
     assert shop.bench.clock.now == before
 
 
-def test_hop_of_a_long_batch_that_is_not_acknowledged_is_told_before_the_batch_ends() -> None:
+def test_unacknowledged_hop_of_a_long_batch_is_reported_before_the_batch_ends() -> None:
     held: list[bool] = []
 
     def handle(record: Record) -> None:
@@ -315,7 +315,7 @@ def test_loop_that_has_too_much_on_its_way_waits_before_it_handles_more(monkeypa
     assert all(each.size == 0 for each in shop.bench.loop.progress.partitions.values())
 
 
-def test_bound_counts_what_is_written_already_behind_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bound_includes_acknowledged_writes_behind_an_open_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is kept until it is committed past, however many of those behind the slow one are acknowledged."""
     monkeypatch.setattr(writing, "OPEN_BYTES_MAX", 8 * WRITE_BYTES)
     shop = Shop(30, lambda offset: True)
@@ -329,7 +329,7 @@ def test_bound_counts_what_is_written_already_behind_what_is_not(monkeypatch: py
     assert shop.bench.clock.now - before < ACK_WAIT_S + 1, "nobody waits for what is held"
 
 
-def test_broken_producer_is_replaced_once_and_what_it_had_on_its_way_is_known_to_be_sent_again() -> None:
+def test_broken_producer_is_replaced_once_and_its_open_writes_are_sent_again() -> None:
     """Each record that told of it replaced it anew, and the fate of what had just been given to the other was lost."""
     made: list[ScriptedProducer] = []
 
@@ -358,9 +358,7 @@ ACTIONS = st.lists(
 
 
 @given(actions=ACTIONS, slow=st.sets(st.integers(0, 11)), outputs=st.sets(st.integers(0, 11)))
-def test_nothing_is_ever_committed_past_what_is_not_written(
-    actions: list[str], slow: set[int], outputs: set[int]
-) -> None:
+def test_nothing_is_committed_past_an_unwritten_record(actions: list[str], slow: set[int], outputs: set[int]) -> None:
     """Whatever is acknowledged late or refused, and whenever partitions go and come back."""
 
     def handle(record: Record) -> Produce | None:

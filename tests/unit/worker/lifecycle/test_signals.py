@@ -37,7 +37,7 @@ def test_signal_asks_for_an_orderly_end(number: signal.Signals, caplog: pytest.L
 
 
 @pytest.mark.parametrize("installed", ["before", "after"])
-def test_handler_of_the_application_is_put_behind_ours_and_reported(
+def test_signal_handler_of_the_application_is_chained_and_reported(
     installed: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     defaults()
@@ -80,7 +80,7 @@ def test_application_that_ends_itself_on_a_signal_interrupts_nothing(caplog: pyt
     assert line.levelno == logging.ERROR
 
 
-def test_child_gets_the_defaults_and_what_the_application_had_installed() -> None:
+def test_child_gets_the_defaults_and_the_applications_handlers() -> None:
     defaults()
 
     def mine(*_: object) -> None:

@@ -56,7 +56,7 @@ def test_each_of_several_handlers_has_its_own_time() -> None:
     assert [hang.record.offset for hang in detector.look([second, first], 90.0)] == [8, 7]
 
 
-def test_batch_that_goes_on_record_by_record_is_no_hang() -> None:
+def test_batch_advancing_record_by_record_is_no_hang() -> None:
     detector = HangDetector(timeout_s=60, limit_s=300)
     call = HandlerCall([record(7), record(8)], 5)
     detector.look([Held(call.records[0], call.records, call.thread)], 0.0)
@@ -64,7 +64,7 @@ def test_batch_that_goes_on_record_by_record_is_no_hang() -> None:
     assert detector.look([Held(call.records[0], call.records, call.thread)], 61.0) == []
 
 
-def test_thread_tells_each_hang_once_with_the_place_it_hangs_in() -> None:
+def test_watchdog_logs_each_hang_once_with_its_place() -> None:
     watch, release, told = Watch(), threading.Event(), []
     watch.record = record(7)
 

@@ -30,7 +30,7 @@ def config(*arguments: str) -> WorkerConfig:
     return parse_config(settings_of(_parser().parse_args(["run", *arguments])))
 
 
-def test_least_that_can_be_said_is_enough(handler: Path) -> None:
+def test_minimal_options_are_enough(handler: Path) -> None:
     found = config("--local", str(handler), "--topic", "orders", "--bootstrap", "localhost:9092")
     assert found.handler.python is not None
     assert (found.handler.python.callable, found.handler.python.path) == ("shop:handle", str(handler.parent))
@@ -42,7 +42,7 @@ def test_least_that_can_be_said_is_enough(handler: Path) -> None:
     assert not found.consumer.static_membership
 
 
-def test_everything_can_be_said(handler: Path) -> None:
+def test_every_option_is_accepted(handler: Path) -> None:
     text = (
         f"--local {handler}:Shop.sell --topic-pattern orders.* --bootstrap a:1 --bootstrap b:2 --group mine "
         "--from latest --output done --failed-topic bad --concurrency 4 --timeout 5 --decode-key String "
@@ -86,7 +86,7 @@ def test_handler_behind_http_is_its_address() -> None:
         ("--bootstrap a:1 --topic t --local http://example.org/", "http://localhost:PORT/PATH"),
     ],
 )
-def test_what_cannot_work_is_named(handler: Path, arguments: str, told: str) -> None:
+def test_impossible_options_are_named(handler: Path, arguments: str, told: str) -> None:
     with pytest.raises(SettingsInvalid) as caught:
         config("--local", str(handler), *arguments.split())
     assert told in str(caught.value)

@@ -69,7 +69,7 @@ def asked_in_vain(**options: str | None) -> str:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_file_is_one_that_workers_read(spec: dict[str, Any]) -> None:
+def test_policy_equals_the_one_published_by_the_operator(spec: dict[str, Any]) -> None:
     found = parse_manifest(manifest(spec))
     document = found.file(delays=sorted(set(found.sequence)), partitions=4, max_message_bytes=70_000)
     policies = parse_policies(document)
@@ -175,7 +175,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("spec.budget", {7: 5}, "spec.budget: has the field 7, whose name is no text"),
     ],
 )
-def test_what_the_api_server_would_refuse_is_refused_by_its_field(path: str, value: object, told: str) -> None:
+def test_schema_violations_are_refused_by_field(path: str, value: object, told: str) -> None:
     assert told in refusal(changed(path, value))
 
 
@@ -207,12 +207,12 @@ def policies(table: Sequence[tuple[Any, ...]]) -> list[Any]:
 
 
 @pytest.mark.parametrize("body", policies([*REFUSED_BY_RULE, *REFUSED_BY_SCHEMA]))
-def test_what_a_real_api_server_refuses_is_refused(body: dict[str, Any]) -> None:
+def test_policies_refused_by_a_real_api_server_are_refused(body: dict[str, Any]) -> None:
     assert refusal(body).startswith(("spec", "metadata"))
 
 
 @pytest.mark.parametrize("body", policies(ACCEPTED))
-def test_what_a_real_api_server_accepts_is_accepted(body: dict[str, Any]) -> None:
+def test_policies_accepted_by_a_real_api_server_are_accepted(body: dict[str, Any]) -> None:
     assert parse_manifest(body).content == expand(RetryPolicy.model_validate(body)).content
 
 
@@ -277,7 +277,7 @@ def test_policy_is_found_among_other_objects(tmp_path: Path) -> None:
         ("a: !thing b\n", "is not YAML that can be read: "),
     ],
 )
-def test_file_without_exactly_one_good_policy_is_told_apart(tmp_path: Path, text: str, told: str) -> None:
+def test_file_without_exactly_one_valid_policy_is_refused(tmp_path: Path, text: str, told: str) -> None:
     path = write(tmp_path, text)
     message = asked_in_vain(retry_policy=path)
     assert message.startswith(f"--retry-policy {path}: ")
@@ -289,7 +289,7 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "cannot be read: " in asked_in_vain(retry_policy=str(tmp_path / "gone.yaml"))
 
 
-def test_without_pyyaml_json_is_read_and_yaml_told_what_is_missing(
+def test_json_is_read_without_pyyaml_and_yaml_names_the_missing_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in the worker's image."""
