@@ -105,7 +105,6 @@ class HttpHandler:
             await asyncio.sleep(LISTEN_POLL_S)
 
     async def teardown(self, context: HandlerContext) -> None:
-        """Close the session."""
         if self._session is not None:
             await self._session.close()
 

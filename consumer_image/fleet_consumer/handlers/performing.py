@@ -200,7 +200,6 @@ class HandlerCancelled(Exception):
 
 
 def _ended() -> bool:
-    """True if the worker has ended this call from outside."""
     call = CURRENT_CALL.get()
     return call is not None and call.ended
 

@@ -141,7 +141,6 @@ class Connection:
         self._last_used_at = now
 
     def on_events(self, mask: int, now: float) -> None:
-        """Handle a selector event."""
         if self.phase is ConnectionPhase.CONNECTING:
             self._finish_connect(now)
         if self.phase is ConnectionPhase.SECURING:
@@ -323,7 +322,6 @@ class Connection:
         return None
 
     def _broken(self, error: OSError | None) -> NetError:
-        """The error for a failed or closed socket in this phase."""
         seen = "closed by the broker" if error is None else (error.strerror or str(error))
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
             return tls_failures.refused(error, self.address, self._settings.tls)

@@ -30,7 +30,6 @@ class FrameDecoder:
         self.frame_bytes_max = UNASKED_FRAME_BYTES_MAX
 
     def feed(self, data: bytes) -> None:
-        """Add received bytes."""
         self._buffer += data
 
     def next_frame(self) -> bytes | None:

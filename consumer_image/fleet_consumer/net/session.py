@@ -76,7 +76,6 @@ class AuthenticatedSession:
 
     @property
     def idle(self) -> bool:
-        """True if nothing is in flight."""
         return not self._outstanding
 
     def begin(self, token: OAuthToken | None) -> None:
@@ -94,7 +93,6 @@ class AuthenticatedSession:
         self._start(authenticate(self._sasl, token, self._address, self._versions))
 
     def can_take(self, now: float) -> bool:
-        """True if a call may be submitted now."""
         free = self.ready and not self.renewing and len(self._outstanding) < IN_FLIGHT_MAX
         return free and self.muted_until <= now < self.expires_at
 

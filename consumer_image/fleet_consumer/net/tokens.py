@@ -102,7 +102,6 @@ class TokenSource:
                 self._retry_at = self._clock.monotonic() + REJECTED_PAUSE_S
 
     def _fetch(self, request: TokenRequest) -> None:
-        """Fetch on a thread of its own."""
         result: OAuthToken | NetError
         try:
             result = self._get()

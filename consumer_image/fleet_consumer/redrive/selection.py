@@ -125,7 +125,6 @@ class Selection:
 
 
 def place(record: Record) -> str:
-    """The place of a record in the failed topic."""
     return f"{record.partition}:{record.offset}"
 
 

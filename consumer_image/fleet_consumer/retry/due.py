@@ -50,7 +50,6 @@ class DueClock:
             self._delays_ms[partition] = delay_s * 1000
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove these partitions."""
         for partition in partitions:
             self._delays_ms.pop(partition, None)
             self._heads.pop(partition, None)

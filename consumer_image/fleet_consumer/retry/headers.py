@@ -147,7 +147,6 @@ class FailedDelivery:
 
     @property
     def known(self) -> Story:
-        """The record's story."""
         return self.story if self.story is not None else first_story(self.record)
 
 
@@ -265,7 +264,6 @@ def _failure_values(delivery: FailedDelivery) -> dict[str, str]:
 
 
 def _origin(story: Story) -> dict[str, str]:
-    """The headers of the origin and the reading."""
     origin = story.origin
     return {
         ORIGIN_TOPIC: origin.topic,

@@ -67,7 +67,6 @@ def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def write_uvarint(out: bytearray, value: int) -> None:
-    """Append an unsigned varint."""
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -225,9 +224,9 @@ def check_count(data: bytes, pos: int, count: int, cost: int) -> None:
     allowance. Raises MalformedMessage."""
     if count < 0 or count > ARRAY_ELEMENTS_MAX or count > len(data) - pos:
         raise MalformedMessage(f"array of {count} elements at byte {pos}, but {len(data) - pos} bytes remain")
-    left = _allowance.get()
-    left[0] -= count * cost
-    if left[0] < 0:
+    remaining = _allowance.get()
+    remaining[0] -= count * cost
+    if remaining[0] < 0:
         raise MalformedMessage(f"array of {count} elements at byte {pos} exceeds the limit of elements of its message")
 
 
