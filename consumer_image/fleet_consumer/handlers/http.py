@@ -161,7 +161,7 @@ class HttpHandler:
             begin_anew()
 
     def _unreachable(self) -> HandlerUnreachable:
-        return HandlerUnreachable(f"nobody listens on port {self._port} of the pod; see the handler's container")
+        return HandlerUnreachable(f"nothing listens on port {self._port} of the pod; check the handler's container")
 
 
 async def listens(port: int) -> bool:

@@ -129,7 +129,7 @@ class Connection:
                 )
             raise ConnectFailed(
                 f"broker {self.address} was still {self.phase.value} after {self._patience_s:g} s; "
-                "check address, firewall and whether the broker is alive",
+                "check address, firewall and whether the broker runs",
                 address=self.address,
             )
         if self.session.renew_at is not None and now >= self.session.renew_at:

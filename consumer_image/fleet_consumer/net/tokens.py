@@ -94,7 +94,7 @@ class TokenSource:
         return result
 
     def reject(self, token: OAuthToken, error: NetError) -> None:
-        """Discard a token that a broker has rejected; for a moment nobody gets another."""
+        """Discard a token that a broker has rejected, and pause logins for a moment."""
         with self._lock:
             if self._token == token:
                 self._token = None
