@@ -103,20 +103,20 @@ def read(record: Record, *, now_ms: int) -> Story:
 
     Without a valid origin, the origin is where the record was read. Never raises.
     """
-    reading = _Reading(record.headers, now_ms)
-    if ATTEMPT not in reading.values:
-        reading.damaged = True  # every record that we write to a managed topic has one
-    origin = reading.origin()
+    parser = _HeaderParser(record.headers, now_ms)
+    if ATTEMPT not in parser.values:
+        parser.damaged = True  # every record that we write to a managed topic has one
+    origin = parser.origin()
     return Story(
         origin=origin if origin is not None else _here(record),
-        attempt=reading.number(ATTEMPT, 0, NUMBER_MAX) or 0,
-        first_failed_at=reading.time(FIRST_FAILED_AT),
-        policy=reading.policy(),
-        redrive_id=reading.redrive_id(),
-        redrive_count=reading.number(REDRIVE_COUNT, 0, REDRIVES_MAX) or 0,
-        redriven_at=reading.time(REDRIVEN_AT),
-        reading=reading.reading(),
-        damaged=reading.damaged,
+        attempt=parser.number(ATTEMPT, 0, NUMBER_MAX) or 0,
+        first_failed_at=parser.time(FIRST_FAILED_AT),
+        policy=parser.policy(),
+        redrive_id=parser.redrive_id(),
+        redrive_count=parser.number(REDRIVE_COUNT, 0, REDRIVES_MAX) or 0,
+        redriven_at=parser.time(REDRIVEN_AT),
+        reading=parser.reading(),
+        damaged=parser.damaged,
     )
 
 
@@ -286,7 +286,7 @@ def _here(record: Record) -> Origin:
     return Origin(record.topic, record.partition, record.offset, record.timestamp)
 
 
-class _Reading:
+class _HeaderParser:
     """A parser of one record's `kr-` headers; `damaged` turns true if one is invalid."""
 
     def __init__(self, headers: Headers, now_ms: int) -> None:
