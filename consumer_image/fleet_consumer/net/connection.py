@@ -310,8 +310,7 @@ class Connection:
         self._last_used_at = now
 
     def _last_words(self) -> ssl.SSLError | None:
-        """A TLS alert that the broker sent before it closed the connection; it may be unread when our own send
-        fails."""
+        """A TLS alert sent before the broker closed the connection, possibly unread when our own send fails."""
         assert self._transport is not None
         try:
             self._transport.receive()

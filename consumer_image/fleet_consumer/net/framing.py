@@ -22,8 +22,7 @@ def frame(message: bytes) -> bytes:
 
 
 class FrameDecoder:
-    """A buffer of received bytes that yields whole messages. Memory grows with the data received, not the announced
-    size."""
+    """A buffer of received bytes that yields whole messages. Memory follows the data, not the announced size."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

@@ -63,8 +63,7 @@ class TokenSource:
         self._retry_at = 0.0
 
     def request(self, on_done: Callable[[], None]) -> TokenRequest:
-        """Request a token without blocking. `on_done` is called, on another thread, unless the result is available at
-        once.
+        """Request a token without blocking. Unless it is done at once, another thread calls `on_done`.
 
         While no new token is available, the previous one is returned as long as it is usable for a login.
         """

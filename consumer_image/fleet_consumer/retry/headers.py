@@ -69,8 +69,7 @@ HeaderList = list[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The first place of a record. `timestamp` is in milliseconds since the epoch, -1 if it had none; producers may set
-    other negative ones, too."""
+    """The first place of a record; `timestamp` in milliseconds since the epoch, negative if it had none."""
 
     topic: str
     partition: int
@@ -236,8 +235,7 @@ def foreign_headers(headers: Headers) -> HeaderList:
 
 
 def _without_aliases(headers: Headers, origin: Origin) -> HeaderList:
-    """The headers that are not ours, without those of the Spring profile. Another application's headers of the same
-    names, with other values, are kept."""
+    """The headers that are not ours, without those of the Spring profile with our values."""
     values = last_values(headers)
     error_class, message, group = ((values.get(name) or b"") for name in (ERROR_CLASS, ERROR_MESSAGE, GROUP))
     aliases = set(spring_aliases(origin, error_class, message, group))

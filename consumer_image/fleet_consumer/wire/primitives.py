@@ -220,8 +220,7 @@ def number_array_reader(read_length: Reader, nullable: bool, code: str) -> Reade
 
 
 def check_count(data: bytes, pos: int, count: int, cost: int) -> None:
-    """Check an array's length against Kafka's limit, the remaining data (at least a byte per element) and the message's
-    allowance. Raises MalformedMessage."""
+    """Raise MalformedMessage for an array beyond Kafka's limit, the remaining data or its message's allowance."""
     if count < 0 or count > ARRAY_ELEMENTS_MAX or count > len(data) - pos:
         raise MalformedMessage(f"array of {count} elements at byte {pos}, but {len(data) - pos} bytes remain")
     remaining = _allowance.get()
