@@ -21,7 +21,7 @@ import org.apache.kafka.common.PartitionInfo;
  * Times Kafka's own assignors around the public assign, in the same situations as ours.
  *
  * Arguments: assignor, topics, partitions of each, members, whether one member wants the first topic only. Prints one
- * line for each situation, "name wall-seconds cpu-seconds", as it is done: who reads may stop listening.
+ * line for each situation, "name wall-seconds cpu-seconds", as it is done, as the reader may time out.
  */
 public class JavaAssignorTimes {
     private static ConsumerPartitionAssignor assignor;

@@ -47,8 +47,7 @@ def timed(
 
 
 def main(name: str, topic_count: int, partitions: int, member_count: int, divergent: bool) -> None:
-    """Time a fresh plan, then the plan after one member left, or one joined; with `divergent` one wants one topic
-    only."""
+    """Time a fresh plan, and one after a leave or a join; with `divergent` one member wants one topic only."""
     assignor = load(name)
     topics = [f"topic-{number:04}" for number in range(topic_count)]
     cluster = ClusterView(dict.fromkeys(topics, partitions))

@@ -62,8 +62,7 @@ class Scene:
 
     @classmethod
     def make(cls, installation: Installation) -> Scene:
-        """Create the namespace with its tools, the handler, the KafkaCluster, the dependency and all groups; wait until
-        ready."""
+        """Create the namespace with tools, handler, KafkaCluster, dependency and all groups; wait until ready."""
         cluster = installation.cluster
         tools = FlightFleet(cluster, namespace=NAMESPACE, consumer_image=installation.consumer_image)
         tools.make_tools()

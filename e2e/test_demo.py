@@ -1,5 +1,4 @@
-"""The demo's own promise, on the cluster of this run: every flight ends exactly once when nothing disturbs the
-fleet."""
+"""The demo's promise, on the cluster of this run: undisturbed, every flight ends exactly once."""
 
 from __future__ import annotations
 

@@ -62,8 +62,7 @@ def second_cluster() -> Iterator[LocalCluster]:
 
 
 def host_state() -> dict[str, object]:
-    """Everything that a cluster could leave behind or change on its host. Sorted text, so that a difference is easy to
-    read."""
+    """Everything that a cluster could leave behind or change on its host, as sorted text."""
     rules = [output([program]) for program in ("iptables-save", "ip6tables-save")]
     return {
         "firewall": [line for text in rules if text for line in text.splitlines() if not line.startswith("#")],

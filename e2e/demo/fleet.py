@@ -55,8 +55,7 @@ class Count:
         return self._is(FLIGHTS - CANCELLED, CANCELLED)
 
     def adds_up_redriven(self) -> bool:
-        """The same after the handler was corrected and the cancelled ones were put back: all are in the output
-        topic."""
+        """The same after the Redrive: all flights are in the output topic."""
         return self._is(FLIGHTS, 0)
 
     def _is(self, done: int, failed: int) -> bool:

@@ -189,7 +189,7 @@ def test_refused_tokens_are_reported_with_the_brokers_reason(secured: KafkaBroke
 
 def test_refused_client_is_reported_before_any_broker_is_asked(secured: KafkaBroker, tokens: TokenServer) -> None:
     wrong = connection(secured, tokens, "OAUTHBEARER", sasl=oauth(tokens, secret="wrong"))
-    with client_for(wrong) as client, pytest.raises(AuthenticationFailed, match="no token: HTTP 401 invalid_client"):
+    with client_for(wrong) as client, pytest.raises(AuthenticationFailed, match="a token: HTTP 401 invalid_client"):
         client.metadata(timeout_s=PATIENCE_S)
 
 

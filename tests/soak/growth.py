@@ -40,8 +40,7 @@ class Growth:
     library_threads_most: int
 
     def excess(self, mib: float) -> list[str]:
-        """The resources that have grown too much: memory by more than `mib`, our threads by one, librdkafka's beyond
-        its need."""
+        """Excessive growth: memory by more than `mib`, our threads by one, librdkafka's beyond its need."""
         found = []
         if self.rss_mib_last - self.rss_mib_middle > mib:
             found.append(f"memory grew from {self.rss_mib_middle:.1f} to {self.rss_mib_last:.1f} MiB")

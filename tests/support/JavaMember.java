@@ -23,7 +23,7 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.WakeupException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
-/** Kafka's own consumer as a member that writes down what it hands out, in the rows of the other recorded members. */
+/** Kafka's own consumer as a recording member, with the rows of the other recorded members. */
 public class JavaMember implements ConsumerRebalanceListener {
     private static final Map<String, Class<?>> ASSIGNORS = Map.of(
         "range", RangeAssignor.class,
@@ -89,7 +89,7 @@ public class JavaMember implements ConsumerRebalanceListener {
         }
     }
 
-    /** Told by a flag too: a commit inside a callback may be what is woken up, and then the poll goes on. */
+    /** Sets a flag too: the wakeup may interrupt a commit inside a callback, and then the poll continues. */
     private void end() {
         ending = true;
         consumer.wakeup();
@@ -108,7 +108,7 @@ public class JavaMember implements ConsumerRebalanceListener {
                 }
             }
         } catch (WakeupException told) {
-            // The end: revocation commits what is left.
+            // The end: revocation commits the rest.
         } catch (RuntimeException error) {
             row("[\"x\",\"" + error.getClass().getSimpleName() + "\"]");
         } finally {
@@ -140,7 +140,7 @@ public class JavaMember implements ConsumerRebalanceListener {
         String told = error == null ? "null" : "\"" + error.getClass().getSimpleName() + "\"";
         row("[\"k\"," + number + "," + now() + "," + told + "]");
         if (error == null) {
-            // What was refused, or handed out since, is asked for again.
+            // Refused offsets, and those handed out since, are committed again.
             going.forEach(done::remove);
         }
     }

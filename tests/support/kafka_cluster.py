@@ -195,8 +195,7 @@ class KafkaCluster(Server):
         return answer.partitions
 
     def _ask(self, question: Callable[[NetworkClient], T]) -> T:
-        """Put a question to any broker that answers; AssertionError, which waiting treats as "not yet", if none
-        does."""
+        """Put a question to any broker that answers. Raises AssertionError, meaning "not yet", if none does."""
         alive = tuple(broker.bootstrap for broker in self.brokers.values() if broker.running)
         client = NetworkClient(ConnectionSettings(bootstrap_servers=alive, client_id="tests", request_timeout_ms=3_000))
         try:

@@ -17,8 +17,7 @@ UNEVEN = 1_000_000
 
 @dataclass(frozen=True)
 class Question:
-    """`may` lists the members that may have each partition, `owner` its previous one, `far` the pairs of different
-    racks."""
+    """`may`: the members that may have each partition; `owner`: its previous one; `far`: pairs of different racks."""
 
     may: Mapping[Partition, tuple[str, ...]]
     owner: Mapping[Partition, str]

@@ -38,7 +38,7 @@ class _Together:
         self._folder = folder
         self._at_once = at_once
         self._pool: ThreadPoolExecutor | None = None
-        # What each play came to, and when it is over how many seconds it took, by the test's id.
+        # The future of each run by the test's id; its result is the duration in seconds.
         self._plays: dict[str, Future[float]] = {}
 
     @pytest.hookimpl(trylast=True)
@@ -94,7 +94,7 @@ class _Together:
 
 
 class _Play:
-    """One test with all that it takes. Made on the thread that runs tests, with what is shared; `run` on any."""
+    """One test with its arguments. Created on the thread that runs tests, with shared fixtures; `run` on any."""
 
     def __init__(self, item: pytest.Function) -> None:
         self._item = item
@@ -113,11 +113,11 @@ class _Play:
             else:
                 fixture = _definition(self._item, name)
                 ours = fixture.scope == "function" and fixture.func.__module__.split(".")[0] in ("tests", "e2e")
-                assert ours, f"{self._item.nodeid} is played with others, and cannot take {name}"
+                assert ours, f"{self._item.nodeid} runs concurrently, and cannot take {name}"
                 self._share(fixture.func)
 
     def run(self) -> float:
-        """Play it; the seconds that it took."""
+        """Run the test; returns its duration in seconds."""
         started = time.monotonic()
         with ExitStack() as ends:
             self._item.obj(**self._taken(self._item.obj, ends))
@@ -139,7 +139,7 @@ class _Play:
 
 def _definition(item: pytest.Function, name: str) -> pytest.FixtureDef[Any]:
     found = item._fixtureinfo.name2fixturedefs.get(name)
-    assert found, f"{item.nodeid} is played with others, and cannot take {name}"
+    assert found, f"{item.nodeid} runs concurrently, and cannot take {name}"
     return found[-1]
 
 

@@ -120,7 +120,7 @@ def test_worker_connects_with_a_token_over_tls(fleet: Fleet, broker: KafkaBroker
         }
         code, result = check(fleet, **changes)
         assert (code, result["reason"]) == (21, "AuthenticationFailed")
-        assert f"gives client '{CLIENT_ID}' no token" in result["message"]
+        assert f"refuses client '{CLIENT_ID}' a token" in result["message"]
         assert "wrong-secret" not in result["message"]
         (tmp_path / "clientSecret").write_text(CLIENT_SECRET)
         assert check(fleet, **changes)[0] == 0

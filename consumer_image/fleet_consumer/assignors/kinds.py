@@ -42,7 +42,6 @@ class Kinds:
         return {kind: count for kind, count in counts.items() if count}
 
     def split(self, topic: str, numbers: Sequence[int]) -> dict[int, Sequence[int]]:
-        """These partitions of one topic, by kind."""
         kind = self.of[topic]
         if isinstance(kind, int):
             return {kind: numbers}

@@ -27,8 +27,7 @@ def member_racks(subscriptions: Mapping[str, Subscription]) -> dict[str, str]:
 
 
 def racks_matter(members: Collection[str], partitions: Sequence[frozenset[str]]) -> bool:
-    """True if some choice is nearer than another; `members` are the members' racks, `partitions` those of each
-    partition.
+    """True if some choice is nearer than another; `members` and `partitions` hold the racks of each.
 
     False if no member shares a rack with any replica, or if every partition is in all the racks.
     """

@@ -27,7 +27,6 @@ class TopicShares:
         return max(0, self._base + (self._larger > 0) - len(self.given[member]))
 
     def give(self, member: str, numbers: Sequence[int]) -> None:
-        """Give partitions to a member that has room for them."""
         self.given[member] += numbers
         self._larger -= len(self.given[member]) > self._base
         for number in numbers:

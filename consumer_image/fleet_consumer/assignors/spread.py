@@ -44,7 +44,6 @@ class Spread:
         self.load[member] += count
 
     def move(self, kind: int, giver: int, taker: int) -> None:
-        """Move one partition from one member to another."""
         self.give(kind, giver, -1)
         self.give(kind, taker, 1)
 

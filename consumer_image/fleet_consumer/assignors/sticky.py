@@ -58,7 +58,6 @@ class StickyAssignor:
             return plan_sticky(cluster, subscriptions, claims, hand_over=True)
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
-        """Store the assignment for the next subscription."""
         self._remembered = (assignment, generation)
 
 
@@ -87,5 +86,4 @@ class CooperativeStickyAssignor:
             return plan_sticky(cluster, subscriptions, claims, hand_over=False)
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
-        """Store the generation for the next subscription."""
         self._generation = generation

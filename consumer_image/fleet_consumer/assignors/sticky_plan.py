@@ -66,7 +66,6 @@ def _subscribed(topics: Iterable[Sequence[str]]) -> list[frozenset[str]]:
 
 
 def _spread_out(kinds: Kinds, owned: Sequence[Tally]) -> Sequence[Tally]:
-    """The number of partitions of each kind for every member."""
     if len(kinds.sizes) == 1 and not kinds.far[0] and len(kinds.takers[0]) == len(owned):
         return [{0: quota} for quota in even_quotas(kinds.sizes[0], [had.get(0, 0) for had in owned])]
     spread = Spread(kinds.sizes, kinds.takers, kinds.far, [dict(had) for had in owned])

@@ -51,7 +51,6 @@ class StickyReader:
         self._forms: dict[int, _Form | None] = {}
 
     def read(self, data: bytes | None) -> Claim:
-        """As `decode_sticky`."""
         if not data:
             return NOTHING
         form = self._forms.get(len(data))
@@ -93,7 +92,6 @@ class _Form:
         )
 
     def read(self, data: bytes, topics: Mapping[bytes, str]) -> Claim | None:
-        """The claim, or None if the data have another layout, an unknown topic or a topic twice."""
         if len(data) != self._struct.size:
             return None
         fields = self._struct.unpack(data)

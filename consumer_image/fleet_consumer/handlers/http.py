@@ -105,7 +105,6 @@ class HttpHandler:
             await asyncio.sleep(LISTEN_POLL_S)
 
     async def teardown(self, context: HandlerContext) -> None:
-        """Close the session."""
         if self._session is not None:
             await self._session.close()
 
@@ -162,7 +161,7 @@ class HttpHandler:
             begin_anew()
 
     def _unreachable(self) -> HandlerUnreachable:
-        return HandlerUnreachable(f"nobody listens on port {self._port} of the pod; see the handler's container")
+        return HandlerUnreachable(f"nothing listens on port {self._port} of the pod; check the handler's container")
 
 
 async def listens(port: int) -> bool:

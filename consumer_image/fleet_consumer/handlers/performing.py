@@ -69,8 +69,7 @@ class Performer:
         return _filled(results, found)
 
     async def perform_async(self, records: Sequence[Record]) -> list[Result]:
-        """Call an asynchronous handler; returns one result for each record. Raises CancelledError only if
-        `HandlerCall.ended`."""
+        """As `perform`, for an asynchronous handler. Raises CancelledError only if `HandlerCall.ended`."""
         if not self._batch:
             return [self._decode(record) or await self._alone_async(record) for record in records]
         kept, results, fit = self._prepare(records)
@@ -200,7 +199,6 @@ class HandlerCancelled(Exception):
 
 
 def _ended() -> bool:
-    """True if the worker has ended this call from outside."""
     call = CURRENT_CALL.get()
     return call is not None and call.ended
 

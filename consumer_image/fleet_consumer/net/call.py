@@ -40,11 +40,9 @@ class Call(Generic[ResponseT]):
         return cast(ResponseT, self._response)
 
     def succeed(self, response: Response) -> None:
-        """End the call with the broker's response."""
         assert not self.done, "a call ends once"
         self._response = response
 
     def fail(self, error: NetError) -> None:
-        """End the call with an error."""
         assert not self.done, "a call ends once"
         self.error = error

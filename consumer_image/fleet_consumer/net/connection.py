@@ -129,7 +129,7 @@ class Connection:
                 )
             raise ConnectFailed(
                 f"broker {self.address} was still {self.phase.value} after {self._patience_s:g} s; "
-                "check address, firewall and whether the broker is alive",
+                "check address, firewall and whether the broker runs",
                 address=self.address,
             )
         if self.session.renew_at is not None and now >= self.session.renew_at:
@@ -141,7 +141,6 @@ class Connection:
         self._last_used_at = now
 
     def on_events(self, mask: int, now: float) -> None:
-        """Handle a selector event."""
         if self.phase is ConnectionPhase.CONNECTING:
             self._finish_connect(now)
         if self.phase is ConnectionPhase.SECURING:
@@ -311,8 +310,7 @@ class Connection:
         self._last_used_at = now
 
     def _last_words(self) -> ssl.SSLError | None:
-        """A TLS alert that the broker sent before it closed the connection; it may be unread when our own send
-        fails."""
+        """A TLS alert sent before the broker closed the connection, possibly unread when our own send fails."""
         assert self._transport is not None
         try:
             self._transport.receive()
@@ -323,7 +321,6 @@ class Connection:
         return None
 
     def _broken(self, error: OSError | None) -> NetError:
-        """The error for a failed or closed socket in this phase."""
         seen = "closed by the broker" if error is None else (error.strerror or str(error))
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
             return tls_failures.refused(error, self.address, self._settings.tls)

@@ -51,8 +51,7 @@ class AuthenticationFailed(NetError):
 
 
 class TokenUnavailable(NetError):
-    """No token to log in with: the token endpoint is unavailable or its response invalid, or the user's callback
-    raised."""
+    """No token to log in with: the token endpoint failed, or the user's callback raised."""
 
     reason = "TokenUnavailable"
     retriable = True

@@ -22,15 +22,13 @@ def frame(message: bytes) -> bytes:
 
 
 class FrameDecoder:
-    """A buffer of received bytes that yields whole messages. Memory grows with the data received, not the announced
-    size."""
+    """A buffer of received bytes that yields whole messages. Memory follows the data, not the announced size."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self.frame_bytes_max = UNASKED_FRAME_BYTES_MAX
 
     def feed(self, data: bytes) -> None:
-        """Add received bytes."""
         self._buffer += data
 
     def next_frame(self) -> bytes | None:

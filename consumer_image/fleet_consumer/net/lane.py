@@ -32,14 +32,12 @@ class ReconnectPause:
         self._chance = chance
 
     def failed(self, error: NetError, now: float) -> None:
-        """Increase the backoff."""
         delay_s = min(self._first_s * 2.0 ** min(self.failures, 32), self._longest_s)
         self.failures += 1
         self.last_error = error
         self.retry_at = now + delay_s * self._chance.uniform(1 - JITTER, 1 + JITTER)
 
     def succeeded(self) -> None:
-        """Reset the backoff."""
         self.failures = 0
         self.last_error = None
 
@@ -70,7 +68,6 @@ class BrokerLane:
 
     @property
     def open(self) -> bool:
-        """True if a connection is ready for use."""
         return self._connection is not None and self._connection.phase is ConnectionPhase.OPEN
 
     @property

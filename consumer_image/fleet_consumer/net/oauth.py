@@ -72,8 +72,7 @@ class OAuthToken:
 
 
 def token_from_answer(body: bytes, now: float) -> OAuthToken:
-    """Read a token endpoint's response (RFC 6749, section 5.1) received at `now`. Raises ValueError, saying what is
-    wrong.
+    """Read a token endpoint's response (RFC 6749, section 5.1) received at `now`. Raises ValueError.
 
     Without `expires_in`, the lifetime is that of the token, if it is a JWT with `exp`.
     """

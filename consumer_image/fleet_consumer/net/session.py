@@ -41,8 +41,7 @@ class _Outstanding(NamedTuple):
 
 
 class AuthenticatedSession:
-    """One connection's requests and responses. `renewal_share` is the part of a login's lifetime after which to renew
-    it."""
+    """One connection's requests and responses. `renewal_share`: see `lane.RENEWAL_SHARES`."""
 
     def __init__(self, address: BrokerAddress, client_id: str, sasl: SaslSettings | None, renewal_share: float) -> None:
         self.outbox = bytearray()
@@ -76,7 +75,6 @@ class AuthenticatedSession:
 
     @property
     def idle(self) -> bool:
-        """True if nothing is in flight."""
         return not self._outstanding
 
     def begin(self, token: OAuthToken | None) -> None:
@@ -84,8 +82,7 @@ class AuthenticatedSession:
         self._start(self._open(token))
 
     def renew(self, token: OAuthToken | None) -> None:
-        """Re-authenticate on the same connection (KIP-368). Only while idle, since brokers accept nothing in
-        between."""
+        """Re-authenticate on the same connection (KIP-368); brokers require that no request is in flight."""
         assert self._sasl is not None
         assert self.idle, "responses are pending"
         self.ready = self.renewing = False
@@ -94,13 +91,11 @@ class AuthenticatedSession:
         self._start(authenticate(self._sasl, token, self._address, self._versions))
 
     def can_take(self, now: float) -> bool:
-        """True if a call may be submitted now."""
         free = self.ready and not self.renewing and len(self._outstanding) < IN_FLIGHT_MAX
         return free and self.muted_until <= now < self.expires_at
 
     def submit(self, call: Call[Any]) -> None:
-        """Put a call's request into the outbox. Raises UnsupportedByBroker or UnencodableMessage; the session
-        continues."""
+        """Queue a call's request. Raises UnsupportedByBroker or UnencodableMessage; the session continues."""
         self._write(call.request, pick_version(call.request, self._versions, self._address), call)
 
     def receive(self, data: bytes, now: float) -> None:

@@ -103,5 +103,4 @@ class ConnectionSettings:
 
     @property
     def bootstrap_addresses(self) -> tuple[BrokerAddress, ...]:
-        """`bootstrap_servers`, parsed."""
         return tuple(parse_address(text) for text in self.bootstrap_servers)

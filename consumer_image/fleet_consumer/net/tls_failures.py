@@ -47,7 +47,7 @@ def not_trusted(error: ssl.SSLCertVerificationError, address: BrokerAddress) -> 
 
 
 def refused(error: ssl.SSLError, address: BrokerAddress, tls: TlsSettings | None) -> TlsFailed:
-    """The error of a broker that ended TLS; `reason` is ClientCertificateMissing, ClientCertificateRefused or
+    """The error of a TLS handshake ended by the broker: ClientCertificateMissing, ClientCertificateRefused,
     TlsFailed."""
     seen = error.reason or str(error)
     if seen not in _CLIENT_CERTIFICATE:

@@ -63,8 +63,7 @@ class TokenSource:
         self._retry_at = 0.0
 
     def request(self, on_done: Callable[[], None]) -> TokenRequest:
-        """Request a token without blocking. `on_done` is called, on another thread, unless the result is available at
-        once.
+        """Request a token without blocking. Unless it is done at once, another thread calls `on_done`.
 
         While no new token is available, the previous one is returned as long as it is usable for a login.
         """
@@ -94,7 +93,7 @@ class TokenSource:
         return result
 
     def reject(self, token: OAuthToken, error: NetError) -> None:
-        """Discard a token that a broker has rejected; for a moment nobody gets another."""
+        """Discard a token that a broker has rejected, and pause logins for a moment."""
         with self._lock:
             if self._token == token:
                 self._token = None
@@ -102,7 +101,6 @@ class TokenSource:
                 self._retry_at = self._clock.monotonic() + REJECTED_PAUSE_S
 
     def _fetch(self, request: TokenRequest) -> None:
-        """Fetch on a thread of its own."""
         result: OAuthToken | NetError
         try:
             result = self._get()

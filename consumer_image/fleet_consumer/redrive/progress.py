@@ -43,7 +43,6 @@ class RedriveProgress:
         return max(first, self.start + self.put_back)
 
     def metadata(self) -> str:
-        """The metadata of an OffsetCommit."""
         counts = {name: getattr(self, field) for name, field in (COUNTS | LOG_COUNTS).items()}
         return json.dumps({"v": VERSION, "end": self.end, **counts}, separators=(",", ":"))
 

@@ -20,7 +20,7 @@ KEY_BYTES_MAX: Final = 4 * 256
 
 
 class Decision(Enum):
-    """What a run does with one failed record."""
+    """The fate of one failed record in a run."""
 
     MOVE = auto()
     """Selected."""
@@ -125,7 +125,6 @@ class Selection:
 
 
 def place(record: Record) -> str:
-    """The place of a record in the failed topic."""
     return f"{record.partition}:{record.offset}"
 
 

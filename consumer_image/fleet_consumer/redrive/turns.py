@@ -32,7 +32,6 @@ class Turns:
         return self._bytes >= self._buffer_bytes
 
     def put(self, partition: TopicPartition, records: Iterable[Record]) -> None:
-        """Append records of a partition."""
         queue = self._queues.setdefault(partition, deque())
         for record in records:
             queue.append(record)

@@ -17,8 +17,7 @@ from fleet_consumer.record import Record, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The offset and append time of the head of a waiting partition, and when it is due (milliseconds since the
-    epoch)."""
+    """The head of a waiting partition: offset, append time and due time (milliseconds since the epoch)."""
 
     offset: int
     appended_at: int
@@ -50,7 +49,6 @@ class DueClock:
             self._delays_ms[partition] = delay_s * 1000
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove these partitions."""
         for partition in partitions:
             self._delays_ms.pop(partition, None)
             self._heads.pop(partition, None)
@@ -86,7 +84,7 @@ class DueClock:
 
     @property
     def next_due_at(self) -> int | None:
-        """When the first waiting head is due; None if none waits."""
+        """Due time of the first waiting head; None if none waits."""
         return min((self._heads[partition].due_at for partition in self._paused), default=None)
 
     def _due(self, partition: TopicPartition, record: Record, delay_ms: int, now_ms: int) -> int:

@@ -41,7 +41,7 @@ HTTP_STATUS_CLASS: Final = "HttpStatus"
 
 
 class FailureReason(StrEnum):
-    """Why a record is in the failed topic (dead letter queue, DLQ): the values of the header `kr-reason`."""
+    """Reasons for the failed topic (dead letter queue, DLQ): the values of the header `kr-reason`."""
 
     EXHAUSTED = "exhausted"
     FATAL = "fatal"

@@ -69,8 +69,7 @@ HeaderList = list[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The first place of a record. `timestamp` is in milliseconds since the epoch, -1 if it had none; producers may set
-    other negative ones, too."""
+    """The first place of a record; `timestamp` in milliseconds since the epoch, negative if it had none."""
 
     topic: str
     partition: int
@@ -103,20 +102,20 @@ def read(record: Record, *, now_ms: int) -> Story:
 
     Without a valid origin, the origin is where the record was read. Never raises.
     """
-    reading = _Reading(record.headers, now_ms)
-    if ATTEMPT not in reading.values:
-        reading.damaged = True  # every record that we write to a managed topic has one
-    origin = reading.origin()
+    parser = _HeaderParser(record.headers, now_ms)
+    if ATTEMPT not in parser.values:
+        parser.damaged = True  # every record that we write to a managed topic has one
+    origin = parser.origin()
     return Story(
         origin=origin if origin is not None else _here(record),
-        attempt=reading.number(ATTEMPT, 0, NUMBER_MAX) or 0,
-        first_failed_at=reading.time(FIRST_FAILED_AT),
-        policy=reading.policy(),
-        redrive_id=reading.redrive_id(),
-        redrive_count=reading.number(REDRIVE_COUNT, 0, REDRIVES_MAX) or 0,
-        redriven_at=reading.time(REDRIVEN_AT),
-        reading=reading.reading(),
-        damaged=reading.damaged,
+        attempt=parser.number(ATTEMPT, 0, NUMBER_MAX) or 0,
+        first_failed_at=parser.time(FIRST_FAILED_AT),
+        policy=parser.policy(),
+        redrive_id=parser.redrive_id(),
+        redrive_count=parser.number(REDRIVE_COUNT, 0, REDRIVES_MAX) or 0,
+        redriven_at=parser.time(REDRIVEN_AT),
+        reading=parser.reading(),
+        damaged=parser.damaged,
     )
 
 
@@ -147,7 +146,6 @@ class FailedDelivery:
 
     @property
     def known(self) -> Story:
-        """The record's story."""
         return self.story if self.story is not None else first_story(self.record)
 
 
@@ -237,8 +235,7 @@ def foreign_headers(headers: Headers) -> HeaderList:
 
 
 def _without_aliases(headers: Headers, origin: Origin) -> HeaderList:
-    """The headers that are not ours, without those of the Spring profile. Another application's headers of the same
-    names, with other values, are kept."""
+    """The headers that are not ours, without those of the Spring profile with our values."""
     values = last_values(headers)
     error_class, message, group = ((values.get(name) or b"") for name in (ERROR_CLASS, ERROR_MESSAGE, GROUP))
     aliases = set(spring_aliases(origin, error_class, message, group))
@@ -265,7 +262,6 @@ def _failure_values(delivery: FailedDelivery) -> dict[str, str]:
 
 
 def _origin(story: Story) -> dict[str, str]:
-    """The headers of the origin and the reading."""
     origin = story.origin
     return {
         ORIGIN_TOPIC: origin.topic,
@@ -288,7 +284,7 @@ def _here(record: Record) -> Origin:
     return Origin(record.topic, record.partition, record.offset, record.timestamp)
 
 
-class _Reading:
+class _HeaderParser:
     """A parser of one record's `kr-` headers; `damaged` turns true if one is invalid."""
 
     def __init__(self, headers: Headers, now_ms: int) -> None:

@@ -58,7 +58,6 @@ def encode(message: Any, version: int, flexible: bool) -> bytes:
 
 @cache
 def structure_reader(cls: Any, version: int, flexible: bool) -> Reader:
-    """The reader of one structure."""
     steps, names = _read_steps(cls, version, flexible)
     tags = {
         spec.tag: (name, _reader(spec.kind, flexible, spec.nullable_in(version), version))
@@ -94,7 +93,6 @@ def structure_reader(cls: Any, version: int, flexible: bool) -> Reader:
 
 @cache
 def structure_writer(cls: Any, version: int, flexible: bool) -> Writer:
-    """The writer of one structure."""
     steps: list[WriteStep] = []
     numbers: list[tuple[str, str]] = []
     tags: list[tuple[int, str, Any, Writer]] = []

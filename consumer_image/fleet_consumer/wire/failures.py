@@ -7,8 +7,7 @@ from __future__ import annotations
 
 
 class MalformedMessage(Exception):
-    """Bytes from a peer that are not a message of the expected type and version: truncated, overlong or
-    inconsistent."""
+    """Bytes from a peer that are not a valid message of the expected type and version."""
 
 
 class UnencodableMessage(Exception):

@@ -67,7 +67,6 @@ def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def write_uvarint(out: bytearray, value: int) -> None:
-    """Append an unsigned varint."""
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -221,13 +220,12 @@ def number_array_reader(read_length: Reader, nullable: bool, code: str) -> Reade
 
 
 def check_count(data: bytes, pos: int, count: int, cost: int) -> None:
-    """Check an array's length against Kafka's limit, the remaining data (at least a byte per element) and the message's
-    allowance. Raises MalformedMessage."""
+    """Raise MalformedMessage for an array beyond Kafka's limit, the remaining data or its message's allowance."""
     if count < 0 or count > ARRAY_ELEMENTS_MAX or count > len(data) - pos:
         raise MalformedMessage(f"array of {count} elements at byte {pos}, but {len(data) - pos} bytes remain")
-    left = _allowance.get()
-    left[0] -= count * cost
-    if left[0] < 0:
+    remaining = _allowance.get()
+    remaining[0] -= count * cost
+    if remaining[0] < 0:
         raise MalformedMessage(f"array of {count} elements at byte {pos} exceeds the limit of elements of its message")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar, dataclass_transform
 from uuid import UUID
 
@@ -61,53 +62,27 @@ class FieldSpec:
         return self.nullable_since is not None and version >= self.nullable_since
 
 
-def _field(kind: Kind, default: Any, rules: dict[str, Any]) -> Any:
+def _field(kind: Kind, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     return dataclasses.field(default=default, metadata={METADATA_KEY: FieldSpec(kind, **rules)})
 
 
-def int8(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
-    """A signed 8-bit field."""
-    return _field(INT8, default, rules)
+# Field functions: they take `default` and the rules of FieldSpec.
+int8: Final = partial(_field, INT8)
+int16: Final = partial(_field, INT16)
+int32: Final = partial(_field, INT32)
+int64: Final = partial(_field, INT64)
+boolean: Final = partial(_field, BOOLEAN)
+"""One byte; any but 0 is true."""
+string: Final = partial(_field, STRING)
+"""UTF-8, at most 32,767 bytes."""
+blob: Final = partial(_field, BYTES)
+uuid: Final = partial(_field, UUID_KIND)
+"""A topic id; `ZERO_UUID` means none."""
 
 
-def int16(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
-    """A signed 16-bit field."""
-    return _field(INT16, default, rules)
-
-
-def int32(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
-    """A signed 32-bit field."""
-    return _field(INT32, default, rules)
-
-
-def int64(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
-    """A signed 64-bit field."""
-    return _field(INT64, default, rules)
-
-
-def boolean(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
-    """A boolean: one byte; any but 0 is true."""
-    return _field(BOOLEAN, default, rules)
-
-
-def string(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
-    """A UTF-8 string of at most 32,767 bytes."""
-    return _field(STRING, default, rules)
-
-
-def blob(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
-    """Opaque bytes."""
-    return _field(BYTES, default, rules)
-
-
-def uuid(*, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
-    """A topic id; `ZERO_UUID` means none."""
-    return _field(UUID_KIND, default, rules)
-
-
-def array(item: Kind | type, *, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
+def array(item: Kind | type, **rules: Any) -> Any:
     """A tuple of elements of one `Kind`, or of one class made by `structure`."""
-    return _field(Kind("array", item=item), default, rules)
+    return _field(Kind("array", item=item), **rules)
 
 
 @dataclass_transform(

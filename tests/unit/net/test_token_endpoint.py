@@ -34,7 +34,7 @@ def test_client_shows_its_credentials_and_its_scope() -> None:
 def test_refused_client_is_reported_without_its_secret() -> None:
     with TokenServer(lambda _: answer("abc")) as server, pytest.raises(AuthenticationFailed) as caught:
         ask(server.url, secret="wrong-secret")
-    assert f"gives client '{CLIENT_ID}' no token: HTTP 401 invalid_client Invalid client" in str(caught.value)
+    assert f"refuses client '{CLIENT_ID}' a token: HTTP 401 invalid_client Invalid client" in str(caught.value)
     assert "check client id, client secret and scope" in str(caught.value)
     assert "wrong-secret" not in str(caught.value)
 
