@@ -87,7 +87,7 @@ def test_http_handler_serves_its_worker_as_a_native_sidecar(fleets: Fleets) -> N
         wait_values(fleet, fleet.failed, {"   "})
         # The operator reaches the worker on the port that the handler has left it: only a worker tells the generation.
         eventually(
-            lambda: fleet.group()["status"].get("generation"), timeout_s=240, what="a worker tells its generation"
+            lambda: fleet.group()["status"].get("generation"), timeout_s=240, what="a worker reports its generation"
         )
 
 
@@ -103,7 +103,7 @@ def test_http_handler_without_its_container_is_reported_and_starts_nothing(fleet
             assert (seen.get("status"), seen.get("reason")) == ("False", "HandlerContainerNotFound"), seen
             return True
 
-        eventually(probe, timeout_s=PATIENCE_S, what="the missing container is told")
+        eventually(probe, timeout_s=PATIENCE_S, what="the missing container is reported")
         assert fleet.cluster.list("pods", namespace=fleet.namespace, selector="consumerfleet.io/group=unserved") == []
 
 

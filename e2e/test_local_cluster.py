@@ -131,7 +131,7 @@ def test_ended_component_is_reported_and_next_up_restarts_the_node(
     assert state is not None
     kill = ["kill", "-KILL", str(state.components["kube-scheduler"].pid)]
     subprocess.run(enter_command(cluster.instance, kill), check=True)
-    wait_until(lambda: unhealthy(cluster) != [], what="the status to tell of it", timeout_s=30)
+    wait_until(lambda: unhealthy(cluster) != [], what="the status to report it", timeout_s=30)
     assert [line for line in unhealthy(cluster) if line.startswith("kube-scheduler: ended with status -9")]
 
     cluster.up()

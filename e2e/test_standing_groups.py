@@ -157,4 +157,4 @@ def test_stuck_group_reports_cause_record_and_pod_within_thirty_seconds(standing
         assert failure.degraded in events, events
         return found
 
-    eventually(told, timeout_s=failure.after_s + WITHIN_SECONDS, what=f"the status tells of {failure.name}", poll_s=0.5)
+    eventually(told, timeout_s=failure.after_s + WITHIN_SECONDS, what=f"the status reports {failure.name}", poll_s=0.5)

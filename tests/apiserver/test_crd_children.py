@@ -80,7 +80,7 @@ def retry_children(group: ConsumerGroup, template: Mapping[str, Any]) -> list[di
     """The children of a fleet with retries, and one of its pods."""
     policy = {"name": "standard", "namespace": group.metadata.namespace, "uid": UID}
     revision = expand(RetryPolicy.model_validate({**full_retry_policy(), "metadata": policy}))
-    told = Published(
+    published = Published(
         policy="standard", current=revision.hash, known=(revision,), partitions=4, max_message_bytes=1, leaving=("9s",)
     )
     fleet = retry_stateful_set(group, revision="0123456789", pod_template=template, replicas=1, changed_at=NOW)
@@ -88,7 +88,7 @@ def retry_children(group: ConsumerGroup, template: Mapping[str, Any]) -> list[di
     return [
         manifests.headless_service(group, manifests.RETRY),
         manifests.disruption_budget(group, manifests.RETRY),
-        group_config_map(group, told),
+        group_config_map(group, published),
         policy_config_map(policy, revision),
         fleet,
         {**pod, "spec": fleet["spec"]["template"]["spec"]},

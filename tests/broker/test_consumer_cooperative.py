@@ -79,7 +79,7 @@ def test_assignor_that_moves_a_partition_directly_is_reported_by_the_leader(brok
     leader = Member(settings(broker.bootstrap, group, assignors=(DirectRange(),)), [topic], commits=False)
     await_shares([leader], topic, 4)
     follower = Member(settings(broker.bootstrap, group, assignors=(DirectRange(),)), [topic], commits=False)
-    eventually(lambda: leader.error, timeout_s=240, what="the leader to be told")
+    eventually(lambda: leader.error, timeout_s=240, what="the leader to report it")
     assert isinstance(leader.error, AssignorFailed)
     assert "moved" in str(leader.error)
     leader.stop()

@@ -26,9 +26,9 @@ def test_record_with_a_flipped_bit_is_reported_and_not_handed_out() -> None:
 
             handed_out: list[Record] = []
 
-            def told() -> bool:
+            def reported() -> bool:
                 handed_out.extend(consumer.poll(0.2))
                 return "BAD_MSG" in str(consumer.membership().error)
 
-            eventually(told, timeout_s=240, what="the report")
+            eventually(reported, timeout_s=240, what="the report")
             assert handed_out == []

@@ -141,7 +141,7 @@ def test_second_consumer_with_the_same_instance_id_fences_the_first(broker: Kafk
     fenced = Member(settings(broker.bootstrap, group, group_instance_id="a"), [topic])
     await_shares([fenced], topic, 2)
     with Member(settings(broker.bootstrap, group, group_instance_id="a"), [topic]) as usurper:
-        eventually(lambda: fenced.error, timeout_s=240, what="the first to be told")
+        eventually(lambda: fenced.error, timeout_s=240, what="the first to be fenced")
         assert isinstance(fenced.error, FencedInstance)
         assert fenced.membership.state in ("Failed", "Left")
         await_shares([usurper], topic, 2)

@@ -48,9 +48,9 @@ def test_policy_none_names_the_partition_and_a_seek_resolves_it(broker: KafkaBro
     consumer = Consumer(settings(broker.bootstrap, unique("group"), auto_offset_reset="none"))
     try:
         consumer.subscribe([topic])
-        with pytest.raises(NoOffsetForPartition, match=f"{topic}-0") as told:
+        with pytest.raises(NoOffsetForPartition, match=f"{topic}-0") as raised:
             list(iterate(consumer, 1))
-        assert told.value.partitions == (TopicPartition(topic, 0),)
+        assert raised.value.partitions == (TopicPartition(topic, 0),)
         consumer.seek(TopicPartition(topic, 0), 4)
         assert [record.offset for record in iterate(consumer, 6)] == [4, 5, 6, 7, 8, 9]
     finally:

@@ -43,10 +43,10 @@ def test_a_main_worker_killed_in_a_hop_loses_nothing_and_its_second_hop_is_suppr
         flow.wait_failed(1)
         flow.wait_drained()
         suppressed = metric(retry, "suppressed_total")
-        told = retry.member()["retry"]["suppressed"]
+        counted = retry.member()["retry"]["suppressed"]
     twice = point == "after-ack"
     assert len(kafka.read(flow.retry_topic("1s"))) == (2 if twice else 1)
-    assert suppressed == told == (1 if twice else 0)
+    assert suppressed == counted == (1 if twice else 0)
     attempts = Counter(each.attempt for each in flow.assert_none_early())
     assert attempts == {0: 1 if point == "after-commit" else 2, 1: 1, 2: 1}
     assert len(kafka.read(flow.failed)) == 1

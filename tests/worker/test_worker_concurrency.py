@@ -77,8 +77,8 @@ from fleet_consumer import Fatal, Produce, RetryAfter, Skip
 calls = Path(__file__).with_name("calls")
 
 def handle_batch(records):
-    with calls.open("a") as told:
-        print(records[0].partition, *(record.offset for record in records), file=told)
+    with calls.open("a") as log:
+        print(records[0].partition, *(record.offset for record in records), file=log)
     return [one(record) for record in records]
 
 def one(record):
@@ -148,7 +148,7 @@ def test_hung_thread_delays_neither_others_nor_the_membership_and_ends_the_worke
         consumer__maxPollIntervalSeconds=8,
         consumer__staticMembership=False,
     ) as worker:
-        stuck = eventually(lambda: worker.member()["stuck"], timeout_s=240, what="the record to be told as stuck")
+        stuck = eventually(lambda: worker.member()["stuck"], timeout_s=240, what="the record to be reported as stuck")
         assert [(each["partition"], each["offset"], each["reason"]) for each in stuck] == [(3, 1, "HandlerTimeout")]
         eventually(lambda: len(fleet.origins_done()) == 41, timeout_s=240, what="the others to be handled")
         assert worker.wait(40) == 75

@@ -57,10 +57,10 @@ def test_m13_assignor_of_the_handlers_own_module_shares_the_partitions(kafka: Ka
     with fleet.worker(0, **changes) as first, fleet.worker(1, **changes) as second:
 
         def shared() -> bool:
-            told = [each.member() for each in (first, second)]
-            owned = [set(each["assignment"].get(fleet.source, [])) for each in told]
-            assert [each["assignor"] for each in told] == ["random", "random"]
-            assert told[0]["generation"] == told[1]["generation"]
+            members = [each.member() for each in (first, second)]
+            owned = [set(each["assignment"].get(fleet.source, [])) for each in members]
+            assert [each["assignor"] for each in members] == ["random", "random"]
+            assert members[0]["generation"] == members[1]["generation"]
             assert owned[0] | owned[1] == set(range(12))
             assert not owned[0] & owned[1]
             return True

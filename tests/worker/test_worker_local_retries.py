@@ -104,28 +104,28 @@ def kafka(broker: KafkaBroker) -> Kafka:
 
 
 def test_record_is_tried_again_until_it_succeeds_or_has_no_attempt_left(kafka: Kafka, tmp_path: Path) -> None:
-    local_run = LocalRun(kafka, tmp_path, "laptop-retries")
+    local_run = LocalRun(kafka, tmp_path, "local-retries")
     local_run.send("fail 2", "fail 0", "fail 9")
     with running(tmp_path, *local_run.arguments("--retry", "1s,1s")) as process:
         local_run.await_outputs("fail 0 at 0", "fail 2 at 2")
         eventually(lambda: kafka.read(local_run.failed), timeout_s=240, what="the failed record", poll_s=0.5)
         out = local_run.stop(process)
-    assert "group laptop-retries, retries after 1s, 1s, failed records to _fleet.laptop-retries.failed" in out
-    told = counts(out)
-    assert told["waiting"] == 0
+    assert "group local-retries, retries after 1s, 1s, failed records to _fleet.local-retries.failed" in out
+    sums = counts(out)
+    assert sums["waiting"] == 0
     # A machine that stalls for a session causes duplicate deliveries: there may be more than records.
-    assert (told["done"] >= 2, told["failed"] >= 1, told["dropped"], told["retried"] >= 4) == (True, True, 0, True)
+    assert (sums["done"] >= 2, sums["failed"] >= 1, sums["dropped"], sums["retried"] >= 4) == (True, True, 0, True)
     failed, *copies = kafka.read(local_run.failed)
     assert {each.value for each in (failed, *copies)} == {b"fail 9"}
     story = {name: (failed.headers[name] or b"").decode() for name in failed.headers}
     assert story["trace"] == "t-3"
-    assert (story["kr-attempt"], story["kr-reason"], story["kr-origin-topic"]) == ("2", "exhausted", "laptop-retries")
+    assert (story["kr-attempt"], story["kr-reason"], story["kr-origin-topic"]) == ("2", "exhausted", "local-retries")
     assert story["kr-error-message"] == "asked to fail at 2"
     assert story["kr-policy"].startswith("local@")
 
 
 def test_topics_are_as_the_operator_makes_them_also_those_that_were_there(kafka: Kafka, tmp_path: Path) -> None:
-    local_run = LocalRun(kafka, tmp_path, "laptop-topics")
+    local_run = LocalRun(kafka, tmp_path, "local-topics")
     second, redrive = naming.retry_topic(local_run.name, "2s"), naming.redrive_topic(local_run.name)
     kafka.create(second, partitions=1, config={"message.timestamp.type": "CreateTime", "retention.ms": "1000"})
     kafka.create(local_run.failed, partitions=1, config={"max.message.bytes": "4000000"})
@@ -146,7 +146,7 @@ def test_topics_are_as_the_operator_makes_them_also_those_that_were_there(kafka:
 
 
 def test_nothing_is_lost_by_an_end_in_the_middle_and_a_new_start(kafka: Kafka, tmp_path: Path) -> None:
-    local_run = LocalRun(kafka, tmp_path, "laptop-middle")
+    local_run = LocalRun(kafka, tmp_path, "local-middle")
     local_run.send(*(f"fail {number % 3} {number}" for number in range(201)))
     with running(tmp_path, *local_run.arguments("--retry", "1s,2s")) as process:
         eventually(lambda: kafka.read(local_run.done), timeout_s=240, what="the first output", poll_s=0.1)
@@ -163,7 +163,7 @@ def test_nothing_is_lost_by_an_end_in_the_middle_and_a_new_start(kafka: Kafka, t
 
 
 def test_waiting_records_are_reported_when_started_without_retries(kafka: Kafka, tmp_path: Path) -> None:
-    local_run = LocalRun(kafka, tmp_path, "laptop-waits")
+    local_run = LocalRun(kafka, tmp_path, "local-waits")
     local_run.send("fail 1", "fail 1", "fail 0")
     with running(tmp_path, *local_run.arguments("--retry", "1h")) as process:
         local_run.await_outputs("fail 0 at 0")
@@ -176,7 +176,7 @@ def test_waiting_records_are_reported_when_started_without_retries(kafka: Kafka,
 
 
 def test_records_that_wait_for_a_delay_of_an_earlier_run_are_handled(kafka: Kafka, tmp_path: Path) -> None:
-    local_run = LocalRun(kafka, tmp_path, "laptop-delays")
+    local_run = LocalRun(kafka, tmp_path, "local-delays")
     local_run.send("fail 1 a", "fail 1 b")
     with running(tmp_path, *local_run.arguments("--retry", "10s")) as process:
         eventually(lambda: local_run.waiting_in("10s") == 2, timeout_s=240, what="two waiting records", poll_s=0.2)
@@ -187,7 +187,7 @@ def test_records_that_wait_for_a_delay_of_an_earlier_run_are_handled(kafka: Kafk
 
 
 def test_crash_of_the_retry_worker_ends_the_command_with_its_exit_code(kafka: Kafka, tmp_path: Path) -> None:
-    local_run = LocalRun(kafka, tmp_path, "laptop-crash")
+    local_run = LocalRun(kafka, tmp_path, "local-crash")
     local_run.send("fail 0", "exit 1")
     with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
         out, _ = process.communicate(timeout=120)
@@ -204,7 +204,7 @@ def test_crash_of_the_retry_worker_ends_the_command_with_its_exit_code(kafka: Ka
 @pytest.mark.parametrize("crash", [True, False])
 def test_retry_worker_ends_in_order_when_the_main_one_is_gone(kafka: Kafka, tmp_path: Path, crash: bool) -> None:
     """By its own crash, or by a kill that gives it no time to report."""
-    local_run = LocalRun(kafka, tmp_path, f"laptop-gone-{crash}".lower())
+    local_run = LocalRun(kafka, tmp_path, f"local-gone-{crash}".lower())
     with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
         eventually(lambda: len(list(tmp_path.glob("up-*"))) == 2, timeout_s=240, what="both workers up")
         if crash:
@@ -219,7 +219,7 @@ def test_retry_worker_ends_in_order_when_the_main_one_is_gone(kafka: Kafka, tmp_
 
 def test_ctrl_c_at_once_ends_both_without_an_error(kafka: Kafka, tmp_path: Path) -> None:
     """The retry worker may still be importing."""
-    local_run = LocalRun(kafka, tmp_path, "laptop-at-once")
+    local_run = LocalRun(kafka, tmp_path, "local-at-once")
     with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
         eventually(lambda: "worker started" in local_run.logged(), timeout_s=240, what="the main worker", poll_s=0.01)
         local_run.stop(process)
@@ -227,7 +227,7 @@ def test_ctrl_c_at_once_ends_both_without_an_error(kafka: Kafka, tmp_path: Path)
 
 
 def test_invalid_policy_is_reported_before_anything_starts(kafka: Kafka, tmp_path: Path) -> None:
-    local_run = LocalRun(kafka, tmp_path, "laptop-refused")
+    local_run = LocalRun(kafka, tmp_path, "local-refused")
     (tmp_path / "policy.yaml").write_text("sequence: [5s]\n")
     with running(tmp_path, *local_run.arguments("--retry-policy", "policy.yaml")) as process:
         assert process.wait(120) == 20

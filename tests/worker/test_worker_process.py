@@ -149,7 +149,7 @@ def test_hung_handler_is_named_and_ends_its_worker_past_the_poll_interval(kafka:
     with fleet.worker(
         handler__timeoutSeconds=1, consumer__maxPollIntervalSeconds=7, consumer__staticMembership=False
     ) as worker:
-        stuck = eventually(lambda: worker.member()["stuck"], timeout_s=240, what="the record to be told as stuck")
+        stuck = eventually(lambda: worker.member()["stuck"], timeout_s=240, what="the record to be reported as stuck")
         assert [(each["partition"], each["offset"], each["reason"]) for each in stuck] == [(3, 1, "HandlerTimeout")]
         assert worker.wait(30) == 75
         last = worker.lines()[-1]
@@ -197,12 +197,12 @@ def test_bug_that_ends_sessions_is_reported_with_its_record_and_retried_within_s
     fleet.send({"do": "ok"}, {"do": "ok"}, {"do": "bug"}, {"do": "ok"}, partition=1)
     with fleet.worker() as worker:
 
-        def told() -> dict[str, Any]:
+        def three_ended() -> dict[str, Any]:
             member = worker.member()
             assert (member["ended"] or {"sessions": 0})["sessions"] >= 3, member["ended"]
             return member
 
-        member = eventually(told, timeout_s=240, what="three sessions to end")
+        member = eventually(three_ended, timeout_s=240, what="three sessions to end")
         assert member["ended"]["reason"] == "TypeError"
         assert "loop.py:" in member["ended"]["message"]
         (stuck,) = member["stuck"]
@@ -258,10 +258,10 @@ def handle(record):
     wish = json.loads(record.value)
     if wish["do"] == "ok":
         return Produce(OUTPUT, record.value)
-    ready, tell = os.pipe()
+    ready, notify = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(tell, b"x")
+        os.write(notify, b"x")
         if wish["do"] == "exit":
             sys.exit(3)
         if wish["do"] == "raise":
@@ -304,9 +304,9 @@ def test_forked_children_of_a_handler_end_with_their_own_exit_code_and_are_no_se
     with fleet.worker(**changes) as worker:
         fleet.wait_committed()
         assert worker.terminate() == 0
-    told = [json.loads(each.value or b"") for each in kafka.read(fleet.output)]
-    assert sorted(each["n"] for each in told) == sorted(wish["n"] for wish in wishes)
-    assert {each["do"]: each["code"] for each in told if "code" in each} == CODES
+    outputs = [json.loads(each.value or b"") for each in kafka.read(fleet.output)]
+    assert sorted(each["n"] for each in outputs) == sorted(wish["n"] for wish in wishes)
+    assert {each["do"]: each["code"] for each in outputs if "code" in each} == CODES
     assert kafka.read(fleet.failed) == []
 
 
@@ -347,6 +347,6 @@ def test_hung_setup_is_reported_and_ends_its_worker_past_the_poll_interval(kafka
         assert "consumer.maxPollIntervalSeconds (7 s)" in worker.wait_error("HandlerSetupHangs")
         assert worker.get("/readyz")[0] == 503
         assert worker.wait(30) == 75
-        (told,) = [line for line in worker.lines() if line["message"] == "the handler's setup does not return"]
-        assert "endless.py" in told["stack"]
+        (entry,) = [line for line in worker.lines() if line["message"] == "the handler's setup does not return"]
+        assert "endless.py" in entry["stack"]
         assert worker.lines()[-1]["level"] == "critical"
