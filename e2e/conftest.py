@@ -1,7 +1,7 @@
-"""What the end-to-end suites share: one cluster with Kafka and the installed operator, made once for the whole run.
+"""Shared parts of the end-to-end suites: one cluster with Kafka and the installed operator, made once for the run.
 
-Tests that mostly wait are played at the same time (tests/support/together.py). Those that break something for all, or
-move so many records that they need the machine for themselves, run one by one after them.
+Tests that mostly wait run at the same time (tests/support/together.py). Those that break something for all, or move so
+many records that they need the machine for themselves, run one by one after them.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def fleets(installation: Installation) -> Fleets:
 
 
 class Fleets:
-    """Makes flight fleets in namespaces of their own; on failure tells what a person would look at first."""
+    """Make flight fleets in their own namespaces; on failure print their state."""
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
 
     @contextmanager
     def named(self, name: str, *, topics: bool = True, retries: bool = False) -> Iterator[FlightFleet]:
-        """A fleet until the end of the block; the name is also that of the namespace, the group and the topics."""
+        """A fleet until the end of the block; its name is also that of the namespace, the group and the topics."""
         fleet = FlightFleet(
             self._installation.cluster,
             namespace=name,

@@ -1,4 +1,4 @@
-"""Groups with retries on the cluster of the run: one namespace, one handler that does what a record's value says.
+"""Groups with retries on the cluster of the run: one namespace, one handler that acts by a record's value.
 
 Each group belongs to one test, and all are made at once, so that their starts and waits overlap.
 """
@@ -55,7 +55,7 @@ def handle(record):
 
 @dataclass(frozen=True)
 class Scene:
-    """The namespace, and what tests ask of it. Each group reads a topic of its own name."""
+    """The namespace and its queries. Each group reads a topic of its own name."""
 
     cluster: Cluster
     tools: FlightFleet
@@ -75,11 +75,11 @@ class Scene:
         return scene
 
     def remove(self) -> None:
-        """Everything, without waiting for the end of it."""
+        """Delete everything, without waiting for the end."""
         self.cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false", "--ignore-not-found")
 
     def drop(self, *groups: str) -> None:
-        """Let groups go, without waiting for it: nobody needs their workers any more."""
+        """Delete groups without waiting: their workers are not needed any more."""
         self.kubectl("delete", "consumergroups.consumerfleet.io", *groups, "--wait=false", "--ignore-not-found")
 
     def apply(self, *bodies: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ class Scene:
         return records
 
     def done(self, start: str = "") -> list[dict[str, Any]]:
-        """What the handlers of all groups have returned for values that begin so."""
+        """The values that the handlers of all groups have returned, by prefix."""
         found = [json.loads(value) for value in self.tools.inside("read", "--topic", OUTPUT)["values"]]
         return [entry for entry in found if entry["value"].startswith(start)]
 
@@ -107,16 +107,16 @@ class Scene:
         return self.read(f"_fleet.{group}.failed")
 
     def topics(self, group: str) -> dict[str, dict[str, Any]]:
-        """A group's managed topics, without their common beginning: partitions, and settings of their own."""
+        """A group's managed topics, without their common prefix: partitions, and their own settings."""
         prefix = f"_fleet.{group}."
         return {name.removeprefix(prefix): topic for name, topic in self.tools.inside("topics", prefix).items()}
 
     def appended(self, group: str, delay: str) -> int:
-        """Records that a delay topic has ever taken: this stays, however slowly somebody looks."""
+        """Records that a delay topic has ever taken; deletions do not lower it."""
         return len(self.read(f"_fleet.{group}.retry.{delay}"))
 
     def waiting(self, group: str) -> int:
-        """Records that the retry workers have not committed, asked of the brokers."""
+        """Records that the retry workers have not committed, read from the brokers."""
         topics = [f"_fleet.{group}.{name}" for name in self.topics(group) if name != "failed"]
         found = self.tools.inside("waiting", "--group", f"{group}.retry", *topics) if topics else {"waiting": 0}
         return int(found["waiting"])
@@ -127,7 +127,7 @@ class Scene:
         return status
 
     def wait_ready(self, *groups: str) -> None:
-        """Until these groups' main workers are Stable and all of their topics are there."""
+        """Wait until these groups' main workers are Stable and all of their topics exist."""
 
         def probe() -> bool:
             for group in groups:
@@ -152,7 +152,7 @@ class Scene:
         }
 
     def wait_pods(self, group: str, *names: str) -> dict[str, tuple[str, int]]:
-        """Until a group's workers are these, and have started; what `pods` says of them."""
+        """Wait until a group's workers are these, and have started; return their rows of `pods`."""
         selector = f"consumerfleet.io/group={group},app.kubernetes.io/component in (worker,retry)"
 
         def ready() -> bool:
@@ -167,13 +167,13 @@ class Scene:
         return self.pods(group)
 
     def deliveries(self, group: str) -> Counter[str]:
-        """How often each value was handed to a handler, from the logs of all workers that still exist."""
+        """Count the deliveries of each value, from the logs of all existing workers."""
         text = self.kubectl("logs", "--selector", f"consumerfleet.io/group={group}", "--tail=-1", "--ignore-errors")
         lines = [json.loads(line) for line in text.splitlines() if line.startswith('{"handled"')]
         return Counter(line["handled"] for line in lines)
 
     def switch_dependency(self, *, up: bool) -> None:
-        """Bring the dependency up or down, and wait until connections from pods say so."""
+        """Start or stop the dependency, and wait until connections from pods follow."""
         self.apply(dependency(up=up))
         connect = "import socket; socket.create_connection(('dependency', 8080), timeout=2.0).close()"
 
@@ -198,7 +198,7 @@ class Scene:
 
 
 def common(image: str) -> list[dict[str, Any]]:
-    """What all groups share."""
+    """The shared objects of all groups."""
     labels = {"consumerfleet.io/handler": "true"}
     restricted = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
     server = {
@@ -226,14 +226,14 @@ def common(image: str) -> list[dict[str, Any]]:
 
 
 def dependency(*, up: bool) -> dict[str, Any]:
-    """The Service that some records need. Down, it leads to a port where nobody listens: refused at once."""
+    """The Service that some records need. Stopped, it leads to a closed port, which refuses at once."""
     port = {"port": 8080, "targetPort": 8080 if up else 8081}
     spec = {"selector": {"app": "dependency"}, "ports": [port]}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "dependency"}, "spec": spec}
 
 
 def policies() -> list[dict[str, Any]]:
-    """The policies of all groups, by how they wait."""
+    """The policies of all groups, by their delays."""
     return [
         policy("steps", "1s", "2s", "5s"),
         policy("edited", "1s", "2s", "5s"),

@@ -1,4 +1,4 @@
-"""What goes wrong is a condition with its reason within thirty seconds, and then quiet: no hot loop of writes."""
+"""Each failure is a condition with its reason within thirty seconds, without a hot loop of writes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def pod_identities(fleet: FlightFleet) -> dict[str, tuple[str, int]]:
 
 
 def test_bad_handler_in_a_new_revision_leaves_the_old_fleet_running(fleets: Fleets, cluster: Cluster) -> None:
-    """With one replica there is nothing to hide behind: the new revision must be refused before the pod is touched."""
+    """With one replica no other pod hides the failure: the new revision must be refused before the pod is touched."""
     with fleets.named("mistaken") as fleet:
         handler, kafka, group = fleet.manifests()
         group["spec"]["replicas"] = 1
@@ -80,7 +80,7 @@ def test_bad_handler_in_a_new_revision_leaves_the_old_fleet_running(fleets: Flee
 
 
 def failing_objects(fleet: FlightFleet) -> list[dict[str, Any]]:
-    """Five groups, each with one thing wrong, and the KafkaClusters and the Secret that they need."""
+    """Five groups, each with one failure, and the KafkaClusters and the Secret that they need."""
     handler, kafka, group = fleet.manifests()
 
     def kafka_named(name: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def test_each_failure_is_a_condition_with_its_reason_and_then_quiet(fleets: Flee
 
 
 def wait_at_rest(fleet: FlightFleet) -> None:
-    """Until what was told is written as it stays: routine writes come five seconds apart."""
+    """Wait until the final reports are written: routine writes come five seconds apart."""
     seen, since = "", time.monotonic()
 
     def at_rest() -> bool:
@@ -154,7 +154,7 @@ def wait_at_rest(fleet: FlightFleet) -> None:
 
 
 def count_writes(fleet: FlightFleet, *, seconds: int) -> Counter[str]:
-    """How often each ConsumerGroup of the fleet's namespace changed in a while, seen by a watch of the API server."""
+    """Count the changes of each ConsumerGroup of the fleet's namespace for a while, by a watch of the API server."""
     command = fleet.cluster.kubectl_command(
         *("get", "consumergroups", "--namespace", fleet.namespace, "--watch-only", "--no-headers"),
         *("--output", "custom-columns=NAME:.metadata.name", f"--request-timeout={seconds}s"),
@@ -166,7 +166,7 @@ def count_writes(fleet: FlightFleet, *, seconds: int) -> Counter[str]:
 def test_silent_broker_is_reported_and_the_fleet_continues_when_it_answers(
     fleets: Fleets, installation: Installation, cluster: Cluster
 ) -> None:
-    """A broker that stops answering costs no pod: status says so and keeps what it knew, and all recovers by itself."""
+    """A silent broker costs no pod: status reports it and keeps the last values, and all recovers by itself."""
     with fleets.named("patient") as fleet:
         fleet.make_group()
         fleet.wait_stable(members=2)

@@ -1,4 +1,4 @@
-"""Things are killed while records flow; the totals must add up, and every record that came twice must be explained."""
+"""Parts are killed while records flow; the totals must add up, and every duplicate must be explained."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def resumed_positions(fleet: FlightFleet, logs: Sequence[str]) -> set[tuple[int,
 def assert_every_duplicate_is_explained(repeated: Sequence[tuple[int, int]], resumed: set[tuple[int, int]]) -> None:
     """A record may come twice only where a worker began again at an offset that was committed before it.
 
-    So each run of repeated offsets must begin at such a point: what lay before it was committed. Of the last records
-    of a worker that was killed some outputs were written, and others, for other partitions, not: these come only once.
-    So a run may have holes, and begin a little later, by no more than what a worker has on the way.
+    So each run of repeated offsets must begin at such a point: everything before it was committed. Of a killed worker's
+    last records some outputs were written, and others, for other partitions, not: these come only once. So a run may
+    have holes, and begin a little later, by no more than a worker's records in flight.
     """
     known = sorted(repeated)
     runs = [known[i] for i in range(len(known)) if i == 0 or not _is_near(known[i - 1], known[i])]
@@ -69,7 +69,7 @@ def assert_every_duplicate_is_explained(repeated: Sequence[tuple[int, int]], res
 
 
 def _is_near(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether `other` is at or shortly behind `one`, in the same partition."""
+    """Return whether `other` is at or shortly behind `one`, in the same partition."""
     return one[0] == other[0] and 0 <= other[1] - one[1] <= ON_THE_WAY
 
 
@@ -103,7 +103,7 @@ def test_scaling_deleting_and_killing_while_records_flow_loses_nothing(
 
 
 def is_ready(fleet: FlightFleet, pod: str) -> bool:
-    """Whether a pod is there and ready; `kubectl delete` has waited for the end of the one before."""
+    """Return whether a pod exists and is ready; `kubectl delete` has waited for the end of the one before."""
     found = fleet.cluster.get("pod", pod, namespace=fleet.namespace)
     return conditions(found).get("Ready", {}).get("status") == "True"
 
@@ -132,7 +132,7 @@ def test_deleted_group_takes_every_child_with_it(fleets: Fleets) -> None:
 
 
 def test_killed_operator_resumes(fleets: Fleets, installation: Installation) -> None:
-    """A group applied while the operator is dead is picked up by the next one; nothing has to be repeated by hand."""
+    """A group applied while the operator is dead is reconciled by the next one; no command has to be repeated."""
     with fleets.named("orphaned") as fleet:
         installation.kill_operator()
         fleet.make_group()

@@ -51,7 +51,7 @@ def config_map(name: str, key: str, source: str) -> dict[str, Any]:
 
 
 def objects(fleet: FlightFleet) -> tuple[dict[str, Any], dict[str, Any]]:
-    """KafkaCluster and ConsumerGroup of the example, free to be changed."""
+    """KafkaCluster and ConsumerGroup of the example, as copies."""
     _, kafka, group = copy.deepcopy(fleet.manifests())
     group["spec"]["handler"] = {"outputs": [fleet.output]}
     return kafka, group
@@ -85,7 +85,8 @@ def test_http_handler_serves_its_worker_as_a_native_sidecar(fleets: Fleets) -> N
         fleet.inside("write", "--topic", fleet.source, stdin=b"one tea\n   \ntwo teas\n")
         wait_values(fleet, fleet.output, {"ONE TEA", "TWO TEAS"})
         wait_values(fleet, fleet.failed, {"   "})
-        # The operator reaches the worker on the port that the handler has left it: only a worker tells the generation.
+        # The operator reaches the worker on the port that the handler leaves free: only a worker reports the
+        # generation.
         eventually(
             lambda: fleet.group()["status"].get("generation"), timeout_s=240, what="a worker reports its generation"
         )

@@ -1,4 +1,4 @@
-"""The embedded cluster keeps its promises: repeated, interrupted, side by side, and without a trace at the end."""
+"""The embedded cluster: repeated, interrupted, side by side, and without a trace at the end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KERNEL_SETTINGS = ("net.ipv4.ip_forward", "vm.overcommit_memory", "kernel.panic"
 
 
 def make_cluster(suffix: str) -> LocalCluster:
-    """A cluster of this checkout's own, beside the one that a person may be working with."""
+    """A cluster of this checkout, beside the one that a user may be working with."""
     return LocalCluster(select_instance(f"{select_instance().name}-{suffix}"))
 
 
@@ -62,7 +62,7 @@ def second_cluster() -> Iterator[LocalCluster]:
 
 
 def host_state() -> dict[str, object]:
-    """What a cluster could leave behind or change on its host. Sorted text, so that a difference is easy to read."""
+    """Host state that a cluster could leave behind or change. Sorted text, so that a difference is easy to read."""
     rules = [output([program]) for program in ("iptables-save", "ip6tables-save")]
     return {
         "firewall": [line for text in rules if text for line in text.splitlines() if not line.startswith("#")],
@@ -89,7 +89,7 @@ def processes_of(instance: Instance) -> list[int]:
             if entry.name.isdigit() and str(instance.directory).encode() in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
         except OSError:
-            continue  # It ended while we looked.
+            continue  # It ended meanwhile.
     for group in existing_cgroups(instance.cgroup):
         for procs in group.rglob("cgroup.procs"):
             found += [int(pid) for pid in procs.read_text().split()]
@@ -199,7 +199,7 @@ def test_up_killed_midway_is_completed_by_the_next(
 
 
 def deliver(bootstrap: str, codec: str) -> list[KafkaError | None]:
-    """Produce records and return what became of each: None for one that the broker has stored."""
+    """Produce records and return the error of each: None for one that the broker has stored."""
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 100})
     outcomes: list[KafkaError | None] = []
     for _ in range(RECORDS):

@@ -1,4 +1,4 @@
-"""The README's example does what it says, word for word as it stands there."""
+"""The README's example runs as documented, word for word."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Retries on real pods: delays, restarts, sleep, edits, outages, redrives, deletion.
 
-Each test has a group of its own, of those that the scene has made, and lets it go at its end.
+Each test has its own group, one of those that the scene has made, and deletes it at its end.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ WAKE_SECONDS = 30
 
 
 def wait_appended(scene: Scene, name: str, delay: str, count: int) -> None:
-    """Until this many records were put into one of a group's delay topics."""
+    """Wait until this many records were put into one of a group's delay topics."""
     eventually(
         lambda: scene.appended(name, delay) == count, timeout_s=PATIENCE_S, what=f"{count} records of {name} wait"
     )
 
 
 def wait_failed(scene: Scene, name: str, count: int, *, timeout_s: float = 120) -> list[dict[str, Any]]:
-    """Until a group's failed topic holds this many records; returns them."""
+    """Wait until a group's failed topic holds this many records; return them."""
 
     def probe() -> list[dict[str, Any]] | None:
         found = scene.failed(name)
@@ -52,7 +52,7 @@ def assert_none_early(done: list[dict[str, Any]], delay_s: int) -> None:
 
 
 def test_retry_workers_sleep_until_the_record_that_waits_is_nearly_due(scene: Scene) -> None:
-    """The record counts, its due time is told, and nobody is there for it yet; then somebody is, in time."""
+    """The record is counted, its due time is shown, and no worker runs for it yet; then one does, in time."""
     scene.write("sleeping", ["once-asleep"])
 
     def told() -> bool:
@@ -80,7 +80,7 @@ def test_retry_workers_sleep_until_the_record_that_waits_is_nearly_due(scene: Sc
 
 
 def test_records_walk_through_every_delay_and_end_in_the_failed_topic(scene: Scene) -> None:
-    """Three delays, three topics, four deliveries; nobody else waits for them, and every table shows them."""
+    """Three delays, three topics, four deliveries; other records do not wait, and every table shows them."""
     bad, good = [f"bad-{n}" for n in range(12)], [f"good-{n}" for n in range(12)]
     scene.write("walking", [value for pair in zip(bad, good, strict=True) for value in pair])
     failed = wait_failed(scene, "walking", len(bad))
@@ -124,7 +124,7 @@ def test_records_walk_through_every_delay_and_end_in_the_failed_topic(scene: Sce
 
 
 def test_edited_policy_is_followed_without_touching_a_pod(scene: Scene) -> None:
-    """New failures follow the new delays; the delays that are gone keep their topics, as spec.deletion says Keep."""
+    """New failures follow the new delays; removed delays keep their topics, by spec.deletion."""
     pods = scene.wait_pods("edited", "edited-0", "edited-retry-0")
     before = scene.status("consumergroups", "edited")["retry"]["policyRevision"]
     scene.apply(policy("edited", "1s", "3s"))
@@ -201,7 +201,7 @@ def test_restarted_retry_worker_loses_nothing_and_delivers_nothing_early(scene: 
 
 
 def test_outage_pauses_and_uses_no_attempt(scene: Scene) -> None:
-    """The dependency is away for longer than all delays together: with a budget everything ends done."""
+    """The dependency is away for longer than all delays together: with a budget every record is done in the end."""
     scene.write("dependent", [f"needs-{n}" for n in range(100)])
     eventually(lambda: len(scene.done("needs-")) >= 100, timeout_s=PATIENCE_S, what="the dependency is there")
     scene.switch_dependency(up=False)
@@ -212,7 +212,7 @@ def test_outage_pauses_and_uses_no_attempt(scene: Scene) -> None:
         return str(entry["reason"]) if entry.get("status") == "True" else None
 
     scene.write("dependent", [f"needs-more-{n}" for n in range(200)])
-    # Workers are asked when their group is looked at; one of which nothing moves is looked at once a minute.
+    # Workers are asked when their group is observed; an idle group is observed once a minute.
     reason = eventually(degraded, timeout_s=PATIENCE_S, what="the group is Degraded")
     assert "Breaker" in reason or "Budget" in reason, reason
     scene.switch_dependency(up=True)
@@ -225,7 +225,9 @@ def test_outage_pauses_and_uses_no_attempt(scene: Scene) -> None:
 
 
 def test_deleted_groups_drain_or_drop_waiting_records(scene: Scene) -> None:
-    """Drain: what waits is handled first, then the topics go, all but the failed one. Delete: everything goes."""
+    """Drain: waiting records are handled first, then the topics are deleted, all but the failed one. Delete: all at
+    once.
+    """
     scene.write("drained", [f"once-drained-{n}" for n in range(10)])
     scene.write("erased", [f"once-erased-{n}" for n in range(10)])
     wait_appended(scene, "drained", f"{SLOW_SECONDS}s", 10)

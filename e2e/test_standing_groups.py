@@ -1,4 +1,4 @@
-"""A group that stands says why, since when, at which record and in which pod, within thirty seconds."""
+"""A stuck group reports the cause, time, record and pod, within thirty seconds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def handle(record):
 
 @dataclass(frozen=True)
 class Failure:
-    """A way to stand still, and what has to be told of it."""
+    """A cause of a stuck group, and its expected report."""
 
     name: str
     degraded: str
@@ -52,7 +52,7 @@ class Failure:
     stuck: str
     """The reason of the stuck partition."""
     after_s: float = 0.0
-    """How long after the record was written it is a failure."""
+    """Seconds after the write of the record until it is a failure."""
 
 
 FAILURES: Final = (
@@ -87,7 +87,7 @@ class Standing:
         return self.cluster.get("consumergroups.consumerfleet.io", name, namespace=NAMESPACE) or {}
 
     def write(self, failure: Failure) -> None:
-        """The record at which the group is going to stand, behind some that it handles."""
+        """The record at which the group will get stuck, behind some that it handles."""
         values = [*("good" for _ in range(GOOD_RECORDS)), failure.name]
         self.tools.inside("write", "--topic", failure.name, stdin="\n".join(values).encode())
 

@@ -1,4 +1,4 @@
-"""Uninstalling leaves nothing behind that waits for an operator that is gone. Named so that it runs last."""
+"""Uninstalling leaves nothing behind that waits for a removed operator. Named so that it runs last."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from e2e.install import OPERATOR_NAMESPACE, Installation
 
 
 def test_uninstalled_operator_leaves_nothing_terminating(fleets: Fleets, installation: Installation) -> None:
-    """The fleet outlives the operator, and can still be deleted afterwards."""
+    """The fleet survives the operator, and can still be deleted afterwards."""
     with fleets.named("surviving") as fleet:
         fleet.make_group()
         fleet.wait_stable(members=2)

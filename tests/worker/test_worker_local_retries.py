@@ -124,7 +124,7 @@ def test_record_is_tried_again_until_it_succeeds_or_has_no_attempt_left(kafka: K
     assert story["kr-policy"].startswith("local@")
 
 
-def test_topics_are_as_the_operator_makes_them_also_those_that_were_there(kafka: Kafka, tmp_path: Path) -> None:
+def test_local_topics_equal_the_operators_also_existing_ones(kafka: Kafka, tmp_path: Path) -> None:
     local_run = LocalRun(kafka, tmp_path, "local-topics")
     second, redrive = naming.retry_topic(local_run.name, "2s"), naming.redrive_topic(local_run.name)
     kafka.create(second, partitions=1, config={"message.timestamp.type": "CreateTime", "retention.ms": "1000"})

@@ -55,12 +55,12 @@ def world() -> World:
     return made
 
 
-def test_policy_brings_back_the_groups_that_refer_to_it(world: World) -> None:
+def test_policy_requeues_the_groups_that_refer_to_it(world: World) -> None:
     assert world.seen(RETRY_POLICY, "standard", {}) == {("policy", "standard"), ("group", "orders")}
     assert world.seen(RETRY_POLICY, "standard", {}, gone=True) == {("policy", "standard"), ("group", "orders")}
 
 
-def test_group_that_changes_brings_back_all_policies_that_it_may_have_left(world: World) -> None:
+def test_changed_group_requeues_all_policies_it_may_have_left(world: World) -> None:
     policies = {("policy", "standard"), ("policy", "other")}
     assert policies <= world.seen(CONSUMER_GROUP, "orders", group("other"))
     assert policies <= world.seen(CONSUMER_GROUP, "orders", group(), gone=True)
