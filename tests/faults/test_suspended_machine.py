@@ -60,9 +60,9 @@ def test_member_of_a_suspended_machine_wakes_without_its_session(proxied: Proxie
     produce(bootstrap, topic, 2, RECORDS)
     sleeper = Sleeper(bootstrap, group, topic, assignor)
     try:
-        eventually(sleeper.poll, timeout_s=240, what="the first records")
+        eventually(sleeper.poll, what="the first records")
         sleeper.consumer.commit({TopicPartition(topic, part): OffsetAndMetadata(at) for part, at in sleeper.at.items()})
-        eventually(sleeper.poll, timeout_s=240, what="records after the commit")
+        eventually(sleeper.poll, what="records after the commit")
         assert sleeper.consumer.holds_session()
         # Much is prefetched by now. The machine falls asleep; another member takes everything over.
         sleeper.clock.suspend()
@@ -70,9 +70,7 @@ def test_member_of_a_suspended_machine_wakes_without_its_session(proxied: Proxie
         with Member(awake, [topic]) as other:
             await_shares([other], topic, 2, timeout_s=240)
             ends = {0: RECORDS, 1: RECORDS}
-            eventually(
-                lambda: committed(bootstrap, group, topic, 2) == ends, timeout_s=240, what="the other to read it all"
-            )
+            eventually(lambda: committed(bootstrap, group, topic, 2) == ends, what="the other to read it all")
             before = len(sleeper.events)
             sleeper.clock.resume()
             assert not sleeper.consumer.holds_session()
@@ -82,15 +80,12 @@ def test_member_of_a_suspended_machine_wakes_without_its_session(proxied: Proxie
                 sleeper.consumer.commit(stale, 30)
             assert committed(bootstrap, group, topic, 2) == ends
             # Prefetched records stay there until the session is confirmed again.
-            eventually(
-                lambda: sleeper.poll() or "lost" in sleeper.events[before:], timeout_s=240, what="the sleeper to learn"
-            )
+            eventually(lambda: sleeper.poll() or "lost" in sleeper.events[before:], what="the sleeper to learn")
             assert sleeper.events[before:][:1] == ["lost"], (
                 "before anything else, also when it is given partitions in the same poll"
             )
             eventually(
                 lambda: (sleeper.poll() or True) and "assigned" in sleeper.events[before:],
-                timeout_s=240,
                 what="the sleeper to be given something again",
             )
     finally:

@@ -264,7 +264,7 @@ def appended(kafka: Kafka, topic: str) -> dict[int, int]:
 
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in ends])
-        eventually(all_read, timeout_s=240, what=f"{topic} to be read to its end")
+        eventually(all_read, what=f"{topic} to be read to its end")
     finally:
         consumer.close()
     return dict(sorted(found.items()))

@@ -136,7 +136,7 @@ def test_a_hop_that_cannot_be_written_holds_its_partition_until_it_can(kafka: Ka
     flow.current = flow.follow(revision(("3s",)), drop=[flow.current])
     flow.put([{"n": 1}, {"n": 2, "do": "fail-once"}, {"n": 3}])
     with flow.worker() as main, flow.retry_worker():
-        stuck = eventually(lambda: main.member()["stuck"], timeout_s=240, what="the partition to be held", poll_s=0.2)
+        stuck = eventually(lambda: main.member()["stuck"], what="the partition to be held", poll_s=0.2)
         assert [(each["topic"], each["offset"]) for each in stuck] == [(flow.source, 1)]
         assert kafka.committed(flow.group, flow.source).get(0, 0) <= 1, "nothing is skipped"
         kafka.create(flow.retry_topic("3s"), partitions=1, config=MANAGED)

@@ -43,8 +43,8 @@ def test_local_handler_continues_where_it_stopped(kafka: Kafka, tmp_path: Path) 
     arguments = ["--local", "shop.py", "--topic", "local", "--bootstrap", kafka.bootstrap, "--output", "local-done"]
     arguments += ["--group", "local-tries"]
     with running(tmp_path, *arguments) as process:
-        eventually(lambda: len(kafka.read("local-done")) == 2, timeout_s=240, what="outputs", poll_s=0.5)
-        eventually(lambda: len(kafka.read("_fleet.local-tries.failed")) == 1, timeout_s=240, what="a failed record")
+        eventually(lambda: len(kafka.read("local-done")) == 2, what="outputs", poll_s=0.5)
+        eventually(lambda: len(kafka.read("_fleet.local-tries.failed")) == 1, what="a failed record")
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=120)
         assert process.returncode == 0, (tmp_path / "err.txt").read_text()
@@ -52,7 +52,7 @@ def test_local_handler_continues_where_it_stopped(kafka: Kafka, tmp_path: Path) 
     assert out.splitlines()[-1].startswith("done=2 failed=1 dropped=0")
     kafka.produce("local", [b"four"])
     with running(tmp_path, *arguments) as process:
-        eventually(lambda: len(kafka.read("local-done")) == 3, timeout_s=240, what="the new record", poll_s=0.5)
+        eventually(lambda: len(kafka.read("local-done")) == 3, what="the new record", poll_s=0.5)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=120)
     assert out.splitlines()[-1].startswith("done=1 failed=0 dropped=0")
@@ -101,7 +101,7 @@ def test_local_runs_of_the_readme(kafka: Kafka, tmp_path: Path) -> None:
         kafka.produce("orders", [b"one tea"])
         words = shlex.split(command.replace("localhost:9092", kafka.bootstrap))
         with running(tmp_path, *words[2:]) as process:
-            eventually(partial(outputs_are, kafka, count), timeout_s=240, what="the order to be done", poll_s=0.5)
+            eventually(partial(outputs_are, kafka, count), what="the order to be done", poll_s=0.5)
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=120)
             assert process.returncode == 0, (tmp_path / "err.txt").read_text()

@@ -62,7 +62,7 @@ class LocalRun:
         return sorted((each.value or b"").decode() for each in self.kafka.read(self.done))
 
     def await_outputs(self, *wanted: str) -> None:
-        eventually(lambda: set(self.outputs()) == set(wanted), timeout_s=240, what=f"{len(wanted)} outputs", poll_s=0.5)
+        eventually(lambda: set(self.outputs()) == set(wanted), what=f"{len(wanted)} outputs", poll_s=0.5)
 
     def waiting_in(self, delay: str) -> int:
         topic = naming.retry_topic(self.name, delay)
@@ -108,7 +108,7 @@ def test_record_is_tried_again_until_it_succeeds_or_has_no_attempt_left(kafka: K
     local_run.send("fail 2", "fail 0", "fail 9")
     with running(tmp_path, *local_run.arguments("--retry", "1s,1s")) as process:
         local_run.await_outputs("fail 0 at 0", "fail 2 at 2")
-        eventually(lambda: kafka.read(local_run.failed), timeout_s=240, what="the failed record", poll_s=0.5)
+        eventually(lambda: kafka.read(local_run.failed), what="the failed record", poll_s=0.5)
         out = local_run.stop(process)
     assert "group local-retries, retries after 1s, 1s, failed records to _fleet.local-retries.failed" in out
     sums = counts(out)
@@ -149,7 +149,7 @@ def test_nothing_is_lost_by_an_end_in_the_middle_and_a_new_start(kafka: Kafka, t
     local_run = LocalRun(kafka, tmp_path, "local-middle")
     local_run.send(*(f"fail {number % 3} {number}" for number in range(201)))
     with running(tmp_path, *local_run.arguments("--retry", "1s,2s")) as process:
-        eventually(lambda: kafka.read(local_run.done), timeout_s=240, what="the first output", poll_s=0.1)
+        eventually(lambda: kafka.read(local_run.done), what="the first output", poll_s=0.1)
         assert counts(local_run.stop(process))["done"] >= 1
     wanted = {str(number) for number in range(201)}
 
@@ -157,7 +157,7 @@ def test_nothing_is_lost_by_an_end_in_the_middle_and_a_new_start(kafka: Kafka, t
         return {(each.value or b"").decode().split()[2] for each in kafka.read(local_run.done)}
 
     with running(tmp_path, *local_run.arguments("--retry", "1s,2s")) as process:
-        eventually(lambda: seen() == wanted, timeout_s=240, what="all records to be done", poll_s=0.5)
+        eventually(lambda: seen() == wanted, what="all records to be done", poll_s=0.5)
         local_run.stop(process)
     assert kafka.read(local_run.failed) == []
 
@@ -167,10 +167,10 @@ def test_waiting_records_are_reported_when_started_without_retries(kafka: Kafka,
     local_run.send("fail 1", "fail 1", "fail 0")
     with running(tmp_path, *local_run.arguments("--retry", "1h")) as process:
         local_run.await_outputs("fail 0 at 0")
-        eventually(lambda: local_run.waiting_in("1h") == 2, timeout_s=240, what="two waiting records", poll_s=0.2)
+        eventually(lambda: local_run.waiting_in("1h") == 2, what="two waiting records", poll_s=0.2)
         assert counts(local_run.stop(process))["waiting"] == 2
     with running(tmp_path, *local_run.arguments()) as process:
-        eventually(lambda: "worker started" in local_run.logged(), timeout_s=240, what="a start without retries")
+        eventually(lambda: "worker started" in local_run.logged(), what="a start without retries")
         out = local_run.stop(process)
     assert "2 records of this group wait for a retry: --retry or --retry-policy handles them" in out
 
@@ -179,7 +179,7 @@ def test_records_that_wait_for_a_delay_of_an_earlier_run_are_handled(kafka: Kafk
     local_run = LocalRun(kafka, tmp_path, "local-delays")
     local_run.send("fail 1 a", "fail 1 b")
     with running(tmp_path, *local_run.arguments("--retry", "10s")) as process:
-        eventually(lambda: local_run.waiting_in("10s") == 2, timeout_s=240, what="two waiting records", poll_s=0.2)
+        eventually(lambda: local_run.waiting_in("10s") == 2, what="two waiting records", poll_s=0.2)
         local_run.stop(process)
     with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
         local_run.await_outputs("fail 1 a at 1", "fail 1 b at 1")
@@ -206,22 +206,22 @@ def test_retry_worker_ends_in_order_when_the_main_one_is_gone(kafka: Kafka, tmp_
     """By its own crash, or by a kill that gives it no time to report."""
     local_run = LocalRun(kafka, tmp_path, f"local-gone-{crash}".lower())
     with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
-        eventually(lambda: len(list(tmp_path.glob("up-*"))) == 2, timeout_s=240, what="both workers up")
+        eventually(lambda: len(list(tmp_path.glob("up-*"))) == 2, what="both workers up")
         if crash:
             local_run.send("exit 0")
         else:
             process.kill()
         assert process.wait(120) == (7 if crash else -signal.SIGKILL)
         (retries,) = {path.name[3:] for path in tmp_path.glob("up-*")} - {str(process.pid)}
-        eventually((tmp_path / f"down-{retries}").exists, timeout_s=240, what="the retry worker to end in order")
-        eventually(lambda: not local_run.leftovers(), timeout_s=240, what="its files to be removed")
+        eventually((tmp_path / f"down-{retries}").exists, what="the retry worker to end in order")
+        eventually(lambda: not local_run.leftovers(), what="its files to be removed")
 
 
 def test_ctrl_c_at_once_ends_both_without_an_error(kafka: Kafka, tmp_path: Path) -> None:
     """The retry worker may still be importing."""
     local_run = LocalRun(kafka, tmp_path, "local-at-once")
     with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
-        eventually(lambda: "worker started" in local_run.logged(), timeout_s=240, what="the main worker", poll_s=0.01)
+        eventually(lambda: "worker started" in local_run.logged(), what="the main worker", poll_s=0.01)
         local_run.stop(process)
     assert "Traceback" not in local_run.logged()
 

@@ -51,7 +51,7 @@ def test_record_walks_through_the_sequence_into_the_failed_topic(
     (tmp_path / "handler.py").write_text(RECORDER)
     fleet.send({"do": "fail", "n": 0}, {"do": "ok", "n": 1}, partition=1)
     with fleet.worker(handler__concurrency=concurrency), fleet.retry_worker(handler__concurrency=concurrency) as retry:
-        eventually(lambda: sum(kafka.end_offsets(fleet.failed).values()) == 1, timeout_s=240, what="the record to fail")
+        eventually(lambda: sum(kafka.end_offsets(fleet.failed).values()) == 1, what="the record to fail")
         metrics = retry.get("/metrics")[1]
         member = retry.member()
     seen = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]

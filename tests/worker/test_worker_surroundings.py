@@ -179,7 +179,7 @@ def test_worker_waits_for_an_unreachable_broker_and_starts_when_it_returns(broke
     fleet = Fleet(Kafka(broker.bootstrap), tmp_path, "early")
     broker.stop()
     with fleet.worker() as worker:
-        eventually(lambda: worker.member()["error"], timeout_s=240, what="the broker's absence to be reported")
+        eventually(lambda: worker.member()["error"], what="the broker's absence to be reported")
         assert worker.get("/readyz")[0] == 503
         assert worker.get("/healthz")[0] == 200
         broker.start()
@@ -187,7 +187,7 @@ def test_worker_waits_for_an_unreachable_broker_and_starts_when_it_returns(broke
         fleet.send_many(100)
         fleet.wait_committed()
         broker.stop()
-        eventually(lambda: worker.member()["error"], timeout_s=240, what="the broker's absence to be reported again")
+        eventually(lambda: worker.member()["error"], what="the broker's absence to be reported again")
         broker.start()
         worker.wait_ready(60)
         fleet.send_many(100)
