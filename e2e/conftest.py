@@ -76,7 +76,7 @@ class Fleets:
 
     @contextmanager
     def named(self, name: str, *, topics: bool = True, retries: bool = False) -> Iterator[FlightFleet]:
-        """A fleet until the end of the block; the name is also that of the namespace, the group and the topics."""
+        """A fleet until the end of the block; its name is also that of the namespace, the group and the topics."""
         fleet = FlightFleet(
             self._installation.cluster,
             namespace=name,

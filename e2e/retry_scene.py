@@ -226,7 +226,7 @@ def common(image: str) -> list[dict[str, Any]]:
 
 
 def dependency(*, up: bool) -> dict[str, Any]:
-    """The Service that some records need. Down, it leads to a port where nobody listens: refused at once."""
+    """The Service that some records need. Stopped, it leads to a closed port, which refuses at once."""
     port = {"port": 8080, "targetPort": 8080 if up else 8081}
     spec = {"selector": {"app": "dependency"}, "ports": [port]}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "dependency"}, "spec": spec}

@@ -41,7 +41,7 @@ def handle(record):
 
 @dataclass(frozen=True)
 class Death:
-    """A way to die, and the container's last state afterwards."""
+    """A kind of death, and the container's last state afterwards."""
 
     name: str
     function: str

@@ -11,7 +11,7 @@ COLUMNS = ["NAME", "STATE", "REPLICAS", "TARGET", "PARTS", "LAG", "BEHIND", "LIM
 
 
 def wait_shown(fleet: FlightFleet) -> None:
-    """Until a user's table shows the group at work."""
+    """Wait until a user's table shows the group working."""
 
     def shown() -> bool:
         columns = fleet.kubectl("get", "consumergroups")
@@ -26,7 +26,7 @@ def wait_shown(fleet: FlightFleet) -> None:
 def test_quiet_run_processes_every_flight_exactly_once(fleets: Fleets) -> None:
     """336,776 flights in, 328,521 out, 8,255 cancelled ones tried four times and failed, none lost and none twice.
 
-    Then the handler is mended, and a Redrive brings the 8,255 out as well.
+    Then the handler is corrected, and a Redrive brings the 8,255 out as well.
     """
     with fleets.named("flights", retries=True) as fleet:
         fleet.make_group()

@@ -53,7 +53,7 @@ def pod_identities(fleet: FlightFleet) -> dict[str, tuple[str, int]]:
 
 
 def test_bad_handler_in_a_new_revision_leaves_the_old_fleet_running(fleets: Fleets, cluster: Cluster) -> None:
-    """With one replica there is nothing to hide behind: the new revision must be refused before the pod is touched."""
+    """With one replica no other pod hides the failure: the new revision must be refused before the pod is touched."""
     with fleets.named("mistaken") as fleet:
         handler, kafka, group = fleet.manifests()
         group["spec"]["replicas"] = 1
@@ -80,7 +80,7 @@ def test_bad_handler_in_a_new_revision_leaves_the_old_fleet_running(fleets: Flee
 
 
 def failing_objects(fleet: FlightFleet) -> list[dict[str, Any]]:
-    """Five groups, each with one thing wrong, and the KafkaClusters and the Secret that they need."""
+    """Five groups, each with one failure, and the KafkaClusters and the Secret that they need."""
     handler, kafka, group = fleet.manifests()
 
     def kafka_named(name: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def count_writes(fleet: FlightFleet, *, seconds: int) -> Counter[str]:
 def test_silent_broker_is_reported_and_the_fleet_continues_when_it_answers(
     fleets: Fleets, installation: Installation, cluster: Cluster
 ) -> None:
-    """A broker that stops answering costs no pod: status says so and keeps what it knew, and all recovers by itself."""
+    """A silent broker costs no pod: status reports it and keeps the last values, and all recovers by itself."""
     with fleets.named("patient") as fleet:
         fleet.make_group()
         fleet.wait_stable(members=2)

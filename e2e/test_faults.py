@@ -132,7 +132,7 @@ def test_deleted_group_takes_every_child_with_it(fleets: Fleets) -> None:
 
 
 def test_killed_operator_resumes(fleets: Fleets, installation: Installation) -> None:
-    """A group applied while the operator is dead is picked up by the next one; nothing has to be repeated by hand."""
+    """A group applied while the operator is dead is reconciled by the next one; no command has to be repeated."""
     with fleets.named("orphaned") as fleet:
         installation.kill_operator()
         fleet.make_group()

@@ -51,7 +51,7 @@ def config_map(name: str, key: str, source: str) -> dict[str, Any]:
 
 
 def objects(fleet: FlightFleet) -> tuple[dict[str, Any], dict[str, Any]]:
-    """KafkaCluster and ConsumerGroup of the example, free to be changed."""
+    """KafkaCluster and ConsumerGroup of the example, as copies."""
     _, kafka, group = copy.deepcopy(fleet.manifests())
     group["spec"]["handler"] = {"outputs": [fleet.output]}
     return kafka, group

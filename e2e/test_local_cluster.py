@@ -1,4 +1,4 @@
-"""The embedded cluster keeps its promises: repeated, interrupted, side by side, and without a trace at the end."""
+"""The embedded cluster: repeated, interrupted, side by side, and without a trace at the end."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def processes_of(instance: Instance) -> list[int]:
             if entry.name.isdigit() and str(instance.directory).encode() in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
         except OSError:
-            continue  # It ended while we looked.
+            continue  # It ended meanwhile.
     for group in existing_cgroups(instance.cgroup):
         for procs in group.rglob("cgroup.procs"):
             found += [int(pid) for pid in procs.read_text().split()]

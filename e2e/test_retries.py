@@ -80,7 +80,7 @@ def test_retry_workers_sleep_until_the_record_that_waits_is_nearly_due(scene: Sc
 
 
 def test_records_walk_through_every_delay_and_end_in_the_failed_topic(scene: Scene) -> None:
-    """Three delays, three topics, four deliveries; nobody else waits for them, and every table shows them."""
+    """Three delays, three topics, four deliveries; other records do not wait, and every table shows them."""
     bad, good = [f"bad-{n}" for n in range(12)], [f"good-{n}" for n in range(12)]
     scene.write("walking", [value for pair in zip(bad, good, strict=True) for value in pair])
     failed = wait_failed(scene, "walking", len(bad))
@@ -124,7 +124,7 @@ def test_records_walk_through_every_delay_and_end_in_the_failed_topic(scene: Sce
 
 
 def test_edited_policy_is_followed_without_touching_a_pod(scene: Scene) -> None:
-    """New failures follow the new delays; the delays that are gone keep their topics, as spec.deletion says Keep."""
+    """New failures follow the new delays; removed delays keep their topics, by spec.deletion."""
     pods = scene.wait_pods("edited", "edited-0", "edited-retry-0")
     before = scene.status("consumergroups", "edited")["retry"]["policyRevision"]
     scene.apply(policy("edited", "1s", "3s"))
@@ -212,7 +212,7 @@ def test_outage_pauses_and_uses_no_attempt(scene: Scene) -> None:
         return str(entry["reason"]) if entry.get("status") == "True" else None
 
     scene.write("dependent", [f"needs-more-{n}" for n in range(200)])
-    # Workers are asked when their group is looked at; one of which nothing moves is looked at once a minute.
+    # Workers are asked when their group is observed; an idle group is observed once a minute.
     reason = eventually(degraded, timeout_s=PATIENCE_S, what="the group is Degraded")
     assert "Breaker" in reason or "Budget" in reason, reason
     scene.switch_dependency(up=True)
@@ -225,7 +225,9 @@ def test_outage_pauses_and_uses_no_attempt(scene: Scene) -> None:
 
 
 def test_deleted_groups_drain_or_drop_waiting_records(scene: Scene) -> None:
-    """Drain: what waits is handled first, then the topics go, all but the failed one. Delete: everything goes."""
+    """Drain: waiting records are handled first, then the topics are deleted, all but the failed one. Delete: all at
+    once.
+    """
     scene.write("drained", [f"once-drained-{n}" for n in range(10)])
     scene.write("erased", [f"once-erased-{n}" for n in range(10)])
     wait_appended(scene, "drained", f"{SLOW_SECONDS}s", 10)

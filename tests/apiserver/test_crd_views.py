@@ -190,7 +190,7 @@ def test_published_documentation_has_no_empty_field(published: Mapping[str, Any]
 )
 @pytest.mark.usefixtures("published")
 def test_explain_describes(shown: Site, path: str) -> None:
-    told = shown.kubectl("explain", path)
-    assert "FIELDS:" in told
-    assert "<no description>" not in told
-    assert "<empty>" not in told
+    text = shown.kubectl("explain", path)
+    assert "FIELDS:" in text
+    assert "<no description>" not in text
+    assert "<empty>" not in text

@@ -53,13 +53,13 @@ class Reader:
 
     def types(self, line: str) -> str:
         """Run one line, which may pipe one kubectl into the next; return the output of the last."""
-        told: str | None = None
+        output: str | None = None
         for part in line.split(" | "):
             first, *words = shlex.split(part, comments=True)
             assert first == "kubectl", line
-            told = self.kubectl(*map(self._found, words), text=told)
-        assert told is not None
-        return told
+            output = self.kubectl(*map(self._found, words), text=output)
+        assert output is not None
+        return output
 
     def _found(self, word: str) -> str:
         option, equals, name = word.rpartition("=")
@@ -104,11 +104,11 @@ def test_documented_retry_commands_run(place: Callable[..., Reader]) -> None:
     assert {body["kind"] for body in found} == {"RetryPolicy", "ConsumerGroup", "Redrive"}
     reader.apply(*found)
     reader.say_that_all_is_well()
-    told = {line: reader.types(line) for line in commands(page)}
-    assert len(told) >= 10
-    (wide,) = [text for line, text in told.items() if "-o wide" in line]
+    outputs = {line: reader.types(line) for line in commands(page)}
+    assert len(outputs) >= 10
+    (wide,) = [text for line, text in outputs.items() if "-o wide" in line]
     assert {"RETRY", "NEXT-DUE", "FAILED"} <= set(wide.splitlines()[0].split())
-    (status,) = [text for line, text in told.items() if "jsonpath" in line]
+    (status,) = [text for line, text in outputs.items() if "jsonpath" in line]
     assert json.loads(status) == {"waiting": 8, "failed": 2}
     assert "orders-mended" not in reader.kubectl("get", "redrives", "-o", "name")
 

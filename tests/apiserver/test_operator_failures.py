@@ -128,10 +128,10 @@ def test_every_failure_is_reported_in_time_and_then_writes_stop(site: Callable[.
         healthy.apply(objects.handler_source(healthy.name), objects.cluster(healthy.name, broker.bootstrap))
         healthy.apply(objects.group(healthy.name))
         for case, here in sites.items():
-            told = here.wait_condition(
+            condition = here.wait_condition(
                 "consumergroups", "flights", "Ready", status="False", reason=case.reason, timeout_s=TOLD_WITHIN_S
             )
-            assert case.hint in told["message"], told
+            assert case.hint in condition["message"], condition
         healthy.wait_ready_replicas(1)
         wait_recorded(healthy)
         wait_at_rest(healthy)
@@ -206,11 +206,11 @@ def test_renewed_certificates_and_client_credentials_are_applied(
         }
         tls = {"caSecretRef": {"name": "authority"}}
         here.apply(objects.cluster(here.name, broker.sasl_tls_bootstrap, sasl=login, tls=tls))
-        told = here.wait_condition("kafkaclusters", "main", "Ready", status="False", reason="AuthenticationFailed")
-        assert "check client id, client secret and scope" in told["message"]
+        condition = here.wait_condition("kafkaclusters", "main", "Ready", status="False", reason="AuthenticationFailed")
+        assert "check client id, client secret and scope" in condition["message"]
         secrets(ca_file=another_authority, client_secret=CLIENT_SECRET)
-        told = here.wait_condition("kafkaclusters", "main", "Ready", status="False", reason="TlsFailed")
-        assert "check that the CA file holds the authority that signed it" in told["message"]
+        condition = here.wait_condition("kafkaclusters", "main", "Ready", status="False", reason="TlsFailed")
+        assert "check that the CA file holds the authority that signed it" in condition["message"]
         secrets(ca_file=broker.pki.ca_file, client_secret=CLIENT_SECRET)
         here.wait_condition("kafkaclusters", "main", "Ready", status="True", reason="Reached")
         assert "secret" not in json.dumps(here.status("kafkaclusters", "main"))

@@ -283,7 +283,7 @@ def test_operator_killed_at_any_call_converges_after_a_restart(
             return True
 
         with Operator(quiet_api):
-            eventually(all_alike, timeout_s=240, what="every fleet to be like the undisturbed one", poll_s=1.0)
+            eventually(all_alike, what="every fleet to be like the undisturbed one", poll_s=1.0)
 
 
 def act_with_retries(name: str, broker: KafkaBroker) -> list[dict[str, Any]]:
@@ -347,11 +347,11 @@ def test_operator_killed_at_any_call_completes_retries_and_deletions(
         return True
 
     with Operator(quiet_api):
-        eventually(all_alike, timeout_s=240, what="every fleet to be like the undisturbed one", poll_s=1.0)
+        eventually(all_alike, what="every fleet to be like the undisturbed one", poll_s=1.0)
     delete(deaths)
     last = {name: (k, moment) for k, (name, (_, moment)) in enumerate(deaths.items(), start=1) if k <= ending}
     died = mortal.die_all(last)
     print(f"{len(died)} of {len(last)} operators died while deleting, of {ending} writes")
     assert len(died) > len(last) * 0.8
     with Operator(quiet_api):
-        eventually(partial(gone, list(deaths)), timeout_s=240, what="every fleet and its topics to be gone", poll_s=1.0)
+        eventually(partial(gone, list(deaths)), what="every fleet and its topics to be gone", poll_s=1.0)

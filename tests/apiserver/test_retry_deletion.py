@@ -44,12 +44,12 @@ def groups_of(here: Site, broker: KafkaBroker) -> set[str]:
 def wait_event(here: Site, reason: str, words: str) -> None:
     """Wait until an Event for this reason contains this text."""
 
-    def told() -> bool:
+    def posted() -> bool:
         notes = [item["note"] for item in here.every("events", "") if item["reason"] == reason]
         assert [note for note in notes if words in note], notes
         return True
 
-    eventually(told, timeout_s=PATIENCE_S, what=f"an Event {reason}: {words}")
+    eventually(posted, timeout_s=PATIENCE_S, what=f"an Event {reason}: {words}")
 
 
 def started(here: Site, broker: KafkaBroker, **deletion: object) -> None:

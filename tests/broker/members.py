@@ -220,8 +220,8 @@ def await_shares(members: Iterable[Member], topic: str, partitions: int, timeout
 
     def shared() -> bool:
         owned = sorted(part for member in group for part in member.owned)
-        told = all(member.owned == member.holds for member in group)
-        return told and owned == wanted and len({member.membership.generation for member in group}) == 1
+        agreed = all(member.owned == member.holds for member in group)
+        return agreed and owned == wanted and len({member.membership.generation for member in group}) == 1
 
     def seen() -> str:
         return str(

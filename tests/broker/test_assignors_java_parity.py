@@ -263,14 +263,14 @@ def test_user_data_is_javas_to_the_byte() -> None:
     for question, answer in zip(questions, ask_java(questions), strict=True):
         assignor = load(question["assignor"])
         assignor.on_assignment(Assignment(question["remember"]), question["generation"])
-        told = assignor.subscription_user_data(["unused"])
-        assert told is not None
+        user_data = assignor.subscription_user_data(["unused"])
+        assert user_data is not None
         if len(question["remember"]) > 1:
             # The order of topics is that of a hash map in Java; the decoded contents are compared.
-            assert decode_sticky(told) == decode_sticky(base64.b64decode(answer))
-            assert len(told) == len(base64.b64decode(answer))
+            assert decode_sticky(user_data) == decode_sticky(base64.b64decode(answer))
+            assert len(user_data) == len(base64.b64decode(answer))
         else:
-            assert told == base64.b64decode(answer)
+            assert user_data == base64.b64decode(answer)
 
 
 def rack_question(assignor: str, topics: int, partitions: int, members: int, chance: random.Random) -> dict[str, Any]:

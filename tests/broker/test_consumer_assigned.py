@@ -33,7 +33,7 @@ def lag_of(consumer: Consumer, part: TopicPartition, wanted: int) -> None:
         seen.append(consumer.lag(part))
         return seen[-1] == wanted
 
-    eventually(there, timeout_s=240, what=f"a lag of {wanted}")
+    eventually(there, what=f"a lag of {wanted}")
     assert None in seen or len(seen) == 1 or seen[0] != wanted
 
 
@@ -84,7 +84,7 @@ def test_assigned_consumer_with_a_group_commits_and_resumes(broker: KafkaBroker)
         first.commit({part: OffsetAndMetadata(4)}, 30)
         assert committed(broker.bootstrap, group, topic, 1) == {0: 4}
         first.commit_async({part: OffsetAndMetadata(6)}, lambda _offsets, error: ended.append(error))
-        eventually(lambda: first.poll(0.1, max_records=0) or ended, timeout_s=240, what="the commit's end")
+        eventually(lambda: first.poll(0.1, max_records=0) or ended, what="the commit's end")
         assert ended == [None]
     with Consumer(settings(broker.bootstrap, group, auto_commit_interval_ms=60_000)) as second:
         second.assign([part])
@@ -130,9 +130,7 @@ def test_sought_ends_win_over_committed_offsets_and_policy(broker: KafkaBroker) 
         consumer.seek_to_end()
         consumer.seek_to_beginning([zero])
         assert [(record.partition, record.offset) for record in iterate(consumer, 10)] == [(0, n) for n in range(10)]
-        eventually(
-            lambda: consumer.poll(0.1, max_records=0) or consumer.position(one) == 10, timeout_s=240, what="the end"
-        )
+        eventually(lambda: consumer.poll(0.1, max_records=0) or consumer.position(one) == 10, what="the end")
         consumer.seek_to_beginning()
         assert len(list(iterate(consumer, 20))) == 20
         with pytest.raises(errors.NotAssigned):
@@ -175,7 +173,7 @@ def test_lag_under_read_committed_ends_where_an_open_transaction_begins(broker: 
 def test_topics_and_partitions_are_listed_with_their_brokers(broker: KafkaBroker) -> None:
     topic = create_topic(broker.bootstrap, 3)
     with Consumer(settings(broker.bootstrap, None)) as consumer:
-        infos = eventually(lambda: consumer.partitions_for(topic), timeout_s=240, what="the new topic to be known")
+        infos = eventually(lambda: consumer.partitions_for(topic), what="the new topic to be known")
         assert [(info.topic, info.partition) for info in infos] == [(topic, number) for number in range(3)]
         leader = infos[0].leader
         assert leader is not None

@@ -56,14 +56,11 @@ def test_records_of_kept_partitions_flow_on_while_the_group_rebalances(broker: K
         await_shares([working, holding], topic, 4)
         kept = {number for _, number in working.owned}
         with member(broker, group, topic) as joining:
-            eventually(
-                lambda: working.membership.state == "PreparingRebalance", timeout_s=240, what="the rebalance to begin"
-            )
+            eventually(lambda: working.membership.state == "PreparingRebalance", what="the rebalance to begin")
             written = produce(broker.bootstrap, topic, 4, 50)
             await_records([working], {entry for entry in written if entry[0] in kept})
             eventually(
                 lambda: all(committed(broker.bootstrap, group, topic, 4)[number] == 50 for number in kept),
-                timeout_s=240,
                 what="commits in the middle of the rebalance",
             )
             assert working.membership.state == "PreparingRebalance"
@@ -79,7 +76,7 @@ def test_assignor_that_moves_a_partition_directly_is_reported_by_the_leader(brok
     leader = Member(settings(broker.bootstrap, group, assignors=(DirectRange(),)), [topic], commits=False)
     await_shares([leader], topic, 4)
     follower = Member(settings(broker.bootstrap, group, assignors=(DirectRange(),)), [topic], commits=False)
-    eventually(lambda: leader.error, timeout_s=240, what="the leader to be told")
+    eventually(lambda: leader.error, what="the leader to report it")
     assert isinstance(leader.error, AssignorFailed)
     assert "moved" in str(leader.error)
     leader.stop()
@@ -127,7 +124,7 @@ def test_first_exception_of_a_callback_wins_and_the_rest_still_runs(broker: Kafk
             on_assigned=lambda parts: called("assigned", parts),
             on_revoked=lambda parts: called("revoked", parts),
         )
-        eventually(lambda: (consumer.poll(0.1), consumer.assignment())[1], timeout_s=240, what="an assignment")
+        eventually(lambda: (consumer.poll(0.1), consumer.assignment())[1], what="an assignment")
         with Member(sticky, [topic]) as other:
             raised: list[Exception] = []
 
@@ -138,7 +135,7 @@ def test_first_exception_of_a_callback_wins_and_the_rest_still_runs(broker: Kafk
                     raised.append(error)
                 return len(consumer.assignment()) == 2 and len(other.owned) == 2
 
-            eventually(poll, timeout_s=240, what="the two to share, whatever the callbacks raise")
+            eventually(poll, what="the two to share, whatever the callbacks raise")
             assert calls[:3] == [("assigned", 4), ("revoked", 2), ("assigned", 0)]
             assert [str(error) for error in raised[:1]] == ["revoked"]
             quiet.set()

@@ -19,16 +19,16 @@ def test_record_with_a_flipped_bit_is_reported_and_not_handed_out() -> None:
         unchecked = settings(broker.bootstrap, unique("group"), properties={"check.crcs": "false"})
         with Consumer(unchecked) as consumer:
             consumer.subscribe([topic])
-            records = eventually(lambda: list(consumer.poll(0.2)), timeout_s=240, what="the changed record")
+            records = eventually(lambda: list(consumer.poll(0.2)), what="the changed record")
             assert records[0].value == b"1234566", "the file was not what the broker sends"
         with Consumer(settings(broker.bootstrap, unique("group"))) as consumer:
             consumer.subscribe([topic])
 
             handed_out: list[Record] = []
 
-            def told() -> bool:
+            def reported() -> bool:
                 handed_out.extend(consumer.poll(0.2))
                 return "BAD_MSG" in str(consumer.membership().error)
 
-            eventually(told, timeout_s=240, what="the report")
+            eventually(reported, what="the report")
             assert handed_out == []

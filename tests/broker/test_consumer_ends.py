@@ -49,14 +49,14 @@ def read_to_the_end(consumer: Consumer, part: TopicPartition, end: int) -> list[
 
     A transaction's marker may be written after its producer was answered, so the test waits for the end.
     """
-    eventually(lambda: consumer.end_offsets([part])[part] == end, timeout_s=240, what=f"an end at {end}")
+    eventually(lambda: consumer.end_offsets([part])[part] == end, what=f"an end at {end}")
     read: list[Record] = []
 
     def reached() -> bool:
         read.extend(consumer.poll(1.0))
         return part in consumer.assignment() and (consumer.position(part) or 0) >= end
 
-    eventually(reached, timeout_s=240, poll_s=0, what=f"the position to be {end}")
+    eventually(reached, poll_s=0, what=f"the position to be {end}")
     assert consumer.position(part) == end
     return read
 
@@ -110,7 +110,6 @@ def test_poll_returns_positions_for_manual_commits(broker: KafkaBroker) -> None:
         consumer.subscribe([topic])
         eventually(
             lambda: (moved.update(consumer.poll(1.0).next_offsets), moved == {part: 4})[1],
-            timeout_s=240,
             poll_s=0,
             what="the end behind the marker",
         )
@@ -138,10 +137,10 @@ def test_position_passes_compacted_offsets_at_the_end(broker: KafkaBroker) -> No
         producer.write(1, commit=False)
         return min(raw_offsets(broker.bootstrap, part)) == 9
 
-    eventually(cleaned, timeout_s=240, what="the cleaner")
+    eventually(cleaned, what="the cleaner")
     with Consumer(settings(broker.bootstrap, group)) as consumer:
         consumer.subscribe([topic])
-        end = eventually(lambda: consumer.end_offsets([part])[part], timeout_s=240, what="the end")
+        end = eventually(lambda: consumer.end_offsets([part])[part], what="the end")
         assert not {record.offset for record in read_to_the_end(consumer, part, end)} & {*range(9), *range(10, 15)}
         consumer.commit()
     assert committed(broker.bootstrap, group, topic, 1) == {0: end}
@@ -190,8 +189,8 @@ def test_worker_that_has_drained_a_transactional_source_has_no_lag(
             committed = fleet.kafka.committed(fleet.name, fleet.source).get(0)
             return partition_lag(committed, fleet.kafka.end_offsets(fleet.source)[0], 0, "Earliest")
 
-        eventually(lambda: lag() == 0, timeout_s=240, what="a lag of 0")
+        eventually(lambda: lag() == 0, what="a lag of 0")
         producer.write(2, value=value)
-        eventually(lambda: len(set(fleet.origins_done())) == 7, timeout_s=240, what="what came behind the gap")
-        eventually(lambda: lag() == 0, timeout_s=240, what="a lag of 0 again")
+        eventually(lambda: len(set(fleet.origins_done())) == 7, what="what came behind the gap")
+        eventually(lambda: lag() == 0, what="a lag of 0 again")
     assert sorted(fleet.origins_done()) == [(0, offset) for offset in (0, 1, 2, 3, 4, 10, 11)]

@@ -41,13 +41,13 @@ def reason(member: Member) -> str | None:
 def test_missing_topic_is_reported_and_consumed_when_it_appears(broker: KafkaBroker) -> None:
     topic = unique("later")
     with Member(settings(broker.bootstrap, unique("group")), [topic]) as member:
-        eventually(lambda: reason(member) == "TopicMissing", timeout_s=240, what="the missing topic to be told")
+        eventually(lambda: reason(member) == "TopicMissing", what="the missing topic to be reported")
         assert topic in str(member.membership.error)
-        eventually(lambda: member.membership.state == "Stable", timeout_s=240, what="the member to join all the same")
+        eventually(lambda: member.membership.state == "Stable", what="the member to join all the same")
         create_topic(broker.bootstrap, 2, name=topic)
         await_shares([member], topic, 2)
         await_records([member], produce(broker.bootstrap, topic, 2, 10))
-        eventually(lambda: not reason(member), timeout_s=240, what="the error to go away")
+        eventually(lambda: not reason(member), what="the error to go away")
 
 
 def test_broker_restart_costs_neither_members_nor_records(fragile: KafkaBroker) -> None:
@@ -58,12 +58,12 @@ def test_broker_restart_costs_neither_members_nor_records(fragile: KafkaBroker) 
         await_records([first, second], written)
         await_shares([first, second], topic, 4)
         fragile.stop()
-        eventually(lambda: reason(first) and reason(second), timeout_s=240, what="both to tell that the broker is away")
+        eventually(lambda: reason(first) and reason(second), what="both to report that the broker is away")
         fragile.start()
         written |= produce(fragile.bootstrap, topic, 4, 500, first=500)
         await_records([first, second], written)
         await_shares([first, second], topic, 4)
-        eventually(lambda: not reason(first) and not reason(second), timeout_s=240, what="the error to go away")
+        eventually(lambda: not reason(first) and not reason(second), what="the error to go away")
     seen = first.seen + second.seen
     assert sorted(set(seen)) == sorted(written)
 
@@ -74,10 +74,10 @@ def test_consumer_that_starts_before_its_broker_waits_for_it(fragile: KafkaBroke
     fragile.stop()
     with Member(settings(fragile.bootstrap, unique("group")), [topic]) as member:
         # The data plane may be the first to report; the membership's own error takes precedence.
-        eventually(lambda: reason(member) == "ConnectFailed", timeout_s=240, what="the absence to be told")
+        eventually(lambda: reason(member) == "ConnectFailed", what="the absence to be reported")
         fragile.start()
         await_records([member], written)
-        eventually(lambda: not reason(member), timeout_s=240, what="the error to go away")
+        eventually(lambda: not reason(member), what="the error to go away")
 
 
 def test_member_of_a_hanging_broker_delivers_nothing_after_its_session(fragile: KafkaBroker) -> None:
@@ -85,15 +85,15 @@ def test_member_of_a_hanging_broker_delivers_nothing_after_its_session(fragile: 
     topic, group = create_topic(fragile.bootstrap, 1), unique("group")
     written = produce(fragile.bootstrap, topic, 1, 3_000)
     with Member(settings(fragile.bootstrap, group, session_timeout_ms=1_500, max_poll_records=10), [topic]) as member:
-        eventually(lambda: member.seen, timeout_s=240, what="the first records")
+        eventually(lambda: member.seen, what="the first records")
         member.hang()
         fragile.pause()
         try:
-            eventually(lambda: not member.consumer.holds_session(), timeout_s=240, what="the session to run out")
+            eventually(lambda: not member.consumer.holds_session(), what="the session to run out")
             handed = len(member.seen)
             member.wake()
             # Much was prefetched, and still nothing is delivered.
-            eventually(lambda: reason(member), timeout_s=240, what="the hanging broker to be told")
+            eventually(lambda: reason(member), what="the hanging broker to be reported")
             assert len(member.seen) <= handed + 10  # the batch that `hang` caught inside poll
         finally:
             fragile.resume()
@@ -113,7 +113,7 @@ def test_wrong_password_ends_a_consumer_as_in_java(fragile: KafkaBroker) -> None
     with Consumer(wrong_password(fragile)) as consumer:
         consumer.subscribe(["any"])
         with pytest.raises(errors.AuthenticationFailed, match="alice") as raised:
-            eventually(lambda: consumer.poll(0.5), timeout_s=240, what="the refusal to be raised")
+            eventually(lambda: consumer.poll(0.5), what="the refusal to be raised")
         assert isinstance(raised.value, errors.FatalConsumerError)
         assert "wrong" not in str(raised.value)
         with pytest.raises(errors.AuthenticationFailed):
@@ -127,7 +127,7 @@ def test_wrong_password_ends_a_question_without_a_subscription(fragile: KafkaBro
 
 def test_retriable_wrong_password_is_reported(fragile: KafkaBroker) -> None:
     with Member(wrong_password(fragile, retry_authentication=True), ["any"]) as member:
-        eventually(lambda: reason(member), timeout_s=240, what="the refusal to be told")
+        eventually(lambda: reason(member), what="the refusal to be reported")
         assert reason(member) == "AuthenticationFailed"
         assert "alice" in str(member.membership.error)
         assert "wrong" not in str(member.membership.error)

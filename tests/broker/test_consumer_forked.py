@@ -15,18 +15,18 @@ def in_a_fork(consumer: Consumer) -> str:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        told = []
+        results = []
         try:
             for call in (lambda: consumer.poll(0.1), consumer.commit, lambda: consumer.committed(None)):
                 try:
                     call()
-                    told.append("nothing")
+                    results.append("nothing")
                 except ForkedConsumer as error:
-                    told.append(f"{error.reason}: {error}")
+                    results.append(f"{error.reason}: {error}")
             consumer.close()
-            told.append("closed")
+            results.append("closed")
         finally:
-            os.write(writing, "\n".join(told).encode())
+            os.write(writing, "\n".join(results).encode())
             # Not the interpreter's end: pytest's own would follow.
             os._exit(0)
     os.close(writing)
@@ -42,8 +42,8 @@ def test_forked_child_is_refused_the_consumer_and_the_parent_continues(broker: K
     with Consumer(settings(broker.bootstrap, unique("group"))) as consumer:
         consumer.subscribe([topic])
         assert len(list(iterate(consumer, 3))) == 3
-        told = in_a_fork(consumer).split("\n")
-        assert [line.partition(":")[0] for line in told] == ["ForkedConsumer"] * 3 + ["closed"]
-        assert f"made by process {os.getpid()}" in told[0]
+        results = in_a_fork(consumer).split("\n")
+        assert [line.partition(":")[0] for line in results] == ["ForkedConsumer"] * 3 + ["closed"]
+        assert f"made by process {os.getpid()}" in results[0]
         produce(broker.bootstrap, topic, 1, 2)
         assert [record.offset for record in iterate(consumer, 2)] == [3, 4]

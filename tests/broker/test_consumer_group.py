@@ -86,11 +86,11 @@ def test_killed_member_is_replaced_after_its_session_without_loss(broker: KafkaB
     log = tmp_path / "handed"
     process = subprocess.Popen([sys.executable, str(MEMBER_PROCESS), broker.bootstrap, group, topic, str(log)])
     try:
-        eventually(lambda: log.exists() and "assigned" in log.read_text(), timeout_s=240, what="the process to join")
+        eventually(lambda: log.exists() and "assigned" in log.read_text(), what="the process to join")
         with Member(settings(broker.bootstrap, group), [topic]) as member:
-            eventually(lambda: len(member.owned) == 2, timeout_s=240, what="the two to share")
+            eventually(lambda: len(member.owned) == 2, what="the two to share")
             written = produce(broker.bootstrap, topic, 4, 1_000)
-            eventually(lambda: "records" in log.read_text(), timeout_s=240, what="the process to be given records")
+            eventually(lambda: "records" in log.read_text(), what="the process to be given records")
             os.kill(process.pid, signal.SIGKILL)
             await_shares([member], topic, 4)
             await_records([member], written)
@@ -141,7 +141,7 @@ def test_second_consumer_with_the_same_instance_id_fences_the_first(broker: Kafk
     fenced = Member(settings(broker.bootstrap, group, group_instance_id="a"), [topic])
     await_shares([fenced], topic, 2)
     with Member(settings(broker.bootstrap, group, group_instance_id="a"), [topic]) as usurper:
-        eventually(lambda: fenced.error, timeout_s=240, what="the first to be told")
+        eventually(lambda: fenced.error, what="the first to be fenced")
         assert isinstance(fenced.error, FencedInstance)
         assert fenced.membership.state in ("Failed", "Left")
         await_shares([usurper], topic, 2)
@@ -157,7 +157,7 @@ def test_commit_of_a_member_that_was_replaced_is_refused(broker: KafkaBroker) ->
         hung.subscribe([topic])
         records = list(iterate(hung, 100))
         # It polls no more, so it gives up its place; another one takes it and commits.
-        eventually(lambda: hung.membership().state == "Unjoined", timeout_s=240, what="the poll timer to end")
+        eventually(lambda: hung.membership().state == "Unjoined", what="the poll timer to end")
         assert not hung.holds_session()
         with Member(settings(broker.bootstrap, group), [topic]) as successor:
             await_records([successor], {(0, number) for number in range(100)})

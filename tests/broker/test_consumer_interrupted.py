@@ -58,7 +58,7 @@ def test_signal_handler_that_raises_within_polls_loses_nothing(
     flowing = False
     with Consumer(settings(broker.bootstrap, group)) as consumer:
         consumer.subscribe([topic])
-        eventually(lambda: (consumer.poll(0.1, max_records=0), consumer.assignment())[1], timeout_s=240, what="a share")
+        eventually(lambda: (consumer.poll(0.1, max_records=0), consumer.assignment())[1], what="a share")
 
         def all_read() -> bool:
             nonlocal interrupted, flowing
@@ -86,7 +86,7 @@ def test_signal_handler_that_raises_within_polls_loses_nothing(
                 reached[part] = 0
             return False
 
-        eventually(all_read, timeout_s=240, poll_s=0, what="all records")
+        eventually(all_read, poll_s=0, what="all records")
         consumer.commit()
     assert not wrong
     assert committed(broker.bootstrap, group, topic, PARTITIONS) == dict.fromkeys(range(PARTITIONS), EACH)

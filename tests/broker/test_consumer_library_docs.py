@@ -59,20 +59,22 @@ def test_every_method_of_javas_consumer_is_in_the_table() -> None:
     listed = java("javap", "-public", "org.apache.kafka.clients.consumer.KafkaConsumer")
     methods = set(re.findall(r" (\w+)\(", listed))
     assert {"poll", "currentLag", "close"} <= methods
-    told = {name.partition("(")[0].lstrip("| ") for name in named("Java", 0)}
-    assert methods - told == set()
+    documented = {name.partition("(")[0].lstrip("| ") for name in named("Java", 0)}
+    assert methods - documented == set()
     # Methods of other classes are named with their class.
-    assert {name for name in told - methods if "." not in name} == {"ConsumerPartitionAssignor"}
+    assert {name for name in documented - methods if "." not in name} == {"ConsumerPartitionAssignor"}
 
 
 def test_every_setting_of_javas_consumer_is_in_the_table() -> None:
     page = java("java", "org.apache.kafka.clients.consumer.ConsumerConfig")
     settings = set(re.findall(r'id="consumerconfigs_([^"]+)"', page))
     assert {"group.id", "fetch.min.bytes"} <= settings
-    told = named("Java's setting", 0)
-    unnamed = {name for name in settings if not any(re.fullmatch(each.replace(".*", "[.].*"), name) for each in told)}
+    documented = named("Java's setting", 0)
+    unnamed = {
+        name for name in settings if not any(re.fullmatch(each.replace(".*", "[.].*"), name) for each in documented)
+    }
     assert unnamed == set()
-    assert {each for each in told if "*" not in each} - settings == set()
+    assert {each for each in documented if "*" not in each} - settings == set()
 
 
 def test_properties_that_the_table_names_are_taken() -> None:

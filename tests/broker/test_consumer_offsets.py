@@ -41,7 +41,7 @@ def test_commit_without_offsets_commits_polled_records(broker: KafkaBroker) -> N
         assert stored.leader_epoch >= 0
         consumer.seek(TopicPartition(topic, 1), 3)
         consumer.commit_async(callback=lambda _offsets, error: done.append(error))
-        eventually(lambda: (consumer.poll(0.1, max_records=0), done)[1], timeout_s=240, what="the callback")
+        eventually(lambda: (consumer.poll(0.1, max_records=0), done)[1], what="the callback")
         assert done == [None]
         assert committed(broker.bootstrap, group, topic, 2) == {0: 20, 1: 3}
 
@@ -81,7 +81,7 @@ def test_policy_by_duration_starts_at_the_first_recent_record_or_the_end(broker:
                 consumer.poll(0.1, max_records=0)
                 return consumer.position(part) if part in consumer.assignment() else None
 
-            found = eventually(lambda: _some(position()), timeout_s=240, what="a position")
+            found = eventually(lambda: _some(position()), what="a position")
             assert found is not None
             return found[0]
 
@@ -155,13 +155,12 @@ def test_automatic_commits_follow_the_interval_and_never_pass_the_position(broke
     consumer = Consumer(chosen)
     try:
         consumer.subscribe([topic])
-        first = eventually(lambda: list(consumer.poll(1.0)), timeout_s=240, what="records")
+        first = eventually(lambda: list(consumer.poll(1.0)), what="records")
         eventually(
             lambda: (
                 consumer.poll(0.0, max_records=0),
                 committed(broker.bootstrap, group, topic, 1) == {0: len(first)},
             )[1],
-            timeout_s=240,
             what="what the first poll returned to be committed, and no more",
         )
         list(iterate(consumer, 30 - len(first)))
@@ -175,7 +174,7 @@ def test_automatic_commit_comes_before_a_revocation(broker: KafkaBroker) -> None
     written = produce(broker.bootstrap, topic, 2, 50)
     never = settings(broker.bootstrap, group, auto_commit_interval_ms=3_600_000)
     with Member(never, [topic], commits=False) as first:
-        eventually(lambda: len(first.seen) == len(written), timeout_s=240, what="all records")
+        eventually(lambda: len(first.seen) == len(written), what="all records")
         with Member(never, [topic], commits=False) as second:
             await_shares([first, second], topic, 2)
             assert committed(broker.bootstrap, group, topic, 2) == {0: 50, 1: 50}

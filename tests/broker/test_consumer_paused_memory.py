@@ -39,7 +39,7 @@ def test_paused_partitions_stay_within_the_budget_and_resume_complete(broker: Ka
             paused.extend(given)
 
         consumer.subscribe([topic], on_assigned=pause)
-        eventually(lambda: (consumer.poll(0.1), len(paused) == PARTITIONS)[1], timeout_s=240, what="the partitions")
+        eventually(lambda: (consumer.poll(0.1), len(paused) == PARTITIONS)[1], what="the partitions")
 
         handed_out: list[Record] = []
 
@@ -57,7 +57,7 @@ def test_paused_partitions_stay_within_the_budget_and_resume_complete(broker: Ka
             assert positions is not None
             return all(buffer is not None and buffer.on_hold for buffer in positions._buffers.values())
 
-        eventually(every_one_came, timeout_s=240, what="every partition to have been fetched")
+        eventually(every_one_came, what="every partition to have been fetched")
         assert handed_out == []
         assert 0 < highest <= BUDGET
         offsets: dict[int, list[int]] = {part.partition: [] for part in parts}
@@ -68,5 +68,5 @@ def test_paused_partitions_stay_within_the_budget_and_resume_complete(broker: Ka
                 offsets[record.partition].append(record.offset)
             return sum(map(len, offsets.values())) >= PARTITIONS * EACH + 1
 
-        eventually(all_read, timeout_s=240, poll_s=0, what="all records")
+        eventually(all_read, poll_s=0, what="all records")
     assert offsets == {number: list(range(EACH + (number == 0))) for number in range(PARTITIONS)}

@@ -41,7 +41,7 @@ def test_pattern_takes_in_topics_as_they_come_and_go_and_never_internal_or_manag
         await_shares([a, b], first, 2)
         second = create_topic(broker.bootstrap, 2, f"{family}.b")
         wanted = {(topic, number) for topic in (first, second) for number in range(2)}
-        eventually(lambda: a.owned | b.owned == wanted, timeout_s=240, what="the new topic to be shared")
+        eventually(lambda: a.owned | b.owned == wanted, what="the new topic to be shared")
         assert managed not in {topic for topic, _ in a.owned | b.owned}
         written = produce(broker.bootstrap, second, 2, 10)
         await_records([a, b], written)
@@ -58,7 +58,7 @@ def test_pattern_that_matches_nothing_yet_waits_for_the_first_topic(broker: Kafk
     family, group = unique("later"), unique("group")
     latest = settings(broker.bootstrap, group, auto_offset_reset="latest")
     with Member(latest, re.compile(re.escape(family))) as member:
-        eventually(lambda: member.membership.state == "Stable", timeout_s=240, what="the member to join with nothing")
+        eventually(lambda: member.membership.state == "Stable", what="the member to join with nothing")
         create_topic(broker.bootstrap, 1, family)
         # Records written before the topic was noticed are not skipped under any policy.
         await_records([member], produce(broker.bootstrap, family, 1, 20))
@@ -106,7 +106,6 @@ def test_unsubscribing_gives_back_leaves_and_can_be_followed_by_subscribing(
             consumer.poll(0)
         eventually(
             lambda: consumer.membership().member_id == "" and consumer.membership().state == "Unjoined",
-            timeout_s=240,
             what="the membership to be given up",
         )
         subscribe()
@@ -120,15 +119,14 @@ def test_enforced_rebalance_sends_its_reason_and_keeps_the_member(broker: KafkaB
         with pytest.raises(NotSubscribed):
             consumer.enforce_rebalance()
         consumer.subscribe([topic])
-        eventually(lambda: (consumer.poll(0.1), consumer.assignment())[1], timeout_s=240, what="an assignment")
+        eventually(lambda: (consumer.poll(0.1), consumer.assignment())[1], what="an assignment")
         before = consumer.membership()
         consumer.enforce_rebalance("the weather has changed")
         eventually(
             lambda: (consumer.poll(0.1), consumer.membership().generation > before.generation)[1],
-            timeout_s=240,
             what="another generation",
         )
-        eventually(lambda: (consumer.poll(0.1), consumer.assignment())[1], timeout_s=240, what="an assignment")
+        eventually(lambda: (consumer.poll(0.1), consumer.assignment())[1], what="an assignment")
         after = consumer.membership()
         assert (after.member_id, after.last_rebalance_reason) == (before.member_id, "the weather has changed")
     assert "the weather has changed" in broker.log.read_text()

@@ -31,7 +31,7 @@ def messages(broker: KafkaBroker, topic: str) -> list[Any]:
 
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        eventually(read, timeout_s=240, what="three records")
+        eventually(read, what="three records")
     finally:
         consumer.close()
     return found

@@ -49,10 +49,10 @@ def test_absent_user_grows_no_memory_and_loses_nothing(broker: KafkaBroker, monk
     try:
         before = resident_mib()
         consumer.subscribe([topic])
-        first = eventually(lambda: consumer.poll(0.1), timeout_s=240, what="the first records")
+        first = eventually(lambda: consumer.poll(0.1), what="the first records")
         away_since = served
         # Time enough to fetch all of it many times over without the limit.
-        eventually(lambda: served - away_since >= 30, timeout_s=240, what="the fetch thread to look after its library")
+        eventually(lambda: served - away_since >= 30, what="the fetch thread to look after its library")
         assert resident_mib() - before < BOUND_MIB
         offsets = [record.offset for record in first]
         offsets += [record.offset for record in iterate(consumer, RECORDS - len(offsets))]

@@ -86,9 +86,9 @@ def test_m15_api_topic_and_kafkas_formatter_agree(broker: KafkaBroker, committed
     }
     assert last.keys() == stored.offsets.keys()
     for part, value in stored.offsets.items():
-        told = last[part]["data"]
+        printed = last[part]["data"]
         ours = (value.offset, value.leader_epoch, value.metadata, value.commit_timestamp)
-        assert (told["offset"], told["leaderEpoch"], told["metadata"], told["commitTimestamp"]) == ours
+        assert (printed["offset"], printed["leaderEpoch"], printed["metadata"], printed["commitTimestamp"]) == ours
 
     described = broker.tool(
         "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",

@@ -37,7 +37,6 @@ def test_m1_handler_that_takes_longer_than_the_session_keeps_its_membership(
         beats = before.last_heartbeat_at or 0.0
         eventually(
             lambda: (slow.membership.last_heartbeat_at or 0.0) > beats + 1.25 * KEPT_SESSION_MS / 1000,
-            timeout_s=240,
             what="heartbeats for longer than a session while the handler works",
         )
         slow.wake()
@@ -63,7 +62,7 @@ def test_m1_handler_that_hangs_gives_its_partitions_up_and_rejoins_once_it_polls
     with Member(chosen, [topic]) as hung:
         await_shares([hung], topic, 2)
         hung.hang()
-        eventually(lambda: hung.membership.error, timeout_s=240, what="the poll interval to end")
+        eventually(lambda: hung.membership.error, what="the poll interval to end")
         assert getattr(hung.membership.error, "reason", "") == "PollTimedOut"
         assert hung.membership.member_id == ""
         with Member(settings(broker.bootstrap, group, assignors=("range",)), [topic]) as other:

@@ -25,7 +25,7 @@ def test_m3_group_uses_a_common_assignor_and_refuses_members_without_one(broker:
         assert {one.membership.protocol for one in (a, b, c)} == {"roundrobin"}
         generation = a.membership.generation
         stranger = member("sticky")
-        eventually(lambda: stranger.error, timeout_s=240, what="the stranger to be refused")
+        eventually(lambda: stranger.error, what="the stranger to be refused")
         assert isinstance(stranger.error, InconsistentProtocol)
         assert group in str(stranger.error)
         assert "assignor" in str(stranger.error)

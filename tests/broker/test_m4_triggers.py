@@ -73,22 +73,21 @@ def test_m4_member_dies(broker: KafkaBroker, tmp_path: Path) -> None:
     log = tmp_path / "handed"
     process = subprocess.Popen([sys.executable, str(MEMBER_PROCESS), broker.bootstrap, group, topic, str(log)])
     try:
-        eventually(lambda: log.exists() and "assigned 4" in log.read_text(), timeout_s=240, what="the process to join")
+        eventually(lambda: log.exists() and "assigned 4" in log.read_text(), what="the process to join")
         with Member(settings(broker.bootstrap, group), [topic]) as survivor:
-            eventually(lambda: len(survivor.owned) == 2, timeout_s=240, what="the two to share")
+            eventually(lambda: len(survivor.owned) == 2, what="the two to share")
             process.send_signal(signal.SIGSTOP)
             await_shares([survivor], topic, 4, timeout_s=240)
             written = produce(broker.bootstrap, topic, 4, 100)
             await_records([survivor], written)
             eventually(
                 lambda: committed(broker.bootstrap, group, topic, 4) == dict.fromkeys(range(4), 100),
-                timeout_s=240,
                 what="the survivor to have committed all",
             )
             before = log.read_text()
             process.send_signal(signal.SIGCONT)
-            eventually(lambda: len(survivor.owned) == 2, timeout_s=240, what="the process to come back")
-            eventually(lambda: log.read_text() != before, timeout_s=240, what="the process to be assigned again")
+            eventually(lambda: len(survivor.owned) == 2, what="the process to come back")
+            eventually(lambda: log.read_text() != before, what="the process to be assigned again")
             assert "records" not in log.read_text().removeprefix(before)
     finally:
         process.kill()
@@ -119,7 +118,5 @@ def test_m4_pattern_matches_a_new_topic(broker: KafkaBroker) -> None:
         await_shares([a, b], first, 2)
         second = create_topic(broker.bootstrap, 2, f"{family}-2")
         wanted = sorted((topic, number) for topic in (first, second) for number in range(2))
-        eventually(
-            lambda: sorted([*a.owned, *b.owned]) == wanted, timeout_s=240, what="each partition to have one owner"
-        )
+        eventually(lambda: sorted([*a.owned, *b.owned]) == wanted, what="each partition to have one owner")
         await_records([a, b], produce(broker.bootstrap, second, 2, 10))

@@ -61,7 +61,6 @@ class States:
                 (self.described(), self.listed()) == (word, word)
                 or _seen((self.described(), self.listed(), member and member.membership))
             ),
-            timeout_s=240,
             what=f"the group to be {word}",
         )
 
@@ -73,7 +72,6 @@ def await_words(first: Member, second: Member, word: str) -> None:
     """Members learn of it with their next heartbeat or answer."""
     eventually(
         lambda: first.membership.state == second.membership.state == word,
-        timeout_s=240,
         what=f"both members to be in {word}",
     )
 
@@ -108,5 +106,5 @@ def test_m5_scripted_run_shows_each_state_of_the_classic_machine(broker: KafkaBr
             states.await_both("STABLE", first)
     states.await_both("EMPTY")
     states.delete()
-    eventually(lambda: states.listed() is None, timeout_s=240, what="the group to be gone")
+    eventually(lambda: states.listed() is None, what="the group to be gone")
     assert states.described() in ("DEAD", "GROUP_ID_NOT_FOUND")

@@ -53,9 +53,9 @@ def test_right_password_connects_and_wrong_password_is_reported(guarded: KafkaBr
         assert time.monotonic() - begun < PATIENCE_S / 2
     finally:
         client.close()
-    told = str(caught.value)
-    assert all(part in told for part in (repr(USER), mechanism, guarded.sasl_bootstrap, "SASL_AUTHENTICATION_FAILED"))
-    assert "wrong-secret" not in told
+    text = str(caught.value)
+    assert all(part in text for part in (repr(USER), mechanism, guarded.sasl_bootstrap, "SASL_AUTHENTICATION_FAILED"))
+    assert "wrong-secret" not in text
 
 
 def test_listener_that_wants_a_login_is_recognized_by_a_client_without(guarded: KafkaBroker) -> None:

@@ -112,9 +112,9 @@ def test_offsets_command_connects_with_tls_and_a_token(
     login = f"--sasl OAUTHBEARER --credentials {tmp_path} --token-endpoint {tokens.url} --token-scope kafka"
     where = f"--bootstrap {secured.sasl_tls_bootstrap} --tls-ca {secured.pki.ca_file}"
     status = main(["offsets", "--group", group, *where.split(), *login.split()])
-    told = capsys.readouterr()
-    assert status == 0, told.err
-    assert [json.loads(line)["offset"] for line in told.out.splitlines()] == [7]
+    output = capsys.readouterr()
+    assert status == 0, output.err
+    assert [json.loads(line)["offset"] for line in output.out.splitlines()] == [7]
 
 
 def consume(consumer: Consumer, count: int) -> list[tuple[int, int]]:

@@ -113,10 +113,10 @@ class Side:
         await eventually_async(ready, timeout_s=PATIENCE_S, what="all topics to be as wanted")
 
     async def until_problem(self) -> Problem:
-        async def told() -> Problem | None:
+        async def reported() -> Problem | None:
             return self.reconcile().topic_problem
 
-        problem = await eventually_async(told, timeout_s=PATIENCE_S, what="a problem to be told")
+        problem = await eventually_async(reported, timeout_s=PATIENCE_S, what="a problem to be reported")
         assert problem is not None
         return problem
 

@@ -241,7 +241,7 @@ class Worker:
             assert error["reason"] == reason, error
             return str(error["message"])
 
-        message = eventually(probe, timeout_s=timeout_s, what=f"/member to tell {reason}")
+        message = eventually(probe, timeout_s=timeout_s, what=f"/member to report {reason}")
         assert message is not None
         return message
 

@@ -27,7 +27,7 @@ def cut(proxied: Proxied, api_key: int, *, at_answer: bool) -> Iterator[None]:
     """Cut the first such request of any client; exit only after the cut."""
     proxied.guillotine.arm(api_key, at_answer=at_answer)
     yield
-    eventually(lambda: proxied.guillotine.fallen, timeout_s=240, what=f"a request of API {api_key} to be cut")
+    eventually(lambda: proxied.guillotine.fallen, what=f"a request of API {api_key} to be cut")
 
 
 @SIDES

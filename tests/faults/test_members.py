@@ -53,7 +53,7 @@ def test_m4_stopped_member_wakes_and_delivers_nothing_of_its_old_session(
         scene.await_progress([survivor], 200)
         woken_at = time.monotonic()
         sleeper.wake()
-        eventually(lambda: "l" in kinds(sleeper), timeout_s=240, what="the sleeper to learn what it lost")
+        eventually(lambda: "l" in kinds(sleeper), what="the sleeper to learn what it lost")
         scene.await_shared([survivor, sleeper])
         again_at = next(at for kind, _, _, at in reversed(sleeper.history().calls) if kind == "a")
         # Between waking and its next assignment; each partition may show the one batch that the signal caught on its
@@ -106,7 +106,7 @@ def test_fenced_instance_ends_and_its_duplicate_continues(proxied: Proxied, tmp_
         scene.await_shared([other, older])
         scene.await_progress([older])
         younger = scene.process(group_instance_id="b")
-        eventually(lambda: not older.alive, timeout_s=240, what="the older double to end")
+        eventually(lambda: not older.alive, what="the older double to end")
         assert any("FencedInstance" in error for error in older.history().errors)
         scene.await_shared([other, younger])
         verdict = scene.finish([other, younger])

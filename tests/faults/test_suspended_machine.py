@@ -22,11 +22,11 @@ BATCH = 10
 
 
 class Sleeper:
-    """A consumer polled by the test, on a machine suspended by the test; `told` are its results, in order."""
+    """A consumer polled by the test, on a machine suspended by the test; `events` are its results, in order."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, assignor: str) -> None:
         self.clock = SuspendedClock()
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.at: dict[int, int] = {}
         settings = member_settings(
             bootstrap, group, assignors=(assignor,), session_timeout_ms=SESSION_MS, max_poll_records=BATCH
@@ -34,13 +34,13 @@ class Sleeper:
         self.consumer = Consumer(settings, self.clock)
         self.consumer.subscribe(
             [topic],
-            on_assigned=lambda _: self.told.append("assigned"),
-            on_revoked=lambda _: self.told.append("revoked"),
+            on_assigned=lambda _: self.events.append("assigned"),
+            on_revoked=lambda _: self.events.append("revoked"),
             on_lost=self._lost,
         )
 
     def _lost(self, _partitions: Sequence[TopicPartition]) -> None:
-        self.told.append("lost")
+        self.events.append("lost")
         self.at.clear()
 
     def poll(self) -> int:
@@ -49,7 +49,7 @@ class Sleeper:
         for record in records:
             self.at[record.partition] = record.offset + 1
         if records:
-            self.told.append("records")
+            self.events.append("records")
         return len(records)
 
 
@@ -60,9 +60,9 @@ def test_member_of_a_suspended_machine_wakes_without_its_session(proxied: Proxie
     produce(bootstrap, topic, 2, RECORDS)
     sleeper = Sleeper(bootstrap, group, topic, assignor)
     try:
-        eventually(sleeper.poll, timeout_s=240, what="the first records")
+        eventually(sleeper.poll, what="the first records")
         sleeper.consumer.commit({TopicPartition(topic, part): OffsetAndMetadata(at) for part, at in sleeper.at.items()})
-        eventually(sleeper.poll, timeout_s=240, what="records after the commit")
+        eventually(sleeper.poll, what="records after the commit")
         assert sleeper.consumer.holds_session()
         # Much is prefetched by now. The machine falls asleep; another member takes everything over.
         sleeper.clock.suspend()
@@ -70,10 +70,8 @@ def test_member_of_a_suspended_machine_wakes_without_its_session(proxied: Proxie
         with Member(awake, [topic]) as other:
             await_shares([other], topic, 2, timeout_s=240)
             ends = {0: RECORDS, 1: RECORDS}
-            eventually(
-                lambda: committed(bootstrap, group, topic, 2) == ends, timeout_s=240, what="the other to read it all"
-            )
-            before = len(sleeper.told)
+            eventually(lambda: committed(bootstrap, group, topic, 2) == ends, what="the other to read it all")
+            before = len(sleeper.events)
             sleeper.clock.resume()
             assert not sleeper.consumer.holds_session()
             # A commit of the old generation would put the group back to the sleeper's position.
@@ -82,15 +80,12 @@ def test_member_of_a_suspended_machine_wakes_without_its_session(proxied: Proxie
                 sleeper.consumer.commit(stale, 30)
             assert committed(bootstrap, group, topic, 2) == ends
             # Prefetched records stay there until the session is confirmed again.
-            eventually(
-                lambda: sleeper.poll() or "lost" in sleeper.told[before:], timeout_s=240, what="the sleeper to learn"
-            )
-            assert sleeper.told[before:][:1] == ["lost"], (
+            eventually(lambda: sleeper.poll() or "lost" in sleeper.events[before:], what="the sleeper to learn")
+            assert sleeper.events[before:][:1] == ["lost"], (
                 "before anything else, also when it is given partitions in the same poll"
             )
             eventually(
-                lambda: (sleeper.poll() or True) and "assigned" in sleeper.told[before:],
-                timeout_s=240,
+                lambda: (sleeper.poll() or True) and "assigned" in sleeper.events[before:],
                 what="the sleeper to be given something again",
             )
     finally:

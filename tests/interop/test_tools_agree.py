@@ -132,7 +132,7 @@ def test_members_and_their_assignment_are_the_tools(group: Group, client: Networ
     rows = table(group.cluster, group.name, "--members", "--verbose")
     print(rows)
     ours, _ = described(client, group.name)
-    told = {
+    by_member = {
         member.member_id: (
             member.client_id,
             member.client_host,
@@ -143,11 +143,13 @@ def test_members_and_their_assignment_are_the_tools(group: Group, client: Networ
         )
         for member in ours.members
     }
-    assert told == {row["CONSUMER-ID"]: (row["CLIENT-ID"], row["HOST"], {row["CURRENT-ASSIGNMENT"]}) for row in rows}
+    assert by_member == {
+        row["CONSUMER-ID"]: (row["CLIENT-ID"], row["HOST"], {row["CURRENT-ASSIGNMENT"]}) for row in rows
+    }
     # And each member reports the same itself.
     for member in group.members:
         picture = member.membership()
-        (mine,) = told[picture.member_id][2]
+        (mine,) = by_member[picture.member_id][2]
         assert mine == f"{group.topic}:{','.join(map(str, picture.assignment[group.topic]))}"
 
 

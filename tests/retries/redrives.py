@@ -34,12 +34,12 @@ class Ended:
     """The end of a run: its exit code and its last line."""
 
     code: int
-    told: Mapping[str, Any]
+    result: Mapping[str, Any]
 
     @property
     def counts(self) -> tuple[int, int, int]:
         """Selected, moved, guarded."""
-        return self.told["selected"], self.told["moved"], self.told["guarded"]
+        return self.result["selected"], self.result["moved"], self.result["guarded"]
 
 
 class Run:
@@ -196,7 +196,7 @@ def failed_record(
     **headers: bytes | str | int | None,
 ) -> dict[str, Any]:
     """A failed record as a worker writes it; `headers` have underscores and no prefix, and None leaves one out."""
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "attempt": 6,
         "first_failed_at": 1_700_000_000_000,
         "failed_at": 1_700_000_100_000,
@@ -213,7 +213,7 @@ def failed_record(
     }
     ours = [
         (f"kr-{name.replace('_', '-')}", text if isinstance(text, bytes) else str(text).encode())
-        for name, text in told.items()
+        for name, text in values.items()
         if text is not None
     ]
     where: dict[str, Any] = {} if partition is None else {"partition": partition}

@@ -43,11 +43,11 @@ def handle(record):
     at_ms = time.time() * 1000
     wish = parsed(record.value)
     read = record.delivery
-    told = [
+    call = [
         wish.get("n"), record.topic, record.partition, record.offset, record.timestamp, record.attempt,
         record.first_failed_at, read.topic, read.partition, read.offset, read.timestamp, at_ms,
     ]
-    os.write(LOG, (json.dumps(told) + "\\n").encode())
+    os.write(LOG, (json.dumps(call) + "\\n").encode())
     if wish.get("slow"):
         pause(wish["slow"])
     do = wish.get("do")
@@ -125,7 +125,7 @@ def metric(worker: Worker, name: str, **labels: str) -> float:
     return 0.0
 
 
-def told(future: Any) -> Any:
+def answered(future: Any) -> Any:
     """A broker's answer; raises an AssertionError, which `eventually` repeats, without one."""
     try:
         return future.result(15)
@@ -245,7 +245,7 @@ class Flow(RetryFleet):
     def _ends(self, topics: Sequence[str]) -> dict[tuple[str, int], int]:
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = self._admin.list_offsets(dict.fromkeys(self._parts(topics), latest), request_timeout=10)
-        return {(part.topic, part.partition): told(future).offset for part, future in asked.items()}
+        return {(part.topic, part.partition): answered(future).offset for part, future in asked.items()}
 
     def _committed(self, group: str, topics: Sequence[str]) -> dict[tuple[str, int], int]:
         # Not through the admin client: it crashes the process where there is no coordinator yet.

@@ -106,7 +106,7 @@ def test_window_of_time_is_that_of_the_broker(topic: FailedTopic) -> None:
         topic.write([5])
         return bool(newest(topic) > border)
 
-    eventually(later_record, timeout_s=240, what="a later record")
+    eventually(later_record, what="a later record")
     at = iso(border)
     later = objects(topic, "list", "--from", at)
     assert later
@@ -251,7 +251,7 @@ def test_read_on_the_failed_topic_is_enough_and_its_lack_is_reported(tmp_path: P
             AclOperation.READ,
             AclPermissionType.ALLOW,
         )
-        eventually(lambda: admin.describe_acls(rights).result(30), timeout_s=240, what="the right to be known")
+        eventually(lambda: admin.describe_acls(rights).result(30), what="the right to be known")
         assert len(ask("list", *where, *login).stdout.splitlines()) == 1
         (credentials / "password").write_text("wrong")
         refused = ask("list", *where, *login, "--timeout", 5, code=21).stderr

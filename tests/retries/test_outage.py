@@ -86,11 +86,11 @@ def through_an_outage(flow: Flow, workers: Sequence[Worker], over: Callable[[flo
         flow.wait_deliveries(4 * PER_SECOND)
         flow.take_down()
         began, before = time.monotonic(), time.time() * 1000
-        eventually(lambda: over(time.monotonic() - began), timeout_s=240, what="the outage to be over", poll_s=0.2)
+        eventually(lambda: over(time.monotonic() - began), what="the outage to be over", poll_s=0.2)
         after = time.time() * 1000
         flow.bring_up()
         ended = writing.sent
-        eventually(lambda: writing.sent >= ended + PER_SECOND, timeout_s=240, what="traffic after the outage")
+        eventually(lambda: writing.sent >= ended + PER_SECOND, what="traffic after the outage")
         sent = writing.stop()
     flow.wait_drained(90)
     return sent, before, after
@@ -160,7 +160,6 @@ class Breakers:
         """Wait until all are closed again."""
         eventually(
             lambda: {self._state(worker) for worker in self._workers} == {"Closed"},
-            timeout_s=240,
             what="the breakers to close",
         )
 

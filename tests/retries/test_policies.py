@@ -40,8 +40,8 @@ def test_two_edits_with_records_waiting_under_each_revision(kafka: Kafka, tmp_pa
     for origin, way in ways.items():
         assert way == [flow.source, *map(flow.retry_topic, sequences[numbers[origin]])]
     assert len(ways) == each * len(sequences)
-    told = {(int(one.headers["kr-origin-offset"] or b""), one.headers["kr-policy"]) for one in failed}
-    assert {policy for _, policy in told} == {f"standard@{name}".encode() for name in revisions}
+    followed = {(int(one.headers["kr-origin-offset"] or b""), one.headers["kr-policy"]) for one in failed}
+    assert {policy for _, policy in followed} == {f"standard@{name}".encode() for name in revisions}
 
 
 def test_unknown_revision_is_replaced_by_the_current_one_and_counted(kafka: Kafka, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_stopped_run_stores_its_progress_and_reports_that_it_is_incomplete(topic
     run = topic.start({**settings, "recordsPerSecond": 40})
     topic.wait_moved(40)
     ended = run.terminate()
-    assert (ended.code, ended.told["ok"], ended.told["reason"]) == (21, False, "Stopped")
+    assert (ended.code, ended.result["ok"], ended.result["reason"]) == (21, False, "Stopped")
     moved = sum(topic.kafka.end_offsets(topic.redrive).values())
     assert sum(each["moved"] for each in topic.progress(settings["id"]).values()) == moved < 300
     assert topic.run(settings).counts == (300, 300, 0)
@@ -64,7 +64,7 @@ def test_broker_outage_interrupts_and_breaks_nothing(broker: KafkaBroker, topic:
     ended = run.end()
     if ended.code == 21:  # the broker was away for longer than a run waits; its Job starts it again
         ended = topic.start(settings).end()
-    assert (ended.code, ended.told["moved"]) == (0, 400)
+    assert (ended.code, ended.result["moved"]) == (0, 400)
     assert topic.moved_numbers() == list(range(400))
 
 

@@ -30,7 +30,7 @@ def test_every_failed_record_begins_anew_in_the_redrive_topic(topic: FailedTopic
     topic.write(range(40))
     settings = topic.settings()
     ended = topic.start(settings).end()
-    assert (ended.code, ended.told["ok"], ended.counts) == (0, True, (40, 40, 0))
+    assert (ended.code, ended.result["ok"], ended.counts) == (0, True, (40, 40, 0))
     moved = topic.moved()
     assert topic.moved_numbers() == list(range(40))
     sources = {(each.partition, each.offset): each for each in topic.kafka.read(topic.failed)}
@@ -39,10 +39,10 @@ def test_every_failed_record_begins_anew_in_the_redrive_topic(topic: FailedTopic
         partition, offset = (each.headers["kr-redrive-source"] or b"").decode().split(":")
         source = sources.pop((int(partition), int(offset)))
         assert (each.key, each.value) == (source.key, source.value)
-        told = {name: (value or b"").decode() for name, value in each.headers.items()}
-        at = int(told.pop("kr-redriven-at"))
+        texts = {name: (value or b"").decode() for name, value in each.headers.items()}
+        at = int(texts.pop("kr-redriven-at"))
         assert at > 1_700_000_000_000
-        assert told == {
+        assert texts == {
             "traceparent": f"00-{number}",
             "kr-group": topic.group,
             "kr-attempt": "0",
@@ -80,7 +80,7 @@ def test_only_the_named_records_are_moved(topic: FailedTopic) -> None:
     assert ended.counts == (len(named), len(named), 0)
     assert topic.moved_numbers() == sorted(lie[place] for place in named)
     again = topic.run(records=records)
-    assert (again.counts, again.told["movedBefore"]) == ((0, 0, 0), len(named))
+    assert (again.counts, again.result["movedBefore"]) == ((0, 0, 0), len(named))
     assert topic.run().counts == (60 - len(named), 60 - len(named), 0)
 
 
@@ -88,15 +88,15 @@ def test_redriven_records_are_counted_from_the_log_start(topic: FailedTopic) -> 
     """For any filter of the counting run, and also by a run that was killed on its way."""
     topic.write(range(60))
     topic.write(range(10))  # copies
-    assert topic.run(dryRun=True).told["redrivenTo"] == 0
+    assert topic.run(dryRun=True).result["redrivenTo"] == 0
     run = topic.start(settings := topic.settings(recordsPerSecond=50, keyRegex="^key-[1234]"))
     topic.wait_moved(10)
     run.kill()
     moved = topic.run(settings)
     assert moved.counts == (44, 44, 0)
-    assert moved.told["redrivenTo"] == 44 + 4, "the copies of 1 to 4, too"
-    assert topic.run(dryRun=True, reasons=["poison"]).told["redrivenTo"] == 44 + 4
-    assert topic.run().told["redrivenTo"] == 70
+    assert moved.result["redrivenTo"] == 44 + 4, "the copies of 1 to 4, too"
+    assert topic.run(dryRun=True, reasons=["poison"]).result["redrivenTo"] == 44 + 4
+    assert topic.run().result["redrivenTo"] == 70
 
 
 def test_all_partitions_are_moved_at_the_same_time(topic: FailedTopic) -> None:
@@ -243,12 +243,12 @@ def test_records_failing_after_the_first_start_are_left_for_another_run(topic: F
 def test_missing_topic_exits_21_and_bad_settings_exit_20(topic: FailedTopic) -> None:
     nowhere = topic.start(topic.settings(groupId="no-such-group")).end()
     assert nowhere.code == 21
-    assert nowhere.told["ok"] is False
-    assert nowhere.told["reason"] == "TopicMissing"
-    assert naming.failed_topic("no-such-group") in nowhere.told["message"]
+    assert nowhere.result["ok"] is False
+    assert nowhere.result["reason"] == "TopicMissing"
+    assert naming.failed_topic("no-such-group") in nowhere.result["message"]
     bad = topic.start(topic.settings(errorRegex="(?=a)a")).end()
-    assert (bad.code, bad.told["reason"]) == (20, "SettingsInvalid")
-    assert "errorRegex" in bad.told["message"]
+    assert (bad.code, bad.result["reason"]) == (20, "SettingsInvalid")
+    assert "errorRegex" in bad.result["message"]
 
 
 def appended(kafka: Kafka, topic: str) -> dict[int, int]:
@@ -264,7 +264,7 @@ def appended(kafka: Kafka, topic: str) -> dict[int, int]:
 
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in ends])
-        eventually(all_read, timeout_s=240, what=f"{topic} to be read to its end")
+        eventually(all_read, what=f"{topic} to be read to its end")
     finally:
         consumer.close()
     return dict(sorted(found.items()))

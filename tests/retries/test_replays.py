@@ -41,7 +41,7 @@ class Replayed(Flow):
             assert "Error" not in printed, printed
             return True
 
-        eventually(taken, timeout_s=240, what="the offsets to be reset", poll_s=1)
+        eventually(taken, what="the offsets to be reset", poll_s=1)
 
     def moved(self) -> tuple[int, int, int]:
         """All records that a Redrive finds in the failed topic: selected, moved, guarded."""
@@ -86,7 +86,6 @@ def test_records_failing_again_after_a_redrive_are_retried_and_redriven(flow: Re
         delete = ("--delete-offsets", "--topic", flow.source, "--group", flow.group)
         eventually(
             lambda: "Error" not in flow.broker.tool(TOOL, "--bootstrap-server", flow.kafka.bootstrap, *delete),
-            timeout_s=240,
             what="the offsets to be deleted",
             poll_s=1,
         )

@@ -101,7 +101,7 @@ def wait_heads(flow: Flow, worker: Worker, partitions: int) -> None:
     def probe() -> bool:
         return len(worker.member()["retry"]["waiting"]) == partitions or any(e.attempt for e in flow.deliveries())
 
-    eventually(probe, timeout_s=240, what=f"{partitions} partitions to wait", poll_s=0.3)
+    eventually(probe, what=f"{partitions} partitions to wait", poll_s=0.3)
 
 
 def cpu_seconds(pid: int) -> float:

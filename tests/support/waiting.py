@@ -1,4 +1,4 @@
-"""Waiting for conditions: the only way in which tests let time pass."""
+"""Waiting on conditions: the only way that tests let time pass."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 POLL_SECONDS = 0.05
+TIMEOUT_S = 240.0
+"""Default deadline. Far beyond any wait on an idle machine, so that a busy one fails no test."""
 
 
-def eventually(probe: Callable[[], T], *, timeout_s: float, what: str, poll_s: float = POLL_SECONDS) -> T:
-    """Return `probe()`'s first truthy result; fail after `timeout_s` with `what` was awaited and last seen.
+def eventually(probe: Callable[[], T], *, what: str, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_SECONDS) -> T:
+    """Return `probe()`'s first truthy answer; fail after `timeout_s`, naming `what` was awaited and last seen.
 
     An AssertionError or OSError inside the probe counts as "not yet" and is shown as the last thing seen.
     """
@@ -34,7 +36,7 @@ def eventually(probe: Callable[[], T], *, timeout_s: float, what: str, poll_s: f
 
 
 async def eventually_async(
-    probe: Callable[[], Awaitable[T]], *, timeout_s: float, what: str, poll_s: float = POLL_SECONDS
+    probe: Callable[[], Awaitable[T]], *, what: str, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_SECONDS
 ) -> T:
     """`eventually` for a coroutine function."""
     deadline = time.monotonic() + timeout_s

@@ -57,7 +57,7 @@ def test_a_test_that_fails_twice_stays_failed(tmp_path: Path) -> None:
     assert verdict([outcome], ci=True) == 1
 
 
-def test_pure_code_that_fails_is_not_given_a_second_chance(tmp_path: Path) -> None:
+def test_failed_test_of_pure_code_is_not_repeated(tmp_path: Path) -> None:
     outcome = run(suite_of(tmp_path, FAILS_ONCE, real=False), tmp_path)
     assert (len(outcome.failed), outcome.flaky, outcome.exit_code) == (1, [], 1)
 

@@ -145,8 +145,8 @@ class Secured:
             done.result(PATIENCE_S)
 
         def known() -> bool:
-            told = self._admin.describe_acls(all_of_user()).result(PATIENCE_S)
-            return all(binding in told for binding in bindings)
+            acls = self._admin.describe_acls(all_of_user()).result(PATIENCE_S)
+            return all(binding in acls for binding in bindings)
 
         eventually(known, timeout_s=PATIENCE_S, what="the broker to know of the rights")
 
@@ -202,8 +202,8 @@ class Secured:
         done = subprocess.run(
             [COMMAND, "check", "--config", str(config)], capture_output=True, text=True, check=False, timeout=PATIENCE_S
         )
-        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return told
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return answer
 
     def redrive(self) -> Ended:
         """A run of a Redrive, to its end."""
@@ -253,14 +253,14 @@ def all_of_user() -> AclBindingFilter:
     )
 
 
-def told(worker: Worker) -> str:
+def reports(worker: Worker) -> str:
     """The reports of a worker: its log, and its reason not to be ready."""
     return worker.log.read_text() + worker.get("/readyz")[1]
 
 
 def wait_told(worker: Worker, words: str) -> None:
     """Wait until a worker reports this."""
-    eventually(lambda: re.search(words, told(worker)), timeout_s=PATIENCE_S, what=f"a worker to tell {words}")
+    eventually(lambda: re.search(words, reports(worker)), timeout_s=PATIENCE_S, what=f"a worker to report {words}")
 
 
 def test_documented_rights_are_enough_for_workers_and_redrives(fleet: Secured) -> None:
@@ -270,7 +270,7 @@ def test_documented_rights_are_enough_for_workers_and_redrives(fleet: Secured) -
     with fleet.main() as main, fleet.retry() as retry:
         fleet.assert_all_comes_through()
         for worker in (main, retry):
-            assert not re.search("authoriz", told(worker), re.IGNORECASE), told(worker)
+            assert not re.search("authoriz", reports(worker), re.IGNORECASE), reports(worker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ def test_missing_write_right_is_named_and_work_continues_once_granted(fleet: Sec
         fleet.revoke(writes)
         ended = fleet.redrive()
         assert ended.code == EXIT_SURROUNDINGS, ended
-        assert re.match(words.format(naming.redrive_topic(fleet.group)), ended.told["message"]), ended
+        assert re.match(words.format(naming.redrive_topic(fleet.group)), ended.result["message"]), ended
         fleet.grant(writes)
         fleet.assert_all_comes_through()
         for worker in (main, retry):
@@ -345,7 +345,9 @@ def test_unreadable_topic_is_reported_while_the_right_is_missing(fleet: Secured)
     with fleet.main() as main, fleet.retry():
         words = f"{fleet.group}-0: TOPIC_AUTHORIZATION_FAILED: .*allow the principal Read on the topic"
         eventually(
-            lambda: len(re.findall(words, main.log.read_text())) >= 3, timeout_s=PATIENCE_S, what="it to be told again"
+            lambda: len(re.findall(words, main.log.read_text())) >= 3,
+            timeout_s=PATIENCE_S,
+            what="it to be reported again",
         )
         assert "TOPIC_AUTHORIZATION_FAILED" in main.get("/member")[1]
         fleet.grant([read])
@@ -367,8 +369,8 @@ def test_redrive_names_the_missing_read_right(fleet: Secured, missing: str, reas
     # Topics that may be written to may be described.
     fleet.grant([right for right in rights("workers") if right != taken])
     ended = fleet.redrive()
-    assert (ended.code, ended.told["reason"]) == (EXIT_SURROUNDINGS, reason), ended
-    assert re.match(words.format(failed=naming.failed_topic(fleet.group)), ended.told["message"]), ended
+    assert (ended.code, ended.result["reason"]) == (EXIT_SURROUNDINGS, reason), ended
+    assert re.match(words.format(failed=naming.failed_topic(fleet.group)), ended.result["message"]), ended
 
 
 class Operator:
@@ -390,10 +392,10 @@ class Operator:
 
         def seen() -> bool:
             flow = self.watcher.known()
-            told = self.watcher.look()
-            assert not any(topic.error for topic in told.topics.values()), told.topics
+            look = self.watcher.look()
+            assert not any(topic.error for topic in look.topics.values()), look.topics
             assert not any(topic.error for topic in flow.topics.values()), flow.topics
-            assert not told.groups[self.group].error, told.groups
+            assert not look.groups[self.group].error, look.groups
             return (flow.source_max_message_bytes is not None) == settings
 
         eventually(seen, timeout_s=PATIENCE_S, what="everything to be seen")

@@ -77,8 +77,8 @@ from fleet_consumer import Fatal, Produce, RetryAfter, Skip
 calls = Path(__file__).with_name("calls")
 
 def handle_batch(records):
-    with calls.open("a") as told:
-        print(records[0].partition, *(record.offset for record in records), file=told)
+    with calls.open("a") as log:
+        print(records[0].partition, *(record.offset for record in records), file=log)
     return [one(record) for record in records]
 
 def one(record):
@@ -126,7 +126,7 @@ def test_killed_worker_with_threads_loses_nothing(kafka: Kafka, tmp_path: Path) 
     fleet = Fleet(kafka, tmp_path, "keyed-killed")
     fleet.send_many(4000)
     with fleet.worker(handler__concurrency=8, consumer__maxPollRecords=50) as worker:
-        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 500, timeout_s=240, what="some to be done")
+        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 500, what="some to be done")
         worker.kill()
     committed = kafka.committed(fleet.name, fleet.source)
     before = set(fleet.origins_done())
@@ -148,9 +148,9 @@ def test_hung_thread_delays_neither_others_nor_the_membership_and_ends_the_worke
         consumer__maxPollIntervalSeconds=8,
         consumer__staticMembership=False,
     ) as worker:
-        stuck = eventually(lambda: worker.member()["stuck"], timeout_s=240, what="the record to be told as stuck")
+        stuck = eventually(lambda: worker.member()["stuck"], what="the record to be reported as stuck")
         assert [(each["partition"], each["offset"], each["reason"]) for each in stuck] == [(3, 1, "HandlerTimeout")]
-        eventually(lambda: len(fleet.origins_done()) == 41, timeout_s=240, what="the others to be handled")
+        eventually(lambda: len(fleet.origins_done()) == 41, what="the others to be handled")
         assert worker.wait(40) == 75
         last = [line for line in worker.lines() if line["level"] == "critical"][-1]
         assert (last["topic"], last["partition"], last["offset"]) == ("keyed-hung", 3, 1)
@@ -222,11 +222,10 @@ def test_partition_taken_away_while_threads_work_is_neither_lost_nor_committed_t
         "consumer__sessionTimeoutSeconds": 45,
     }
     with fleet.worker(0, **changes) as first:
-        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 200, timeout_s=240, what="some to be done")
+        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 200, what="some to be done")
         with fleet.worker(1, **changes) as second:
             eventually(
                 lambda: second.member()["assignment"] and first.member()["generation"] == second.member()["generation"],
-                timeout_s=240,
                 what="both to share",
             )
             assert second.terminate() == 0
@@ -250,14 +249,14 @@ def test_missing_output_topic_holds_only_its_partition(kafka: Kafka, tmp_path: P
         worker.wait_ready()
         kafka.produce(fleet.source, [b"1", b"2"], partition=1)
         kafka.produce(fleet.source, [b"3", b"4"], partition=2)
-        paused = eventually(lambda: worker.member()["paused"], timeout_s=240, what="a partition to be paused")
+        paused = eventually(lambda: worker.member()["paused"], what="a partition to be paused")
         assert paused == [{"topic": "threads-held", "partition": 1, "reasons": ["WritesHeld"]}]
         assert [(each["partition"], each["offset"]) for each in worker.member()["stuck"]] == [(1, 0)]
-        eventually(lambda: kafka.committed(fleet.name, fleet.source).get(2) == 2, timeout_s=240, what="others to go on")
+        eventually(lambda: kafka.committed(fleet.name, fleet.source).get(2) == 2, what="others to go on")
         assert kafka.committed(fleet.name, fleet.source).get(1, 0) == 0
         kafka.create("threads-late", partitions=1)
         fleet.wait_committed(90)
-        eventually(lambda: not worker.member()["paused"], timeout_s=240, what="nothing to be paused any more")
+        eventually(lambda: not worker.member()["paused"], what="nothing to be paused any more")
         assert worker.terminate() == 0
     assert sorted(each.value or b"" for each in kafka.read("threads-late")) == [b"1", b"2"]
 
@@ -266,7 +265,7 @@ def test_stop_finishes_and_commits_started_records(kafka: Kafka, tmp_path: Path)
     fleet = Fleet(kafka, tmp_path, "threads-stop")
     fleet.send(*({"do": "slow", "seconds": 0.3, "n": n} for n in range(200)))
     with fleet.worker(handler__concurrency=4, drainSeconds=20) as worker:
-        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 4, timeout_s=240, what="some to be done")
+        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 4, what="some to be done")
         assert worker.terminate(60) == 0
     done = fleet.origins_done()
     assert len(done) < 200
@@ -278,7 +277,7 @@ def test_stop_does_not_wait_for_a_hung_thread_and_commits_finished_records(kafka
     fleet.send({"do": "ok"}, {"do": "hang"}, *({"do": "ok"} for _ in range(5)), partition=1)
     fleet.send(*({"do": "ok"} for _ in range(5)), partition=2)
     with fleet.worker(handler__concurrency=3, drainSeconds=2) as worker:
-        eventually(lambda: len(fleet.origins_done()) == 11, timeout_s=240, what="all the others to be done")
+        eventually(lambda: len(fleet.origins_done()) == 11, what="all the others to be done")
         assert worker.terminate(60) == 75
         last = [line for line in worker.lines() if line["level"] == "critical"][-1]
         assert (last["message"], last["offset"]) == ("the handler did not end within the drain time", 1)

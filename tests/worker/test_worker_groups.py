@@ -57,15 +57,15 @@ def test_m13_assignor_of_the_handlers_own_module_shares_the_partitions(kafka: Ka
     with fleet.worker(0, **changes) as first, fleet.worker(1, **changes) as second:
 
         def shared() -> bool:
-            told = [each.member() for each in (first, second)]
-            owned = [set(each["assignment"].get(fleet.source, [])) for each in told]
-            assert [each["assignor"] for each in told] == ["random", "random"]
-            assert told[0]["generation"] == told[1]["generation"]
+            members = [each.member() for each in (first, second)]
+            owned = [set(each["assignment"].get(fleet.source, [])) for each in members]
+            assert [each["assignor"] for each in members] == ["random", "random"]
+            assert members[0]["generation"] == members[1]["generation"]
             assert owned[0] | owned[1] == set(range(12))
             assert not owned[0] & owned[1]
             return True
 
-        eventually(shared, timeout_s=240, what="chance to have dealt every partition once")
+        eventually(shared, what="chance to have dealt every partition once")
         fleet.wait_committed()
         assert first.terminate() == 0
         assert second.terminate() == 0
@@ -85,11 +85,11 @@ def test_pattern_takes_in_topics_that_appear_later_from_their_beginning(kafka: K
         consumer__autoOffsetReset="Earliest",
         consumer__properties={"metadata.max.age.ms": "1000"},
     ) as worker:
-        eventually(lambda: len(kafka.read(fleet.output)) == 20, timeout_s=240, what="both topics to be handled")
+        eventually(lambda: len(kafka.read(fleet.output)) == 20, what="both topics to be handled")
         assert set(worker.member()["assignment"]) == {"pattern.one", "pattern.two"}
         kafka.create("pattern.three", partitions=2)
         kafka.produce("pattern.three", [b'{"do": "ok"}'] * 10)
-        eventually(lambda: len(kafka.read(fleet.output)) == 30, timeout_s=240, what="the new topic to be handled")
+        eventually(lambda: len(kafka.read(fleet.output)) == 30, what="the new topic to be handled")
         assert set(worker.member()["assignment"]) == {"pattern.one", "pattern.three", "pattern.two"}
         assert worker.terminate() == 0
 
@@ -111,13 +111,11 @@ def test_cooperative_members_keep_working_while_a_third_joins_and_leaves(
     with fleet.worker(0, **changes) as first, fleet.worker(1, **changes) as second:
         eventually(
             lambda: len(first.member()["assignment"].get(fleet.source, [])) == 6,
-            timeout_s=240,
             what="two to share",
         )
         with fleet.worker(2, **changes) as third:
             eventually(
                 lambda: len(third.member()["assignment"].get(fleet.source, [])) == 4,
-                timeout_s=240,
                 what="three to share",
             )
             assert third.terminate() == 0

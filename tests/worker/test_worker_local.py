@@ -37,50 +37,50 @@ def kafka(broker: KafkaBroker) -> Kafka:
 
 
 def test_local_handler_continues_where_it_stopped(kafka: Kafka, tmp_path: Path) -> None:
-    kafka.create("laptop", "laptop-done", partitions=2)
-    kafka.produce("laptop", [b"one", b"bad two", b"three"])
-    (tmp_path / "shop.py").write_text(HANDLER.replace("OUT", "laptop-done"))
-    arguments = ["--local", "shop.py", "--topic", "laptop", "--bootstrap", kafka.bootstrap, "--output", "laptop-done"]
-    arguments += ["--group", "laptop-tries"]
+    kafka.create("local", "local-done", partitions=2)
+    kafka.produce("local", [b"one", b"bad two", b"three"])
+    (tmp_path / "shop.py").write_text(HANDLER.replace("OUT", "local-done"))
+    arguments = ["--local", "shop.py", "--topic", "local", "--bootstrap", kafka.bootstrap, "--output", "local-done"]
+    arguments += ["--group", "local-tries"]
     with running(tmp_path, *arguments) as process:
-        eventually(lambda: len(kafka.read("laptop-done")) == 2, timeout_s=240, what="outputs", poll_s=0.5)
-        eventually(lambda: len(kafka.read("_fleet.laptop-tries.failed")) == 1, timeout_s=240, what="a failed record")
+        eventually(lambda: len(kafka.read("local-done")) == 2, what="outputs", poll_s=0.5)
+        eventually(lambda: len(kafka.read("_fleet.local-tries.failed")) == 1, what="a failed record")
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=120)
         assert process.returncode == 0, (tmp_path / "err.txt").read_text()
-    assert "group laptop-tries, failed records to _fleet.laptop-tries.failed" in out
+    assert "group local-tries, failed records to _fleet.local-tries.failed" in out
     assert out.splitlines()[-1].startswith("done=2 failed=1 dropped=0")
-    kafka.produce("laptop", [b"four"])
+    kafka.produce("local", [b"four"])
     with running(tmp_path, *arguments) as process:
-        eventually(lambda: len(kafka.read("laptop-done")) == 3, timeout_s=240, what="the new record", poll_s=0.5)
+        eventually(lambda: len(kafka.read("local-done")) == 3, what="the new record", poll_s=0.5)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=120)
     assert out.splitlines()[-1].startswith("done=1 failed=0 dropped=0")
-    assert {each.value for each in kafka.read("laptop-done")} == {b"ONE", b"THREE", b"FOUR"}
-    assert [each.value for each in kafka.read("_fleet.laptop-tries.failed")] == [b"bad two"]
+    assert {each.value for each in kafka.read("local-done")} == {b"ONE", b"THREE", b"FOUR"}
+    assert [each.value for each in kafka.read("_fleet.local-tries.failed")] == [b"bad two"]
 
 
 def test_invalid_usage_is_reported_in_one_line_before_anything_starts(kafka: Kafka, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text("import nowhere_at_all\n")
-    kafka.create("laptop-wrong", partitions=1)
+    kafka.create("local-wrong", partitions=1)
 
     def refused(*arguments: str) -> tuple[int, str]:
         command = [COMMAND, "run", "--local", "shop.py", *arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
         return done.returncode, done.stderr
 
-    code, told = refused("--topic", "laptop-wrong", "--bootstrap", kafka.bootstrap)
+    code, text = refused("--topic", "local-wrong", "--bootstrap", kafka.bootstrap)
     assert code == 20
-    assert "fleet-consumer: HandlerImportFailed:" in told
-    assert "nowhere_at_all" in told
+    assert "fleet-consumer: HandlerImportFailed:" in text
+    assert "nowhere_at_all" in text
     (tmp_path / "shop.py").write_text("def handle(record): pass\n")
-    code, told = refused("--topic", "laptop-gone", "--bootstrap", kafka.bootstrap)
-    assert (code, "TopicNotFound" in told, "laptop-gone" in told) == (21, True, True)
-    code, told = refused("--topic", "laptop-wrong", "--bootstrap", f"127.0.0.1:{free_ports(1)[0]}")
-    assert (code, "BrokerUnreachable" in told) == (21, True)
-    code, told = refused("--topic", "laptop-wrong", "--bootstrap", kafka.bootstrap, "--failed-topic", "no/name")
-    assert (code, "TopicNotCreated" in told, "--failed-topic" in told or "cannot be used" in told) == (21, True, True)
-    assert "laptop-gone" not in kafka.topics()
+    code, text = refused("--topic", "local-gone", "--bootstrap", kafka.bootstrap)
+    assert (code, "TopicNotFound" in text, "local-gone" in text) == (21, True, True)
+    code, text = refused("--topic", "local-wrong", "--bootstrap", f"127.0.0.1:{free_ports(1)[0]}")
+    assert (code, "BrokerUnreachable" in text) == (21, True)
+    code, text = refused("--topic", "local-wrong", "--bootstrap", kafka.bootstrap, "--failed-topic", "no/name")
+    assert (code, "TopicNotCreated" in text, "--failed-topic" in text or "cannot be used" in text) == (21, True, True)
+    assert "local-gone" not in kafka.topics()
 
 
 def test_local_runs_of_the_readme(kafka: Kafka, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_local_runs_of_the_readme(kafka: Kafka, tmp_path: Path) -> None:
         kafka.produce("orders", [b"one tea"])
         words = shlex.split(command.replace("localhost:9092", kafka.bootstrap))
         with running(tmp_path, *words[2:]) as process:
-            eventually(partial(outputs_are, kafka, count), timeout_s=240, what="the order to be done", poll_s=0.5)
+            eventually(partial(outputs_are, kafka, count), what="the order to be done", poll_s=0.5)
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=120)
             assert process.returncode == 0, (tmp_path / "err.txt").read_text()

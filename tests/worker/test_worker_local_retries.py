@@ -62,7 +62,7 @@ class LocalRun:
         return sorted((each.value or b"").decode() for each in self.kafka.read(self.done))
 
     def await_outputs(self, *wanted: str) -> None:
-        eventually(lambda: set(self.outputs()) == set(wanted), timeout_s=240, what=f"{len(wanted)} outputs", poll_s=0.5)
+        eventually(lambda: set(self.outputs()) == set(wanted), what=f"{len(wanted)} outputs", poll_s=0.5)
 
     def waiting_in(self, delay: str) -> int:
         topic = naming.retry_topic(self.name, delay)
@@ -104,28 +104,28 @@ def kafka(broker: KafkaBroker) -> Kafka:
 
 
 def test_record_is_tried_again_until_it_succeeds_or_has_no_attempt_left(kafka: Kafka, tmp_path: Path) -> None:
-    local_run = LocalRun(kafka, tmp_path, "laptop-retries")
+    local_run = LocalRun(kafka, tmp_path, "local-retries")
     local_run.send("fail 2", "fail 0", "fail 9")
     with running(tmp_path, *local_run.arguments("--retry", "1s,1s")) as process:
         local_run.await_outputs("fail 0 at 0", "fail 2 at 2")
-        eventually(lambda: kafka.read(local_run.failed), timeout_s=240, what="the failed record", poll_s=0.5)
+        eventually(lambda: kafka.read(local_run.failed), what="the failed record", poll_s=0.5)
         out = local_run.stop(process)
-    assert "group laptop-retries, retries after 1s, 1s, failed records to _fleet.laptop-retries.failed" in out
-    told = counts(out)
-    assert told["waiting"] == 0
+    assert "group local-retries, retries after 1s, 1s, failed records to _fleet.local-retries.failed" in out
+    sums = counts(out)
+    assert sums["waiting"] == 0
     # A machine that stalls for a session causes duplicate deliveries: there may be more than records.
-    assert (told["done"] >= 2, told["failed"] >= 1, told["dropped"], told["retried"] >= 4) == (True, True, 0, True)
+    assert (sums["done"] >= 2, sums["failed"] >= 1, sums["dropped"], sums["retried"] >= 4) == (True, True, 0, True)
     failed, *copies = kafka.read(local_run.failed)
     assert {each.value for each in (failed, *copies)} == {b"fail 9"}
     story = {name: (failed.headers[name] or b"").decode() for name in failed.headers}
     assert story["trace"] == "t-3"
-    assert (story["kr-attempt"], story["kr-reason"], story["kr-origin-topic"]) == ("2", "exhausted", "laptop-retries")
+    assert (story["kr-attempt"], story["kr-reason"], story["kr-origin-topic"]) == ("2", "exhausted", "local-retries")
     assert story["kr-error-message"] == "asked to fail at 2"
     assert story["kr-policy"].startswith("local@")
 
 
-def test_topics_are_as_the_operator_makes_them_also_those_that_were_there(kafka: Kafka, tmp_path: Path) -> None:
-    local_run = LocalRun(kafka, tmp_path, "laptop-topics")
+def test_local_topics_equal_the_operators_also_existing_ones(kafka: Kafka, tmp_path: Path) -> None:
+    local_run = LocalRun(kafka, tmp_path, "local-topics")
     second, redrive = naming.retry_topic(local_run.name, "2s"), naming.redrive_topic(local_run.name)
     kafka.create(second, partitions=1, config={"message.timestamp.type": "CreateTime", "retention.ms": "1000"})
     kafka.create(local_run.failed, partitions=1, config={"max.message.bytes": "4000000"})
@@ -146,10 +146,10 @@ def test_topics_are_as_the_operator_makes_them_also_those_that_were_there(kafka:
 
 
 def test_nothing_is_lost_by_an_end_in_the_middle_and_a_new_start(kafka: Kafka, tmp_path: Path) -> None:
-    local_run = LocalRun(kafka, tmp_path, "laptop-middle")
+    local_run = LocalRun(kafka, tmp_path, "local-middle")
     local_run.send(*(f"fail {number % 3} {number}" for number in range(201)))
     with running(tmp_path, *local_run.arguments("--retry", "1s,2s")) as process:
-        eventually(lambda: kafka.read(local_run.done), timeout_s=240, what="the first output", poll_s=0.1)
+        eventually(lambda: kafka.read(local_run.done), what="the first output", poll_s=0.1)
         assert counts(local_run.stop(process))["done"] >= 1
     wanted = {str(number) for number in range(201)}
 
@@ -157,29 +157,29 @@ def test_nothing_is_lost_by_an_end_in_the_middle_and_a_new_start(kafka: Kafka, t
         return {(each.value or b"").decode().split()[2] for each in kafka.read(local_run.done)}
 
     with running(tmp_path, *local_run.arguments("--retry", "1s,2s")) as process:
-        eventually(lambda: seen() == wanted, timeout_s=240, what="all records to be done", poll_s=0.5)
+        eventually(lambda: seen() == wanted, what="all records to be done", poll_s=0.5)
         local_run.stop(process)
     assert kafka.read(local_run.failed) == []
 
 
 def test_waiting_records_are_reported_when_started_without_retries(kafka: Kafka, tmp_path: Path) -> None:
-    local_run = LocalRun(kafka, tmp_path, "laptop-waits")
+    local_run = LocalRun(kafka, tmp_path, "local-waits")
     local_run.send("fail 1", "fail 1", "fail 0")
     with running(tmp_path, *local_run.arguments("--retry", "1h")) as process:
         local_run.await_outputs("fail 0 at 0")
-        eventually(lambda: local_run.waiting_in("1h") == 2, timeout_s=240, what="two waiting records", poll_s=0.2)
+        eventually(lambda: local_run.waiting_in("1h") == 2, what="two waiting records", poll_s=0.2)
         assert counts(local_run.stop(process))["waiting"] == 2
     with running(tmp_path, *local_run.arguments()) as process:
-        eventually(lambda: "worker started" in local_run.logged(), timeout_s=240, what="a start without retries")
+        eventually(lambda: "worker started" in local_run.logged(), what="a start without retries")
         out = local_run.stop(process)
     assert "2 records of this group wait for a retry: --retry or --retry-policy handles them" in out
 
 
 def test_records_that_wait_for_a_delay_of_an_earlier_run_are_handled(kafka: Kafka, tmp_path: Path) -> None:
-    local_run = LocalRun(kafka, tmp_path, "laptop-delays")
+    local_run = LocalRun(kafka, tmp_path, "local-delays")
     local_run.send("fail 1 a", "fail 1 b")
     with running(tmp_path, *local_run.arguments("--retry", "10s")) as process:
-        eventually(lambda: local_run.waiting_in("10s") == 2, timeout_s=240, what="two waiting records", poll_s=0.2)
+        eventually(lambda: local_run.waiting_in("10s") == 2, what="two waiting records", poll_s=0.2)
         local_run.stop(process)
     with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
         local_run.await_outputs("fail 1 a at 1", "fail 1 b at 1")
@@ -187,7 +187,7 @@ def test_records_that_wait_for_a_delay_of_an_earlier_run_are_handled(kafka: Kafk
 
 
 def test_crash_of_the_retry_worker_ends_the_command_with_its_exit_code(kafka: Kafka, tmp_path: Path) -> None:
-    local_run = LocalRun(kafka, tmp_path, "laptop-crash")
+    local_run = LocalRun(kafka, tmp_path, "local-crash")
     local_run.send("fail 0", "exit 1")
     with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
         out, _ = process.communicate(timeout=120)
@@ -204,30 +204,30 @@ def test_crash_of_the_retry_worker_ends_the_command_with_its_exit_code(kafka: Ka
 @pytest.mark.parametrize("crash", [True, False])
 def test_retry_worker_ends_in_order_when_the_main_one_is_gone(kafka: Kafka, tmp_path: Path, crash: bool) -> None:
     """By its own crash, or by a kill that gives it no time to report."""
-    local_run = LocalRun(kafka, tmp_path, f"laptop-gone-{crash}".lower())
+    local_run = LocalRun(kafka, tmp_path, f"local-gone-{crash}".lower())
     with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
-        eventually(lambda: len(list(tmp_path.glob("up-*"))) == 2, timeout_s=240, what="both workers up")
+        eventually(lambda: len(list(tmp_path.glob("up-*"))) == 2, what="both workers up")
         if crash:
             local_run.send("exit 0")
         else:
             process.kill()
         assert process.wait(120) == (7 if crash else -signal.SIGKILL)
         (retries,) = {path.name[3:] for path in tmp_path.glob("up-*")} - {str(process.pid)}
-        eventually((tmp_path / f"down-{retries}").exists, timeout_s=240, what="the retry worker to end in order")
-        eventually(lambda: not local_run.leftovers(), timeout_s=240, what="its files to be removed")
+        eventually((tmp_path / f"down-{retries}").exists, what="the retry worker to end in order")
+        eventually(lambda: not local_run.leftovers(), what="its files to be removed")
 
 
 def test_ctrl_c_at_once_ends_both_without_an_error(kafka: Kafka, tmp_path: Path) -> None:
     """The retry worker may still be importing."""
-    local_run = LocalRun(kafka, tmp_path, "laptop-at-once")
+    local_run = LocalRun(kafka, tmp_path, "local-at-once")
     with running(tmp_path, *local_run.arguments("--retry", "1s")) as process:
-        eventually(lambda: "worker started" in local_run.logged(), timeout_s=240, what="the main worker", poll_s=0.01)
+        eventually(lambda: "worker started" in local_run.logged(), what="the main worker", poll_s=0.01)
         local_run.stop(process)
     assert "Traceback" not in local_run.logged()
 
 
 def test_invalid_policy_is_reported_before_anything_starts(kafka: Kafka, tmp_path: Path) -> None:
-    local_run = LocalRun(kafka, tmp_path, "laptop-refused")
+    local_run = LocalRun(kafka, tmp_path, "local-refused")
     (tmp_path / "policy.yaml").write_text("sequence: [5s]\n")
     with running(tmp_path, *local_run.arguments("--retry-policy", "policy.yaml")) as process:
         assert process.wait(120) == 20

@@ -72,7 +72,7 @@ def test_stopped_worker_commits_all_finished_records(kafka: Kafka, tmp_path: Pat
     fleet = Fleet(kafka, tmp_path, "drained")
     fleet.send_many(20_000)
     with fleet.worker(consumer__maxPollRecords=100, consumer__commitIntervalSeconds=60) as worker:
-        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 500, timeout_s=240, what="some to be done")
+        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 500, what="some to be done")
         assert worker.terminate() == 0
         assert worker.lines()[-1]["message"] == "worker ended"
     done = len(fleet.origins_done())
@@ -87,7 +87,7 @@ def test_killed_worker_loses_nothing_and_repeats_only_uncommitted_records(kafka:
     fleet = Fleet(kafka, tmp_path, "killed")
     fleet.send_many(20_000)
     with fleet.worker(consumer__maxPollRecords=100) as worker:
-        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 2000, timeout_s=240, what="some to be done")
+        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 2000, what="some to be done")
         worker.kill()
     committed = kafka.committed(fleet.name, fleet.source)
     before = set(fleet.origins_done())
@@ -108,7 +108,6 @@ def test_two_workers_share_the_partitions_and_one_takes_over_from_the_other(kafk
                 if all(each.member()["state"] == "Stable" and each.member()["assignment"] for each in (first, second))
                 else None
             ),
-            timeout_s=240,
             what="both to have partitions",
         )
         assert halves is not None
@@ -133,13 +132,13 @@ def test_missing_output_topic_holds_its_partition_until_it_exists(kafka: Kafka, 
         worker.wait_ready()
         fleet.send({"n": 1}, {"n": 2}, partition=1)
         fleet.send({"n": 3}, {"n": 4}, partition=2)
-        stuck = eventually(lambda: worker.member()["stuck"], timeout_s=240, what="a partition to be stuck")
+        stuck = eventually(lambda: worker.member()["stuck"], what="a partition to be stuck")
         assert [(each["topic"], each["partition"], each["offset"]) for each in stuck] == [("held", 1, 0)]
-        eventually(lambda: kafka.committed(fleet.name, fleet.source).get(2) == 2, timeout_s=240, what="others to go on")
+        eventually(lambda: kafka.committed(fleet.name, fleet.source).get(2) == 2, what="others to go on")
         assert kafka.committed(fleet.name, fleet.source).get(1, 0) == 0
         kafka.create("held-late", partitions=1)
         fleet.wait_committed(90)
-        eventually(lambda: not worker.member()["stuck"], timeout_s=240, what="nothing to be stuck any more")
+        eventually(lambda: not worker.member()["stuck"], what="nothing to be stuck any more")
     assert [each.value for each in kafka.read("held-late")] == [b'{"n": 1}', b'{"n": 2}']
 
 
@@ -149,7 +148,7 @@ def test_hung_handler_is_named_and_ends_its_worker_past_the_poll_interval(kafka:
     with fleet.worker(
         handler__timeoutSeconds=1, consumer__maxPollIntervalSeconds=7, consumer__staticMembership=False
     ) as worker:
-        stuck = eventually(lambda: worker.member()["stuck"], timeout_s=240, what="the record to be told as stuck")
+        stuck = eventually(lambda: worker.member()["stuck"], what="the record to be reported as stuck")
         assert [(each["partition"], each["offset"], each["reason"]) for each in stuck] == [(3, 1, "HandlerTimeout")]
         assert worker.wait(30) == 75
         last = worker.lines()[-1]
@@ -171,8 +170,8 @@ def test_stop_during_a_batch_ends_within_the_drain_time(kafka: Kafka, tmp_path: 
     fleet = Fleet(kafka, tmp_path, "bounded")
     fleet.send(*({"do": "slow", "seconds": 0.3, "n": n} for n in range(200)), partition=0)
     with fleet.worker(drainSeconds=2) as worker:
-        eventually(lambda: kafka.end_offsets(fleet.output), timeout_s=240, what="the broker to answer")
-        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 2, timeout_s=240, what="some to be done")
+        eventually(lambda: kafka.end_offsets(fleet.output), what="the broker to answer")
+        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 2, what="some to be done")
         assert worker.terminate(15) == 0
     assert sum(kafka.committed(fleet.name, fleet.source).values()) == len(fleet.origins_done())
 
@@ -197,12 +196,12 @@ def test_bug_that_ends_sessions_is_reported_with_its_record_and_retried_within_s
     fleet.send({"do": "ok"}, {"do": "ok"}, {"do": "bug"}, {"do": "ok"}, partition=1)
     with fleet.worker() as worker:
 
-        def told() -> dict[str, Any]:
+        def three_ended() -> dict[str, Any]:
             member = worker.member()
             assert (member["ended"] or {"sessions": 0})["sessions"] >= 3, member["ended"]
             return member
 
-        member = eventually(told, timeout_s=240, what="three sessions to end")
+        member = eventually(three_ended, what="three sessions to end")
         assert member["ended"]["reason"] == "TypeError"
         assert "loop.py:" in member["ended"]["message"]
         (stuck,) = member["stuck"]
@@ -219,7 +218,7 @@ def test_missing_topic_is_reported_and_consumed_once_it_exists(kafka: Kafka, tmp
         assert worker.get("/readyz")[0] == 503
         kafka.create("patient-later")
         kafka.produce("patient-later", [b'{"do": "ok"}'])
-        eventually(lambda: fleet.origins_done(), timeout_s=240, what="the record to be handled", poll_s=0.5)
+        eventually(lambda: fleet.origins_done(), what="the record to be handled", poll_s=0.5)
         worker.wait_ready()
 
 
@@ -258,10 +257,10 @@ def handle(record):
     wish = json.loads(record.value)
     if wish["do"] == "ok":
         return Produce(OUTPUT, record.value)
-    ready, tell = os.pipe()
+    ready, notify = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(tell, b"x")
+        os.write(notify, b"x")
         if wish["do"] == "exit":
             sys.exit(3)
         if wish["do"] == "raise":
@@ -304,9 +303,9 @@ def test_forked_children_of_a_handler_end_with_their_own_exit_code_and_are_no_se
     with fleet.worker(**changes) as worker:
         fleet.wait_committed()
         assert worker.terminate() == 0
-    told = [json.loads(each.value or b"") for each in kafka.read(fleet.output)]
-    assert sorted(each["n"] for each in told) == sorted(wish["n"] for wish in wishes)
-    assert {each["do"]: each["code"] for each in told if "code" in each} == CODES
+    outputs = [json.loads(each.value or b"") for each in kafka.read(fleet.output)]
+    assert sorted(each["n"] for each in outputs) == sorted(wish["n"] for wish in wishes)
+    assert {each["do"]: each["code"] for each in outputs if "code" in each} == CODES
     assert kafka.read(fleet.failed) == []
 
 
@@ -329,7 +328,7 @@ def test_sigterm_handler_of_the_application_is_called_and_the_worker_drains(kafk
     fleet.send(*({"n": n} for n in range(20)), partition=0)
     changes: dict[str, Any] = {"handler__decode": {"key": "Bytes", "value": "Bytes"}}
     with fleet.worker(handler__python__callable="taking:handle", **changes) as worker:
-        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 2, timeout_s=240, what="some to be done")
+        eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 2, what="some to be done")
         assert worker.terminate(60) == 0
         assert [line["signal"] for line in worker.lines() if "put back" in line["message"]] == ["SIGTERM"]
     assert flag.exists()
@@ -347,6 +346,6 @@ def test_hung_setup_is_reported_and_ends_its_worker_past_the_poll_interval(kafka
         assert "consumer.maxPollIntervalSeconds (7 s)" in worker.wait_error("HandlerSetupHangs")
         assert worker.get("/readyz")[0] == 503
         assert worker.wait(30) == 75
-        (told,) = [line for line in worker.lines() if line["message"] == "the handler's setup does not return"]
-        assert "endless.py" in told["stack"]
+        (entry,) = [line for line in worker.lines() if line["message"] == "the handler's setup does not return"]
+        assert "endless.py" in entry["stack"]
         assert worker.lines()[-1]["level"] == "critical"

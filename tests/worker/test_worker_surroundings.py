@@ -53,7 +53,7 @@ def test_revision_that_can_work_passes_without_joining_the_group(fleet: Fleet) -
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason", "told"),
+    ("changes", "reason", "text"),
     [
         ({"handler__python__callable": "missing:handle"}, "HandlerImportFailed", "missing"),
         ({"handler__python__callable": "broken:handle"}, "HandlerImportFailed", "broken.py, line 1"),
@@ -69,10 +69,10 @@ def test_revision_that_can_work_passes_without_joining_the_group(fleet: Fleet) -
         ({"topics": ["no spaces allowed"]}, "SettingsInvalid", "no spaces allowed"),
     ],
 )
-def test_errors_of_a_revision_exit_20(fleet: Fleet, changes: dict[str, Any], reason: str, told: str) -> None:
+def test_errors_of_a_revision_exit_20(fleet: Fleet, changes: dict[str, Any], reason: str, text: str) -> None:
     code, result = check(fleet, **changes)
     assert (code, result["ok"], result["reason"]) == (20, False, reason)
-    assert told in result["message"]
+    assert text in result["message"]
 
 
 def test_missing_topics_are_reported_and_exit_21(fleet: Fleet) -> None:
@@ -179,7 +179,7 @@ def test_worker_waits_for_an_unreachable_broker_and_starts_when_it_returns(broke
     fleet = Fleet(Kafka(broker.bootstrap), tmp_path, "early")
     broker.stop()
     with fleet.worker() as worker:
-        eventually(lambda: worker.member()["error"], timeout_s=240, what="the broker's absence to be told")
+        eventually(lambda: worker.member()["error"], what="the broker's absence to be reported")
         assert worker.get("/readyz")[0] == 503
         assert worker.get("/healthz")[0] == 200
         broker.start()
@@ -187,7 +187,7 @@ def test_worker_waits_for_an_unreachable_broker_and_starts_when_it_returns(broke
         fleet.send_many(100)
         fleet.wait_committed()
         broker.stop()
-        eventually(lambda: worker.member()["error"], timeout_s=240, what="the broker's absence to be told again")
+        eventually(lambda: worker.member()["error"], what="the broker's absence to be reported again")
         broker.start()
         worker.wait_ready(60)
         fleet.send_many(100)

@@ -43,7 +43,7 @@ def test_committed_offset_of_a_cut_log_is_reported_too() -> None:
     assert lab.positions.truncations.cut == 3
 
 
-def test_remade_topic_is_reported_as_such_and_nothing_counts_as_cut() -> None:
+def test_recreated_topic_is_reported_as_such_and_not_as_truncated() -> None:
     lab = Lab()
     lab.positions.assign([ONE], frozenset())
     lab.positions.look_up_unknown()
@@ -145,7 +145,7 @@ def test_place_ahead_of_the_position_is_of_the_only_topic_that_was_ever_read() -
     assert ids_of(reading_under(FORMER), 1_000) == {ONE: FORMER}
 
 
-def test_topic_of_a_place_that_was_sought_before_any_lookup_is_looked_up_at_once_and_once() -> None:
+def test_topic_of_an_early_seek_is_looked_up_once_and_at_once() -> None:
     lab = Lab()
     lab.positions.assign([ONE], frozenset())
     lab.positions.seek(ONE, 5)
@@ -201,7 +201,7 @@ def test_place_that_was_sought_is_checked_against_a_later_election_and_goes_back
     assert lab.positions.truncations.cut == 8
 
 
-def test_place_that_stands_is_read_on_and_not_checked_again() -> None:
+def test_valid_place_is_read_on_and_not_checked_again() -> None:
     lab = sought_back_under(FORMER)
     before = list(lab.fetch.commands)
     lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 4}))

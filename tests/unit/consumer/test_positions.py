@@ -194,7 +194,7 @@ def test_nothing_read_before_a_seek_comes_out_after_it() -> None:
     assert lab.taken() == [(0, 2), (0, 3)]
 
 
-def test_nothing_comes_out_once_a_partition_is_void_and_its_position_stays_until_forgotten() -> None:
+def test_stopped_partition_delivers_nothing_and_keeps_its_position() -> None:
     lab = Lab().reading(ONE, OTHER)
     lab.fetch.deliver(ONE, 0, 3)
     lab.taken(2)

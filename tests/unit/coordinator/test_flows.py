@@ -291,7 +291,7 @@ def test_partition_that_an_answer_leaves_out_is_waited_for() -> None:
     assert ticket.result.waiting == {OTHER: "the answer left it out"}
 
 
-def test_questions_about_a_partition_without_a_leader_become_rarer() -> None:
+def test_lookups_of_a_partition_without_a_leader_back_off() -> None:
     lab = Lab()
     lab.start(list_offsets({ONE: EARLIEST}, read_committed=False))
     asked = 0

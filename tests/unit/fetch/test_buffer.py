@@ -189,7 +189,7 @@ def test_end_moves_the_position_after_older_records_were_returned() -> None:
     assert take(ahead).next_offsets == {ONE: 6}
 
 
-def test_end_of_a_paused_partition_waits_and_that_of_a_void_one_moves_nothing() -> None:
+def test_end_of_a_paused_partition_waits_and_of_a_stopped_one_moves_nothing() -> None:
     ahead, one, other = ReadAhead(), PartitionBuffer(ONE, 0), PartitionBuffer(OTHER, 0)
     put(ahead, one, run(0, [0]))
     ahead.put_end(one, 2)

@@ -89,7 +89,7 @@ def test_answer_by_id_is_about_the_topic_of_that_id() -> None:
     assert "not committed: u-0: OFFSET_METADATA_TOO_LARGE" in str(error)
 
 
-def test_answer_about_an_id_that_was_not_asked_about_ends_the_commit_all_the_same() -> None:
+def test_answer_with_an_unrequested_id_still_ends_the_commit() -> None:
     lab = Lab().stable()
     commit(lab, {ONE: ID})
     assert isinstance(answer_until_told(lab, {UUID(int=9): GONE}), errors.TopicDeleted)

@@ -294,7 +294,7 @@ def test_static_leader_that_returns_leaves_a_complete_plan_alone() -> None:
     assert lab.count(ForOldPlan) == 1
 
 
-def test_old_plan_is_asked_for_again_until_it_comes_and_no_more_once_refused() -> None:
+def test_old_assignment_is_requested_until_it_comes_or_is_refused() -> None:
     lab = returned(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     lab.run_for(0.5)
     assert lab.count(ForOldPlan) >= 2

@@ -99,7 +99,7 @@ def assert_denied(*handles: SendHandle) -> None:
 
 
 @pytest.mark.parametrize("error", [KafkaException(DENIED), lost_behind_a_callback()], ids=["plain", "behind"])
-def test_fatal_error_of_a_flush_fails_all_that_is_on_its_way_and_names_the_right(error: Exception) -> None:
+def test_fatal_error_of_a_flush_fails_open_sends_and_names_the_right(error: Exception) -> None:
     producer = RecordProducer({})
     handles = [send(producer, topic) for topic in ("one", "two", "one")]
     Client.raises["flush"] = [error]
@@ -170,7 +170,7 @@ def test_failed_client_creation_is_raised_by_the_handle_and_retried() -> None:
     assert (again.done, again.error) == (True, None)
 
 
-def test_fatal_error_that_a_callback_swept_away_ends_the_producer_all_the_same() -> None:
+def test_fatal_error_swallowed_by_a_callback_still_ends_the_producer() -> None:
     producer = RecordProducer({})
     handle = send(producer)
     lost = "<method 'flush' of 'cimpl.Producer' objects> returned NULL without setting an exception"
@@ -197,7 +197,7 @@ def test_handles_that_are_done_are_not_kept() -> None:
     assert len(producer._open) <= module.OPEN_KEPT
 
 
-def test_record_that_is_only_presumed_to_be_written_is_sent_again_as_it_was(clients: list[Client]) -> None:
+def test_presumed_written_record_is_sent_again_unchanged(clients: list[Client]) -> None:
     """librdkafka takes a batch for written when a later one was, and the broker may have refused the earlier one."""
     producer = RecordProducer({})
     handle = producer.send("t", key=b"k", value=b"v", headers=[("h", b"1")], partition=3)
@@ -209,7 +209,7 @@ def test_record_that_is_only_presumed_to_be_written_is_sent_again_as_it_was(clie
     assert (handle.done, handle.error) == (True, None)
 
 
-def test_record_that_is_never_more_than_presumed_to_be_written_fails(clients: list[Client]) -> None:
+def test_record_never_confirmed_as_written_fails(clients: list[Client]) -> None:
     handle = send(RecordProducer({}))
     for _ in range(module.SENT_MAX):
         assert not handle.done

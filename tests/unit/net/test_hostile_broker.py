@@ -87,7 +87,7 @@ def test_server_of_another_protocol_is_named_as_such() -> None:
         client.metadata(timeout_s=PATIENCE_S)
 
 
-def test_broker_that_only_hangs_up_is_unreachable_with_its_last_words_and_is_not_hammered() -> None:
+def test_disconnecting_broker_is_unreachable_with_its_last_error_and_backoff() -> None:
     class Rude(ScriptedBroker):
         def _answer(self, stream: object, message: bytes, number: int) -> bool:
             return False

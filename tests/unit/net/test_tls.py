@@ -98,7 +98,7 @@ def test_client_certificate_is_shown_where_the_broker_wants_one(pairs: dict[str,
     ],
     ids=["unknown authority", "other host name"],
 )
-def test_broker_that_cannot_be_trusted_is_not_talked_to(
+def test_untrusted_broker_gets_no_request(
     pairs: dict[str, KeyPair], serves: str, trusts: str, complaint: str, reason: str
 ) -> None:
     with (

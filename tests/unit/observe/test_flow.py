@@ -131,7 +131,7 @@ def test_head_that_was_seen_waiting_needs_no_search_when_it_is_overdue() -> None
     assert cluster.rounds == 1
 
 
-def test_standing_flow_is_not_asked_again_until_something_becomes_due() -> None:
+def test_idle_flow_is_not_looked_up_again_until_a_record_is_due() -> None:
     cluster = one([NOW_MS - 4_000, NOW_MS])
     cluster.look(NOW_MS)
     before = cluster.look(NOW_MS + 5_000)
@@ -296,7 +296,7 @@ def _check(cluster: Cluster, now_ms: int, *, exact: bool) -> None:
         assert seen.oldest_due_at == pytest.approx(min(overdue) / 1000, abs=1e-6)
 
 
-def test_ten_thousand_standing_partitions_cost_no_question() -> None:
+def test_ten_thousand_idle_partitions_cost_no_request() -> None:
     cluster = Cluster({(TOPIC, index): Log([NOW_MS - 1_000]) for index in range(10_000)})
     cluster.look(NOW_MS)
     assert (cluster.rounds, cluster.asked) == (1, 10_000)

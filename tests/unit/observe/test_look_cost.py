@@ -85,7 +85,7 @@ def test_hundred_groups_cost_no_more_requests_than_ten() -> None:
     assert costs[10] == costs[100]
 
 
-def test_waiting_flow_costs_one_question_when_something_becomes_due_and_none_before() -> None:
+def test_waiting_flow_costs_one_request_when_something_becomes_due_and_none_before() -> None:
     estate = Estate(20)
     estate.look()
     estate.cluster.asked.clear()
@@ -107,7 +107,7 @@ def test_waiting_flow_costs_one_question_when_something_becomes_due_and_none_bef
     assert (flow.due_lag, flow.oldest_due_at) == (1, estate.clock.wall())
 
 
-def test_long_outage_costs_a_bounded_number_of_questions() -> None:
+def test_long_outage_costs_a_bounded_number_of_requests() -> None:
     estate = Estate(20)
     for age in range(4_000, 0, -40):
         estate.write("5s", ago_s=age)

@@ -67,7 +67,7 @@ def world() -> World:
     return made
 
 
-def test_policy_brings_back_the_groups_that_refer_to_it(world: World) -> None:
+def test_policy_requeues_the_groups_that_refer_to_it(world: World) -> None:
     assert world.seen(RETRY_POLICY, "standard", {}) == {(RETRY_POLICY, "standard"), (CONSUMER_GROUP, "orders")}
     assert world.seen(RETRY_POLICY, "standard", {}, gone=True) == {
         (RETRY_POLICY, "standard"),
@@ -75,7 +75,7 @@ def test_policy_brings_back_the_groups_that_refer_to_it(world: World) -> None:
     }
 
 
-def test_group_that_changes_brings_back_all_policies_that_it_may_have_left(world: World) -> None:
+def test_changed_group_requeues_all_policies_it_may_have_left(world: World) -> None:
     policies = {(RETRY_POLICY, "standard"), (RETRY_POLICY, "other")}
     assert policies <= world.seen(CONSUMER_GROUP, "orders", group("other"))
     assert policies <= world.seen(CONSUMER_GROUP, "orders", group(), gone=True)

@@ -98,7 +98,7 @@ async def test_answer_is_valid_for_a_limited_time(scene: Scene) -> None:
     assert "orders-1" not in await scene.visit(group, after=1)
 
 
-async def test_worker_that_was_started_again_is_asked_at_once_and_its_last_answer_is_void(scene: Scene) -> None:
+async def test_restarted_worker_is_asked_at_once_and_its_last_answer_discarded(scene: Scene) -> None:
     scene.client.said["orders-0"] = WorkerObservation(pod="orders-0", error_reason="FencedInstance")
     await scene.visit(pods("orders-0"))
     scene.client.said["orders-0"] = None

@@ -292,7 +292,7 @@ class Halting(Brokers):
             yield Step({}, step.done)
 
 
-def test_the_time_that_a_rate_takes_is_not_taken_for_a_broker_that_is_away() -> None:
+def test_rate_limit_delay_does_not_count_as_broker_outage() -> None:
     """The clock moves with every look at it: a record in a second takes longer than a stall."""
     brokers = Halting([failed(n) for n in range(2 * int(STALL_S))])
     assert run(brokers, recordsPerSecond=1).run().moved == 2 * int(STALL_S)

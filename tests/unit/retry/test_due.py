@@ -29,7 +29,7 @@ def clock(**delays: int) -> DueClock:
     st.integers(0, 200_000),
     st.integers(1, 60),
 )
-def test_no_record_is_handed_out_early_and_none_that_is_due_waits(ages: list[int], now: int, delay: int) -> None:
+def test_no_record_is_delivered_early_and_no_due_record_waits(ages: list[int], now: int, delay: int) -> None:
     """LogAppendTime never falls along a partition."""
     made = clock(delay=delay)
     records = run(*(T + age for age in ages))

@@ -56,7 +56,7 @@ def test_skip_drops_the_record_with_its_reason() -> None:
     assert classify(Skip("a test order")) == Drop("a test order")
 
 
-def test_error_that_cannot_be_printed_is_classified_all_the_same() -> None:
+def test_unprintable_error_is_still_classified() -> None:
     verdict = classify(Unprintable())
     assert isinstance(verdict, Failure)
     assert "RuntimeError" in verdict.message

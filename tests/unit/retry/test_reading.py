@@ -43,7 +43,7 @@ def test_an_offset_that_was_moved_with_its_metadata_continues_nothing() -> None:
     assert continued(OffsetAndMetadata(20, -1, Reading(ID).mark(120))) is None
 
 
-def test_the_reading_of_a_hop_follows_from_that_of_its_record_and_that_of_its_partition() -> None:
+def test_hop_reading_derives_from_record_and_partition() -> None:
     assert carried_on(None, None) is None
     assert carried_on(ID, None) == carried_on(None, ID) == ID
     both = carried_on(ID, "f" * 16)

@@ -74,7 +74,7 @@ def policies() -> Policies:
     )
 
 
-def test_every_object_is_one_that_the_operator_takes() -> None:
+def test_every_documented_object_is_valid() -> None:
     found = objects()
     assert set(found) == {"RetryPolicy", "ConsumerGroup", "Redrive"}
     group = ConsumerGroup.model_validate(found["ConsumerGroup"])
@@ -85,7 +85,7 @@ def test_every_object_is_one_that_the_operator_takes() -> None:
     assert redrive.spec.group_ref.name == group.metadata.name
 
 
-def test_part_of_a_spec_about_deletion_is_one_that_the_operator_takes() -> None:
+def test_documented_deletion_spec_is_valid() -> None:
     (part,) = [found for text in blocks("yaml") if "deletion" in (found := yaml.safe_load(text))]
     body = objects()["ConsumerGroup"]
     deletion = ConsumerGroup.model_validate(body | {"spec": body["spec"] | part}).spec.deletion
@@ -143,7 +143,7 @@ def rules() -> dict[str, str]:
     return {rule["alert"]: rule["expr"] for group in found for rule in group["rules"]}
 
 
-def test_alerts_ask_for_metrics_that_are_there_as_their_kind_is_to_be_asked() -> None:
+def test_alerts_use_existing_metrics_by_their_kind() -> None:
     names = {
         name
         for expression in rules().values()
@@ -178,7 +178,7 @@ def test_observer_alert_also_fires_when_its_metric_is_absent() -> None:
     assert (old, absent) == (f"time() - {metric} > 120", f"absent({metric})")
 
 
-def test_numbers_and_topics_of_the_page_are_the_codes() -> None:
+def test_documented_numbers_and_topics_equal_the_code() -> None:
     assert f"{WINDOW_RECORDS:,} records" in PAGE
     assert f"last {REBUILD_RECORDS:,} before" in PAGE
     assert f"first {SEARCHED_CHARACTERS_MAX} characters" in PAGE
@@ -188,7 +188,7 @@ def test_numbers_and_topics_of_the_page_are_the_codes() -> None:
     assert f"`{naming.retry_group('orders')}`" in PAGE
 
 
-def test_last_line_and_exit_codes_of_the_command_are_those_of_the_page() -> None:
+def test_documented_last_line_and_exit_codes_equal_the_commands() -> None:
     (line,) = [line for text in blocks("console") for line in text.splitlines() if line.startswith("{")]
     assert list(json.loads(line)) == ["ok", *Outcome().counts]
     codes = (pod.EXIT_OK, pod.EXIT_SETTINGS, pod.EXIT_SURROUNDINGS)

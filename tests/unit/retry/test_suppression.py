@@ -31,7 +31,7 @@ def test_record_that_is_read_again_is_no_duplicate() -> None:
     assert not window.duplicate(one(), 10)
 
 
-def test_first_copy_that_comes_into_sight_later_is_no_duplicate_of_its_own_copy() -> None:
+def test_first_copy_seen_later_is_no_duplicate_of_its_own_copy() -> None:
     """After a seek far back the window may know the copy first."""
     window = Window()
     assert not window.duplicate(one(), 20)

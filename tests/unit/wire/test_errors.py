@@ -19,7 +19,7 @@ def test_unknown_code_is_described_by_its_number_and_not_retried(code: int) -> N
     assert not is_retriable(code)
 
 
-def test_kafka_error_names_its_subject_its_code_and_the_brokers_words() -> None:
+def test_kafka_error_names_its_subject_its_code_and_the_brokers_message() -> None:
     error = KafkaError(16, "group 'flights'", "moved")
     assert str(error) == "group 'flights': NOT_COORDINATOR (16): moved"
     assert error.retriable

@@ -220,7 +220,7 @@ def test_ready_means_a_member_that_can_work(membership: Membership, expected: bo
     assert ready(Lived(membership).state)[0] is expected
 
 
-def test_alive_is_a_loop_that_comes_round_however_the_brokers_are() -> None:
+def test_worker_is_alive_while_its_loop_turns_for_any_broker_state() -> None:
     lived = Lived(Membership(group_id="g", error=OSError("no broker")))
     beat = lived.bench.loop.beat_at
     assert alive(lived.state, handling=False, now=beat + 59)

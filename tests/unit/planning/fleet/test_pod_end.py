@@ -67,7 +67,7 @@ def test_end_in_order_is_no_death() -> None:
         json.dumps({"reason": {"a": "b"}}),
     ],
 )
-def test_last_words_that_are_anybodys_are_cut_and_name_no_record(message: str) -> None:
+def test_untrusted_termination_message_is_truncated_and_names_no_record(message: str) -> None:
     end = last_end(ended(message=message))
     assert end is not None
     assert end.records == ()

@@ -151,7 +151,7 @@ def test_fleet_is_good_once_all_pods_are_new_and_available() -> None:
     assert decision.mark == RevisionMark(hash=NEW, state=GOOD, since=NOW, checked=True)
 
 
-def test_revision_is_the_last_good_one_though_another_was_marked_by_a_clock_that_is_ahead() -> None:
+def test_last_good_revision_is_found_despite_marks_of_a_fast_clock() -> None:
     ahead, fleet = good(since=NOW + 300), ready_fleet(revision=NEW)
     first = rollout(ahead, record(NEW, checked=True), fleet=fleet)
     assert first.mark is not None

@@ -437,7 +437,7 @@ def too_long(value: object, schema: Mapping[str, Any], path: str = "") -> list[s
     return [path] if isinstance(value, str) and not limits[0] <= len(value) <= limits[1] else []
 
 
-def test_texts_of_others_never_make_a_status_that_the_api_server_refuses() -> None:
+def test_foreign_texts_never_make_an_invalid_status() -> None:
     """Kafka allows a client.id of any length, workers and brokers may say anything; one refused field freezes all."""
     long = "x" * 600
     alien = [foreign(f"{long}-{number}") for number in range(5)]

@@ -232,7 +232,7 @@ def run(life: Callable[[World], Awaitable[None]]) -> None:
     run_virtual(main())
 
 
-def test_redrive_runs_its_job_and_ends_with_the_words_of_the_run() -> None:
+def test_redrive_runs_its_job_and_ends_with_the_runs_message() -> None:
     async def life(world: World) -> None:
         world.redrive()
         await world.look()
@@ -262,7 +262,7 @@ def test_redrive_runs_its_job_and_ends_with_the_words_of_the_run() -> None:
     run(life)
 
 
-def test_last_word_that_the_watch_has_not_brought_yet_is_read_live() -> None:
+def test_final_message_not_yet_watched_is_read_live() -> None:
     """The Job's end and its pod's come by two watches: an end is final, so it must not be written down without it."""
 
     async def life(world: World) -> None:

@@ -60,7 +60,7 @@ def test_damaged_headers_are_reported_and_hide_nothing_else() -> None:
     assert json.loads(json.dumps(bare.summary()))["damagedHeaders"] is True
 
 
-def test_nothing_that_is_shown_can_do_something_to_a_terminal() -> None:
+def test_shown_text_cannot_control_a_terminal() -> None:
     evil = "\x1b]0;owned\x07\x9b31m\u202e\r\n"
     hostile = failed(
         {"kr-error-message": evil, "kr-error-class": evil}, key=evil.encode(), more=[(evil, evil.encode())]

@@ -160,7 +160,7 @@ def test_only_the_killing_records_fail(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_process_that_is_killed_again_and_again_with_records_that_are_well_fails_none(kind: str) -> None:
+def test_repeated_kills_with_healthy_records_fail_none(kind: str) -> None:
     """Each time after a few turns, wherever it is then: between records, with some in hand, before its first commit."""
     group = Group(kind, lambda record: False)
     for turns in [0, 2, 1, 3, 0, 2, 1, 5, 3, 1, 4, 2]:
@@ -174,7 +174,7 @@ def test_process_that_is_killed_again_and_again_with_records_that_are_well_fails
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_partition_that_is_given_back_in_order_again_and_again_is_under_no_suspicion(kind: str) -> None:
+def test_repeated_orderly_revocations_raise_no_suspicion(kind: str) -> None:
     group = Group(kind, lambda record: False)
     for _ in range(5):
         bench, _executor = group.begin()

@@ -64,7 +64,7 @@ def refusing(reason: str, *values: bytes, fits: Callable[[Any], bool] = lambda h
     return refuse
 
 
-def test_next_polls_are_handled_while_a_hop_is_on_its_way_and_nothing_is_committed_past_it() -> None:
+def test_next_polls_are_handled_during_an_open_hop_without_commits_past_it() -> None:
     shop = Shop(6, lambda offset: offset == 0)
     shop.producer.silent = True
     shop.bench.steps(6)
@@ -140,7 +140,7 @@ def test_revocation_without_acknowledgements_commits_up_to_the_first_that_is_mis
     assert shop.consumer.offsets[P0] == 3
 
 
-def test_revocation_waits_for_nothing_that_other_partitions_write() -> None:
+def test_revocation_does_not_wait_for_other_partitions_writes() -> None:
     shop = Shop(2, lambda offset: True, per_poll=4)
     shop.producer.slow = set(log(P1, 2))
     shop.bench.steps(1)
@@ -299,7 +299,7 @@ def test_unacknowledged_hop_of_a_long_batch_is_reported_before_the_batch_ends() 
     assert held.index(True) == 1 + ACK_WAIT_S
 
 
-def test_loop_that_has_too_much_on_its_way_waits_before_it_handles_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_with_too_many_open_writes_waits_before_handling_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "OPEN_BYTES_MAX", 4 * WRITE_BYTES)
     shop = Shop(9, lambda offset: offset < 6, per_poll=3)
     shop.producer.silent = True

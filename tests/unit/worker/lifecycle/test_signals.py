@@ -55,7 +55,7 @@ def test_signal_handler_of_the_application_is_chained_and_reported(
     assert heard == [signal.SIGTERM]
 
 
-def test_signal_that_the_application_ignores_is_heard_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_signal_ignored_by_the_application_is_handled_again(caplog: pytest.LogCaptureFixture) -> None:
     defaults()
     signals = Signals()
     signals.keep()

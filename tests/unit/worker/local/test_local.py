@@ -128,9 +128,7 @@ def test_progress_with_retries_is_of_both_processes(waiting: int | None, told: s
 
 
 @pytest.mark.parametrize("closes", [True, False])
-def test_retry_process_ends_by_a_word_and_by_the_end_of_its_input(
-    monkeypatch: pytest.MonkeyPatch, closes: bool
-) -> None:
+def test_retry_process_ends_on_command_and_at_end_of_input(monkeypatch: pytest.MonkeyPatch, closes: bool) -> None:
     """A handler may have forked: then its forks hold the pipe open, and only the word comes through."""
     told = threading.Event()
     monkeypatch.setattr(local_retries, "end_main_thread", told.set)
