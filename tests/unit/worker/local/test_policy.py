@@ -115,7 +115,9 @@ def test_delays_that_cannot_be_used_are_named(text: str, told: str) -> None:
 
 
 def test_only_one_of_both_ways_is_taken() -> None:
-    assert asked_in_vain(retry="5s", retry_policy="x.yaml").startswith("--retry: stands beside --retry-policy")
+    assert asked_in_vain(retry="5s", retry_policy="x.yaml").startswith(
+        "--retry: cannot be given together with --retry-policy"
+    )
 
 
 WITHOUT = object()
