@@ -1,4 +1,4 @@
-"""The contract between operator and workers: names, settings files, marks, shapes of managed topics. Pure.
+"""The contract between operator and workers: names, settings files, policies, marks, managed topics.
 
-Both sides import this package, so neither can drift from the other. It opens no file and no connection.
+Both sides import this package, so neither can drift from the other. Pure, except that `load_config` reads its file.
 """

@@ -1,8 +1,8 @@
-"""Marks of the main workers' breakers, in the metadata of their commits, for the group's retry workers.
+"""Marks of the main workers' breakers in the metadata of their commits, read by the group's retry workers.
 
-Retry workers read nothing but what failed before, so their own counts cannot tell poison from an outage as well as the
-main workers can: those mark an open breaker, and a closed one while records succeed. A commit reaches retry workers
-without a topic, a port or a leader of its own. Pure.
+Retry workers read only records that failed before, so their own counts cannot tell poison from an outage as well as
+the main workers' can. Main workers therefore mark an open breaker, and a closed one while records succeed. A commit
+reaches retry workers without a topic, a port or a leader of its own. Pure.
 """
 
 from __future__ import annotations
@@ -11,41 +11,41 @@ import re
 from typing import Final, NamedTuple
 
 OPEN_LIMIT_S: Final = 3660.0
-"""For how long a mark counts at most: the longest cooldown, and a minute. A worker whose clock is wrong, and that died,
-must not stop retries for ever."""
+"""Longest validity of an open mark: the longest cooldown plus a minute. A dead worker whose clock was wrong must not
+stop retries for ever."""
 
 CLOSED_LIMIT_S: Final = 30.0
-"""The same for a closed breaker: an outage that begins after the mark must not be hidden by it for longer."""
+"""Longest validity of a closed mark, which hides an outage that begins after it."""
 
 _MARK: Final = re.compile(r"fleet-breaker=(open|closed);until=([0-9]{1,15})")
 
 
 def breaker_mark(until_ms: int) -> str:
-    """The metadata of a commit while the breaker is open; it counts until `until_ms` (wall clock, milliseconds)."""
+    """Mark of an open breaker, valid until `until_ms` (wall clock, milliseconds)."""
     return f"fleet-breaker=open;until={until_ms}"
 
 
 def closed_mark(until_ms: int) -> str:
-    """The same while the breaker is closed and records succeed. It is worth no commit by itself."""
+    """Mark of a closed breaker while records succeed; no reason for a commit by itself."""
     return f"fleet-breaker=closed;until={until_ms}"
 
 
 def read_mark(metadata: str) -> int | None:
-    """Until when the breaker is open (wall clock, milliseconds), or None where a commit's metadata says no such thing.
+    """End of the open state in a commit's metadata (wall clock, milliseconds); None without such a mark.
 
-    Metadata is anybody's who may commit for the group, so it is read strictly; the limits are its reader's to keep.
-    Other marks may stand in it besides, each behind a blank.
+    Anybody who may commit for the group can write metadata, so it is read strictly; the caller applies the limits.
+    Other marks may follow, separated by blanks.
     """
     return _until(metadata, "open")
 
 
 def read_closed_mark(metadata: str) -> int | None:
-    """The same of a breaker that is closed."""
+    """End of the closed state in a commit's metadata, as `read_mark`."""
     return _until(metadata, "closed")
 
 
 def without_mark(metadata: str) -> str:
-    """What a commit's metadata says besides of the breaker."""
+    """A commit's metadata without the breaker's mark."""
     return " ".join(field for field in metadata.split(" ") if _MARK.fullmatch(field) is None)
 
 
@@ -55,8 +55,8 @@ def _until(metadata: str, state: str) -> int | None:
 
 
 class Breakers(NamedTuple):
-    """The main workers' breakers taken together: until when they count as open, and until when as closed; the past
-    where nobody says so. Wall-clock seconds."""
+    """The main workers' breakers combined: ends of the open and of the closed state in wall-clock seconds; in the past
+    without a mark."""
 
     open_until: float = 0.0
     closed_until: float = 0.0

@@ -1,9 +1,8 @@
-"""Regular expressions of users, matched in linear time by RE2.
+"""Users' regular expressions, matched in linear time by RE2.
 
-Python's own matcher can be kept busy for ever by a short expression and a short text. These expressions come from every
-tenant, and the texts (topic names, error messages, keys) from anybody; they are matched in workers' loops and in the
-operator, which serves all tenants. RE2 matches in time proportional to the text's length and the program's size, and
-the program's size is bounded here. Operator and workers share this module, so an expression means the same to both.
+A short expression and a short text can block Python's own matcher for ever. Expressions come from every tenant and
+texts (topic names, error messages, keys) from anybody; both are matched in workers' loops and in the operator, which
+serves all tenants. RE2 needs time proportional to the text's length and the program's size, which is bounded here.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from functools import lru_cache
 from typing import Any, Final
 
 PROGRAM_BYTES_MAX: Final = 64 * 1024
-"""Memory of one compiled expression. It bounds the work: 9 ms for the worst expression found and a name of 249
+"""Memory of one compiled expression, which bounds the work: 9 ms for the worst expression found and a name of 249
 characters, on a machine that takes 1.2 s for 20 million additions in a Python function; usually microseconds."""
 
 SEARCHED_CHARACTERS_MAX: Final = 256
-"""Characters of a text that are searched. Names of topics are shorter than that by themselves."""
+"""Characters of a text that are searched; topic names are always shorter."""
 
 
 class PatternRefused(ValueError):
-    """The text is no expression that can be used; the message is for its author."""
+    """The expression cannot be used; the message is for its author."""
 
 
 class Pattern:
-    """A compiled expression, equal to others of the same text."""
+    """A compiled expression; equal to any other of the same text."""
 
     __slots__ = ("_compiled", "text")
 
@@ -42,24 +41,24 @@ class Pattern:
         return f"Pattern({self.text!r})"
 
     def fullmatch(self, text: str) -> object | None:
-        """A value that is true if the whole text matches, else None; the value has no further meaning."""
+        """A true value if the whole text matches, else None."""
         found: object | None = self._compiled.fullmatch(_encoded(text))
         return found
 
     def found_in(self, text: str) -> bool:
-        """Whether the expression matches anywhere in the first SEARCHED_CHARACTERS_MAX characters of a text."""
+        """True if the expression matches anywhere in the first SEARCHED_CHARACTERS_MAX characters of a text."""
         return self._compiled.search(_encoded(text[:SEARCHED_CHARACTERS_MAX])) is not None
 
 
 @lru_cache(maxsize=1024)
 def compile_pattern(text: str) -> Pattern:
-    """Compile an expression in RE2's syntax. Raises PatternRefused for one that is none, or too large."""
-    # Here and not above: the library alone, which imports this module, has no need of it and is installed without.
+    """Compile an expression in RE2's syntax. Raises PatternRefused if it is invalid or too large."""
+    # Not at the top: the library alone imports this module and is installed without RE2.
     import re2
 
     options = re2.Options()
     options.max_mem = PROGRAM_BYTES_MAX
-    # RE2 would write what it refuses to standard error, too.
+    # RE2 would also write refused expressions to standard error.
     options.log_errors = False
     try:
         return Pattern(text, re2.compile(text, options))
@@ -74,5 +73,5 @@ def compile_pattern(text: str) -> Pattern:
 
 
 def _encoded(text: str) -> bytes:
-    # A text may hold half of a surrogate pair, as Python's decoding of foreign bytes leaves them.
+    # Python's decoding of foreign bytes may leave half of a surrogate pair.
     return text.encode("utf-8", "replace")

@@ -1,8 +1,7 @@
 """worker.json: the settings of one revision of a fleet, as the operator renders them.
 
 Parsing is strict: a field that is missing, unknown or of the wrong type is an error that names its path, because a
-setting that is silently ignored is found out in production. What this version cannot run is refused here as well.
-Nothing here reads files other than the one given, and no environment.
+silently ignored setting shows in production only. Settings that this version cannot run are refused as well.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from fleet_consumer.contract.patterns import Pattern
 from fleet_consumer.contract.section import Section, SettingsInvalid
 
 VERSION: Final = 1
-"""The only layout of worker.json so far."""
+"""Version of the file format."""
 PAUSED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Bytes that a consumer keeps of paused partitions, unless its settings say otherwise."""
+"""Default of `ConsumerConfig.paused_bytes_max`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonSource:
-    """A callable to import. `path` is a folder put in front of the import path, or None."""
+    """A callable to import. `path` is a folder put first on the import path, or None."""
 
     callable: str
     path: str | None
@@ -33,7 +32,7 @@ class PythonSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpEndpoint:
-    """Where the handler listens, on this worker's own loopback; `batch`: it takes several records in a request."""
+    """Address of a handler on the worker's loopback interface; `batch`: a request carries several records."""
 
     port: int
     path: str
@@ -42,7 +41,7 @@ class HttpEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerConfig:
-    """The application's part; exactly one of `python` and `http`."""
+    """The handler and its limits; exactly one of `python` and `http` is set."""
 
     python: PythonSource | None
     http: HttpEndpoint | None
@@ -52,11 +51,11 @@ class HandlerConfig:
     outputs: tuple[str, ...]
     concurrency: int
     error_text: bool = True
-    """Whether logs and headers may have what an error says. No part of worker.json: see `settings.with_environment`."""
+    """Logs and headers may contain error texts. No part of worker.json: set by `settings.with_environment`."""
 
     @property
     def title(self) -> str:
-        """The handler as people know it."""
+        """Name of the handler for messages."""
         if self.python is not None:
             return self.python.callable
         assert self.http is not None
@@ -65,7 +64,7 @@ class HandlerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """How the group is consumed; durations in whole seconds."""
+    """Settings of the group's consumers; durations in whole seconds."""
 
     assignors: tuple[str, ...]
     session_timeout_seconds: int
@@ -78,19 +77,19 @@ class ConsumerConfig:
     commit_interval_seconds: int
     properties: Mapping[str, str]
     paused_bytes_max: int = PAUSED_BYTES_MAX
-    """No part of worker.json: the pod's environment may set it (`settings.with_environment`)."""
+    """Memory for fetched records of paused partitions. No part of worker.json: set by `settings.with_environment`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryConfig:
-    """Where the retry policies stand. They are no part of a revision: running workers follow the file as it changes."""
+    """Path of policies.json. Policies are no part of a revision: running workers follow the file as it changes."""
 
     policy_file: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """One revision's settings, the same for each of its workers; `topics` is empty where a pattern is given."""
+    """One revision's settings, the same for each of its workers; `topics` is empty if a pattern is given."""
 
     namespace: str
     name: str
@@ -104,13 +103,13 @@ class WorkerConfig:
     consumer: ConsumerConfig
     failed_topic: str
     retry: RetryConfig | None
-    """None: there is no policy, and what fails goes to the failed topic at once."""
+    """None: without a policy, failed records go to the failed topic at once."""
     http_port: int
     drain_seconds: int
 
 
 def load_config(path: str) -> WorkerConfig:
-    """Read and parse worker.json. Raises SettingsInvalid, also when the file cannot be read."""
+    """Settings of a file. Raises SettingsInvalid, also if it cannot be read."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -123,7 +122,7 @@ def load_config(path: str) -> WorkerConfig:
 
 
 def parse_config(document: object) -> WorkerConfig:
-    """The settings in a parsed worker.json. Raises SettingsInvalid for the first bad field found."""
+    """Settings of a parsed worker.json. Raises SettingsInvalid for the first bad field found."""
     root = Section(document, "")
     version = root.integer("version", 1)
     if version != VERSION:
@@ -146,7 +145,7 @@ def parse_config(document: object) -> WorkerConfig:
         drain_seconds=root.integer("drainSeconds", 0),
     )
     if pattern is not None and config.topics:
-        raise SettingsInvalid("topicPattern", "stands beside `topics`; give one of the two")
+        raise SettingsInvalid("topicPattern", "cannot be given together with `topics`; give one of the two")
     root.end()
     return config
 

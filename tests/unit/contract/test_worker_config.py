@@ -88,7 +88,7 @@ def test_bad_field_is_refused_by_its_path(path: str, value: Any, told: str) -> N
 def test_pattern_stands_in_place_of_topics() -> None:
     document = changed(worker_document(), "topicPattern", "^orders\\..*")
     assert parse_config(changed(document, "topics", [])).topic_pattern == compile_pattern("^orders\\..*")
-    with pytest.raises(SettingsInvalid, match="topicPattern: stands beside `topics`"):
+    with pytest.raises(SettingsInvalid, match="topicPattern: cannot be given together with `topics`"):
         parse_config(document)
     with pytest.raises(SettingsInvalid, match="topicPattern: '\\(' is no regular expression that can be used: missing"):
         parse_config(changed(worker_document(), "topicPattern", "("))

@@ -1,1 +1,1 @@
-"""The worker's settings: role, identity, credentials and policies, from files and environment."""
+"""Settings of a worker: role, identity, credentials and policies, from files and environment."""

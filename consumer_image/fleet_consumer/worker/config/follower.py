@@ -1,4 +1,4 @@
-"""What a running session does about the retry policies, which may be edited at any time without a restart."""
+"""Following of policies.json by a running session: edits apply without a restart."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ LOG = logging.getLogger("fleet_consumer.worker")
 
 
 class Subscriber(Protocol):
-    """The part of the consume loop that chooses topics."""
+    """Subscription of the consume loop."""
 
     @property
     def topics(self) -> object:
-        """What it consumes now."""
+        """Its current topics."""
         ...
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
-        """Consume these from now on."""
+        """Replace the topics."""
         ...
 
 
 class Follower:
-    """Keeps a session to the policies in their file, which may change at any time. Making one reads them.
+    """Keeps a session on the current policies of a file. The constructor reads them.
 
-    Raises why they cannot be used, as long as there have never been any that could.
+    Raises PolicyFileUnreadable or PolicyInvalid if the file never held usable policies.
     """
 
     def __init__(self, policy_file: PolicyFile, role: Role, group_id: str) -> None:
@@ -38,25 +38,25 @@ class Follower:
         self._group_id = group_id
         policy_file.look()
         if policy_file.policies is None:
-            assert policy_file.last_error is not None, "a file without policies has trouble"
+            assert policy_file.last_error is not None, "a file without policies has an error"
             raise policy_file.last_error
         self._opened_with = policy_file.policies
 
     @property
     def policies(self) -> Policies:
-        """As of now."""
+        """The current policies."""
         return self._file.policies or self._opened_with
 
     def topics(self) -> tuple[str, ...]:
-        """What a retry worker consumes now."""
+        """Current topics of a retry worker."""
         return retry_topics(self._group_id, self.policies.delays)
 
     def follow(self, loop: Subscriber) -> bool:
-        """See to what a change of the file asks of a running session; False when only another one can do it."""
+        """Apply a change of the file to a running session; False if it needs a new session."""
         if not self._file.look():
             return True
         if self.policies.max_message_bytes != self._opened_with.max_message_bytes:
-            LOG.info("the size limit of the managed topics has changed; a new session begins")
+            LOG.info("the size limit of the managed topics has changed; starting a new session")
             return False
         if self._role is Role.RETRY and self.topics() != loop.topics:
             LOG.info("the retry topics have changed", extra=fields(topics=list(self.topics())))

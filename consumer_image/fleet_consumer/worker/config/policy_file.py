@@ -1,9 +1,7 @@
-"""The retry policies of a running worker: read from a mounted file, and again when it has changed.
+"""Retry policies of a running worker, read from a mounted file and again when it changes.
 
-The kubelet renews a mounted ConfigMap by putting a link to other files in place of the old one, so a change shows in
-what the path leads to and never in half a file. A file that is written in place can be seen by halves; it is bad then,
-and read again until it is good. While it is bad the policies of before go on: records that fail meanwhile follow what
-was last known to be meant.
+The kubelet updates a mounted ConfigMap by replacing a symbolic link, so a change is never seen half written. A file
+written in place can be; it is then invalid and read again until it is valid. Meanwhile the last valid policies apply.
 """
 
 from __future__ import annotations
@@ -20,14 +18,14 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 LOOK_INTERVAL_S: Final = 1.0
-"""How often the path is looked at; a look that finds nothing new costs one system call."""
+"""Interval of checks for a change; a check without a change costs one system call."""
 
 BYTES_MAX: Final = 4_000_000
-"""A ConfigMap holds one million bytes; what is larger is some other file."""
+"""A ConfigMap holds one million bytes; a larger file is no policies file."""
 
 
 class PolicyFileUnreadable(Exception):
-    """The file cannot be had: not there, not allowed, not text, or not JSON."""
+    """The file is missing, not readable, too large, or not JSON."""
 
     reason = "PolicyFileUnreadable"
 
@@ -40,10 +38,10 @@ class _Stamp(NamedTuple):
 
 
 class PolicyFile:
-    """The policies in one file, for one thread. Making one reads nothing.
+    """The policies of one file, for one thread. The constructor reads nothing.
 
-    `policies` are the last good ones, None before there were any. `last_error` is why the file as it is now cannot be
-    used, with a `reason` word; None while it can.
+    `policies` are the last valid ones, None before the first. `last_error` (with a `reason`) is the error of the
+    current file; None while it is valid.
     """
 
     def __init__(self, path: str, clock: Clock) -> None:
@@ -55,7 +53,7 @@ class PolicyFile:
         self.last_error: PolicyFileUnreadable | PolicyInvalid | None = None
 
     def look(self) -> bool:
-        """Read the file if it has changed, at most once a second; whether `policies` are others than before."""
+        """Read the file if it has changed, at most once a second; True if `policies` changed."""
         now = self._clock.monotonic()
         if now < self._look_at:
             return False
@@ -75,12 +73,12 @@ class PolicyFile:
         return True
 
     def _read(self) -> Policies | None:
-        """What the file says, None when it is the one that was read before."""
+        """Policies of the file; None if it has not changed."""
         try:
             if _stamp(os.stat(self._path)) == self._stamp:
                 return None
             with open(self._path, "rb") as file:
-                # Of what was opened: the path may lead elsewhere by now.
+                # Of the opened file: the path may lead elsewhere by now.
                 stamp = _stamp(os.fstat(file.fileno()))
                 content = file.read(BYTES_MAX + 1)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""From worker.json and the pod's identity to the settings of the parts: connection, consumer, producer, loop."""
+"""Settings of connection and consumer, derived from worker.json, the environment and the pod's name."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ METADATA_AGE_DEFAULT_MS: Final = 300_000
 """Kafka's own default."""
 
 ERROR_TEXT: Final = "FLEET_ERROR_TEXT"
-"""`off` keeps what errors say out of logs and headers: records' data is often in it."""
+"""Environment variable: `off` keeps error texts out of logs and headers, as they often contain records' data."""
 PAUSED_BYTES: Final = "FLEET_PAUSED_BYTES_MAX"
-"""Bytes of memory that records of paused partitions may take in all: those that wait for a retry, among others."""
+"""Environment variable: memory in bytes for fetched records of all paused partitions, waiting ones included."""
 
 ISOLATION_LEVELS: Final = {"ReadUncommitted": "read_uncommitted", "ReadCommitted": "read_committed"}
-"""Our words, and Kafka's."""
+"""Isolation levels: the CRD's names and Kafka's."""
 
 
 class CredentialsUnreadable(Exception):
-    """User name or password cannot be read from where the operator mounts them."""
+    """User name or password cannot be read from the mounted files."""
 
     reason = "AuthenticationFailed"
 
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """Which worker of the fleet this is: its name for people and brokers, and its instance id when it is static."""
+    """Identity of one worker: its name in logs and for brokers, and its instance id if membership is static."""
 
     worker: str
     instance_id: str | None
 
 
 def with_environment(config: WorkerConfig, environment: Mapping[str, str]) -> WorkerConfig:
-    """The settings with what the application's owner says of them in the pod's environment. Raises SettingsInvalid."""
+    """The settings with the user's environment variables applied. Raises SettingsInvalid."""
     said = environment.get(ERROR_TEXT, "on")
     if said not in ("on", "off"):
         raise SettingsInvalid("", f"the environment variable {ERROR_TEXT} must be on or off; it is {said!r}")
     handler = replace(config.handler, error_text=said == "on")
     budget = environment.get(PAUSED_BYTES, str(config.consumer.paused_bytes_max))
-    # No integer of Python's own notations, such as 1_000, and none that takes long to read.
+    # No other notation of Python, such as 1_000, and no number that is slow to parse.
     if re.fullmatch(r"[1-9][0-9]{0,14}", budget) is None:
         raise SettingsInvalid(
             "", f"the environment variable {PAUSED_BYTES} must be a number of bytes, such as 33554432; it is {budget!r}"
@@ -66,10 +66,10 @@ def with_environment(config: WorkerConfig, environment: Mapping[str, str]) -> Wo
 
 
 def identify(config: WorkerConfig, environment: Mapping[str, str]) -> PodIdentity:
-    """Read the pod's name from the environment; a StatefulSet's pod ends in its ordinal.
+    """Identity from the pod's name in the environment; the name of a StatefulSet's pod ends in its ordinal.
 
-    Raises SettingsInvalid when static membership is wanted and there is no ordinal to make it from: two workers with
-    one instance id would fence each other.
+    Raises SettingsInvalid for static membership without an ordinal: two workers with one instance id would fence each
+    other.
     """
     pod = environment.get(POD_NAME, "")
     if not config.consumer.static_membership:
@@ -84,7 +84,7 @@ def identify(config: WorkerConfig, environment: Mapping[str, str]) -> PodIdentit
 
 
 def connection_settings(brokers: Brokers, client_id: str) -> ConnectionSettings:
-    """How to reach the brokers. Reads the credentials anew each time, so that a new session sees a new password.
+    """Connection settings. Reads the credentials at each call, so that a new session uses a new password.
 
     Raises SettingsInvalid and CredentialsUnreadable.
     """
@@ -100,7 +100,7 @@ def connection_settings(brokers: Brokers, client_id: str) -> ConnectionSettings:
 
 
 def _login(source: SaslSource, ca_file: str | None) -> SaslSettings:
-    """The mounted credentials. `ca_file` is trusted for the token endpoint too: private authorities sign both."""
+    """Login with the mounted credentials. `ca_file` also verifies the token endpoint: private CAs sign both."""
     name, proof = (_credential(source.directory, key) for key in credential_keys(source.mechanism))
     try:
         if source.oauth is None:
@@ -120,13 +120,12 @@ def _login(source: SaslSource, ca_file: str | None) -> SaslSettings:
 def consumer_settings(
     config: WorkerConfig, connection: ConnectionSettings, identity: PodIdentity, role: Role = Role.MAIN
 ) -> ConsumerSettings:
-    """The member's settings; the words of the custom resource become Kafka's.
+    """The member's settings, with the CRD's values translated to Kafka's.
 
-    A retry worker reads its topics from their beginning and little ahead: they hold nothing that may be left out.
+    A retry worker starts at the beginning of its topics, because no record there may be skipped, and prefetches little.
     """
     consumer, retries = config.consumer, role is Role.RETRY
-    # One word for both halves of the client: how old what they know of topics may get. It is also what decides when a
-    # pattern takes in a new topic.
+    # The same metadata age for both halves of the client. It also decides when a pattern includes a new topic.
     metadata_age = consumer.properties.get(METADATA_AGE)
     return ConsumerSettings(
         connection=connection,
@@ -140,7 +139,7 @@ def consumer_settings(
         auto_offset_reset="earliest" if retries else consumer.auto_offset_reset.lower(),
         isolation_level="read_uncommitted" if retries else ISOLATION_LEVELS[consumer.isolation_level],
         metadata_max_age_ms=METADATA_AGE_DEFAULT_MS if metadata_age is None else int(metadata_age),
-        # The Secret may be renewed, at the brokers before here: the worker waits, and its status says for what.
+        # A renewed Secret may reach the brokers first: the worker waits, and its status gives the reason.
         retry_authentication=True,
         paused_bytes_max=consumer.paused_bytes_max,
         properties=_retry_properties(consumer.properties) if retries else consumer.properties,

@@ -1,1 +1,1 @@
-"""`fleet-consumer run --local`: a group on a laptop, without Kubernetes, with what its workers do in a pod."""
+"""Local run of a handler (`fleet-consumer run --local`): the job of operator and pods on one machine."""

@@ -1,6 +1,6 @@
-"""The documents of a YAML file, read as strictly as kubectl reads them.
+"""Documents of a YAML file, read as strictly as by kubectl.
 
-The one module of the worker that needs PyYAML, which its image does without: import it only when a file is to be read.
+The only module of the worker that needs PyYAML, which its image lacks: import it only to read a file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MERGE: Final = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML lets the last of two equal fields win; here the second one is a mistake."""
+    """Refuses a repeated field; PyYAML would use its last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -27,7 +27,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def documents(text: str) -> list[Any]:
-    """All documents but empty ones. Raises ValueError with a message of one line for the file's author."""
+    """The non-empty documents. Raises ValueError with a message of one line for the file's author."""
     try:
         return [found for found in yaml.load_all(text, _Loader) if found is not None]
     except yaml.MarkedYAMLError as error:

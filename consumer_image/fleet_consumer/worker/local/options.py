@@ -1,4 +1,4 @@
-"""The options of `fleet-consumer run --local` in words. Imports nothing heavy, so that `--help` answers at once."""
+"""Options of `fleet-consumer run --local`. Imports nothing heavy, so that `--help` answers at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fleet_consumer.worker.config.connection_options import add_connection_optio
 
 EXAMPLES: Final = """\
 examples:
-  # handle(record) of handler.py for each record of a topic, from where it stopped last time
+  # handle(record) of handler.py for each record of a topic, from the last committed offset
   fleet-consumer run --local handler.py --topic orders --bootstrap localhost:9092
 
   # a batch handler that writes to orders-done, only new records, four partitions at once
@@ -23,19 +23,19 @@ examples:
   # a handler behind HTTP that already runs on this machine
   fleet-consumer run --local http://localhost:8000/records --topic orders --bootstrap localhost:9092
 
-  # what fails is tried again after 5, 5 and 30 seconds, by a retry worker beside this one
+  # failed records are retried after 5, 5 and 30 seconds by a second process
   fleet-consumer run --local handler.py --topic orders --bootstrap localhost:9092 --retry 5s,5s,30s
 
-  # the same by the RetryPolicy in a file that is applied to Kubernetes, with its rules and its budget
+  # failed records are retried by the RetryPolicy in a manifest file, with its rules and its budget
   fleet-consumer run --local handler.py --topic orders --bootstrap localhost:9092 --retry-policy fleet.yaml
 
-Records that fail for good are written to _fleet.<group>.failed. All topics that begin with _fleet.<group>. are made if
-they are not there. Ctrl-C stops in order; the same command goes on, also with what waits.
+Records that fail for good are written to _fleet.<group>.failed. Missing topics of the group (_fleet.<group>.*) are
+created. Ctrl-C stops in order; the same command continues, also with waiting records.
 """
 
 
 def add_local_options(parser: argparse.ArgumentParser) -> None:
-    """The options that go with `--local`."""
+    """Add the options of `--local` to a parser."""
     parser.add_argument(
         "--local",
         metavar="HANDLER",
@@ -57,12 +57,14 @@ def add_local_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--output", metavar="TOPIC", action="append", default=[], help="a topic the handler may write to"
     )
-    group.add_argument("--failed-topic", metavar="TOPIC", help="for failed records (default: _fleet.<group>.failed)")
-    group.add_argument("--retry", metavar="DELAY,…", help="try again after these delays, such as 5s,5s,30s")
+    group.add_argument(
+        "--failed-topic", metavar="TOPIC", help="topic of failed records (default: _fleet.<group>.failed)"
+    )
+    group.add_argument("--retry", metavar="DELAY,…", help="retry after these delays, such as 5s,5s,30s")
     group.add_argument(
         "--retry-policy",
         metavar="FILE",
-        help="in place of --retry: YAML with one RetryPolicy among its objects",
+        help="in place of --retry: a manifest file with one RetryPolicy",
     )
     group.add_argument("--concurrency", metavar="N", type=int, default=1, help="handler calls at once (default: 1)")
     group.add_argument("--timeout", metavar="SECONDS", type=int, default=60, help="for one call (default: 60)")

@@ -58,7 +58,7 @@ class LocalPolicy:
 def policy_of(options: argparse.Namespace) -> LocalPolicy | None:
     """The policy of the options `--retry` and `--retry-policy`; None without either. Raises SettingsInvalid."""
     if options.retry is not None and options.retry_policy is not None:
-        raise SettingsInvalid("--retry", "stands beside --retry-policy; give one of the two")
+        raise SettingsInvalid("--retry", "cannot be given together with --retry-policy; give one of the two")
     if options.retry is not None:
         delays = [text.strip() for text in options.retry.split(",")]
         return LocalPolicy(SHORT_NAME, expand_delays(delays, "--retry"))

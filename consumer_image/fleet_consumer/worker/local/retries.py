@@ -1,8 +1,8 @@
-"""The retry role of a local run: a second process beside the main one, as it is a pod of its own in a cluster.
+"""The retry worker of a local run: a second process, as it is a separate pod in a cluster.
 
-A process and not a thread, because a handler is promised one call at a time, and `setup` once, in its process. The two
-share a folder: settings and policies on the way in, counts on the way out. The retry process lives as long as its
-standard input is open: that ends when the main process wants it to, and just as well when that is killed.
+A process and not a thread, because a handler may rely on one call at a time and one `setup` in its process. Settings
+and policies pass through a shared folder, counts come back through it. The retry process runs while its standard input
+is open: the main process closes it, and its death closes it as well.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from fleet_consumer.worker.stats import Stats
 COUNTS_FILE: Final = "counts.json"
 
 REPORT_S: Final = 0.5
-"""How often the retry process says how far it has come."""
+"""Interval of the retry process's counts."""
 KILL_GRACE_S: Final = 10.0
-"""Beyond the drain time and the leaving, after which the retry process's own watchdog has ended it anyway."""
+"""Wait beyond drain and close; the retry process's own watchdog has ended it by then."""
 SIGNALLED: Final = 128
-"""A process that was ended by a signal counts as this much more than the signal, as in a shell."""
+"""Exit code of a process ended by a signal: this plus the signal, as in a shell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What became of deliveries in the retry process; `error` is what is in its way."""
+    """Counts of deliveries in the retry process, and its current error."""
 
     done: int = 0
     failed: int = 0
@@ -54,9 +54,9 @@ class Counts:
 
 
 class RetryProcess:
-    """The main process's hold on it, as a context manager: it runs inside, and is asked to end at the end.
+    """The retry process, seen from the main process: a context manager that starts and stops it.
 
-    `folder` holds the settings, whose drain time is `drain_s`. When it ends unasked, the main worker is drained too.
+    `folder` holds the settings, whose drain time is `drain_s`. If it ends by itself, the main worker is drained too.
     """
 
     def __init__(self, folder: Path, drain_s: float, waiting: Waiting) -> None:
@@ -68,8 +68,8 @@ class RetryProcess:
         self._code: int | None = None
 
     def __enter__(self) -> RetryProcess:
-        # -P, so that no file of the folder we happen to be in stands in for a library; the handler's own folder comes
-        # from the settings. A process group of its own: Ctrl-C is for the main process, which stops it in order.
+        # -P keeps the current folder off the import path; the handler's folder comes from the settings. The separate
+        # process group leaves Ctrl-C to the main process, which stops this one in order.
         command = [sys.executable, "-P", "-m", "fleet_consumer.worker.local.retries", str(self._folder)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
         self._waiting.start()
@@ -82,7 +82,7 @@ class RetryProcess:
 
     @property
     def counts(self) -> Counts:
-        """What it last said of itself."""
+        """Its last written counts."""
         try:
             return Counts(**json.loads((self._folder / COUNTS_FILE).read_text()))
         except (OSError, ValueError, TypeError):
@@ -90,27 +90,27 @@ class RetryProcess:
 
     @property
     def waiting(self) -> int | None:
-        """How many records wait; None while that is not known."""
+        """Number of waiting records; None while unknown."""
         return self._waiting.count
 
     def look(self) -> None:
-        """On any thread but the main one: see whether it still runs."""
+        """Check that it still runs. Any thread but the main one."""
         assert self._process is not None, "it was started"
         code = self._process.poll()
         if code is not None and not self._expected:
             self._expected = True
-            told = f"the retry worker has ended with exit code {_exit_code(code)}, so this one stops as well"
-            print(f"fleet-consumer: RetryWorkerEnded: {told}", file=sys.stderr)
+            message = f"the retry worker has ended with exit code {_exit_code(code)}, so this one stops as well"
+            print(f"fleet-consumer: RetryWorkerEnded: {message}", file=sys.stderr)
             end_main_thread()
 
     def stop(self) -> int:
-        """Ask it to end and wait; its exit code. Idempotent. One that does not end in time is killed."""
+        """End it and return its exit code. Idempotent. It is killed if it does not end in time."""
         process = self._process
         assert process is not None, "it was started"
         assert process.stdin is not None, "it is a pipe"
         if self._code is None:
             self._expected = True
-            # A word and not only the end: a handler may have forked, and forks hold the pipe open.
+            # A byte, not only the close: forks of a handler hold the pipe open.
             with contextlib.suppress(OSError):
                 process.stdin.write(b"\n")
                 process.stdin.close()
@@ -129,14 +129,14 @@ def _exit_code(code: int) -> int:
 
 
 def end_main_thread() -> None:
-    """As if SIGTERM had been sent to this process: its worker drains. Any thread."""
+    """Send SIGTERM to the main thread, so that its worker drains. Any thread."""
     ident = threading.main_thread().ident
     assert ident is not None, "the main thread runs"
     signal.pthread_kill(ident, signal.SIGTERM)
 
 
 def prepare(folder: Path, settings: Mapping[str, Any], policies: Mapping[str, Any]) -> dict[str, Any]:
-    """Write what the retry process needs; the settings that both processes go by."""
+    """Write the retry process's files; returns the settings of both processes."""
     policy_file = folder / POLICIES_FILE
     policy_file.write_text(json.dumps(policies))
     complete = {**settings, "retry": {"policyFile": str(policy_file)}}
@@ -145,7 +145,7 @@ def prepare(folder: Path, settings: Mapping[str, Any], policies: Mapping[str, An
 
 
 class RetryReport:
-    """In the retry process: tells the main one how far it has come."""
+    """Writer of the retry process's counts for the main process."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / COUNTS_FILE
@@ -154,20 +154,20 @@ class RetryReport:
         self._state: WorkerState | None = None
 
     def watch(self, stats: Stats, state: WorkerState) -> None:
-        """What to tell of."""
+        """Set the sources of the counts."""
         self._stats, self._state = stats, state
 
     def look(self, now: float) -> None:
-        """Called several times a second."""
+        """Write the counts when they are due. Called several times a second."""
         if now >= self._due_at:
             self._due_at = now + REPORT_S
             self.write()
 
     def write(self) -> None:
-        """In one step, so that nobody reads half of it. A folder that is gone is nobody's loss: so is its reader."""
+        """Write the counts in one step, so that no reader sees half of them. Without the folder there is no reader."""
         stats, error = self._stats, None if self._state is None else current_error(self._state)
-        told = "" if error is None else str(error)
-        counts = Counts(stats.done, stats.failed, stats.dropped, stats.retried, told)
+        text = "" if error is None else str(error)
+        counts = Counts(stats.done, stats.failed, stats.dropped, stats.retried, text)
         fresh = self._path.with_suffix(".new")
         try:
             fresh.write_text(json.dumps(asdict(counts)))
@@ -177,15 +177,15 @@ class RetryReport:
 
 
 class Lifeline:
-    """In the retry process: ends it in order when its standard input ends or says anything."""
+    """Orderly end of the retry process when its standard input closes or delivers a byte."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self.cut = False
-        """Whether it just ended: the main process is gone, and will look at nothing any more."""
+        """True if the input closed without a byte: the main process is gone and reads no counts."""
 
     def hold(self) -> None:
-        """Returns at once."""
+        """Start watching; returns at once."""
         threading.Thread(target=self._wait, name="lifeline", daemon=True).start()
 
     def _wait(self) -> None:
@@ -194,7 +194,7 @@ class Lifeline:
 
 
 def main(arguments: list[str]) -> int:
-    """The retry process; returns its exit code."""
+    """Run the retry process; returns its exit code."""
     folder = Path(arguments[0])
     signal.signal(signal.SIGTERM, end_before_work)
     lifeline, report = Lifeline(sys.stdin.buffer), RetryReport(folder)

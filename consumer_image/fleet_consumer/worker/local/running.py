@@ -1,9 +1,8 @@
-"""`fleet-consumer run --local`: a handler on a laptop, with everything as in a worker's pod except the pod.
+"""`fleet-consumer run --local`: a handler on the user's machine, run as in a worker's pod.
 
-The options become the same settings that the operator writes, and the same process runs them: checked first, committed
-the same way, failed records in the failed topic. What the operator would have done beside it, making the managed
-topics, is done here; when they cannot be made, nothing is started, because a failed record would have nowhere to go.
-With a retry policy a second process is the retry worker (`retries`).
+The options become the settings that the operator would write, and the same process runs them after the same check.
+Managed topics are created here in place of the operator; if that fails nothing is started, because a failed record
+would have nowhere to go. With a retry policy a second process is the retry worker (`retries`).
 """
 
 from __future__ import annotations
@@ -36,18 +35,19 @@ from fleet_consumer.worker.process import run_worker
 from fleet_consumer.worker.stats import Stats
 
 COMMIT_S: Final = 1
-"""Shorter than in a cluster: one member costs brokers little, and the count of what waits is as old as the commits."""
+"""Commit interval, shorter than in a cluster: one member costs brokers little, and commits date the count of waiting
+records."""
 
 TERMINAL_EVERY_S: Final = 1.0
 PLAIN_EVERY_S: Final = 10.0
-"""How often the progress line is written: over itself on a terminal, as a line of its own elsewhere."""
+"""Interval of the progress line: overwritten on a terminal, a line of its own elsewhere."""
 
 
 def run_local(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    """Check, make the topics, run until Ctrl-C; returns the exit code. Prints what is wrong in one line."""
+    """Check, create the topics and run until Ctrl-C; returns the exit code. Prints an error in one line."""
     try:
         return _run(options, environment)
-    except KeyboardInterrupt:  # before the worker listens to signals itself
+    except KeyboardInterrupt:  # before the worker handles signals itself
         return EXIT_INTERRUPTED
 
 
@@ -91,7 +91,7 @@ def _run_with_retries(
     environment: Mapping[str, str],
     clock: Clock,
 ) -> int:
-    """Both roles until Ctrl-C; the main one ends first, so that nothing fails that nobody takes over."""
+    """Run both roles until Ctrl-C. The main one ends first: no record may fail without a retry worker."""
     policies = policy.file(
         delays=managed.delays, partitions=min(managed.flow.values()), max_message_bytes=managed.max_message_bytes
     )
@@ -106,7 +106,7 @@ def _run_with_retries(
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The options as the settings file that the operator would write. Raises SettingsInvalid."""
+    """The options as the content of worker.json. Raises SettingsInvalid."""
     connection = connection_of(options)
     if bool(options.topic) == (options.topic_pattern is not None):
         raise SettingsInvalid("--topic", "give --topic (once or more) or --topic-pattern")
@@ -150,7 +150,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _handler_of(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """The handler's part of the settings, and its name."""
+    """The `handler` of the settings, and its name."""
     if options.local.startswith("http://"):
         url = urlsplit(options.local)
         if url.hostname not in ("localhost", "127.0.0.1") or url.port is None:
@@ -162,13 +162,13 @@ def _handler_of(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     if file.suffix != ".py" or not file.stem.isidentifier():
         raise SettingsInvalid("--local", f"{name!r} is not the name of a Python module, such as handler.py")
     if not file.is_file():
-        raise SettingsInvalid("--local", f"there is no file {file}")
+        raise SettingsInvalid("--local", f"there is no file {file}; name the handler's module")
     python = {"callable": f"{file.stem}:{attribute or _default_callable(file)}", "path": str(file.parent)}
     return {"python": python, "http": None}, file.stem
 
 
 def _default_callable(file: Path) -> str:
-    """`handle_batch` when the file has one and no `handle`; a file that cannot be read is told by the import."""
+    """`handle_batch` if the file has one and no `handle`. The import reports a file that cannot be parsed."""
     try:
         body = ast.parse(file.read_bytes()).body
     except (SyntaxError, ValueError):
@@ -181,7 +181,7 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        return "somebody"  # a container's bare user id has no name
+        return "somebody"  # a user id of a container may have no name
 
 
 def _plain(text: str) -> str:
@@ -194,25 +194,25 @@ def _refuse(result: CheckResult) -> int:
 
 
 class RetrySide(Protocol):
-    """The retry worker, for those who look on."""
+    """The retry worker, as the progress line reads it."""
 
     @property
     def counts(self) -> Counts:
-        """What became of the deliveries there."""
+        """Counts of its deliveries."""
         ...
 
     @property
     def waiting(self) -> int | None:
-        """How many records wait; None while that is not known."""
+        """Number of waiting records; None while unknown."""
         ...
 
     def look(self) -> None:
-        """See whether it still runs."""
+        """Check that it still runs."""
         ...
 
 
 class ProgressPrinter:
-    """One line about how far a run has come, written from time to time; both its processes in one."""
+    """Progress line of a run, written periodically; sums both processes."""
 
     def __init__(
         self,
@@ -231,11 +231,11 @@ class ProgressPrinter:
         self._state: WorkerState | None = None
 
     def watch(self, stats: Stats, state: WorkerState) -> None:
-        """What to tell of."""
+        """Set the sources of the line."""
         self._stats, self._state = stats, state
 
     def look(self, now: float) -> None:
-        """Called several times a second: write the line when it is time."""
+        """Write the line when it is due. Called several times a second."""
         if self._retries is not None:
             self._retries.look()
         if now >= self._due_at:
@@ -243,7 +243,7 @@ class ProgressPrinter:
             self._write(f"\r{self.line():<100}" if self._terminal else f"{self.line()}\n")
 
     def line(self) -> str:
-        """How many records came to what end, and what the membership is doing."""
+        """Counts of records by outcome, and the state of the membership."""
         stats, session = self._stats, self._state.session if self._state is not None else None
         counts, retry_error = self._counts(stats)
         if self._state is None or session is None:
@@ -251,11 +251,11 @@ class ProgressPrinter:
         error = current_error(self._state) or retry_error
         membership = session.consumer.membership()
         owned = sum(len(partitions) for partitions in membership.assignment.values())
-        trouble = f" ({error})" if error else ""
-        return f"{counts} in-flight={session.loop.in_flight} partitions={owned} {membership.state}{trouble}"
+        suffix = f" ({error})" if error else ""
+        return f"{counts} in-flight={session.loop.in_flight} partitions={owned} {membership.state}{suffix}"
 
     def _counts(self, stats: Stats) -> tuple[str, str]:
-        """What became of records, and what is in the retry worker's way."""
+        """Counts of both processes, and the retry worker's error."""
         if self._retries is None:
             return f"done={stats.done} failed={stats.failed} dropped={stats.dropped}", ""
         later, waiting = self._retries.counts, self._retries.waiting

@@ -7,7 +7,7 @@ runs' delays are still read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from fleet_consumer.clock import Clock
@@ -31,6 +31,7 @@ from fleet_consumer.wire.admin.describe_configs import TOPIC_RESOURCE, DescribeC
 from fleet_consumer.wire.admin.incremental_alter_configs import set_topics
 from fleet_consumer.wire.errors import ErrorCode, describe
 from fleet_consumer.wire.metadata import MetadataResponseTopic
+from fleet_consumer.worker.config.role import retry_topics
 from fleet_consumer.worker.config.settings import connection_settings
 from fleet_consumer.worker.local.policy import LocalPolicy
 
@@ -55,9 +56,9 @@ class Managed:
     """A group's managed topics as they are. `flow` maps the topics that its retry worker reads to their partition
     counts, `delays` are the canonical texts of their delays, `max_message_bytes` is the limit of a written record."""
 
-    delays: tuple[str, ...] = ()
-    max_message_bytes: int = SOURCE_BYTES_DEFAULT + HEADERS_BYTES_MAX
-    flow: Mapping[str, int] = field(default_factory=dict)
+    delays: tuple[str, ...]
+    max_message_bytes: int
+    flow: Mapping[str, int]
 
 
 def prepare_topics(config: WorkerConfig, policy: LocalPolicy | None, clock: Clock) -> Managed:
@@ -103,7 +104,7 @@ class _Preparation:
             there = [topic for topic in wanted if topic not in missing and naming.is_managed_topic(topic.name)]
             self._correct(there)
         counts = self._settled(wanted)
-        flow = [naming.redrive_topic(self._config.group_id), *self._topics_of(delays)]
+        flow = retry_topics(self._config.group_id, tuple(delays))
         return Managed(
             delays=tuple(delays),
             max_message_bytes=(source_bytes or SOURCE_BYTES_DEFAULT) + HEADERS_BYTES_MAX,
@@ -113,9 +114,6 @@ class _Preparation:
     def _is_source(self, name: str) -> bool:
         pattern = self._config.topic_pattern
         return name in self._config.topics if pattern is None else naming.pattern_matches(pattern, name)
-
-    def _topics_of(self, delays: Iterable[str]) -> list[str]:
-        return [naming.retry_topic(self._config.group_id, delay) for delay in delays]
 
     def _existing_delays(self, names: Iterable[str]) -> Iterator[str]:
         """Delays of the retry topics that exist: records of an earlier run may wait in them."""

@@ -1,4 +1,4 @@
-"""How many records of a local run wait for their next attempt, as the brokers know it: those of earlier runs too."""
+"""Count of a local run's waiting records from the brokers' offsets, those of earlier runs included."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import TopicPartition
 
 COUNT_S: Final = 2.0
-"""How often brokers are asked."""
+"""Interval of the count."""
 ANSWER_S: Final = 10.0
-"""Patience with them; without an answer the number is not known."""
+"""Timeout of a request; without an answer the count is unknown."""
 
 
 class Waiting:
-    """How many records wait in a group's retry and redrive topics, asked by a thread of its own.
+    """Count of the records that wait in a group's retry and redrive topics, kept by a thread.
 
-    `flow` are these topics with their partition counts. Making one starts nothing.
+    `flow` maps these topics to their partition counts. The constructor starts nothing.
     """
 
     def __init__(self, connection: ConnectionSettings, group_id: str, flow: Mapping[str, int]) -> None:
@@ -32,21 +32,21 @@ class Waiting:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="waiting-count", daemon=True)
         self.count: int | None = None
-        """As last told; None while that is not known."""
+        """The last count; None while unknown."""
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, at the latest after an answer that does not come, and ask a last time."""
+        """End the thread, at the latest after a request's timeout, and count a last time."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
         self.count = self.ask()
 
     def ask(self) -> int | None:
-        """How many wait now; None when nobody answers in time."""
+        """Current count; None without an answer in time."""
         with Consumer(self._settings) as consumer:
             return self._ask(consumer)
 

@@ -1,8 +1,8 @@
-"""The container of an HTTP handler: where a user gives it, and how it stands in the pod.
+"""The container of an HTTP handler as a native sidecar of the worker.
 
-It is written like any other container of `template.containers`, under the name `handler`, and becomes a native sidecar
-(an init container that restarts): the kubelet starts it before the worker and ends it after the worker, so it still
-answers while the worker drains.
+The user writes it as a container `handler` of `template.containers`. It becomes a native sidecar (an init container
+that restarts): the kubelet starts it before the worker and stops it after the worker, so it still answers while the
+worker drains.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Final
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, Template
 
 HANDLER_CONTAINER: Final = "handler"
-"""The name by which the handler's container is known among those of the template."""
+"""Name of the handler's container in the template."""
 
 WORKER_PORT: Final = 8080
 SPARE_WORKER_PORT: Final = 8081
 
 
 def handler_container(template: Template) -> Mapping[str, Any] | None:
-    """The handler's container, or None; an init container of that name counts when it is a native sidecar already."""
+    """The handler's container, or None. An init container of that name counts if it is a native sidecar already."""
     for container in template.containers:
         if container.get("name") == HANDLER_CONTAINER:
             return container
@@ -32,9 +32,9 @@ def handler_container(template: Template) -> Mapping[str, Any] | None:
 
 
 def containers_of(group: ConsumerGroup) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The user's init containers and containers, with the handler's among the former when it is served over HTTP.
+    """The user's init containers and containers; an HTTP handler's is moved to the end of the init containers.
 
-    It comes last there: what prepares the pod may prepare the handler too.
+    It is the last because init containers that prepare the pod may prepare the handler, too.
     """
     template = group.spec.template
     first, beside = [list(map(copy.deepcopy, each)) for each in (template.init_containers, template.containers)]
@@ -45,6 +45,6 @@ def containers_of(group: ConsumerGroup) -> tuple[list[dict[str, Any]], list[dict
 
 
 def worker_port(group: ConsumerGroup) -> int:
-    """The port of the worker's own pages: containers of a pod share their ports, and the handler chooses first."""
+    """Port of the worker's own pages. Containers of a pod share their ports, and the handler chooses first."""
     http = group.spec.handler.http
     return SPARE_WORKER_PORT if http is not None and http.port == WORKER_PORT else WORKER_PORT
