@@ -11,9 +11,8 @@ from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.clients.kinds import KAFKA_CLUSTER, JsonObject
 from fleet_operator.planning import times
 from fleet_operator.planning.status.kafkacluster import KafkaClusterFacts, project_kafkacluster_status
-from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.context import Context, publish
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
-from fleet_operator.reconcilers.publishing import publish
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
 

@@ -17,9 +17,7 @@ from fleet_operator.planning.retry.intent import PolicyRevision
 from fleet_operator.planning.retry.policy import PolicyRefused, expand
 from fleet_operator.planning.retry.records import policy_config_map, policy_hash_of, read_published
 from fleet_operator.planning.status.retrypolicy import project_retrypolicy_status
-from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.owned import ForeignObjectError, apply_owned, is_owned_by
-from fleet_operator.reconcilers.publishing import publish
+from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, is_owned_by, publish
 from fleet_operator.reconcilers.routing import policy_of
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result

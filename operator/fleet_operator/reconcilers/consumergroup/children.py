@@ -21,8 +21,7 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.reconcilers.consumergroup.decide import Plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.retry_children import RetryChildren
-from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.owned import ForeignObjectError, apply_owned
+from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned
 from fleet_operator.reconcilers.routing import HANDLER_RECORD
 from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.events import News

@@ -33,9 +33,8 @@ from fleet_operator.planning.retry.records import Published, policy_record_name,
 from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern
 from fleet_operator.reconcilers.claims import heir_of, older_claim
 from fleet_operator.reconcilers.consumergroup.records import read_records
-from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.context import Context, find_child, is_owned_by, read_child
 from fleet_operator.reconcilers.group_view import read_cluster, read_observation
-from fleet_operator.reconcilers.owned import find_child, is_owned_by, read_child
 from fleet_operator.reconcilers.retrypolicy import content_of
 from fleet_operator.reconcilers.routing import cluster_of, policy_of
 from fleet_operator.runtime.cache import Key, key_of

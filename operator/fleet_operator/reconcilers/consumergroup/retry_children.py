@@ -19,8 +19,7 @@ from fleet_operator.planning.retry.plan import RetryPlan, retry_target
 from fleet_operator.planning.retry.records import group_config_map
 from fleet_operator.reconcilers.consumergroup.decide import Plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.owned import apply_owned, is_owned_by
+from fleet_operator.reconcilers.context import Context, apply_owned, is_owned_by
 from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.events import News
 

@@ -26,8 +26,7 @@ from fleet_operator.clients.kube import KubeClient, KubeConflictError
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import ClusterObservation, TopicObservation
 from fleet_operator.planning.redrive.readings import Position
-from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.publishing import URGENT_FIELDS
+from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.redrive.reconciler import RedriveReconciler
 from fleet_operator.reconcilers.redrive.watch import RedriveWatch
 from fleet_operator.reconcilers.registry import WATCHED
