@@ -396,22 +396,12 @@ def failure(error: NetError, last: ClusterObservation | None, now: float, *, pro
     reason = "BrokerUnreachable"
     if isinstance(error, AuthenticationFailed | TlsFailed):
         reason = "TlsFailed" if isinstance(error, TlsFailed) else "AuthenticationFailed"
-    return ClusterObservation(
+    return replace(
+        base,
         observed_at=now,
         reachable=False,
         reason=reason,
         message=message,
         doubtful=not proven and reason not in REFUSALS and base.last_good_at is not None,
-        cluster_id=base.cluster_id,
-        brokers=base.brokers,
-        answered=base.answered,
-        offsets_topic=base.offsets_topic,
-        broker_offsets_partitions=base.broker_offsets_partitions,
-        offsets_retention_s=base.offsets_retention_s,
-        groups=base.groups,
-        topics=base.topics,
-        matches=base.matches,
-        group_count=base.group_count,
-        groups_per_coordinator=base.groups_per_coordinator,
-        last_good_at=base.last_good_at,
+        reachable_since=None,
     )

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -129,6 +129,17 @@ def _seconds_to_wake(seen: ClusterObservation) -> float:
     return min(due, default=float("inf")) - seen.observed_at
 
 
+@dataclass(slots=True)
+class _Memory:
+    """The thread's memory between looks; `last` is the newest observation."""
+
+    last: ClusterObservation | None = None
+    configs: ConfigFacts = field(default_factory=ConfigFacts)
+    flow: FlowMemory = field(default_factory=FlowMemory)
+    matches: TopicMatches = field(default_factory=TopicMatches)
+    doubt: Doubt = field(default_factory=Doubt)
+
+
 class Observer:
     """One cluster's thread. `start` and `stop` once each, on the event loop; `submit` and `watch` in between."""
 
@@ -212,8 +223,7 @@ class Observer:
 
     def _observe(self, client: NetworkClient) -> None:
         schedule = LookSchedule(self.settings.interval_seconds)
-        configs, memory, matches, doubt = ConfigFacts(), FlowMemory(), TopicMatches(), Doubt()
-        last: ClusterObservation | None = None
+        memory = _Memory()
         due = self._clock.monotonic()
         while not self._stopping.is_set():
             self._carry_out_actions(client, until=max(due, self._clock.monotonic() + ACTIONS_SECONDS_MAX))
@@ -224,41 +234,34 @@ class Observer:
             self._changed.clear()
             interests = self._interests
             try:
-                last = self._look(client, interests, last, configs, memory, matches, doubt)
+                memory.last = seen = self._look(client, interests, memory)
             except LookAbandonedError:
                 return
             ended = self._clock.monotonic()
-            self._publish(last, ended - now)
-            due = ended + schedule.seconds(last, interests, ended, took=ended - now)
+            self._publish(seen, ended - now)
+            due = ended + schedule.seconds(seen, interests, ended, took=ended - now)
 
     def _look(
-        self,
-        client: NetworkClient,
-        interests: Mapping[str, GroupInterest],
-        last: ClusterObservation | None,
-        configs: ConfigFacts,
-        memory: FlowMemory,
-        matches: TopicMatches,
-        doubt: Doubt,
+        self, client: NetworkClient, interests: Mapping[str, GroupInterest], memory: _Memory
     ) -> ClusterObservation:
-        memory.forget(self._take_changed_topics())
+        memory.flow.forget(self._take_changed_topics())
         look = Look(
             client=client,
             clock=self._clock,
             interests=interests,
-            last=last,
-            configs=configs,
-            memory=memory,
-            matches=matches,
+            last=memory.last,
+            configs=memory.configs,
+            memory=memory.flow,
+            matches=memory.matches,
             stopping=self._stopping.is_set,
         )
         began = self._clock.monotonic()
         try:
             observation = look.take()
         except NetError as error:
-            proven = doubt.failed(began, self._clock.monotonic())
-            return failure(error, last, self._clock.wall(), proven=proven)
-        doubt.succeeded()
+            proven = memory.doubt.failed(began, self._clock.monotonic())
+            return failure(error, memory.last, self._clock.wall(), proven=proven)
+        memory.doubt.succeeded()
         return observation
 
     def _take_changed_topics(self) -> set[str]:

@@ -21,31 +21,22 @@ from fleet_operator.runtime.store import Store
 
 
 class Run(Protocol):
-    """A run as found, and the decision about its Job."""
+    """A run as found, and the decision about its Job.
+
+    `body` owns the Job, `is_final` says that the run has ended. `children` are the ConfigMap of the Job's settings and
+    the Job, for a run that may be started.
+    """
 
     @property
-    def body(self) -> JsonObject:
-        """The owner of the Job."""
-        ...
-
+    def body(self) -> JsonObject: ...
     @property
-    def job(self) -> JsonObject | None:
-        """The Job as found."""
-        ...
-
+    def job(self) -> JsonObject | None: ...
     @property
-    def act(self) -> Act:
-        """What to do about the Job."""
-        ...
-
+    def act(self) -> Act: ...
     @property
-    def is_final(self) -> bool:
-        """Whether the run counts as ended."""
-        ...
+    def is_final(self) -> bool: ...
 
-    def children(self) -> tuple[JsonObject, JsonObject]:
-        """The ConfigMap of the Job's settings, and the Job; for a run that may be started."""
-        ...
+    def children(self) -> tuple[JsonObject, JsonObject]: ...
 
 
 R = TypeVar("R", bound=Run)
