@@ -69,7 +69,7 @@ class KubeInvalidError(KubeError):
 
 
 class KubeNotFoundError(KubeError):
-    """What the call writes into is not there: the namespace, or the parent of a subresource (404)."""
+    """The kind, the namespace or the parent of a subresource does not exist (404)."""
 
     reason = "NotFound"
 
@@ -82,7 +82,7 @@ class KubeUnavailableError(KubeError):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a list call found, with the version of the collection it was true for."""
+    """The objects of a list call, with the resourceVersion of the collection."""
 
     items: list[JsonObject]
     resource_version: str

@@ -41,7 +41,7 @@ STABLE: Final = "Stable"
 NOT_OBSERVED: Final = "NotObserved"
 """The reason when nothing was answered and nobody said why."""
 RETRY_INFIX: Final = naming.retry_topic("", "").removeprefix(naming.RESERVED_PREFIX)
-"""What stands between the group and the delay in the name of a retry topic."""
+"""Separator of the group and the delay in the name of a retry topic."""
 _KNOWN_CODES: Final = frozenset(ErrorCode)
 
 Offsets = dict[tuple[str, int], int]
@@ -213,7 +213,7 @@ def mirror(described: DescribedGroup) -> tuple[str, tuple[MemberObservation, ...
 
 @dataclass(slots=True)
 class GroupFacts:
-    """What one look gathers about one group, before it is folded; `error` says what went wrong first."""
+    """Answers of one look about one group, before they are folded; `error` is the first error."""
 
     group_id: str
     coordinator_id: int | None = None
@@ -312,7 +312,7 @@ def _add_sample(samples: tuple[OffsetSample, ...], new: OffsetSample) -> tuple[O
 
 
 def differs(before: GroupObservation | None, after: GroupObservation) -> bool:
-    """Whether somebody waits for this news: anything but offsets moving on."""
+    """True if more than offsets has changed."""
     if before is None:
         return True
     return _shape(before) != _shape(after)
@@ -341,7 +341,7 @@ def _retry_shape(retry: RetryObservation) -> tuple[object, ...]:
 
 
 def moved(before: GroupObservation | None, after: GroupObservation) -> bool:
-    """Whether offsets moved, on either side."""
+    """True if committed or end offsets have moved."""
     if before is None or (before.committed, before.end_offsets) != (after.committed, after.end_offsets):
         return True
     return _retry_counts(before.retry) != _retry_counts(after.retry)

@@ -31,11 +31,11 @@ T = TypeVar("T")
 HURRY_SECONDS: Final = 1.0
 """The interval while a group is between states, so that a rebalance is seen with its steps."""
 HURRY_MAX_SECONDS: Final = 120.0
-"""How long one group may keep the schedule up: a group that cannot become Stable must not do so for ever."""
+"""Longest time for which one group may shorten the pauses: it may never become Stable."""
 REST_FACTOR: Final = 4.0
-"""How many times longer than a look the pause after it is at least, up to the interval."""
+"""Least pause after a look, as a multiple of its duration, up to the interval."""
 ACTIONS_SECONDS_MAX: Final = 1.0
-"""How long actions may keep a look that is due waiting: a thousand new groups want their topics made at once."""
+"""Longest time for which actions may delay a due look: a thousand new groups want their topics at once."""
 REFUSED_SECONDS: Final = 30.0
 """The interval while the cluster refuses our credentials: repeating them quickly locks accounts and fills its logs."""
 DOUBT_LOOKS: Final = 3
@@ -66,7 +66,7 @@ class Action(Generic[T]):
 
 
 class LookSchedule:
-    """When to look again. Pure: `now` is monotonic seconds."""
+    """Pauses between looks. Pure: `now` is monotonic seconds."""
 
     def __init__(self, interval_seconds: float) -> None:
         self._interval = interval_seconds
@@ -95,7 +95,7 @@ class LookSchedule:
 
 
 class Doubt:
-    """How much the looks that failed in a row prove. Pure: times are monotonic seconds."""
+    """Evidence from looks that failed in a row. Pure: times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._failures = 0
@@ -114,7 +114,7 @@ class Doubt:
 
 
 def _unsettled(group: GroupObservation | None, expects_members: bool) -> bool:
-    """Whether a group is on its way to somewhere else."""
+    """True if a group is between two states."""
     if group is None or group.error is not None:
         return True
     if group.state == "Stable":
@@ -175,7 +175,7 @@ class Observer:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs; one that died of a bug is replaced at the next reconcile of its cluster."""
+        """True while the thread runs; one that died of a bug is replaced at the next reconcile of its cluster."""
         return self._thread.is_alive()
 
     def join(self, timeout_s: float) -> bool:

@@ -134,6 +134,6 @@ async def read_child(store: Store, owner: JsonObject, kind: Kind, name: str) -> 
 
 
 def is_owned_by(child: JsonObject, owner: JsonObject) -> bool:
-    """Whether an object belongs to this very owner, and not to a deleted namesake of it."""
+    """True if an object belongs to this very owner, and not to a deleted namesake of it."""
     owners = child["metadata"].get("ownerReferences") or ()
     return any(reference.get("uid") == owner["metadata"]["uid"] for reference in owners)

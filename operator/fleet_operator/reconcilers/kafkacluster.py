@@ -1,4 +1,4 @@
-"""Reconciles KafkaCluster: its secrets decide how it is observed, its observation becomes its status."""
+"""Reconciles KafkaCluster: its Secrets configure its observer, its observation becomes its status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
 
 SECRET_SECONDS: Final = 10.0
-"""How often Secrets are read again while they are what keeps us from the cluster; no watch tells of them."""
+"""Interval at which Secrets are read again while they keep us from the cluster; they are not watched."""
 MENDED_BY_SECRETS: Final = frozenset(
     {
         conditions.SECRET_NOT_FOUND,
@@ -61,7 +61,7 @@ class KafkaClusterReconciler:
         return Result(again if again is None or not waits_for_secret else min(again, SECRET_SECONDS))
 
     async def _observe(self, key: Key, cluster: KafkaCluster) -> None:
-        """Have the cluster observed, or say why it is not."""
+        """Start or keep the observer, or record why there is none."""
         observers = self._context.observers
         try:
             settings = await SecretReader(self._context.store.kube, key[0]).observer_settings(cluster)

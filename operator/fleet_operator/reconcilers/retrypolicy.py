@@ -1,4 +1,4 @@
-"""Reconciles RetryPolicy: what it comes to is kept under its hash, and shown.
+"""Reconciles RetryPolicy: its content is kept under its hash, and shown.
 
 The fleets take a policy's content from the policy itself. The records kept here are for when it cannot be used as it is
 written now, and for people who meet a hash in a record's headers.
@@ -91,7 +91,7 @@ class RetryPolicyReconciler:
 
 
 def content_of(body: JsonObject) -> PolicyRevision | Problem:
-    """What a RetryPolicy's spec comes to, or why it comes to nothing."""
+    """The content of a RetryPolicy, or the problem with its spec."""
     try:
         return expand(RetryPolicy.model_validate(body))
     except ValidationError as error:

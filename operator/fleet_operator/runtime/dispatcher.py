@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=tuple[str, ...])
 DRAIN_SECONDS: Final = 10.0
-"""How long a stop waits for reconciles in flight: longer than any sound one takes, shorter than a pod's grace."""
+"""Time for which a stop waits for reconciles in flight: longer than a sound one takes, shorter than a pod's grace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a reconcile ended well: done until something changes, or due again `requeue_after` seconds from now."""
+    """Success of a reconcile: done until something changes, or due again `requeue_after` seconds from now."""
 
     requeue_after: float | None = None
 
@@ -97,7 +97,7 @@ class Dispatcher(Generic[K]):
         self._wake.set()
 
     def failures(self, key: K) -> int:
-        """How often in a row a key's reconcile has raised."""
+        """The number of failures in a row of a key's reconcile."""
         return self._queue.failures(key)
 
     def _now(self) -> float:

@@ -1,4 +1,4 @@
-"""Kubernetes Events about our objects: on transitions only, merged, and never in anybody's way.
+"""Kubernetes Events about our objects: on transitions only, merged, and posted in the background.
 
 An Event is news for a person reading `kubectl describe`. The same news about the same object within a few minutes
 becomes a count on the first Event (its `series`) instead of another object. Posting happens beside the reconcile and
@@ -51,7 +51,7 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is remembered of news that was posted: the Event's first time, its count, when that was last written."""
+    """Memory of a posted Event: its first time, its count, and when that was last written (Unix seconds)."""
 
     first_at: float
     count: int
@@ -59,7 +59,7 @@ class Told:
 
 
 class NewsLedger:
-    """Which news to post and with which count. Pure: times are Unix seconds."""
+    """Decides which news to post, and with which count. Pure: times are Unix seconds."""
 
     def __init__(self) -> None:
         self._told: OrderedDict[str, Told] = OrderedDict()

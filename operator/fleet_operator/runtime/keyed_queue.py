@@ -95,7 +95,7 @@ class KeyedQueue(Generic[K]):
         return delay
 
     def next_due(self) -> float | None:
-        """When the next key can be taken (which may be in the past), or None while nothing is scheduled."""
+        """The time at which the next key can be taken (maybe in the past), or None while nothing is scheduled."""
         while self._heap:
             due, _, key = self._heap[0]
             if self._due.get(key) == due and key not in self._working:
@@ -104,11 +104,11 @@ class KeyedQueue(Generic[K]):
         return None
 
     def failures(self, key: K) -> int:
-        """How often in a row a key has failed."""
+        """The number of failures of a key in a row."""
         return self._failures.get(key, 0)
 
     def depth(self, now: float) -> int:
-        """How many keys are due and not being worked on."""
+        """The number of keys that are due and not being worked on."""
         return sum(1 for key, due in self._due.items() if due <= now and key not in self._working)
 
     @property

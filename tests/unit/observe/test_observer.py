@@ -123,7 +123,7 @@ async def test_look_that_failed_wakes_nobody_until_enough_have_failed(nobody: Ob
     observers.ensure(CLUSTER, nobody)
     site = observers._sites[CLUSTER]
     site.observer.stop()
-    site.told = None
+    site.notified = None
     ear.clusters.clear()
     ear.groups.clear()
 

@@ -22,7 +22,7 @@ COUNTS: Final = {
     "movedBefore": "moved_before",
     "failedAgain": "failed_again",
 }
-"""What a run counts, by its names in metadata, in its last line, and in the status."""
+"""The counts of a run, by their names in metadata, in its last line, and in the status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveProgress:
-    """How far a Redrive is, by its own count; `remaining` are offsets of the failed topic not looked at yet."""
+    """Progress of a Redrive, by its own count; `remaining` are offsets of the failed topic not looked at yet."""
 
     selected: int
     moved: int

@@ -74,7 +74,7 @@ def _counts(facts: RedriveFacts, progress: RedriveProgress | None, previous: Map
 
 
 def _redriven(facts: RedriveFacts, decision: RedriveDecision, previous: Mapping[str, Any]) -> dict[str, Any]:
-    """What `planning.redriven` reads of a Redrive that has succeeded.
+    """The fields that `planning.retry.redriven` reads of a Redrive that has succeeded.
 
     The topic's id is that of a look before the first Job was made, and never renewed: as no topic has the id of
     another, whoever sees it again later knows that the run read this very topic.
@@ -85,8 +85,8 @@ def _redriven(facts: RedriveFacts, decision: RedriveDecision, previous: Mapping[
     redriven_to, report = previous.get("redrivenTo"), facts.report
     if decision.phase == "Succeeded" and report is not None and report.ok and report.redriven_to is not None:
         redriven_to = report.redriven_to
-    told = {"failedTopicId": topic_id, "redrivenTo": redriven_to}
-    return {name: value for name, value in told.items() if value is not None}
+    known = {"failedTopicId": topic_id, "redrivenTo": redriven_to}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _whole_rate(status: Mapping[str, Any], now: float) -> int | None:
@@ -100,7 +100,7 @@ def _whole_rate(status: Mapping[str, Any], now: float) -> int | None:
 
 
 def _ready(facts: RedriveFacts, decision: RedriveDecision) -> Condition:
-    """Whether what a run needs is there; a Redrive that has ended needs nothing."""
+    """Ready: all that a run needs exists; a Redrive that has ended needs nothing."""
     if decision.phase in ("Failed", "Cancelled"):
         return Condition(c.READY, "False", decision.reason, decision.message)
     if decision.phase == "Succeeded":
@@ -109,7 +109,7 @@ def _ready(facts: RedriveFacts, decision: RedriveDecision) -> Condition:
         return Condition(c.READY, "False", decision.reason, decision.message)
     if decision.phase == "Paused" and facts.obstacle is not None:
         return Condition(c.READY, "False", facts.obstacle.reason, facts.obstacle.message)
-    return Condition(c.READY, "True", c.READY_TO_RUN, "group, cluster and topics are there")
+    return Condition(c.READY, "True", c.READY_TO_RUN, "the group, its cluster and its topics are available")
 
 
 def _complete(decision: RedriveDecision) -> Condition:

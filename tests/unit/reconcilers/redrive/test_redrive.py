@@ -422,7 +422,7 @@ def test_run_whose_records_nobody_would_read_is_halted_and_goes_on_later() -> No
         ready = world.status()["conditions"][0]
         assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Paused", True)
         assert (ready["status"], ready["reason"]) == ("False", "RetryNotConfigured")
-        assert "give it a RetryPolicy" in ready["message"]
+        assert "name a RetryPolicy" in ready["message"]
         world.controller()
         before = list(world.kube.writes)
         await world.look()
