@@ -97,7 +97,7 @@ class App:
         )
         self._reconcilers = {each.kind: each.make(self._context) for each in CONTROLLERS}
 
-    def _dispatcher(self, kind: Kind) -> Dispatcher[Key]:
+    def _dispatcher(self, kind: Kind) -> Dispatcher:
         reconcile = partial(self._reconcile, kind)
         return Dispatcher(kind.kind, reconcile, count=self.settings.workers, metrics=self.metrics)
 

@@ -81,7 +81,4 @@ def _invalid(metadata: JsonObject, message: str, previous: Mapping[str, Any], no
         conditions.Condition(kind, "False" if kind == conditions.READY else "Unknown", conditions.SPEC_INVALID, message)
         for kind in conditions.KAFKA_CLUSTER_CONDITIONS
     ]
-    merged = conditions.merge_conditions(
-        previous.get("conditions") or (), verdicts, times.to_text(now), observed_generation=generation
-    )
-    return {**previous, "observedGeneration": generation, "conditions": merged}
+    return conditions.with_conditions(previous, verdicts, times.to_text(now), generation)

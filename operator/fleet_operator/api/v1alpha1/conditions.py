@@ -49,7 +49,6 @@ CONSUMER_GROUP_CONDITIONS: Final = (
     GROUP_SHARED,
     SPEC_HONORED,
 )
-REDRIVE_CONDITIONS: Final = (READY, COMPLETE)
 KAFKA_CLUSTER_CONDITIONS: Final = (READY, CLUSTER_REACHABLE, OFFSETS_TOPIC_SIZED, SPEC_HONORED)
 
 # --- reasons: what was found in the spec and in Kubernetes ----------------------------------------------------------
@@ -119,7 +118,6 @@ FIXED_REPLICAS: Final = "FixedReplicas"
 WITHIN_BOUNDS: Final = "WithinBounds"
 MORE_WORKERS_THAN_PARTITIONS: Final = "MoreWorkersThanPartitions"
 
-
 # --- reasons: a Redrive ----------------------------------------------------------------------------------------------
 GROUP_NOT_FOUND: Final = "GroupNotFound"
 GROUP_DELETED: Final = "GroupDeleted"
@@ -130,7 +128,6 @@ FILTER_REFUSED: Final = "FilterRefused"
 ANOTHER_REDRIVE_RUNS: Final = "AnotherRedriveRuns"
 WAITING_FOR_LAST_RUN: Final = "WaitingForLastRun"
 READY_TO_RUN: Final = "ReadyToRun"
-NOT_STARTED: Final = "NotStarted"
 RUNNING: Final = "Running"
 RATE_CHANGED: Final = "RateChanged"
 POD_NOT_RUNNING: Final = "PodNotRunning"
@@ -178,6 +175,14 @@ def merge_conditions(
             }
         )
     return merged
+
+
+def with_conditions(
+    previous: Mapping[str, Any], new: Iterable[Condition], now_text: str, generation: int
+) -> dict[str, Any]:
+    """A previous status with other conditions, for this generation."""
+    merged = merge_conditions(previous.get("conditions") or (), new, now_text, observed_generation=generation)
+    return {**previous, "observedGeneration": generation, "conditions": merged}
 
 
 def find_condition(conditions: Sequence[Mapping[str, Any]], kind: str) -> Mapping[str, Any] | None:

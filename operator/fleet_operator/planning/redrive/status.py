@@ -52,10 +52,7 @@ def invalid_redrive_status(generation: int, message: str, previous: Mapping[str,
         Condition(c.READY, "False", c.SPEC_INVALID, message),
         Condition(c.COMPLETE, "Unknown", c.SPEC_INVALID, message),
     )
-    merged = merge_conditions(
-        previous.get("conditions") or (), verdicts, times.to_text(now), observed_generation=generation
-    )
-    return {**previous, "observedGeneration": generation, "conditions": merged}
+    return c.with_conditions(previous, verdicts, times.to_text(now), generation)
 
 
 def _counts(facts: RedriveFacts, progress: RedriveProgress | None, previous: Mapping[str, Any]) -> dict[str, int]:
@@ -101,11 +98,9 @@ def _whole_rate(status: Mapping[str, Any], now: float) -> int | None:
 
 def _ready(facts: RedriveFacts, decision: RedriveDecision) -> Condition:
     """Ready: all that a run needs exists; a Redrive that has ended needs nothing."""
-    if decision.phase in ("Failed", "Cancelled"):
-        return Condition(c.READY, "False", decision.reason, decision.message)
     if decision.phase == "Succeeded":
         return Condition(c.READY, "True", decision.reason, decision.message)
-    if decision.phase == "Pending" or decision.reason == c.POD_NOT_RUNNING:
+    if decision.phase in ("Failed", "Cancelled", "Pending") or decision.reason == c.POD_NOT_RUNNING:
         return Condition(c.READY, "False", decision.reason, decision.message)
     if decision.phase == "Paused" and facts.obstacle is not None:
         return Condition(c.READY, "False", facts.obstacle.reason, facts.obstacle.message)
