@@ -37,15 +37,12 @@ class Listener(Protocol):
 
     def cluster_changed(self, cluster: Key) -> None:
         """A cluster became reachable or unreachable, or its own facts changed."""
-        ...
 
     def group_changed(self, group: Key, *, urgent: bool) -> None:
         """A ConsumerGroup's Kafka group changed; not `urgent` when only offsets moved."""
-        ...
 
     def looked(self, cluster: Key, observation: ClusterObservation, seconds: float) -> None:
         """A look was taken; for metrics."""
-        ...
 
 
 @dataclass(slots=True)

@@ -12,14 +12,7 @@ from typing import Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
-from fleet_operator.clients.kinds import (
-    CONSUMER_GROUP,
-    KAFKA_CLUSTER,
-    REDRIVE,
-    RETRY_POLICY,
-    JsonObject,
-    Kind,
-)
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, REDRIVE, RETRY_POLICY, JsonObject, Kind
 from fleet_operator.planning.labels import GROUP_LABEL, POLICY_LABEL
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.redrive.manifests import REDRIVE_LABEL
