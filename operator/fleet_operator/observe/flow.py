@@ -30,7 +30,8 @@ STARTS_SECONDS: Final = 60.0
 SEARCH_ROUNDS_MAX: Final = 8
 """Rounds of one look's search for overdue heads: two steps back and five halvings find most to a second."""
 PROBES_PER_ROUND_MAX: Final = 20_000
-"""How many heads are searched in one look; those of the others are due at least since their topics' delay ago."""
+"""Bound of the heads that are searched in one look; those of the others are due at least since their topics' delay
+ago."""
 
 
 class Span(NamedTuple):

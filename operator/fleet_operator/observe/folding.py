@@ -325,8 +325,8 @@ def _shape(group: GroupObservation) -> tuple[object, ...]:
 
 
 def _retry_shape(retry: RetryObservation) -> tuple[object, ...]:
-    """What somebody waits for. Whether anything waits or is due matters at once where no worker is there to handle it;
-    else it changes with every look, and is no more urgent than lag."""
+    """The urgent facts. Waiting or due records are urgent only where no worker is there to handle them; otherwise they
+    change with every look, and matter no more than lag."""
     unattended = () if retry.members else (retry.waiting and 1, retry.due_lag and 1)
     topics = {name: (topic.partitions, topic.configs, topic.error) for name, topic in retry.topics.items()}
     return (
