@@ -21,8 +21,7 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, Kind
 from fleet_operator.clients.kube import AioKubeClient, KubeClient
 from fleet_operator.clients.worker_status import WorkerStatusClient
 from fleet_operator.observe.observer_pool import ObserverPool
-from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.publishing import URGENT_FIELDS
+from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.registry import CONTROLLERS, WATCHED
 from fleet_operator.reconcilers.routing import Router
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
@@ -98,7 +97,7 @@ class App:
         )
         self._reconcilers = {each.kind: each.make(self._context) for each in CONTROLLERS}
 
-    def _dispatcher(self, kind: Kind) -> Dispatcher[Key]:
+    def _dispatcher(self, kind: Kind) -> Dispatcher:
         reconcile = partial(self._reconcile, kind)
         return Dispatcher(kind.kind, reconcile, count=self.settings.workers, metrics=self.metrics)
 

@@ -33,7 +33,7 @@ STOP_SECONDS: Final = 10.0
 PAGE_OBJECTS: Final = 25
 """kopf has one page size for all kinds; a page of whole objects is in memory at once."""
 IDLE_SECONDS: Final = 0.1
-"""How long kopf keeps an object for which nothing more arrives; by its own default, each of a list for five seconds."""
+"""Time for which kopf keeps an object without further events; by its own default, five seconds."""
 
 
 class Watcher:

@@ -91,6 +91,6 @@ def _asking_for_views(watched: Iterable[WatchedKind]) -> aiohttp.ClientMiddlewar
 
 
 def _is_collection(path: str, kind: Kind) -> bool:
-    """Whether a path is that of all objects of a kind, in one namespace or everywhere; a proxy may prefix it."""
+    """True for the path of all objects of a kind, in one namespace or everywhere; a proxy may prefix it."""
     root, _, plural = kind.path(None).rpartition("/")
     return path.endswith(f"/{plural}") and root in path

@@ -24,7 +24,7 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """What objects of this kind carry as `apiVersion`."""
+        """The `apiVersion` of objects of this kind."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:

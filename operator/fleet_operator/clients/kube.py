@@ -69,7 +69,7 @@ class KubeInvalidError(KubeError):
 
 
 class KubeNotFoundError(KubeError):
-    """What the call writes into is not there: the namespace, or the parent of a subresource (404)."""
+    """The kind, the namespace or the parent of a subresource does not exist (404)."""
 
     reason = "NotFound"
 
@@ -82,7 +82,7 @@ class KubeUnavailableError(KubeError):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a list call found, with the version of the collection it was true for."""
+    """The objects of a list call, with the resourceVersion of the collection."""
 
     items: list[JsonObject]
     resource_version: str
@@ -93,11 +93,9 @@ class KubeClient(Protocol):
 
     async def get(self, kind: Kind, namespace: str, name: str) -> JsonObject | None:
         """One object, read live; None when it does not exist."""
-        ...
 
     async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE) -> Listing:
         """All objects of a kind in one namespace, or everywhere with None; fetched in pages, each cut to the view."""
-        ...
 
     async def apply(self, body: JsonObject) -> JsonObject:
         """Server-side apply the operator's full intent for an object, taking over fields others hold (force).
@@ -105,30 +103,24 @@ class KubeClient(Protocol):
         Only for objects the operator makes; of what users wrote, nothing but our finalizer is ever applied. Returns the
         object as stored.
         """
-        ...
 
     async def apply_status(self, body: JsonObject) -> JsonObject:
         """Server-side apply the `/status` of one of our custom resources; the operator owns all of it."""
-        ...
 
     async def create(self, body: JsonObject) -> JsonObject:
         """Create an object; KubeConflictError when the name is taken."""
-        ...
 
     async def replace(self, body: JsonObject) -> JsonObject:
         """Replace an object that still has the `resourceVersion` in `body`; KubeConflictError when it has moved on."""
-        ...
 
     async def merge(self, body: JsonObject) -> JsonObject:
         """Set what `body` has in an object that still has its `resourceVersion`, whoever owns those fields.
 
         Raises KubeConflictError when the object has moved on, and KubeNotFoundError.
         """
-        ...
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> bool:
         """Delete the object with this uid; False when it, or that uid, is already gone."""
-        ...
 
 
 def _error(status: int, text: str, where: str, retry_after: float | None) -> KubeError:

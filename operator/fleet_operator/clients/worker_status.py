@@ -1,6 +1,6 @@
 """A worker's own account of its membership, over its `/member` endpoint.
 
-DescribeGroups tells neither generation nor leader; the workers know both. This is a courtesy for people reading
+DescribeGroups reports neither generation nor leader; the workers know both. This is a courtesy for people reading
 status: the operator may run where pods cannot be reached, so no answer is an ordinary outcome and never an error.
 """
 
@@ -46,7 +46,7 @@ class WorkerStatusClient:
             await self._session.close()
 
     async def member(self, pod: str, ip: str, port: int) -> WorkerObservation | None:
-        """What the worker in this pod says; None when it says nothing, or nothing we understand."""
+        """The report of the worker in this pod; None without an answer that can be read."""
         assert self._session is not None, "opened before use"
         host = f"[{ip}]" if ":" in ip else ip
         async with self._slots:
@@ -103,7 +103,7 @@ def _breaker(told: dict[str, Any] | None) -> BreakerObservation | None:
 
 
 def _kind(entry: dict[str, Any]) -> tuple[str, str]:
-    """Why a record was given up: reason, and class of the error."""
+    """The reason why a record failed for good, and the class of the error."""
     return str(entry["reason"])[:KIND_CHARACTERS_MAX], str(entry.get("errorClass") or "")[:KIND_CHARACTERS_MAX]
 
 

@@ -115,7 +115,7 @@ def offsets_topic_config_request() -> DescribeConfigsRequest:
 
 def broker_config_request(node_id: int) -> DescribeConfigsRequest:
     """A broker's own idea of how many partitions `__consumer_offsets` has, and of how long it keeps the commits of
-    empty groups; only that broker can tell."""
+    empty groups; only that broker can answer."""
     resource = DescribeConfigsResource(
         resource_type=BROKER_RESOURCE,
         resource_name=str(node_id),

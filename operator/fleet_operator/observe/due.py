@@ -1,8 +1,8 @@
-"""When the records of a delay topic are due, found by asking for offsets by time. Pure.
+"""Due times of the records in a delay topic, found by asking for offsets by time. Pure.
 
 A record is due at its append time plus the delay of its topic, so within a partition records become due in order. No
-request of Kafka tells the append time of the record at a given offset; ListOffsets tells the first record appended at
-or after a given time, with its offset and its time. From that follow:
+request of Kafka returns the append time of the record at a given offset; ListOffsets returns the first record appended
+at or after a given time, with its offset and its time. From that follow:
 
 - the first record that is not due, by asking for `now - delay`: its time is in the answer. Until it is due, the answer
   to the next such question is known, so a partition is asked again only when something in it has become due.
@@ -27,7 +27,7 @@ COARSE_SHARE: Final = 16
 
 
 def position(committed: int | None, start: int, end: int) -> int:
-    """Where retry workers go on in a partition whose log reaches from `start` to before `end`.
+    """The offset at which retry workers go on in a partition whose log reaches from `start` to before `end`.
 
     At their commit; without one, and where the log does not reach to it (retention, a topic made anew, a leader that
     had not kept up), they begin with the first record that is there.
@@ -53,7 +53,7 @@ class Frontier:
     append_ms: int | None
 
     def holds(self, *, delay_ms: int, end: int, now_ms: int) -> bool:
-        """Whether asking again now would give the same: nothing has become due, or been appended behind the end."""
+        """True if asking again now would give the same: nothing has become due, or been appended behind the end."""
         if self.append_ms is None:
             return self.offset == end
         return self.offset < end and now_ms < self.append_ms + delay_ms
@@ -65,7 +65,7 @@ def question(delay_ms: int, now_ms: int) -> int:
 
 
 def frontier(found: Found | None, end: int) -> Frontier:
-    """What the answer to `question` means; None when no record is that young."""
+    """The frontier that follows from the answer to `question`; None when no record is that young."""
     return Frontier(end, None) if found is None else Frontier(found.offset, found.append_ms)
 
 
@@ -86,7 +86,7 @@ class Head:
         return self.low == self.high
 
     def coarse(self, overdue_ms: int) -> bool:
-        """Whether this look should go on searching; `overdue_ms` is how long the record is due at least."""
+        """True if this look should go on searching; the record has been due for at least `overdue_ms`."""
         return self.low is None or self.high - self.low > max(COARSE_MS, overdue_ms // COARSE_SHARE)
 
 

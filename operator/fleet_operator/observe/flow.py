@@ -26,15 +26,16 @@ GONE_SECONDS: Final = 60.0
 """For how long a topic that was there must have been missing before it is believed to be gone: the broker that was
 asked may lag behind."""
 STARTS_SECONDS: Final = 60.0
-"""How often the starts of managed topics' logs are asked for: only retention moves them, and only forward."""
+"""Interval at which the starts of managed topics' logs are read: only retention moves them, and only forward."""
 SEARCH_ROUNDS_MAX: Final = 8
 """Rounds of one look's search for overdue heads: two steps back and five halvings find most to a second."""
 PROBES_PER_ROUND_MAX: Final = 20_000
-"""How many heads are searched in one look; those of the others are due at least since their topics' delay ago."""
+"""Bound of the heads that are searched in one look; those of the others are due at least since their topics' delay
+ago."""
 
 
 class Span(NamedTuple):
-    """What the retry workers have before them in one partition: the records from `position` to before `end`."""
+    """The records that wait for the retry workers in one partition: from `position` to before `end`."""
 
     position: int
     end: int
@@ -53,12 +54,12 @@ Ask = Callable[[Mapping[Partition, int]], Mapping[Partition, Found | None]]
 
 @dataclass(slots=True)
 class FlowMemory:
-    """What looks leave to those that follow. Times are monotonic seconds, those of records epoch milliseconds."""
+    """Memory of looks for later ones. Times are monotonic seconds, those of records epoch milliseconds."""
 
     settings: TopicConfigs = field(default_factory=TopicConfigs)
     starts: Offsets = field(default_factory=dict)
     found_delays: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """What was found on the cluster for those groups that asked for it, by main group."""
+    """Delays found on the cluster, by main group, for the groups that asked for them."""
     _starts_due: dict[str, float] = field(default_factory=dict)
     _frontiers: dict[Partition, Frontier] = field(default_factory=dict)
     _marks: dict[Partition, Frontier] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class FlowMemory:
     _beyond: dict[Partition, int] = field(default_factory=dict)
     """Commits that lay beyond the end of the log at the last look."""
     _there: dict[str, float] = field(default_factory=dict)
-    """When a managed topic was last seen (epoch seconds)."""
+    """Time at which each managed topic was last seen (epoch seconds)."""
 
     def starts_wanted(self, topics: Collection[str], now: float) -> set[str]:
         """The managed topics whose starts should be asked for in this look."""
@@ -82,7 +83,7 @@ class FlowMemory:
         return {topic for topic in topics if self._starts_due.get(topic, 0.0) <= now}
 
     def take_starts(self, topics: Collection[str], answered: Offsets, now: float) -> None:
-        """Remember the starts that were told; topics of which any partition was silent are asked again."""
+        """Remember the starts that were read; topics with an unanswered partition are asked again."""
         self.starts |= {key: start for key, start in answered.items() if key[0] in topics}
         for topic in {topic for topic, _ in answered} & set(topics):
             self._starts_due[topic] = now + STARTS_SECONDS
@@ -98,7 +99,7 @@ class FlowMemory:
     def spans(
         self, interest: RetryInterest, facts: GroupFacts, topics: Mapping[str, TopicObservation], ends: Offsets
     ) -> dict[Partition, Span | None]:
-        """Where the retry workers of one group stand in each partition of its flow."""
+        """The position of the retry workers of one group in each partition of its flow."""
         found: dict[Partition, Span | None] = {}
         for name, delay_s in interest.flow.items():
             topic = topics.get(name)
@@ -188,7 +189,7 @@ class FlowMemory:
             self._heads[key] = due.learn(self._heads[key], asked[key], found)
 
     def _due(self, key: Partition, span: Span) -> int | None:
-        """How many of the waiting records are due."""
+        """The number of waiting records that are due."""
         if span.delay_ms == 0 or span.waiting == 0:
             return span.waiting
         last = self._frontiers.get(key)
@@ -240,7 +241,7 @@ class FlowMemory:
         )
 
     def _told(self, name: str, seen: TopicObservation | None, held: Collection[str], now: float) -> bool:
-        """Whether what a look says of a topic can be counted with.
+        """True if a look has found enough of a topic to count with.
 
         A topic that is missing is not believed to be gone while the group has commits for it, which go with a topic,
         or while it was there a moment ago: the broker that was asked may lag behind the others.

@@ -41,7 +41,7 @@ STABLE: Final = "Stable"
 NOT_OBSERVED: Final = "NotObserved"
 """The reason when nothing was answered and nobody said why."""
 RETRY_INFIX: Final = naming.retry_topic("", "").removeprefix(naming.RESERVED_PREFIX)
-"""What stands between the group and the delay in the name of a retry topic."""
+"""Separator of the group and the delay in the name of a retry topic."""
 _KNOWN_CODES: Final = frozenset(ErrorCode)
 
 Offsets = dict[tuple[str, int], int]
@@ -206,7 +206,7 @@ def mirror(described: DescribedGroup) -> tuple[str, tuple[MemberObservation, ...
 
 @dataclass(slots=True)
 class GroupFacts:
-    """What one look gathers about one group, before it is folded; `error` says what went wrong first."""
+    """Answers of one look about one group, before they are folded; `error` is the first error."""
 
     group_id: str
     coordinator_id: int | None = None
@@ -305,7 +305,7 @@ def _add_sample(samples: tuple[OffsetSample, ...], new: OffsetSample) -> tuple[O
 
 
 def differs(before: GroupObservation | None, after: GroupObservation) -> bool:
-    """Whether somebody waits for this news: anything but offsets moving on."""
+    """True if more than offsets has changed."""
     if before is None:
         return True
     return _shape(before) != _shape(after)
@@ -318,8 +318,8 @@ def _shape(group: GroupObservation) -> tuple[object, ...]:
 
 
 def _retry_shape(retry: RetryObservation) -> tuple[object, ...]:
-    """What somebody waits for. Whether anything waits or is due matters at once where no worker is there to handle it;
-    else it changes with every look, and is no more urgent than lag."""
+    """The urgent facts. Waiting or due records are urgent only where no worker is there to handle them; otherwise they
+    change with every look, and matter no more than lag."""
     unattended = () if retry.members else (retry.waiting and 1, retry.due_lag and 1)
     topics = {name: (topic.partitions, topic.configs, topic.error) for name, topic in retry.topics.items()}
     return (
@@ -334,7 +334,7 @@ def _retry_shape(retry: RetryObservation) -> tuple[object, ...]:
 
 
 def moved(before: GroupObservation | None, after: GroupObservation) -> bool:
-    """Whether offsets moved, on either side."""
+    """True if committed or end offsets have moved."""
     if before is None or (before.committed, before.end_offsets) != (after.committed, after.end_offsets):
         return True
     return _retry_counts(before.retry) != _retry_counts(after.retry)

@@ -1,4 +1,4 @@
-"""What an observer is told: how to reach the cluster, and which groups matter."""
+"""An observer's input: the connection to the cluster, and the groups to observe."""
 
 from __future__ import annotations
 

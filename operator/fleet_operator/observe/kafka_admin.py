@@ -71,6 +71,13 @@ class TopicChanges:
         """All topics to which something was done."""
         return tuple(name for names in self.by_sort.values() for name in names)
 
+    def note(self, done: list[str], topic: str, code: int, text: str | None) -> None:
+        """Add a topic to those `done`, or to the refusals if the broker answered with an error."""
+        if code:
+            self.refusals.append(_refusal(topic, code, text))
+        else:
+            done.append(topic)
+
 
 @dataclass(slots=True)
 class FlowRemoval:
@@ -261,10 +268,8 @@ class KafkaAdmin:
         )
         request = CreateTopicsRequest(topics=wanted, timeout_ms=_TIMEOUT_MS)
         for result in self._client.call(None, request, timeout_s=CALL_SECONDS).topics:
-            if result.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                changes.made.append(result.name)
-            else:
-                changes.refusals.append(_refusal(result.name, result.error_code, result.error_message))
+            code = 0 if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS else result.error_code
+            changes.note(changes.made, result.name, code, result.error_message)
 
     def _grow(self, topics: Iterable[WantedTopic], changes: TopicChanges) -> None:
         """Add partitions to topics that still have fewer."""
@@ -279,17 +284,11 @@ class KafkaAdmin:
             return
         request = CreatePartitionsRequest(topics=smaller, timeout_ms=_TIMEOUT_MS)
         for result in self._client.call(None, request, timeout_s=CALL_SECONDS).results:
-            if result.error_code:
-                changes.refusals.append(_refusal(result.name, result.error_code, result.error_message))
-            else:
-                changes.grown.append(result.name)
+            changes.note(changes.grown, result.name, result.error_code, result.error_message)
 
     def _alter(self, settings: Mapping[str, Mapping[str, str]], changes: TopicChanges) -> None:
         for result in self._client.call(None, set_topics(settings), timeout_s=CALL_SECONDS).responses:
-            if result.error_code:
-                changes.refusals.append(_refusal(result.resource_name, result.error_code, result.error_message))
-            else:
-                changes.mended.append(result.resource_name)
+            changes.note(changes.mended, result.resource_name, result.error_code, result.error_message)
 
     def _offsets(self, metadata: MetadataResponse, timestamp: int) -> Offsets:
         client = self._client

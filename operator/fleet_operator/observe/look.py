@@ -39,9 +39,9 @@ from fleet_operator.planning.observation import ClusterObservation, GroupObserva
 from fleet_operator.planning.topic_pattern import TopicMatches
 
 CALL_SECONDS: Final = 8.0
-"""Patience with one phase of a look. A broker that hangs may cost four of them, and is told of after half a minute."""
+"""Patience with one phase of a look. A broker that hangs may cost four of them, and is reported after half a minute."""
 CONFIGS_SECONDS: Final = 300.0
-"""How often the settings of `__consumer_offsets` are asked for; people change them once in its life."""
+"""Interval at which the settings of `__consumer_offsets` are read; they rarely change."""
 
 REFUSALS: Final = frozenset({"AuthenticationFailed", "TlsFailed"})
 """Reasons of a cluster that answers, and will not have us."""
@@ -55,7 +55,7 @@ class LookAbandonedError(Exception):
 
 @dataclass(slots=True)
 class ConfigFacts:
-    """The settings of `__consumer_offsets` as last told, and when to ask again (monotonic seconds)."""
+    """The settings of `__consumer_offsets` as last read, and when to read them again (monotonic seconds)."""
 
     responses: tuple[DescribeConfigsResponse, ...] = ()
     due_at: float = 0.0
@@ -83,7 +83,7 @@ class Questions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a look needs. `interests` are by group id; `last` is the newest good observation; `stopping` ends waits."""
+    """Inputs of one look. `interests` are by group id; `last` is the newest good observation; `stopping` ends waits."""
 
     client: NetworkClient
     clock: Clock
@@ -142,7 +142,7 @@ class Look:
         self.memory.found_delays = known
 
     def _coordinators(self) -> dict[str, GroupFacts]:
-        """Where to ask about each group, those of the retry workers too."""
+        """The coordinator of each group, those of the retry workers too."""
         retry = (interest.retry.group_id for interest in self.interests.values() if interest.retry is not None)
         facts = {group_id: GroupFacts(group_id) for group_id in (*self.interests, *retry)}
         if facts:
@@ -203,7 +203,7 @@ class Look:
                 questions.starts.append(self._send(node_id, request))
 
     def _ask_settings(self, topics: Mapping[str, TopicObservation], questions: Questions) -> None:
-        """What is due of the settings of managed topics and their sources, from all brokers in turn: any can tell."""
+        """Ask for the due settings of managed topics and their sources, spread over the brokers: any can answer."""
         wanted = {
             name
             for interest in self.interests.values()
@@ -366,7 +366,7 @@ def _partitions(interest: GroupInterest, topics: Mapping[str, TopicObservation])
 
 
 def _blame(call: Call[Any], asked: Iterable[str], facts: Mapping[str, GroupFacts]) -> bool:
-    """Whether a call was answered; if not, its groups say why."""
+    """True if a call was answered; if not, its groups get the error."""
     if call.error is None:
         return True
     for group_id in asked:
@@ -384,7 +384,7 @@ def _merged(calls: Sequence[Call[ListOffsetsResponse]]) -> Offsets:
 
 
 def failure(error: NetError, last: ClusterObservation | None, now: float, *, proven: bool = True) -> ClusterObservation:
-    """What is to be told when a look failed altogether: the last good values, not reachable, and why.
+    """The observation after a look that failed altogether: the last good values, not reachable, and why.
 
     `proven` says that looks have failed for long enough. An answer that refuses us needs no second one.
     """
@@ -396,22 +396,12 @@ def failure(error: NetError, last: ClusterObservation | None, now: float, *, pro
     reason = "BrokerUnreachable"
     if isinstance(error, AuthenticationFailed | TlsFailed):
         reason = "TlsFailed" if isinstance(error, TlsFailed) else "AuthenticationFailed"
-    return ClusterObservation(
+    return replace(
+        base,
         observed_at=now,
         reachable=False,
         reason=reason,
         message=message,
         doubtful=not proven and reason not in REFUSALS and base.last_good_at is not None,
-        cluster_id=base.cluster_id,
-        brokers=base.brokers,
-        answered=base.answered,
-        offsets_topic=base.offsets_topic,
-        broker_offsets_partitions=base.broker_offsets_partitions,
-        offsets_retention_s=base.offsets_retention_s,
-        groups=base.groups,
-        topics=base.topics,
-        matches=base.matches,
-        group_count=base.group_count,
-        groups_per_coordinator=base.groups_per_coordinator,
-        last_good_at=base.last_good_at,
+        reachable_since=None,
     )

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -31,11 +31,11 @@ T = TypeVar("T")
 HURRY_SECONDS: Final = 1.0
 """The interval while a group is between states, so that a rebalance is seen with its steps."""
 HURRY_MAX_SECONDS: Final = 120.0
-"""How long one group may keep the schedule up: a group that cannot become Stable must not do so for ever."""
+"""Longest time for which one group may shorten the pauses: it may never become Stable."""
 REST_FACTOR: Final = 4.0
-"""How many times longer than a look the pause after it is at least, up to the interval."""
+"""Least pause after a look, as a multiple of its duration, up to the interval."""
 ACTIONS_SECONDS_MAX: Final = 1.0
-"""How long actions may keep a look that is due waiting: a thousand new groups want their topics made at once."""
+"""Longest time for which actions may delay a due look: a thousand new groups want their topics at once."""
 REFUSED_SECONDS: Final = 30.0
 """The interval while the cluster refuses our credentials: repeating them quickly locks accounts and fills its logs."""
 DOUBT_LOOKS: Final = 3
@@ -66,7 +66,7 @@ class Action(Generic[T]):
 
 
 class LookSchedule:
-    """When to look again. Pure: `now` is monotonic seconds."""
+    """Pauses between looks. Pure: `now` is monotonic seconds."""
 
     def __init__(self, interval_seconds: float) -> None:
         self._interval = interval_seconds
@@ -95,7 +95,7 @@ class LookSchedule:
 
 
 class Doubt:
-    """How much the looks that failed in a row prove. Pure: times are monotonic seconds."""
+    """Evidence from looks that failed in a row. Pure: times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._failures = 0
@@ -114,7 +114,7 @@ class Doubt:
 
 
 def _unsettled(group: GroupObservation | None, expects_members: bool) -> bool:
-    """Whether a group is on its way to somewhere else."""
+    """True if a group is between two states."""
     if group is None or group.error is not None:
         return True
     if group.state == "Stable":
@@ -127,6 +127,17 @@ def _seconds_to_wake(seen: ClusterObservation) -> float:
     flows = (group.retry for group in seen.groups.values() if group.retry is not None and not group.retry.members)
     due = (flow.next_due_at for flow in flows if flow.next_due_at is not None)
     return min(due, default=float("inf")) - seen.observed_at
+
+
+@dataclass(slots=True)
+class _Memory:
+    """The thread's memory between looks; `last` is the newest observation."""
+
+    last: ClusterObservation | None = None
+    configs: ConfigFacts = field(default_factory=ConfigFacts)
+    flow: FlowMemory = field(default_factory=FlowMemory)
+    matches: TopicMatches = field(default_factory=TopicMatches)
+    doubt: Doubt = field(default_factory=Doubt)
 
 
 class Observer:
@@ -164,7 +175,7 @@ class Observer:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs; one that died of a bug is replaced at the next reconcile of its cluster."""
+        """True while the thread runs; one that died of a bug is replaced at the next reconcile of its cluster."""
         return self._thread.is_alive()
 
     def join(self, timeout_s: float) -> bool:
@@ -212,8 +223,7 @@ class Observer:
 
     def _observe(self, client: NetworkClient) -> None:
         schedule = LookSchedule(self.settings.interval_seconds)
-        configs, memory, matches, doubt = ConfigFacts(), FlowMemory(), TopicMatches(), Doubt()
-        last: ClusterObservation | None = None
+        memory = _Memory()
         due = self._clock.monotonic()
         while not self._stopping.is_set():
             self._carry_out_actions(client, until=max(due, self._clock.monotonic() + ACTIONS_SECONDS_MAX))
@@ -224,41 +234,34 @@ class Observer:
             self._changed.clear()
             interests = self._interests
             try:
-                last = self._look(client, interests, last, configs, memory, matches, doubt)
+                memory.last = seen = self._look(client, interests, memory)
             except LookAbandonedError:
                 return
             ended = self._clock.monotonic()
-            self._publish(last, ended - now)
-            due = ended + schedule.seconds(last, interests, ended, took=ended - now)
+            self._publish(seen, ended - now)
+            due = ended + schedule.seconds(seen, interests, ended, took=ended - now)
 
     def _look(
-        self,
-        client: NetworkClient,
-        interests: Mapping[str, GroupInterest],
-        last: ClusterObservation | None,
-        configs: ConfigFacts,
-        memory: FlowMemory,
-        matches: TopicMatches,
-        doubt: Doubt,
+        self, client: NetworkClient, interests: Mapping[str, GroupInterest], memory: _Memory
     ) -> ClusterObservation:
-        memory.forget(self._take_changed_topics())
+        memory.flow.forget(self._take_changed_topics())
         look = Look(
             client=client,
             clock=self._clock,
             interests=interests,
-            last=last,
-            configs=configs,
-            memory=memory,
-            matches=matches,
+            last=memory.last,
+            configs=memory.configs,
+            memory=memory.flow,
+            matches=memory.matches,
             stopping=self._stopping.is_set,
         )
         began = self._clock.monotonic()
         try:
             observation = look.take()
         except NetError as error:
-            proven = doubt.failed(began, self._clock.monotonic())
-            return failure(error, last, self._clock.wall(), proven=proven)
-        doubt.succeeded()
+            proven = memory.doubt.failed(began, self._clock.monotonic())
+            return failure(error, memory.last, self._clock.wall(), proven=proven)
+        memory.doubt.succeeded()
         return observation
 
     def _take_changed_topics(self) -> set[str]:

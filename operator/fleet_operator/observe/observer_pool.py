@@ -1,7 +1,7 @@
 """All observers of one operator, as the event loop sees them.
 
 Everything here runs on the event loop; the observers' threads reach it through `call_soon_threadsafe`. An observation
-is kept as it came (frozen), and those who wait for it are told which groups have news, and how urgent it is.
+is kept as it came (frozen), and the listener is notified of the groups that changed, and how urgently.
 """
 
 from __future__ import annotations
@@ -28,33 +28,30 @@ Key = tuple[str, str]
 """Namespace and name of an object."""
 
 STOP_SECONDS: Final = 3.0
-"""How long a stop waits for the threads, all together. One that waits for a broker ends with its calls' own time-outs,
+"""Time for which a stop waits for all threads together. One that waits for a broker ends with its calls' own time-outs,
 or with the process."""
 
 
 class Listener(Protocol):
-    """Who is told of news, on the event loop."""
+    """Receiver of changes, on the event loop."""
 
     def cluster_changed(self, cluster: Key) -> None:
         """A cluster became reachable or unreachable, or its own facts changed."""
-        ...
 
     def group_changed(self, group: Key, *, urgent: bool) -> None:
         """A ConsumerGroup's Kafka group changed; not `urgent` when only offsets moved."""
-        ...
 
     def looked(self, cluster: Key, observation: ClusterObservation, seconds: float) -> None:
         """A look was taken; for metrics."""
-        ...
 
 
 @dataclass(slots=True)
 class _Site:
-    """One KafkaCluster: its observer, the newest observation, and the newest one that was news."""
+    """One KafkaCluster: its observer, the newest observation, and the newest one that the listener was notified of."""
 
     observer: Observer
     latest: ClusterObservation | None = None
-    told: ClusterObservation | None = None
+    notified: ClusterObservation | None = None
 
 
 class ObserverPool:
@@ -155,7 +152,7 @@ class ObserverPool:
         """Have something asked on the cluster's thread. Raises what it raises, or ObserverStoppedError."""
         site = self._sites.get(cluster)
         if site is None:
-            raise ObserverStoppedError(f"{'/'.join(cluster)} is not observed")
+            raise ObserverStoppedError(f"KafkaCluster {'/'.join(cluster)} is not observed: see its conditions")
         return await asyncio.wrap_future(site.observer.submit(run))
 
     async def change(self, cluster: Key, cluster_id: str | None, run: Callable[[KafkaAdmin], T]) -> T:
@@ -191,14 +188,14 @@ class ObserverPool:
         self._listener.looked(cluster, observation, seconds)
         if observation.doubtful:
             return
-        before, site.told = site.told, observation
+        before, site.notified = site.notified, observation
         turned = before is None or (before.reachable, before.reason) != (observation.reachable, observation.reason)
         if turned or _cluster_shape(before) != _cluster_shape(observation):
             self._listener.cluster_changed(cluster)
         for group, interest in self._wishes[cluster].items():
-            self._tell(group, interest, before, observation, turned=turned)
+            self._notify(group, interest, before, observation, turned=turned)
 
-    def _tell(
+    def _notify(
         self,
         group: Key,
         interest: GroupInterest,
@@ -234,7 +231,7 @@ def _both(one: GroupInterest, two: GroupInterest) -> GroupInterest:
 
 
 def _cluster_shape(seen: ClusterObservation | None) -> tuple[object, ...] | None:
-    """What the status of a KafkaCluster is made of, apart from times."""
+    """The facts in the status of a KafkaCluster, apart from times."""
     if seen is None:
         return None
     return (

@@ -21,7 +21,7 @@ from fleet_operator.observe.batches import chunks
 from fleet_operator.planning.retry.topics import ASKED_SETTINGS
 
 FRESH_SECONDS: Final = 60.0
-"""How long an answer counts; what is changed by us is forgotten at once."""
+"""Time for which an answer counts; settings that we change are forgotten at once."""
 TOPICS_PER_LOOK_MAX: Final = 2_000
 TOPICS_PER_REQUEST_MAX: Final = 250
 
@@ -30,13 +30,13 @@ Settings = Mapping[str, str]
 
 @dataclass(slots=True)
 class TopicConfigs:
-    """What topics' settings were when last told. Times are monotonic seconds."""
+    """Topic settings as last read. Times are monotonic seconds."""
 
     _known: dict[str, Settings] = field(default_factory=dict)
     _due: dict[str, float] = field(default_factory=dict)
 
     def of(self, topic: str) -> Settings | None:
-        """The settings that matter, by name; None when nobody has told them, or nobody may."""
+        """The settings that matter, by name; None while they have not been read or must not be."""
         return self._known.get(topic)
 
     def forget(self, topics: Iterable[str]) -> None:
@@ -46,7 +46,7 @@ class TopicConfigs:
             self._due.pop(topic, None)
 
     def requests(self, wanted: Collection[str], now: float) -> list[DescribeConfigsRequest]:
-        """What to ask in this look: topics never asked first, then those whose answers are the oldest."""
+        """The requests of this look: for topics never read first, then for those read longest ago."""
         for gone in self._due.keys() - wanted:
             self.forget((gone,))
         due = sorted((self._due.get(topic, 0.0), topic) for topic in wanted if self._due.get(topic, 0.0) <= now)

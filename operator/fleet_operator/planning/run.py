@@ -48,7 +48,7 @@ class JobFacts:
 
     @property
     def at_work(self) -> bool:
-        """Whether it may make pods and is meant to."""
+        """True if it may make pods and is meant to."""
         return self.state is RunState.ACTIVE and not self.deleting
 
 

@@ -1,6 +1,7 @@
-"""Whose a Kafka group is, when several ConsumerGroups name it: in one namespace or in two, by one KafkaCluster or two.
+"""Ownership when several ConsumerGroups claim one Kafka group: the oldest wins.
 
-All that is kept in Kafka for a group (commits, retry topics) belongs to whoever owns the group.
+They may be in one namespace or in two, and use one KafkaCluster or two. All that Kafka keeps for a group (commits,
+retry topics) belongs to the owner of the group.
 """
 
 from __future__ import annotations

@@ -1,20 +1,28 @@
-"""Collaborators that every reconcile works with."""
+"""Collaborators of the reconcilers, their children in the cluster, and the end of every reconcile."""
 
 from __future__ import annotations
 
 import random
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import Final
 
 from fleet_consumer.clock import Clock
+from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
+from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
 from fleet_operator.observe.observer_pool import ObserverPool
+from fleet_operator.reconcilers.transitions import ACTION, turns
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
+from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.dispatcher import Queues
-from fleet_operator.runtime.events import EventRecorder
+from fleet_operator.runtime.events import EventRecorder, News
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
+
+URGENT_FIELDS: Final = ("observedGeneration", "state", "replicas", "readyReplicas", "targetReplicas", "memberCount")
+"""Fields of our statuses that somebody waits for, or that a machine acts on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,5 +42,98 @@ class Context:
     chance: random.Random = field(default_factory=random.Random)
 
     def resync(self) -> float:
-        """Seconds until an object is looked at again without an event; spread, or all would be due at once."""
+        """Seconds until an object is reconciled again without an event; spread, or all would be due at once."""
         return self.settings.resync_seconds * (0.75 + 0.25 * self.chance.random())
+
+
+async def publish(context: Context, body: JsonObject, status: JsonObject) -> float | None:
+    """Write a status and record Events about its turns; returns the seconds until the next visit of the object.
+
+    Raises KubeError. An object that was deleted meanwhile is no error, and None is returned.
+    """
+    before = body.get("status") or {}
+    try:
+        deferred = await context.statuses.write(body, status)
+    except (KubeNotFoundError, KubeConflictError):  # gone, or a namesake has taken its place
+        await context.store.refresh(kind_of(body), key_of(body))
+        return None
+    if deferred is None:
+        for turn in turns(before, status):
+            context.events.record(News(body, turn.type, turn.reason, ACTION, turn.note))
+    resync = context.resync()
+    return resync if deferred is None else min(deferred, resync)
+
+
+class ForeignObjectError(Exception):
+    """Somebody else's object has the name of one of our children."""
+
+    def __init__(self, child: JsonObject, owner: JsonObject) -> None:
+        kind, name = owner["kind"], child["metadata"]["name"]
+        super().__init__(
+            f"{child['kind']} `{name}` exists and does not belong to this {kind}: remove it, or create the {kind} "
+            "under another name"
+        )
+
+
+async def apply_owned(store: Store, owner: JsonObject, child: JsonObject) -> None:
+    """Apply a child: over the one that is there and ours, else under a name that is free, for an owner that lives.
+
+    Raises ForeignObjectError, and KubeError: KubeConflictError where the caches had not shown what is there, so that
+    all is decided anew.
+    """
+    if store.in_place(child):
+        return
+    kind, key = kind_of(child), key_of(child)
+    seen = store.get(kind, key) if store.watches(kind) else None
+    if seen is None or not is_owned_by(seen, owner):
+        seen = await store.kube.get(kind, *key)
+        if seen is None:
+            await require_living(store, owner)
+        elif not is_owned_by(seen, owner):
+            raise ForeignObjectError(child, owner)
+        elif store.watches(kind):
+            store.learn(kind, seen)
+            raise KubeConflictError(f"{kind} `{key[1]}` exists, but no watch has shown it: it is decided about anew")
+    await store.apply(child, over=seen)
+
+
+async def require_living(store: Store, owner: JsonObject) -> None:
+    """Make sure that an owner lives before its first child is created. Raises KubeError."""
+    if not await store.is_living(owner):
+        raise KubeConflictError(f"{owner['kind']} `{owner['metadata']['name']}` is gone: nothing is created for it")
+
+
+async def require_ours(store: Store, owner: JsonObject, child: JsonObject) -> None:
+    """Make sure, live, that a child's name is free or ours. Raises ForeignObjectError and KubeError."""
+    found = await store.kube.get(kind_of(child), *key_of(child))
+    if found is not None and not is_owned_by(found, owner):
+        raise ForeignObjectError(child, owner)
+
+
+async def find_child(store: Store, owner: JsonObject, kind: Kind, name: str) -> JsonObject | None:
+    """A child of a watched kind, or None. Raises KubeError.
+
+    A child that the cache lacks is read live: a watch loses sight of an object whose label is gone, and a fleet that is
+    taken for absent would be created anew, and smaller.
+    """
+    key = (owner["metadata"]["namespace"], name)
+    seen = store.get(kind, key)
+    if seen is None or not is_owned_by(seen, owner):
+        seen = await store.kube.get(kind, *key)
+        if seen is None or not is_owned_by(seen, owner):
+            return None
+        store.learn(kind, seen)
+    return seen
+
+
+async def read_child(store: Store, owner: JsonObject, kind: Kind, name: str) -> JsonObject | None:
+    """A child with its content, where the cache keeps less than the whole. Raises KubeError."""
+    found = await find_child(store, owner, kind, name)
+    whole = await store.content(kind, key_of(found)) if found is not None else None
+    return whole if whole is not None and is_owned_by(whole, owner) else None
+
+
+def is_owned_by(child: JsonObject, owner: JsonObject) -> bool:
+    """True if an object belongs to this very owner, and not to a deleted namesake of it."""
+    owners = child["metadata"].get("ownerReferences") or ()
+    return any(reference.get("uid") == owner["metadata"]["uid"] for reference in owners)

@@ -1,6 +1,7 @@
 """Secrets of a KafkaCluster: read by name, only when labelled for it, never listed and never shown.
 
-Without the label, whoever may create a KafkaCluster could have any Secret of the namespace sent to a broker of his own.
+Without the label, anybody who may create a KafkaCluster could have any Secret of the namespace sent to their own
+broker.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class SecretReader:
     namespace: str
 
     async def observer_settings(self, cluster: KafkaCluster) -> ObserverSettings:
-        """How to reach a cluster, with its secrets. Raises UnusableSecretError, KubeError or ValueError."""
+        """Settings of the connection to a cluster, with its secrets. Raises UnusableSecretError, KubeError or
+        ValueError."""
         spec = cluster.spec
         tls = None
         if spec.tls is not None:
@@ -62,7 +64,7 @@ class SecretReader:
         )
 
     def _login(self, sasl: Sasl, secret: JsonObject) -> SaslSettings:
-        """How to log in. Raises ValueError for a token endpoint that cannot be used."""
+        """Settings of the login. Raises ValueError for a token endpoint that cannot be used."""
         name, proof = (self._text(secret, key) for key in sasl.secret_keys)
         if sasl.oauth is None:
             return SaslSettings(mechanism=sasl.mechanism, username=name, password=proof)
@@ -83,11 +85,11 @@ class SecretReader:
             )
             raise UnusableSecretError(Problem(conditions.SECRET_FORBIDDEN, message)) from error
         if secret is None:
-            message = f"secret `{name}` does not exist in namespace `{self.namespace}`; create it"
+            message = f"secret `{name}` does not exist in namespace `{self.namespace}`: create it"
             raise UnusableSecretError(Problem(conditions.SECRET_NOT_FOUND, message))
         if secret["metadata"].get("labels", {}).get(CREDENTIALS_LABEL) != "true":
             message = (
-                f"secret `{name}` may not be used: label it for that with "
+                f"secret `{name}` is not labelled for use by a KafkaCluster: label it with "
                 f"`kubectl -n {self.namespace} label secret {name} {CREDENTIALS_LABEL}=true`"
             )
             raise UnusableSecretError(Problem(conditions.SECRET_NOT_LABELLED, message))
@@ -97,17 +99,17 @@ class SecretReader:
         name = secret["metadata"]["name"]
         encoded = (secret.get("data") or {}).get(key)
         if not encoded:
-            message = f"secret `{name}` has no key `{key}`, or an empty one; add it"
+            message = f"secret `{name}` lacks a value for key `{key}`: add it"
             raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message))
         try:
             return base64.b64decode(encoded, validate=True)
         except binascii.Error as error:  # the API server does not let this through
-            message = f"key `{key}` of secret `{name}` is no base64"
+            message = f"key `{key}` of secret `{name}` is not valid base64: replace its value"
             raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message)) from error
 
     def _text(self, secret: JsonObject, key: str) -> str:
         try:
             return self._value(secret, key).decode()
         except UnicodeDecodeError as error:
-            message = f"key `{key}` of secret `{secret['metadata']['name']}` is no UTF-8 text"
+            message = f"key `{key}` of secret `{secret['metadata']['name']}` is not UTF-8 text: replace its value"
             raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message)) from error

@@ -1,4 +1,4 @@
-"""Reconciles KafkaCluster: its secrets decide how it is observed, its observation becomes its status."""
+"""Reconciles KafkaCluster: its Secrets configure its observer, its observation becomes its status."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.clients.kinds import KAFKA_CLUSTER, JsonObject
 from fleet_operator.planning import times
 from fleet_operator.planning.status.kafkacluster import KafkaClusterFacts, project_kafkacluster_status
-from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.context import Context, publish
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
-from fleet_operator.reconcilers.publishing import publish
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
 
 SECRET_SECONDS: Final = 10.0
-"""How often Secrets are read again while they are what keeps us from the cluster; no watch tells of them."""
+"""Interval at which Secrets are read again while they keep us from the cluster; they are not watched."""
 MENDED_BY_SECRETS: Final = frozenset(
     {
         conditions.SECRET_NOT_FOUND,
@@ -62,7 +61,7 @@ class KafkaClusterReconciler:
         return Result(again if again is None or not waits_for_secret else min(again, SECRET_SECONDS))
 
     async def _observe(self, key: Key, cluster: KafkaCluster) -> None:
-        """Have the cluster observed, or say why it is not."""
+        """Start or keep the observer, or record why there is none."""
         observers = self._context.observers
         try:
             settings = await SecretReader(self._context.store.kube, key[0]).observer_settings(cluster)
@@ -82,7 +81,4 @@ def _invalid(metadata: JsonObject, message: str, previous: Mapping[str, Any], no
         conditions.Condition(kind, "False" if kind == conditions.READY else "Unknown", conditions.SPEC_INVALID, message)
         for kind in conditions.KAFKA_CLUSTER_CONDITIONS
     ]
-    merged = conditions.merge_conditions(
-        previous.get("conditions") or (), verdicts, times.to_text(now), observed_generation=generation
-    )
-    return {**previous, "observedGeneration": generation, "conditions": merged}
+    return conditions.with_conditions(previous, verdicts, times.to_text(now), generation)

@@ -43,7 +43,6 @@ class Reconciler(Protocol):
 
     async def reconcile(self, key: Key) -> Result:
         """One step for one object; raises KubeError to be tried again."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

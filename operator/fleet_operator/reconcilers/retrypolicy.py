@@ -1,4 +1,4 @@
-"""Reconciles RetryPolicy: what it comes to is kept under its hash, and shown.
+"""Reconciles RetryPolicy: its content is kept under its hash, and shown.
 
 The fleets take a policy's content from the policy itself. The records kept here are for when it cannot be used as it is
 written now, and for people who meet a hash in a record's headers.
@@ -15,9 +15,7 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import PolicyRevision
 from fleet_operator.planning.retry.records import policy_config_map, policy_hash_of, read_policy, read_published
 from fleet_operator.planning.status.retrypolicy import project_retrypolicy_status
-from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.owned import ForeignObjectError, apply_owned, is_owned_by
-from fleet_operator.reconcilers.publishing import publish
+from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, is_owned_by, publish
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
 

@@ -35,7 +35,7 @@ HANDLER_SELECTOR: Final = f"{HANDLER_LABEL} in ({HANDLER_SOURCE},{HANDLER_RECORD
 """One watch delivers both: a label selector has no "or" across keys, so both carry the same key."""
 
 CALM_SECONDS: Final = 10.0
-"""How long a change of offsets alone may wait, so that several are taken up together."""
+"""Time for which a change of offsets alone may wait, so that several are taken up together."""
 
 Address = tuple[Kind, Key]
 Caches = Callable[[Kind], ObjectCache]

@@ -11,41 +11,32 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.clients.kinds import JOB, JsonObject, kind_of
+from fleet_operator.clients.kinds import JOB, JsonObject
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import Act
-from fleet_operator.reconcilers.owned import ForeignObjectError, is_owned_by
+from fleet_operator.reconcilers.context import ForeignObjectError, is_owned_by, require_living, require_ours
 from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.store import Store
 
 
 class Run(Protocol):
-    """A run as found, and the decision about its Job."""
+    """A run as found, and the decision about its Job.
+
+    `body` owns the Job, `is_final` says that the run has ended. `children` are the ConfigMap of the Job's settings and
+    the Job, for a run that may be started.
+    """
 
     @property
-    def body(self) -> JsonObject:
-        """The owner of the Job."""
-        ...
-
+    def body(self) -> JsonObject: ...
     @property
-    def job(self) -> JsonObject | None:
-        """The Job as found."""
-        ...
-
+    def job(self) -> JsonObject | None: ...
     @property
-    def act(self) -> Act:
-        """What to do about the Job."""
-        ...
-
+    def act(self) -> Act: ...
     @property
-    def is_final(self) -> bool:
-        """Whether the run counts as ended."""
-        ...
+    def is_final(self) -> bool: ...
 
-    def children(self) -> tuple[JsonObject, JsonObject]:
-        """The ConfigMap of the Job's settings, and the Job; for a run that may be started."""
-        ...
+    def children(self) -> tuple[JsonObject, JsonObject]: ...
 
 
 R = TypeVar("R", bound=Run)
@@ -94,23 +85,12 @@ class RunJobs:
     async def _create(self, run: Run) -> None:
         """The settings first, then the Job that reads them."""
         store, owner = self._store, run.body
-        if not await store.is_living(owner):
-            raise KubeConflictError(f"{owner['kind']} `{owner['metadata']['name']}` is gone: nothing is made for it")
+        await require_living(store, owner)
         settings, job = run.children()
-        await self._require_ours(settings, owner)
+        await require_ours(store, owner, settings)
         await store.kube.apply(settings)  # not by way of the store, for no watch covers it
         try:
             store.learn(JOB, await store.kube.create(job))
         except KubeConflictError:
-            await self._require_ours(job, owner)
+            await require_ours(store, owner, job)
             raise  # ours, made a moment ago: the next reconcile sees it
-
-    async def _require_ours(self, child: JsonObject, owner: JsonObject) -> None:
-        """Make sure that a child's name is free or ours. Raises ForeignObjectError."""
-        kind, key = kind_of(child), key_of(child)
-        found = await self._store.kube.get(kind, *key)
-        if found is not None and not is_owned_by(found, owner):
-            raise ForeignObjectError(
-                f"{kind} `{key[1]}` exists and is not of this {owner['kind']}: remove it, or make a {owner['kind']} of "
-                "another name"
-            )

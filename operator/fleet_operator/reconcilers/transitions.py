@@ -1,4 +1,4 @@
-"""News for people in what changed between two statuses. Pure."""
+"""Events that follow from the change between two statuses. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import JsonObject
 
 ACTION: Final = "Reconcile"
-"""What all our Events name as the action: this operator does nothing else."""
+"""The action of all our Events."""
 
 GOOD: Final[dict[str, str]] = {
     conditions.READY: "True",
@@ -54,7 +54,7 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
     """The conditions that became good or bad, or bad for another reason.
 
     Unknown is no news by itself, and a condition that becomes good for the first time in a row of Unknowns is only
-    worth telling for Ready.
+    worth an Event for Ready.
     """
     known = {c["type"]: c for c in before.get("conditions", ())}
     found = []

@@ -1,7 +1,7 @@
-"""The workers' own worker_reports, asked in the background: main and retry workers of each group, by turns where many.
+"""The workers' own reports, read in the background: main and retry workers of each group, in turns where many.
 
-A reconcile never waits for a worker: it reads what was last said and, when that is old, has it asked again; an answer
-that says something new brings the group back into the queue. Where no worker can be reached the questions become rare.
+A reconcile never waits for a worker: it takes the last answer and, when that is old, has the worker asked again; an
+answer with a change brings the group back into the queue. Where no worker can be reached the questions become rare.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ log = logging.getLogger(__name__)
 
 FRESH_SECONDS: Final = 10.0
 SILENT_SECONDS: Final = 60.0
-"""How long to leave a fleet alone after SILENT_ROUNDS in which no worker answered: the operator is probably outside the
-pod network."""
+"""Pause of the questions to a fleet after SILENT_ROUNDS in which no worker answered: the operator is probably outside
+the pod network."""
 SILENT_ROUNDS: Final = 3
 KEPT_SECONDS: Final = 60.0
-"""How long an answer stands when the worker's turn has not come again, or it does not answer any more."""
+"""Time for which an answer counts when the worker has not answered again."""
 ASKED_MAX: Final = 50
 ROUNDS_MAX: Final = 3
 """A round asks at least so many workers of one group, and all of them have their turn within so many rounds."""
 
 
 class _Address(NamedTuple):
-    """Where a worker answers. One that was started again is another, and what it said before is void."""
+    """Address of a worker. A restarted worker has another one, so that its earlier answers are dropped."""
 
     pod: str
     ip: str
@@ -127,13 +127,13 @@ def _addresses(pods: Sequence[JsonObject]) -> list[_Address]:
 
 
 def _restarts(pod: JsonObject) -> int:
-    """How often the worker's container was started again."""
+    """The number of restarts of the worker's container."""
     statuses = pod["status"].get("containerStatuses") or ()
     return next((int(each.get("restartCount", 0)) for each in statuses if each.get("name") == CONTAINER), 0)
 
 
 def _port(pod: JsonObject) -> int:
-    """Where the worker in this pod answers: pods of different revisions may differ."""
+    """The port of the worker in this pod: pods of different revisions may differ."""
     for container in pod.get("spec", {}).get("containers", ()):
         if container.get("name") == CONTAINER:
             for port in container.get("ports", ()):

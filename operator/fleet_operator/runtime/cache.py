@@ -28,7 +28,7 @@ Key = tuple[str, str]
 """Namespace and name."""
 
 TOMBSTONES_MAX: Final = 4096
-"""How many deletions are remembered. They only matter for the seconds by which a watch event can be late."""
+"""Bound of remembered deletions. They only matter for the seconds by which a watch event can be late."""
 
 
 class Change(Enum):

@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol
 
 from fleet_operator.clients.kinds import Kind
 from fleet_operator.clients.kube import KubeError
@@ -22,47 +22,43 @@ from fleet_operator.runtime.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-K = TypeVar("K", bound=tuple[str, ...])
 DRAIN_SECONDS: Final = 10.0
-"""How long a stop waits for reconciles in flight: longer than any sound one takes, shorter than a pod's grace."""
+"""Time for which a stop waits for reconciles in flight: longer than a sound one takes, shorter than a pod's grace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a reconcile ended well: done until something changes, or due again `requeue_after` seconds from now."""
+    """Success of a reconcile: done until something changes, or due again `requeue_after` seconds from now."""
 
     requeue_after: float | None = None
 
 
 class Queue(Protocol):
-    """The keys of one kind that should be reconciled."""
+    """The keys of one kind that should be reconciled, now or within a delay in seconds."""
 
-    def add(self, key: Key) -> None:
-        """Ask for a key to be reconciled now."""
-        ...
-
-    def add_after(self, key: Key, delay: float) -> None:
-        """Ask for a key to be reconciled within `delay` seconds."""
-        ...
+    def add(self, key: Key) -> None: ...
+    def add_after(self, key: Key, delay: float) -> None: ...
 
 
 Queues = Mapping[Kind, Queue]
 """The queue of each kind that has a controller."""
 
 
-class Dispatcher(Generic[K]):
+class Dispatcher:
     """A fixed number of tasks on the running event loop. `start` and `stop` once each; `add` at any time on the loop.
 
     `reconcile` may raise: a KubeError is expected and logged short, anything else is a bug and logged with its stack;
     both back off. `kind` names the key's kind in logs and metrics.
     """
 
-    def __init__(self, kind: str, reconcile: Callable[[K], Awaitable[Result]], *, count: int, metrics: Metrics) -> None:
+    def __init__(
+        self, kind: str, reconcile: Callable[[Key], Awaitable[Result]], *, count: int, metrics: Metrics
+    ) -> None:
         self._kind = kind
         self._reconcile = reconcile
         self._count = count
         self._metrics = metrics
-        self._queue: KeyedQueue[K] = KeyedQueue()
+        self._queue = KeyedQueue()
         self._chance = random.Random()
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -86,19 +82,15 @@ class Dispatcher(Generic[K]):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def add(self, key: K) -> None:
+    def add(self, key: Key) -> None:
         """Ask for a key to be reconciled now."""
         self._queue.add(key, self._now())
         self._wake.set()
 
-    def add_after(self, key: K, delay: float) -> None:
+    def add_after(self, key: Key, delay: float) -> None:
         """Ask for a key to be reconciled within `delay` seconds."""
         self._queue.add_after(key, delay, self._now())
         self._wake.set()
-
-    def failures(self, key: K) -> int:
-        """How often in a row a key's reconcile has raised."""
-        return self._queue.failures(key)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -127,7 +119,7 @@ class Dispatcher(Generic[K]):
             async with asyncio.timeout(timeout):
                 await self._wake.wait()
 
-    async def _attempt(self, key: K) -> None:
+    async def _attempt(self, key: Key) -> None:
         began = self._now()
         try:
             result = await self._reconcile(key)
@@ -145,7 +137,7 @@ class Dispatcher(Generic[K]):
         self._metrics.reconciles.labels(self._kind, outcome).inc()
         self._metrics.reconcile_seconds.labels(self._kind).observe(self._now() - began)
 
-    def _fail(self, key: K, reason: str, at_least: float, error: Exception, *, stack: bool) -> None:
+    def _fail(self, key: Key, reason: str, at_least: float, error: Exception, *, stack: bool) -> None:
         delay = self._queue.failed(key, self._now(), self._chance.random(), at_least=at_least)
         fields = {
             "kind": self._kind,

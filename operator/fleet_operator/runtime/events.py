@@ -1,8 +1,8 @@
-"""Kubernetes Events about our objects: on transitions only, merged, and never in anybody's way.
+"""Kubernetes Events about our objects: on transitions only, merged, and posted in the background.
 
-An Event is news for a person reading `kubectl describe`. The same news about the same object within a few minutes
-becomes a count on the first Event (its `series`) instead of another object. Posting happens beside the reconcile and
-may fail: an Event is never the only place where something is said; conditions are.
+Events are for people reading `kubectl describe`. The same news about the same object within a few minutes becomes a
+count on the first Event (its `series`) instead of another object. Posting happens beside the reconcile and may fail: an
+Event never says what no condition says.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class News:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What is remembered of news that was posted: the Event's first time, its count, when that was last written."""
+class Posted:
+    """Memory of a posted Event: its first time, its count, and when that was last written (Unix seconds)."""
 
     first_at: float
     count: int
@@ -59,22 +59,23 @@ class Told:
 
 
 class NewsLedger:
-    """Which news to post and with which count. Pure: times are Unix seconds."""
+    """Decides which news to post, and with which count. Pure: times are Unix seconds."""
 
     def __init__(self) -> None:
-        self._told: OrderedDict[str, Told] = OrderedDict()
+        self._posted: OrderedDict[str, Posted] = OrderedDict()
 
-    def admit(self, digest: str, now: float) -> Told | None:
+    def admit(self, digest: str, now: float) -> Posted | None:
         """The record to post this news under, or None when a recent Event already says it."""
-        told = self._told.get(digest)
-        if told is None or now - told.first_at > MERGE_SECONDS:
-            self._told[digest] = fresh = Told(now, 1, now)
-            self._told.move_to_end(digest)
-            while len(self._told) > REMEMBERED_MAX:
-                self._told.popitem(last=False)
+        posted = self._posted.get(digest)
+        if posted is None or now - posted.first_at > MERGE_SECONDS:
+            self._posted[digest] = fresh = Posted(now, 1, now)
+            self._posted.move_to_end(digest)
+            while len(self._posted) > REMEMBERED_MAX:
+                self._posted.popitem(last=False)
             return fresh
-        due = now - told.written_at >= SERIES_WRITE_SECONDS
-        self._told[digest] = counted = replace(told, count=told.count + 1, written_at=now if due else told.written_at)
+        due = now - posted.written_at >= SERIES_WRITE_SECONDS
+        written_at = now if due else posted.written_at
+        self._posted[digest] = counted = replace(posted, count=posted.count + 1, written_at=written_at)
         return counted if due else None
 
 
@@ -87,7 +88,7 @@ class EventRecorder:
         self._metrics = metrics
         self._instance = instance
         self._ledger = NewsLedger()
-        self._pending: asyncio.Queue[tuple[News, Told]] = asyncio.Queue(PENDING_MAX)
+        self._pending: asyncio.Queue[tuple[News, Posted]] = asyncio.Queue(PENDING_MAX)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -102,27 +103,27 @@ class EventRecorder:
 
     def record(self, news: News) -> None:
         """Post news soon, unless a recent Event already says it."""
-        told = self._ledger.admit(news.digest(), self._clock.wall())
-        if told is None:
+        posted = self._ledger.admit(news.digest(), self._clock.wall())
+        if posted is None:
             self._metrics.events.labels("merged").inc()
             return
         try:
-            self._pending.put_nowait((news, told))
+            self._pending.put_nowait((news, posted))
         except asyncio.QueueFull:
             self._metrics.events.labels("dropped").inc()
 
     async def _post_all(self) -> None:
         while True:
-            news, told = await self._pending.get()
+            news, posted = await self._pending.get()
             try:
-                await self._kube.apply(self._event(news, told))
+                await self._kube.apply(self._event(news, posted))
             except KubeError as error:
                 self._metrics.events.labels("failed").inc()
                 log.warning("event not posted", extra={"reason": error.reason, "error": str(error)})
             else:
                 self._metrics.events.labels("written").inc()
 
-    def _event(self, news: News, told: Told) -> JsonObject:
+    def _event(self, news: News, posted: Posted) -> JsonObject:
         about = news.regarding
         metadata = about["metadata"]
         event: JsonObject = {
@@ -130,10 +131,10 @@ class EventRecorder:
             "kind": EVENT.kind,
             "metadata": {
                 # The first time is part of the name, as an Event's time may not change once it exists.
-                "name": f"{metadata['name']}.{news.digest()}{int(told.first_at):x}",
+                "name": f"{metadata['name']}.{news.digest()}{int(posted.first_at):x}",
                 "namespace": metadata["namespace"],
             },
-            "eventTime": to_micro_text(told.first_at),
+            "eventTime": to_micro_text(posted.first_at),
             "type": news.type,
             "reason": news.reason,
             "action": news.action,
@@ -148,6 +149,6 @@ class EventRecorder:
                 "uid": metadata["uid"],
             },
         }
-        if told.count > 1:
-            event["series"] = {"count": told.count, "lastObservedTime": to_micro_text(told.written_at)}
+        if posted.count > 1:
+            event["series"] = {"count": posted.count, "lastObservedTime": to_micro_text(posted.written_at)}
         return event

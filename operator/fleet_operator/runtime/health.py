@@ -63,7 +63,7 @@ class HealthServer:
         await runner.setup()
         self._runners.append(runner)
         await web.TCPSite(runner, port=port).start()
-        # With port 0, IPv4 and IPv6 get a port each; the one told is that of IPv4 where there is one.
+        # With port 0, IPv4 and IPv6 get a port each; the reported one is that of IPv4 where there is one.
         address = min(runner.addresses, key=len)
         return int(address[1])
 

@@ -13,11 +13,11 @@ No clock, no randomness, no waiting: `dispatcher` has those.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final
 
-K = TypeVar("K", bound=Hashable)
+from fleet_operator.runtime.cache import Key
+
 JITTER_FRACTION: Final = 0.5
 """Up to this part of a delay is taken off at random, so that keys that failed together do not come back together."""
 
@@ -42,21 +42,21 @@ class Backoff:
 
 
 @dataclass(slots=True)
-class KeyedQueue(Generic[K]):
+class KeyedQueue:
     """Keys and when each is due. All times are seconds on one clock that never goes back."""
 
     backoff: Backoff = field(default_factory=Backoff)
-    _due: dict[K, float] = field(default_factory=dict)
-    _heap: list[tuple[float, int, K]] = field(default_factory=list)
+    _due: dict[Key, float] = field(default_factory=dict)
+    _heap: list[tuple[float, int, Key]] = field(default_factory=list)
     _sequence: int = 0
-    _working: set[K] = field(default_factory=set)
-    _failures: dict[K, int] = field(default_factory=dict)
+    _working: set[Key] = field(default_factory=set)
+    _failures: dict[Key, int] = field(default_factory=dict)
 
-    def add(self, key: K, now: float) -> None:
+    def add(self, key: Key, now: float) -> None:
         """Ask for a key to be worked on as soon as possible."""
         self.add_after(key, 0.0, now)
 
-    def add_after(self, key: K, delay: float, now: float) -> None:
+    def add_after(self, key: Key, delay: float, now: float) -> None:
         """Ask for a key to be worked on after `delay` seconds, or sooner if it is already due sooner."""
         due = now + max(delay, 0.0)
         if due < self._due.get(key, float("inf")):
@@ -65,7 +65,7 @@ class KeyedQueue(Generic[K]):
             # An entry whose time no longer equals `_due` is stale and skipped when it comes up.
             heapq.heappush(self._heap, (due, self._sequence, key))
 
-    def take(self, now: float) -> tuple[K, float] | None:
+    def take(self, now: float) -> tuple[Key, float] | None:
         """Start work on the key that has been due longest; returns it with the seconds it was overdue, or None."""
         while self._heap and self._heap[0][0] <= now:
             due, _, key = heapq.heappop(self._heap)
@@ -76,18 +76,18 @@ class KeyedQueue(Generic[K]):
             return key, now - due
         return None
 
-    def finish(self, key: K, now: float) -> None:
+    def finish(self, key: Key, now: float) -> None:
         """End work on a key; what was asked for meanwhile becomes takeable."""
         self._working.remove(key)
         if key in self._due:
             self._sequence += 1
             heapq.heappush(self._heap, (self._due[key], self._sequence, key))
 
-    def succeeded(self, key: K) -> None:
+    def succeeded(self, key: Key) -> None:
         """Forget the failures of a key."""
         self._failures.pop(key, None)
 
-    def failed(self, key: K, now: float, chance: float, *, at_least: float = 0.0) -> float:
+    def failed(self, key: Key, now: float, chance: float, *, at_least: float = 0.0) -> float:
         """Count a failure and schedule the next attempt; returns the seconds until then."""
         self._failures[key] = failures = self._failures.get(key, 0) + 1
         delay = max(self.backoff.delay(failures, chance), at_least)
@@ -95,7 +95,7 @@ class KeyedQueue(Generic[K]):
         return delay
 
     def next_due(self) -> float | None:
-        """When the next key can be taken (which may be in the past), or None while nothing is scheduled."""
+        """The time at which the next key can be taken (maybe in the past), or None while nothing is scheduled."""
         while self._heap:
             due, _, key = self._heap[0]
             if self._due.get(key) == due and key not in self._working:
@@ -103,15 +103,15 @@ class KeyedQueue(Generic[K]):
             heapq.heappop(self._heap)
         return None
 
-    def failures(self, key: K) -> int:
-        """How often in a row a key has failed."""
+    def failures(self, key: Key) -> int:
+        """The number of failures of a key in a row."""
         return self._failures.get(key, 0)
 
     def depth(self, now: float) -> int:
-        """How many keys are due and not being worked on."""
+        """The number of keys that are due and not being worked on."""
         return sum(1 for key, due in self._due.items() if due <= now and key not in self._working)
 
     @property
-    def working(self) -> frozenset[K]:
+    def working(self) -> frozenset[Key]:
         """The keys being worked on."""
         return frozenset(self._working)

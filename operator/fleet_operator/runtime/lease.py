@@ -41,7 +41,7 @@ class LeaseTiming:
 
 @dataclass(slots=True)
 class Election:
-    """What to write into the Lease, given what was read from it. All `now` are monotonic seconds."""
+    """Decides what to write into the Lease, given what was read from it. All `now` are monotonic seconds."""
 
     identity: str
     namespace: str
@@ -58,7 +58,7 @@ class Election:
 
     @property
     def holds(self) -> bool:
-        """Whether the Lease, as last seen, names this process."""
+        """True if the Lease, as last seen, names this process."""
         return self._seen is not None and self._seen["spec"].get("holderIdentity") == self.identity
 
     def intent(self, now: float, wall: float) -> JsonObject | None:
@@ -130,7 +130,7 @@ class Elector:
             if held:
                 renewed = self._clock.monotonic()
             elif not self._election.holds:
-                raise LeaseLostError("another process has taken the Lease over; this one ends")
+                raise LeaseLostError("another process has taken over the Lease; this one ends")
             elif self._clock.monotonic() >= deadline:
                 waited = self._timing.renew_deadline
                 raise LeaseLostError(f"the Lease could not be renewed for {waited} s; this process ends")

@@ -15,7 +15,7 @@ _NOT_THE_MAIN_THREAD: Final = "OS signals are ignored: running not in the main t
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    """What the caller gave as `extra`, less what kopf attaches to every line about an object."""
+    """The fields of `extra`, without those that kopf attaches to every line about an object."""
     return {k: v for k, v in vars(record).items() if k not in _STANDARD and not k.startswith(("k8s_", "settings"))}
 
 

@@ -28,7 +28,7 @@ WORDING_SECONDS: Final = 60.0
 BURST: Final = 100.0
 DEBT_MAX: Final = 1000.0
 URGENT_FACTOR: Final = 20.0
-"""How many times as many urgent writes as routine ones may be made."""
+"""The rate of urgent writes as a multiple of that of routine ones."""
 URGENT_BURST: Final = 500.0
 OBJECT_URGENT_RATE: Final = 0.5
 """Urgent writes of one object in a second, in the long run."""
@@ -72,7 +72,7 @@ class TokenBucket:
 
 
 class Weight(IntEnum):
-    """How much a difference between two statuses matters."""
+    """Weight of a difference between two statuses."""
 
     NOTHING = 0
     WORDING = 1
@@ -166,7 +166,8 @@ class StatusWriter:
         return None
 
     def _due(self, address: tuple[str, Key], weight: Weight, now: float, *, first: bool) -> float:
-        """When a change of this weight may be written; an object that must wait gets a place in the queue, once."""
+        """The time at which a change of this weight may be written; an object that must wait gets a place in the queue,
+        once."""
         if first:
             return now
         turns = self._turns.setdefault(address, _Turns(TokenBucket(OBJECT_URGENT_RATE, OBJECT_URGENT_BURST)))

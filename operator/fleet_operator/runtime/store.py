@@ -1,4 +1,4 @@
-"""The cluster as one reconcile after the other sees it: caches to read from, and writes that the caches learn of.
+"""Reads and writes of the cluster for reconciles: from caches, which learn of the writes.
 
 An apply whose intent is already in place is not sent again. "In place" is judged by what the API server answered to
 the last apply of the same intent: as long as the object still has that generation (or, where a kind has none, that
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 UNWATCHED_APPLY_SECONDS: Final = 600.0
 """Kinds that are not watched are looked at again this often, in case somebody changed them."""
 LIVING_SECONDS: Final = 10.0
-"""How long an object that was read live counts as living; the children of one fleet are made within it."""
+"""Time for which an object that was read live counts as living; the children of one fleet are made within it."""
 
 
 def digest(value: object) -> str:
@@ -44,7 +44,7 @@ def digest(value: object) -> str:
 
 
 def marker(body: JsonObject) -> str:
-    """What changes when somebody changes an object's intent."""
+    """A text that changes with an object's intent."""
     metadata = body["metadata"]
     generation = metadata.get("generation")
     return f"generation {generation}" if generation is not None else f"version {metadata['resourceVersion']}"
@@ -77,7 +77,7 @@ class Store:
         self._applied: dict[tuple[Kind, Key], _Applied] = {}
         self._living: dict[str, float] = {}  # when owners were last read live, by uid
         self.corrected: Callable[[Kind, JsonObject, Change], None] = lambda kind, body, change: None
-        """Takes what `refresh` found to be otherwise; set once, by whoever queues the dependents of an object."""
+        """Called with an object that `refresh` found changed or gone; set once, by the router."""
 
     def cache(self, kind: Kind) -> ObjectCache:
         """The cache of a watched kind."""
@@ -88,11 +88,11 @@ class Store:
         return self._caches[kind].get(*key)
 
     def watches(self, kind: Kind) -> bool:
-        """Whether objects of this kind are cached."""
+        """True if objects of this kind are cached."""
         return kind in self._caches
 
     def in_place(self, body: JsonObject) -> bool:
-        """Whether the object is known to be as `body` says."""
+        """True if the object is known to be as `body` says."""
         return self._in_place(kind_of(body), key_of(body), digest(body))
 
     async def list(self, kind: Kind, namespace: str | None, selector: str) -> Listing:
@@ -133,7 +133,7 @@ class Store:
         return cache.observe(body) if cache is not None else Change.NOTHING
 
     async def is_living(self, body: JsonObject) -> bool:
-        """Whether an object of a watched kind lives and is not being deleted; read live, but not every few seconds.
+        """True if an object of a watched kind lives and is not being deleted; read live, but not every few seconds.
 
         What the cache says to the contrary is corrected. Raises KubeError.
         """
@@ -185,7 +185,7 @@ class Store:
         self._applied = {address: applied for address, applied in self._applied.items() if applied.owner != owner_uid}
 
     def _still_in_place(self, kind: Kind, key: Key, meant: str, over: JsonObject | None) -> bool:
-        """Whether an object of a kind that is not watched turns out to be as it was applied; then it counts as new."""
+        """True if an object of an unwatched kind is still as it was applied; the apply then counts as new."""
         applied = self._applied.get((kind, key))
         if kind in self._caches or applied is None or applied.digest != meant or over is None:
             return False

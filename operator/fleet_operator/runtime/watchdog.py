@@ -1,4 +1,4 @@
-"""Is the event loop turning? One blocking call stops watching, reconciling and probes all at once.
+"""Watchdog of the event loop: one blocking call stops watching, reconciling and probes all at once.
 
 A task measures how late each of its ticks is. A loop that does not turn cannot say so itself, so a dump of all stacks
 is armed at every tick for a time well after the next one; it goes to stderr while the loop still hangs.
@@ -43,7 +43,7 @@ class LoopWatchdog:
                 await self._task
 
     def complaint(self) -> str | None:
-        """Why the process should be restarted, or None."""
+        """The reason why the process should be restarted, or None."""
         if self._lag > DEAD_SECONDS:
             return f"the event loop was blocked for {self._lag:.1f} s"
         return None

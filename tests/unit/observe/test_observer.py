@@ -123,7 +123,7 @@ async def test_failed_look_notifies_only_after_enough_failures(nobody: ObserverS
     observers.ensure(CLUSTER, nobody)
     site = observers._sites[CLUSTER]
     site.observer.stop()
-    site.told = None
+    site.notified = None
     ear.clusters.clear()
     ear.groups.clear()
 

@@ -119,8 +119,8 @@ async def test_token_endpoint_that_would_show_the_secret_is_refused() -> None:
     [
         ((), "SecretNotFound", "`login` does not exist"),
         ((secret({"username": "a", "password": PASSWORD}, labelled=False),), "SecretNotLabelled", "label secret login"),
-        ((secret({"username": "alice"}),), "SecretIncomplete", "no key `password`"),
-        ((secret({"username": "alice", "password": ""}),), "SecretIncomplete", "no key `password`"),
+        ((secret({"username": "alice"}),), "SecretIncomplete", "lacks a value for key `password`"),
+        ((secret({"username": "alice", "password": ""}),), "SecretIncomplete", "lacks a value for key `password`"),
     ],
 )
 async def test_unusable_secret_is_named_with_the_remedy(

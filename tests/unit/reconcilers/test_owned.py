@@ -10,7 +10,7 @@ import pytest
 
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, SERVICE, STATEFUL_SET, JsonObject, Kind
 from fleet_operator.clients.kube import KubeConflictError
-from fleet_operator.reconcilers.owned import ForeignObjectError, apply_owned, find_child
+from fleet_operator.reconcilers.context import ForeignObjectError, apply_owned, find_child
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.cache import key_of, version_of
 from fleet_operator.runtime.store import LIVING_SECONDS, UNWATCHED_APPLY_SECONDS, Store

@@ -9,8 +9,7 @@ from typing import cast
 import pytest
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP
-from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.publishing import URGENT_FIELDS, publish
+from fleet_operator.reconcilers.context import URGENT_FIELDS, Context, publish
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.status_writer import StatusWriter

@@ -12,7 +12,7 @@ A, B = ("ns", "a"), ("ns", "b")
 
 
 def test_key_asked_for_many_times_is_taken_once() -> None:
-    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
+    queue = KeyedQueue()
     for second in range(5):
         queue.add(A, float(second))
     assert queue.take(5.0) == (A, 5.0)
@@ -20,14 +20,14 @@ def test_key_asked_for_many_times_is_taken_once() -> None:
 
 
 def test_keys_are_taken_in_the_order_they_became_due() -> None:
-    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
+    queue = KeyedQueue()
     queue.add(B, 1.0)
     queue.add(A, 2.0)
     assert [queue.take(3.0), queue.take(3.0)] == [(B, 2.0), (A, 1.0)]
 
 
 def test_key_being_worked_on_is_not_taken_again_but_is_due_after() -> None:
-    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
+    queue = KeyedQueue()
     queue.add(A, 0.0)
     assert queue.take(0.0)
     queue.add(A, 1.0)
@@ -38,7 +38,7 @@ def test_key_being_worked_on_is_not_taken_again_but_is_due_after() -> None:
 
 
 def test_request_from_outside_overrides_a_longer_delay() -> None:
-    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
+    queue = KeyedQueue()
     queue.add_after(A, 60.0, 0.0)
     queue.add(A, 1.0)
     assert queue.take(1.0) == (A, 0.0)
@@ -47,14 +47,14 @@ def test_request_from_outside_overrides_a_longer_delay() -> None:
 
 
 def test_later_request_does_not_postpone_an_earlier_one() -> None:
-    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
+    queue = KeyedQueue()
     queue.add_after(A, 1.0, 0.0)
     queue.add_after(A, 60.0, 0.0)
     assert queue.next_due() == 1.0
 
 
 def test_failures_delay_longer_each_time_and_success_clears_them() -> None:
-    queue: KeyedQueue[tuple[str, str]] = KeyedQueue(Backoff(initial_seconds=1.0, max_seconds=8.0))
+    queue = KeyedQueue(Backoff(initial_seconds=1.0, max_seconds=8.0))
     delays = [queue.failed(A, 0.0, 0.0) for _ in range(5)]
     assert delays == [1.0, 2.0, 4.0, 8.0, 8.0]
     queue.succeeded(A)
@@ -62,7 +62,7 @@ def test_failures_delay_longer_each_time_and_success_clears_them() -> None:
 
 
 def test_server_that_asks_for_more_time_gets_it() -> None:
-    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
+    queue = KeyedQueue()
     assert queue.failed(A, 0.0, 0.0, at_least=30.0) == 30.0
 
 
@@ -71,7 +71,7 @@ def test_every_request_is_followed_by_work_that_began_after_it() -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    queue: KeyedQueue[tuple[str, str]] = KeyedQueue()
+    queue = KeyedQueue()
     keys = [("ns", str(n)) for n in range(5)]
     working: set[tuple[str, str]] = set()
     owed: dict[tuple[str, str], float] = {}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP
-from fleet_operator.reconcilers.publishing import URGENT_FIELDS
+from fleet_operator.reconcilers.context import URGENT_FIELDS
 from fleet_operator.runtime.cache import WatchedKind
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.status_writer import (

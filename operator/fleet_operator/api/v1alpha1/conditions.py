@@ -1,6 +1,6 @@
-"""The vocabulary of conditions: every type and reason that the operator writes, and how conditions are merged.
+"""Condition types and reasons that the operator writes, and the merge of conditions into a status.
 
-Types and reasons are constants here and nowhere else; sentences belong to messages. A condition's status is one of
+Types and reasons are constants here and nowhere else; messages hold the sentences. A condition's status is one of
 "True", "False", "Unknown". Its `lastTransitionTime` moves only when the status flips (API conventions), so that an
 unchanged failure stays byte for byte the same.
 """
@@ -15,25 +15,25 @@ Status = Literal["True", "False", "Unknown"]
 
 REASON_CHARACTERS_MAX: Final = 128
 UNNAMED: Final = "Unnamed"
-"""Stands for a reason that somebody left empty."""
+"""Replaces an empty reason, which the API server refuses."""
 MESSAGE_CHARACTERS_MAX: Final = 1024
-"""Messages may carry foreign text; the API server allows 32 KiB, a screen does not."""
+"""Messages may carry foreign text. The API server allows 32 KiB; a terminal shows much less."""
 
 # --- types -----------------------------------------------------------------------------------------------------------
 READY: Final = "Ready"  # the wanted workers are ready and have been Stable together; does not flip in a rebalance
 CLUSTER_REACHABLE: Final = "ClusterReachable"  # the observer reaches the brokers with the given credentials
-LAG_KNOWN: Final = "LagKnown"  # lag, members and state are fresh
+LAG_KNOWN: Final = "LagKnown"  # lag, members and state are up to date
 STABLE: Final = "Stable"  # the Kafka group is Stable right now
 SCALING_ACTIVE: Final = "ScalingActive"  # the operator chooses the number of replicas
-SCALING_LIMITED: Final = "ScalingLimited"  # a bound keeps the fleet from the size that was asked for
-PAUSED: Final = "Paused"  # somebody asked the operator or the fleet to stand still
+SCALING_LIMITED: Final = "ScalingLimited"  # a bound keeps the fleet from the requested size
+PAUSED: Final = "Paused"  # the operator or the fleet was asked to pause
 STUCK: Final = "Stuck"  # a partition does not move past a record
-DEGRADED: Final = "Degraded"  # something needs a person, even if the fleet still works
+DEGRADED: Final = "Degraded"  # something needs attention, even if the fleet still works
 TOPICS_READY: Final = "TopicsReady"  # source, output and failed topics exist
 GROUP_SHARED: Final = "GroupShared"  # members that are not ours are in the Kafka group
 SPEC_HONORED: Final = "SpecHonored"  # every field of the spec has an effect in this version
-COMPLETE: Final = "Complete"  # a Redrive has done all that it was asked for
-OFFSETS_TOPIC_SIZED: Final = "OffsetsTopicSized"  # __consumer_offsets is as the KafkaCluster wants it
+COMPLETE: Final = "Complete"  # a Redrive has processed all chosen records
+OFFSETS_TOPIC_SIZED: Final = "OffsetsTopicSized"  # __consumer_offsets has the settings of the KafkaCluster
 
 CONSUMER_GROUP_CONDITIONS: Final = (
     READY,
@@ -49,7 +49,6 @@ CONSUMER_GROUP_CONDITIONS: Final = (
     GROUP_SHARED,
     SPEC_HONORED,
 )
-REDRIVE_CONDITIONS: Final = (READY, COMPLETE)
 KAFKA_CLUSTER_CONDITIONS: Final = (READY, CLUSTER_REACHABLE, OFFSETS_TOPIC_SIZED, SPEC_HONORED)
 
 # --- reasons: what was found in the spec and in Kubernetes ----------------------------------------------------------
@@ -119,7 +118,6 @@ FIXED_REPLICAS: Final = "FixedReplicas"
 WITHIN_BOUNDS: Final = "WithinBounds"
 MORE_WORKERS_THAN_PARTITIONS: Final = "MoreWorkersThanPartitions"
 
-
 # --- reasons: a Redrive ----------------------------------------------------------------------------------------------
 GROUP_NOT_FOUND: Final = "GroupNotFound"
 GROUP_DELETED: Final = "GroupDeleted"
@@ -130,7 +128,6 @@ FILTER_REFUSED: Final = "FilterRefused"
 ANOTHER_REDRIVE_RUNS: Final = "AnotherRedriveRuns"
 WAITING_FOR_LAST_RUN: Final = "WaitingForLastRun"
 READY_TO_RUN: Final = "ReadyToRun"
-NOT_STARTED: Final = "NotStarted"
 RUNNING: Final = "Running"
 RATE_CHANGED: Final = "RateChanged"
 POD_NOT_RUNNING: Final = "PodNotRunning"
@@ -142,7 +139,7 @@ JOB_FAILED: Final = "JobFailed"
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition before it is merged into a status: no times, because only the merge knows whether it flipped."""
+    """One condition before it is merged into a status; the merge sets the times, as it knows whether it flipped."""
 
     type: str
     status: Status
@@ -178,6 +175,14 @@ def merge_conditions(
             }
         )
     return merged
+
+
+def with_conditions(
+    previous: Mapping[str, Any], new: Iterable[Condition], now_text: str, generation: int
+) -> dict[str, Any]:
+    """A previous status with other conditions, for this generation."""
+    merged = merge_conditions(previous.get("conditions") or (), new, now_text, observed_generation=generation)
+    return {**previous, "observedGeneration": generation, "conditions": merged}
 
 
 def find_condition(conditions: Sequence[Mapping[str, Any]], kind: str) -> Mapping[str, Any] | None:

@@ -17,7 +17,7 @@ from fleet_operator.api.v1alpha1.model import (
 )
 
 NAME_CHARACTERS_MAX: Final = 40
-"""What a ConsumerGroup's name may have, so that the names of its children stay within 63 characters."""
+"""Longest name of a ConsumerGroup, so that the names of its children stay within 63 characters."""
 
 REPLICAS_MAX: Final = 1000
 
@@ -45,14 +45,14 @@ class HttpHandler(Model):
 
 
 class Decode(Model):
-    """How keys and values are turned into Python values before the handler sees them."""
+    """Conversion of keys and values to Python values before the handler gets them."""
 
     key: Decoder = "Bytes"
     value: Decoder = "Bytes"
 
 
 class Handler(Model):
-    """What is done with each record; exactly one of `python` and `http`."""
+    """Handling of each record; exactly one of `python` and `http`."""
 
     python: PythonHandler | None = None
     http: HttpHandler | None = None
@@ -90,7 +90,7 @@ class Kip848(Model):
 
 
 class ConsumerSettings(Model):
-    """How each worker consumes."""
+    """Consumer settings of each worker."""
 
     protocol: Literal["Classic", "Consumer"] = "Classic"
     classic: Classic = Classic()
@@ -124,7 +124,7 @@ class RetryWorker(Model):
 
 
 class Retry(Model):
-    """What happens to records whose handling failed."""
+    """Retries of records whose handling failed."""
 
     policy_ref: ObjectReference
     topics: RetryTopics = RetryTopics()
@@ -144,7 +144,7 @@ class Scaling(Model):
 
 
 class Deletion(Model):
-    """What becomes of the Kafka side when the object is deleted."""
+    """Actions in Kafka when the object is deleted."""
 
     group: Literal["Keep", "Delete"] = "Keep"
     retry_topics: Literal["Keep", "Drain", "Delete"] = "Keep"
@@ -202,15 +202,15 @@ class ConsumerGroup(CustomResource):
 
     @property
     def source_topics(self) -> tuple[str, ...]:
-        """The topics named in the spec; empty for a pattern, whose topics only a look at the cluster tells."""
+        """The topics named in the spec; empty for a pattern, whose topics are only known from a look at the cluster."""
         return self.spec.topics or ()
 
     @property
     def paused(self) -> bool:
-        """Whether the annotation keeps the operator's hands off this object."""
+        """True if an annotation asks the operator not to act on this object."""
         return self.metadata.annotations.get(PAUSED_ANNOTATION) == "true"
 
     @property
     def wanted_replicas(self) -> int:
-        """How many workers should run now."""
+        """The number of workers that should run now."""
         return 0 if self.spec.suspend else self.spec.replicas

@@ -27,14 +27,14 @@ class Tls(Model):
 
 
 class OAuth(Model):
-    """Where OAUTHBEARER tokens come from (client credentials grant)."""
+    """Source of OAUTHBEARER tokens (client credentials grant)."""
 
     token_endpoint: Annotated[str, Field(min_length=1, max_length=2048)]
     scope: Annotated[str, Field(max_length=1024)] | None = None
 
 
 class Sasl(Model):
-    """How we log in; the Secret holds `username` and `password`, or `clientId` and `clientSecret`."""
+    """Login to the brokers; the Secret holds `username` and `password`, or `clientId` and `clientSecret`."""
 
     mechanism: SaslMechanism
     secret_ref: ObjectReference
@@ -48,7 +48,7 @@ class Sasl(Model):
 
 
 class OffsetsTopic(Model):
-    """What `__consumer_offsets` must look like."""
+    """Wanted settings of `__consumer_offsets`."""
 
     partitions: Annotated[int, Field(ge=1, le=10_000)] = 50
     replication_factor: Annotated[int, Field(ge=1, le=32)] = 3

@@ -1,4 +1,4 @@
-"""What all kinds share: the base of the models, object metadata, references.
+"""Parts that all kinds share: the base of the models, object metadata, references.
 
 The API server has already validated, pruned and defaulted what we read, so the models parse: camelCase names, frozen
 values, unknown keys ignored (a newer CRD may know more fields than this operator). Defaults and bounds are repeated

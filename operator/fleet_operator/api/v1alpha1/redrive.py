@@ -9,17 +9,17 @@ from pydantic import Field
 from fleet_operator.api.v1alpha1.model import INT32_MAX, JSON_INTEGER_MAX, CustomResource, Model, ObjectReference
 
 NAME_CHARACTERS_MAX: Final = 40
-"""What a Redrive's name may have, so that the names of its Job's pods stay within 63 characters."""
+"""Longest name of a Redrive, so that the names of its Job's pods stay within 63 characters."""
 
 Phase = Literal["Pending", "Running", "Paused", "Succeeded", "Failed", "Cancelled"]
 FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
-"""What a Redrive never leaves again."""
+"""Phases that a Redrive never leaves."""
 
 FailureReason = Literal["exhausted", "fatal", "timeout", "undecodable", "breaker", "poison", "manual"]
 
 
 class Filter(Model):
-    """Which failed records to take; all that is said must hold. Times are RFC 3339, the end exclusive."""
+    """Choice of failed records; all given criteria must hold. Times are RFC 3339, the end exclusive."""
 
     reasons: Annotated[tuple[FailureReason, ...], Field(max_length=7)] = ()
     error_regex: Annotated[str, Field(min_length=1, max_length=512)] | None = None
@@ -29,20 +29,20 @@ class Filter(Model):
 
 
 class Place(Model):
-    """Where one record lies in the failed topic."""
+    """One record's place in the failed topic."""
 
     partition: Annotated[int, Field(ge=0, le=INT32_MAX)]
     offset: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
 
 
 class Rate(Model):
-    """How fast records are put back; None: as fast as the brokers take them."""
+    """Rate at which records are put back; None: as fast as the brokers take them."""
 
     records_per_second: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
 
 
 class RedriveSpec(Model):
-    """What to put back, and how fast."""
+    """The records to put back, and the rate."""
 
     group_ref: ObjectReference
     filter: Filter | None = None
@@ -66,5 +66,5 @@ class Redrive(CustomResource):
 
     @property
     def is_final(self) -> bool:
-        """Whether the Redrive has ended: its status says so, and outlives its Job."""
+        """True if the Redrive has ended: its status outlives its Job."""
         return self.status.get("phase") in FINAL_PHASES

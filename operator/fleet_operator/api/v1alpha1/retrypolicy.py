@@ -30,7 +30,7 @@ class Generate(Model):
 
 
 class When(Model):
-    """What a rule matches; exactly one of the three."""
+    """Match of a rule; exactly one of the three."""
 
     exception: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     http_status: Annotated[str, Field(min_length=3, max_length=3)] | None = None
@@ -45,7 +45,7 @@ class Rule(Model):
 
 
 class Budget(Model):
-    """How many failures are too many."""
+    """Failure rate from which the breaker opens."""
 
     max_failure_percent: Annotated[int, Field(ge=1, le=100)] = 50
     window_seconds: Annotated[int, Field(ge=1, le=3600)] = 60

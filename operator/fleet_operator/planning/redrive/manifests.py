@@ -30,7 +30,7 @@ COMPONENT: Final = "redrive"
 BACKOFF_LIMIT: Final = 10
 """Tries after failures from outside, 10 s apart at first and 6 minutes at last: about half an hour of outage."""
 TTL_S: Final = 86_400
-"""How long a finished Job and its logs are kept; the Redrive's own status says for ever how it ended."""
+"""Time for which a finished Job and its logs are kept; the Redrive's own status is kept for ever."""
 
 
 def redrive_config(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, target: Target) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""What a Redrive needs before a run can be started, and why it may never get it. Pure.
+"""Obstacles to starting a run of a Redrive, and reasons why there can never be one. Pure.
 
-An ordered chain: the first entry that applies is what people should mend first.
+An ordered chain: the first entry that applies is what people should fix first.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from fleet_operator.planning.topic_pattern import PatternRefused, compile_patter
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a run writes to: partitions of the redrive topic, and the largest record that it takes."""
+    """The redrive topic of a run: its number of partitions, and the largest record that it takes."""
 
     partitions: int
     max_message_bytes: int
 
 
 def find_refusal(redrive: Redrive) -> Problem | None:
-    """Why the spec can never be carried out, where only the operator can see it; it cannot be changed either."""
+    """The reason why an immutable spec can never be carried out, where the CRD cannot refuse it."""
     chosen = redrive.spec.filter
     if chosen is None:
         return None
@@ -39,10 +39,11 @@ def find_refusal(redrive: Redrive) -> Problem | None:
             if text is not None:
                 compile_pattern(text)
         except PatternRefused as refused:
-            return Problem(c.FILTER_REFUSED, f"spec.filter.{field}: {refused}; make another Redrive")
+            return Problem(c.FILTER_REFUSED, f"spec.filter.{field}: {refused}; create another Redrive")
     for field, text in (("fromTime", chosen.from_time), ("toTime", chosen.to_time)):
         if text is not None and times.from_text(text) is None:
-            return Problem(c.FILTER_REFUSED, f"spec.filter.{field}: {text!r} is no time; make another Redrive")
+            message = f"spec.filter.{field}: {text!r} is not a time (RFC 3339); create another Redrive"
+            return Problem(c.FILTER_REFUSED, message)
     return None
 
 
@@ -54,19 +55,19 @@ def find_obstacle(
     *,
     older: Claim | None = None,
 ) -> Problem | None:
-    """The first reason why no run can be started now, or None. `older` is whose the Kafka group is, if not ours."""
+    """The first reason why no run can be started now, or None. `older` is an older claim on the Kafka group."""
     name, namespace = redrive.spec.group_ref.name, redrive.metadata.namespace
     if group is None:
         return Problem(c.GROUP_NOT_FOUND, f"ConsumerGroup {name!r} is not in namespace {namespace!r}: create it there")
     if group.spec.retry is None:
         message = (
-            f"ConsumerGroup {name!r} has no spec.retry, so it has no retry workers to handle what would be put back: "
-            "give it a RetryPolicy"
+            f"ConsumerGroup {name!r} has no spec.retry, so no retry workers would handle the records put back: "
+            "name a RetryPolicy in spec.retry"
         )
         return Problem(c.RETRY_NOT_CONFIGURED, message)
     if group.spec.suspend and not redrive.spec.dry_run:
         message = (
-            f"ConsumerGroup {name!r} has spec.suspend: true, so none of its retry workers would handle what is put "
+            f"ConsumerGroup {name!r} has spec.suspend: true, so no retry workers would handle the records put "
             "back: set it to false"
         )
         return Problem(c.GROUP_SUSPENDED, message)
@@ -76,13 +77,13 @@ def find_obstacle(
     if older is not None:
         message = (
             f"Kafka group {older.group_id!r} belongs to the older ConsumerGroup {older.namespace}/{older.name}: "
-            "make the Redrive there"
+            "create the Redrive there"
         )
         return Problem(c.GROUP_ID_TAKEN, message)
     if cluster_id_changed(cluster, seen):
         return Problem(c.CLUSTER_ID_CHANGED, changed_id_message(cluster, seen))
     if seen is None:
-        return Problem(c.NOT_YET_OBSERVED, f"KafkaCluster {cluster.metadata.name!r} has not been looked at yet")
+        return Problem(c.NOT_YET_OBSERVED, f"KafkaCluster {cluster.metadata.name!r} has not been observed yet: wait")
     if not seen.reachable:
         return Problem(seen.reason or c.BROKER_UNREACHABLE, seen.message)
     return _topics_problem(group, seen)
@@ -93,7 +94,7 @@ def _topics_problem(group: ConsumerGroup, seen: ClusterObservation) -> Problem |
         found = seen.topics.get(topic)
         if found is None or found.error is not None:
             error = found.error if found is not None else c.NOT_YET_OBSERVED
-            message = f"topic {topic} cannot be used yet ({error}); see TopicsReady of the ConsumerGroup"
+            message = f"topic {topic} cannot be used yet ({error}): see the condition TopicsReady of the ConsumerGroup"
             return Problem(c.TOPICS_NOT_READY, message)
     return None
 

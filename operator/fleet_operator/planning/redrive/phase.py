@@ -1,12 +1,12 @@
-"""What becomes of a Redrive next: its phase, and the one thing to do about its Job. Pure.
+"""Next step of a Redrive: its phase, and the one thing to do about its Job. Pure.
 
 Everything is judged from what is there (the object, its Job, pods), so it does not matter between which two calls an
 operator was killed. Two runs must never move records at the same time, neither of one Redrive nor of two Redrives of
 one group: each reads the ledger when it starts, and would not see what the other moves after that. So a Job is made,
 and a suspended one resumed, only when no pod of any earlier run is left.
 
-Nor may a run go on when nobody reads what it moves, or when that is another group's: its Job is suspended, and goes on
-once the reason is gone.
+Nor may a run go on when nobody reads the records that it moves, or when they are another group's: its Job is suspended,
+and resumed once the reason is gone.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import Act, JobFacts, RunState, removal, suspension
 
 HALTING: Final = frozenset({c.RETRY_NOT_CONFIGURED, c.GROUP_SUSPENDED, c.GROUP_ID_TAKEN, c.CLUSTER_ID_CHANGED})
-"""Obstacles that a run which is under way must not survive either. The others only keep one from being started: a
-cluster that does not answer, for instance, is the run's own affair."""
+"""Obstacles that suspend a run which is under way. The others only keep one from being started: a run deals itself with
+a cluster that does not answer, for instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
-    """What a run left as its last line; of one that failed only `reason` and `message` are set.
+    """The last line of a run; of one that failed only `reason` and `message` are set.
 
     `redriven_to` is None from a run of an earlier version.
     """
@@ -72,12 +72,12 @@ class RedriveFacts:
 
     @property
     def started(self) -> bool:
-        """Whether a run was ever made."""
+        """True if a run was ever created."""
         return self.job is not None or "startedAt" in self.redrive.status
 
     @property
     def halted(self) -> bool:
-        """Whether no run may be under way, whatever the spec says."""
+        """True if no run may be under way, whatever the spec says."""
         return self.obstacle is not None and self.obstacle.reason in HALTING
 
     @property
@@ -108,16 +108,16 @@ def decide(facts: RedriveFacts) -> RedriveDecision:
         return RedriveDecision("Failed", facts.refusal.reason, facts.refusal.message, removal(job))
     if facts.group_gone and facts.started:
         name = facts.redrive.spec.group_ref.name
-        message = f"ConsumerGroup {name!r} was deleted; what was moved so far stays moved"
+        message = f"ConsumerGroup {name!r} was deleted; the records moved so far stay moved"
         return RedriveDecision("Cancelled", c.GROUP_DELETED, message, removal(job))
     if job is not None and not job.deleting and job.rate != facts.redrive.rate:
         phase: Phase = "Paused" if facts.redrive.spec.suspend else "Running"
-        return RedriveDecision(phase, c.RATE_CHANGED, "the Job is replaced by one with the new rate", Act.DELETE)
+        return RedriveDecision(phase, c.RATE_CHANGED, "the Job is being replaced by one with the new rate", Act.DELETE)
     if facts.redrive.spec.suspend:
         return RedriveDecision("Paused", c.SUSPENDED, "spec.suspend is true", suspension(job))
     if facts.halted and facts.started:
-        assert facts.obstacle is not None, "something halts it"
-        message = f"{facts.obstacle.message}; nothing is moved until then, and what was moved so far is kept"
+        assert facts.obstacle is not None, "an obstacle halts it"
+        message = f"{facts.obstacle.message}; no record is moved until then, and those moved so far stay moved"
         return RedriveDecision("Paused", facts.obstacle.reason, message, suspension(job))
     if job is not None and job.at_work:
         return _running(facts)
@@ -131,17 +131,17 @@ def _start(facts: RedriveFacts) -> RedriveDecision:
         return RedriveDecision("Pending", obstacle.reason, obstacle.message)
     left = next((pod.name for pod in facts.pods if not pod.ended), None)
     if left is not None or (facts.job is not None and facts.job.deleting):
-        message = f"waiting for the end of the last run (pod {left})" if left else "waiting for the last Job to go"
+        message = f"waiting for pod {left} of the last run to end" if left else "waiting for the last Job to be deleted"
         return RedriveDecision("Running" if facts.started else "Pending", c.WAITING_FOR_LAST_RUN, message)
     if facts.rival is not None:
-        message = f"Redrives of one group take turns: waiting for {facts.rival!r}"
+        message = f"Redrives of one group take turns: waiting for Redrive {facts.rival!r}"
         return RedriveDecision("Pending", c.ANOTHER_REDRIVE_RUNS, message)
     act = Act.CREATE if facts.job is None else Act.RESUME
     return RedriveDecision("Running", c.RUNNING, _progress(facts), act)
 
 
 def _running(facts: RedriveFacts) -> RedriveDecision:
-    """A Job is at work. A pod that cannot start is told; the records are looked after by nobody meanwhile."""
+    """A Job is at work. A pod that cannot start is reported: no record is moved meanwhile."""
     waiting = next((pod.waiting for pod in facts.pods if pod.waiting is not None and not pod.ended), None)
     if waiting is not None:
         return RedriveDecision("Running", c.POD_NOT_RUNNING, f"{waiting.reason}: {waiting.message}")
@@ -150,7 +150,7 @@ def _running(facts: RedriveFacts) -> RedriveDecision:
 
 def _succeeded(facts: RedriveFacts) -> RedriveDecision:
     if facts.redrive.spec.dry_run:
-        message = "every failed record in range was looked at, none was moved (dry run)"
+        message = "every failed record in range was checked, none was moved (dry run)"
         return RedriveDecision("Succeeded", c.ALL_COUNTED, message)
     report = facts.report
     if report is not None and report.ok and report.moved < report.selected:
@@ -161,21 +161,21 @@ def _succeeded(facts: RedriveFacts) -> RedriveDecision:
         return RedriveDecision("Succeeded", c.SOME_REFUSED, message)
     if report is None:
         message = (
-            "every record in range was looked at; the run's own count is not to be had any more, see the Job's log"
+            "every failed record in range was checked; the run's own counts are no longer available, see the Job's log"
         )
         return RedriveDecision("Succeeded", c.ALL_MOVED, message)
     return RedriveDecision("Succeeded", c.ALL_MOVED, "every selected record was moved and acknowledged")
 
 
 def _failure(facts: RedriveFacts, job: JobFacts) -> Problem:
-    """The run's own words where it left some, else the Job controller's."""
-    remedy = "mend it and make another Redrive, which takes up where this one stopped"
+    """The run's own error where it left one, else the Job controller's."""
+    remedy = "fix the cause and create another Redrive, which continues where this one stopped"
     report = facts.report
     if report is not None and not report.ok and report.reason:
         return Problem(report.reason, f"{report.message}: {remedy}")
     if job.problem is not None:
         return Problem(c.JOB_FAILED, f"{job.problem.reason}: {job.problem.message}: {remedy}")
-    return Problem(c.JOB_FAILED, f"the Job failed without a reason: {remedy}")
+    return Problem(c.JOB_FAILED, f"the Job failed without a reason, see its log: {remedy}")
 
 
 def _progress(facts: RedriveFacts) -> str:

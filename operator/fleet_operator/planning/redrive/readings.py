@@ -27,7 +27,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveProgress:
-    """How far a Redrive is, by its own count; `remaining` are offsets of the failed topic not looked at yet."""
+    """Progress of a Redrive, by its own count; `remaining` are offsets of the failed topic not looked at yet."""
 
     selected: int
     moved: int

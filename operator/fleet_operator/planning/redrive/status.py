@@ -53,10 +53,7 @@ def invalid_redrive_status(generation: int, message: str, previous: Mapping[str,
         Condition(c.READY, "False", c.SPEC_INVALID, message),
         Condition(c.COMPLETE, "Unknown", c.SPEC_INVALID, message),
     )
-    merged = merge_conditions(
-        previous.get("conditions") or (), verdicts, times.to_text(now), observed_generation=generation
-    )
-    return {**previous, "observedGeneration": generation, "conditions": merged}
+    return c.with_conditions(previous, verdicts, times.to_text(now), generation)
 
 
 def _counts(facts: RedriveFacts, progress: RedriveProgress | None, previous: Mapping[str, Any]) -> dict[str, int]:
@@ -75,7 +72,7 @@ def _counts(facts: RedriveFacts, progress: RedriveProgress | None, previous: Map
 
 
 def _redriven(facts: RedriveFacts, decision: RedriveDecision, previous: Mapping[str, Any]) -> dict[str, Any]:
-    """What `planning.redriven` reads of a Redrive that has succeeded.
+    """The fields that `planning.retry.redriven` reads of a Redrive that has succeeded.
 
     The topic's id is that of a look before the first Job was made, and never renewed: as no topic has the id of
     another, whoever sees it again later knows that the run read this very topic.
@@ -86,8 +83,8 @@ def _redriven(facts: RedriveFacts, decision: RedriveDecision, previous: Mapping[
     redriven_to, report = previous.get("redrivenTo"), facts.report
     if decision.phase == "Succeeded" and report is not None and report.ok and report.redriven_to is not None:
         redriven_to = report.redriven_to
-    told = {"failedTopicId": topic_id, "redrivenTo": redriven_to}
-    return {name: value for name, value in told.items() if value is not None}
+    known = {"failedTopicId": topic_id, "redrivenTo": redriven_to}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _whole_rate(status: Mapping[str, Any], now: float) -> int | None:
@@ -101,16 +98,14 @@ def _whole_rate(status: Mapping[str, Any], now: float) -> int | None:
 
 
 def _ready(facts: RedriveFacts, decision: RedriveDecision) -> Condition:
-    """Whether what a run needs is there; a Redrive that has ended needs nothing."""
-    if decision.phase in ("Failed", "Cancelled"):
-        return Condition(c.READY, "False", decision.reason, decision.message)
+    """Ready: all that a run needs exists; a Redrive that has ended needs nothing."""
     if decision.phase == "Succeeded":
         return Condition(c.READY, "True", decision.reason, decision.message)
-    if decision.phase == "Pending" or decision.reason == c.POD_NOT_RUNNING:
+    if decision.phase in ("Failed", "Cancelled", "Pending") or decision.reason == c.POD_NOT_RUNNING:
         return Condition(c.READY, "False", decision.reason, decision.message)
     if decision.phase == "Paused" and facts.obstacle is not None:
         return Condition(c.READY, "False", facts.obstacle.reason, facts.obstacle.message)
-    return Condition(c.READY, "True", c.READY_TO_RUN, "group, cluster and topics are there")
+    return Condition(c.READY, "True", c.READY_TO_RUN, "the group, its cluster and its topics are available")
 
 
 def _complete(decision: RedriveDecision) -> Condition:

@@ -29,8 +29,7 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.reconcilers.consumergroup.decide import Plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.policies import Policies
-from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.owned import ForeignObjectError, apply_owned, is_owned_by
+from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, is_owned_by
 from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.events import News
 

@@ -37,9 +37,8 @@ from fleet_operator.planning.retry.records import (
 )
 from fleet_operator.reconcilers.claims import heir_of, older_claim
 from fleet_operator.reconcilers.consumergroup.records import read_records
-from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.context import Context, find_child, is_owned_by, read_child
 from fleet_operator.reconcilers.group_view import read_cluster, read_observation
-from fleet_operator.reconcilers.owned import find_child, is_owned_by, read_child
 from fleet_operator.runtime.cache import Key, key_of
 
 

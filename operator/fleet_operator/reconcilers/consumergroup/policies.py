@@ -10,8 +10,7 @@ from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
 from fleet_operator.planning.retry.fleet import has_retries, pods_to_notify
 from fleet_operator.planning.retry.records import Published, group_config_map
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.owned import apply_owned
+from fleet_operator.reconcilers.context import Context, apply_owned
 from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.events import News
 

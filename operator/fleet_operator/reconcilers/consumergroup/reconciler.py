@@ -19,8 +19,7 @@ from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.interest import interest_of
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
-from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.publishing import publish
+from fleet_operator.reconcilers.context import Context, publish
 from fleet_operator.reconcilers.worker_watch import FRESH_SECONDS
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result

@@ -9,7 +9,7 @@ from fleet_consumer.contract import naming
 from fleet_operator.clients.kinds import CONFIG_MAP, JsonObject
 from fleet_operator.planning.fleet.known_revisions import known_to
 from fleet_operator.planning.labels import REVISION_ANNOTATION
-from fleet_operator.reconcilers.owned import is_owned_by
+from fleet_operator.reconcilers.context import is_owned_by
 from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.store import Store
 

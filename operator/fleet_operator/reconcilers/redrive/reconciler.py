@@ -19,10 +19,8 @@ from fleet_operator.planning.redrive.phase import RedriveDecision, RedriveFacts,
 from fleet_operator.planning.redrive.readings import at_work, read_run_pods, redrive_of
 from fleet_operator.planning.redrive.status import invalid_redrive_status, project_redrive_status, renew_final_status
 from fleet_operator.planning.run import Act, read_job
-from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.context import Context, is_owned_by, publish
 from fleet_operator.reconcilers.group_view import GroupView, read_group
-from fleet_operator.reconcilers.owned import is_owned_by
-from fleet_operator.reconcilers.publishing import publish
 from fleet_operator.reconcilers.redrive.watch import RedriveWatch
 from fleet_operator.reconcilers.run import RunJobs
 from fleet_operator.runtime.cache import Key, key_of

@@ -1,6 +1,6 @@
-"""How far the Redrives are, asked in the background: reconciles never wait for Kafka.
+"""Progress of Redrives, read in the background: reconciles never wait for Kafka.
 
-A reconcile asks for news and takes the last that came; the end of a question brings the Redrive back into the queue.
+A reconcile starts a read and takes the last result; the end of a read brings the Redrive back into the queue.
 Nothing is lost with this process: the next one asks again.
 """
 

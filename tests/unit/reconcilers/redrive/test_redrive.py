@@ -26,8 +26,7 @@ from fleet_operator.clients.kube import KubeClient, KubeConflictError
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import ClusterObservation, TopicObservation
 from fleet_operator.planning.redrive.readings import Position
-from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.publishing import URGENT_FIELDS
+from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.redrive.reconciler import RedriveReconciler
 from fleet_operator.reconcilers.redrive.watch import RedriveWatch
 from fleet_operator.reconcilers.registry import WATCHED
@@ -423,7 +422,7 @@ def test_run_without_readers_is_paused_and_resumed() -> None:
         ready = world.status()["conditions"][0]
         assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Paused", True)
         assert (ready["status"], ready["reason"]) == ("False", "RetryNotConfigured")
-        assert "give it a RetryPolicy" in ready["message"]
+        assert "name a RetryPolicy" in ready["message"]
         world.controller()
         before = list(world.kube.writes)
         await world.look()
