@@ -1,6 +1,6 @@
-"""A revision: everything that would roll the pods of a fleet, rendered once and named by its hash.
+"""Revision: everything that rolls the pods of a fleet when it changes, rendered once and named by its hash.
 
-`replicas` is no part of it, nor is anything that running workers can take over. The hash covers content only, so that
+`replicas` is no part of it, nor is anything that running workers reload. The hash covers content only, so that
 the same spec gives the same revision on every operator and after every restart.
 """
 
@@ -18,7 +18,7 @@ from fleet_operator.planning.fleet.pod_template import pod_template
 from fleet_operator.planning.fleet.worker_config import worker_config
 
 HASH_CHARACTERS: Final = 10
-"""40 bits of SHA-256: names stay short, and a fleet would need a million revisions to meet a collision."""
+"""40 bits of SHA-256: names stay short, and a collision takes about a million revisions of one fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Revision:
 def plan_revision(
     group: ConsumerGroup, cluster: KafkaCluster, *, handler_files: Mapping[str, str] | None, image: str
 ) -> Revision:
-    """The revision that a spec asks for.
+    """The revision for a spec.
 
     `handler_files` is the content of the ConfigMap that the handler refers to (None when it refers to none); `image` is
     used where the spec names none.
