@@ -34,7 +34,7 @@ class Claim:
 
 
 def are_rivals(one: Claim, other: Claim) -> bool:
-    """Whether two claims are on the same group of the same Kafka cluster."""
+    """True if two claims are on the same group of the same Kafka cluster."""
     if (one.cluster, one.group_id) != (other.cluster, other.group_id):
         return False
     if one.namespace == other.namespace or one.answered is None or other.answered is None:

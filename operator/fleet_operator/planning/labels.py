@@ -1,4 +1,4 @@
-"""Names of the labels and annotations on objects that the operator makes."""
+"""Names on objects that the operator makes: labels, annotations, the container and the volume that it looks for."""
 
 from __future__ import annotations
 
@@ -35,6 +35,9 @@ LEAVING_ANNOTATION: Final = "consumerfleet.io/leaving-delays"
 PUBLISHED_ANNOTATION: Final = "consumerfleet.io/published-at"
 ENDING_ANNOTATION: Final = "consumerfleet.io/ending-since"
 RATE_ANNOTATION: Final = "consumerfleet.io/records-per-second"
+
+CONTAINER: Final = "worker"
+RETRY_VOLUME: Final = "consumer-fleet-retry"
 
 APPLICATION: Final = "consumer-fleet-worker"
 MANAGER: Final = "consumer-fleet"

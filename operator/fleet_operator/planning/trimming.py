@@ -11,10 +11,10 @@ from itertools import islice
 from typing import Any, Final
 
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
-from fleet_operator.planning.fleet.pod_template import CONTAINER, RETRY_VOLUME
 from fleet_operator.planning.labels import (
     CHANGED_ANNOTATION,
     COMPONENT_LABEL,
+    CONTAINER,
     GROUP_LABEL,
     HASH_ANNOTATION,
     KNOWN_ANNOTATION,
@@ -22,6 +22,7 @@ from fleet_operator.planning.labels import (
     POLICY_LABEL,
     RATE_ANNOTATION,
     REDRIVE_LABEL,
+    RETRY_VOLUME,
     REVISION_ANNOTATION,
 )
 

@@ -90,7 +90,7 @@ def _handler_problem(group: ConsumerGroup, handler_files: Mapping[str, str] | No
 
 
 def cluster_id_changed(cluster: KafkaCluster, observation: ClusterObservation | None) -> bool:
-    """Whether another Kafka cluster answers than the one in the KafkaCluster's status.
+    """True if another Kafka cluster answers than the one in the KafkaCluster's status.
 
     The last answer counts while no broker answers: workers must not start because the other cluster is silent.
     """

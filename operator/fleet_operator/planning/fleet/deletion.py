@@ -71,7 +71,7 @@ class DeletionStep:
 
 
 def wants_finalizer(deletion: Deletion) -> bool:
-    """Whether the deletion has steps in Kafka."""
+    """True if the deletion has steps in Kafka."""
     return deletion.group == "Delete" or deletion.retry_topics != "Keep"
 
 
@@ -96,7 +96,7 @@ def decide_deletion(facts: DeletionFacts, now: float) -> DeletionStep:
 
 
 def _draining(facts: DeletionFacts) -> bool:
-    """Whether retry workers are still needed: main workers and Redrives may still write records to retry topics."""
+    """True if retry workers are still needed: main workers and Redrives may still write records to retry topics."""
     if facts.deletion.retry_topics != "Drain" or not facts.has_retries or not facts.can_drain:
         return False
     seen = facts.seen
@@ -118,7 +118,7 @@ def doomed_topics(group: ConsumerGroup, topics: Iterable[str]) -> tuple[str, ...
 
 
 def _is_retry_topic(group: ConsumerGroup, topic: str) -> bool:
-    """Whether a topic is a retry topic of this group. The id of another group may begin like the topic's name."""
+    """True if a topic is a retry topic of this group. The id of another group may begin like the topic's name."""
     prefix = naming.retry_topic(group.group_id, "")
     if not topic.startswith(prefix):
         return False

@@ -25,7 +25,7 @@ def template_digest(pod_template: Mapping[str, Any]) -> str:
 
 
 def is_known(stateful_set: Mapping[str, Any] | None, record: RevisionRecord) -> bool:
-    """Whether a record's template may be run: the fleet's StatefulSet names it.
+    """True if a record's template may be run: the fleet's StatefulSet names it.
 
     Without a StatefulSet nothing was ever run, so there is nothing to go back to.
     """

@@ -27,11 +27,9 @@ from fleet_operator.planning.fleet.worker_config import (
     HANDLER_PATH,
     RETRY_DIRECTORY,
 )
-from fleet_operator.planning.labels import REVISION_ANNOTATION
+from fleet_operator.planning.labels import CONTAINER, RETRY_VOLUME, REVISION_ANNOTATION
 
-CONTAINER: Final = "worker"
 SETTINGS_VOLUME: Final = "consumer-fleet-settings"
-RETRY_VOLUME: Final = "consumer-fleet-retry"
 SCRATCH_VOLUME: Final = "consumer-fleet-scratch"
 SCRATCH_PATH: Final = "/tmp"
 USER_ID: Final = 65532

@@ -348,7 +348,7 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
 
 
 def _complete(fleet: FleetFacts, wanted_replicas: int) -> bool:
-    """Whether all pods are of the newest template and available, by the controller's status of this template."""
+    """True if all pods are of the newest template and available, by the controller's status of this template."""
     counts = (fleet.replicas, fleet.current_replicas, fleet.updated_replicas, fleet.available_replicas)
     return fleet.observed and all(count == wanted_replicas for count in counts)
 

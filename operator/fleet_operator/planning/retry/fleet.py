@@ -14,13 +14,12 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.parts import RETRY
-from fleet_operator.planning.fleet.pod_template import CONTAINER, RETRY_VOLUME
-from fleet_operator.planning.labels import CHANGED_ANNOTATION, POLICIES_ANNOTATION
+from fleet_operator.planning.labels import CHANGED_ANNOTATION, CONTAINER, POLICIES_ANNOTATION, RETRY_VOLUME
 from fleet_operator.planning.retry.records import Published
 
 
 def has_retries(pod_template: Mapping[str, Any]) -> bool:
-    """Whether pods of this template mount retry policies: those of older revisions may not."""
+    """True if pods of this template mount retry policies: those of older revisions may not."""
     return any(volume.get("name") == RETRY_VOLUME for volume in pod_template["spec"].get("volumes", ()))
 
 

@@ -116,7 +116,7 @@ class RetryScale:
 
 
 def is_busy(due: DueRecords, now: float) -> bool | None:
-    """Whether a record is due, or will be before a worker could be up; None while unknown.
+    """True if a record is due, or will be before a worker could be up; None while unknown.
 
     One record that is known to be due is enough, even if other partitions were not observed.
     """
@@ -129,7 +129,7 @@ def is_busy(due: DueRecords, now: float) -> bool | None:
 
 
 def is_late(due: DueRecords, now: float) -> bool | None:
-    """Whether due records wait longer than it takes to handle them; None while unknown."""
+    """True if due records wait longer than it takes to handle them; None while unknown."""
     if due.lag and due.oldest_at is not None and now - due.oldest_at > LATE_S:
         return True
     return False if due.counted and due.lag is not None else None

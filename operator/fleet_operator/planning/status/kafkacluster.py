@@ -90,7 +90,7 @@ def _reachable(facts: KafkaClusterFacts) -> Condition:
 
 
 def _offsets_topic_sized(facts: KafkaClusterFacts) -> Condition:
-    """Whether `__consumer_offsets` is as wanted."""
+    """True if `__consumer_offsets` is as wanted."""
     kind, observation = c.OFFSETS_TOPIC_SIZED, facts.observation
     if observation is None or not observation.reachable:
         return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the brokers could not be observed: see ClusterReachable")

@@ -127,7 +127,7 @@ def _unread(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def needs_watching(facts: ConsumerGroupFacts) -> bool:
-    """Whether the workers are polled again soon without another event: records wait for them, which could get stuck
+    """True if the workers are polled again soon without another event: records wait for them, which could get stuck
     unnoticed, or their reports show a problem."""
     if facts.scale.replicas == 0 and not facts.retry_pods:
         return False

@@ -211,7 +211,7 @@ def _retry_facts(gathered: Gathered, intent: RetryIntent, view: GroupView, memor
 
 
 def breaker_open(gathered: Gathered) -> bool | None:
-    """Whether any worker reports an open breaker; None while none does and one that has a breaker did not answer."""
+    """True if any worker reports an open breaker; None while none does and one that has a breaker did not answer."""
     if any(report.breaker_open for report in gathered.worker_reports):
         return True
     answered = {report.pod for report in gathered.worker_reports}

@@ -11,8 +11,8 @@ from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.known_revisions import with_known
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, read_part
-from fleet_operator.planning.fleet.pod_template import RETRY_VOLUME
 from fleet_operator.planning.fleet.rollout import RevisionMark, RevisionState
+from fleet_operator.planning.labels import RETRY_VOLUME
 from fleet_operator.planning.observation import BreakerObservation, WorkerObservation
 from fleet_operator.reconcilers.consumergroup.decide import breaker_open, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, knows_retries
