@@ -16,7 +16,7 @@ from fleet_operator.planning.fleet.parts import MAIN, Part
 from fleet_operator.planning.fleet.pod_template import check_pod_spec
 from fleet_operator.planning.fleet.readings import POD_TEMPLATE_KEY, WORKER_CONFIG_KEY
 from fleet_operator.planning.fleet.revision import Revision
-from fleet_operator.planning.fleet.rollout import RevisionMark
+from fleet_operator.planning.fleet.rollout import RevisionRecord
 from fleet_operator.planning.fleet.sidecar import worker_port
 from fleet_operator.planning.labels import (
     CHECKED_ANNOTATION,
@@ -85,7 +85,7 @@ def stateful_set(
     }
 
 
-def revision_config_map(group: ConsumerGroup, revision: Revision, mark: RevisionMark) -> dict[str, Any]:
+def revision_config_map(group: ConsumerGroup, revision: Revision, mark: RevisionRecord) -> dict[str, Any]:
     """Record of a revision: settings and pod template (immutable), and its state (annotations)."""
     name = group.metadata.name
     body = head("v1", "ConfigMap", group, naming.revision_config(name, revision.hash), labels.REVISION)

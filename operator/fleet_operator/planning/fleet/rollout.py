@@ -156,18 +156,6 @@ class RolloutPhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RevisionMark:
-    """State to record in the wanted revision's ConfigMap; `since` in epoch seconds, None before any check."""
-
-    hash: str
-    state: RevisionState = RevisionState.CANDIDATE
-    since: float | None = None
-    reason: str = ""
-    message: str = ""
-    checked: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutDecision:
     """The next steps, in this order.
 
@@ -184,7 +172,7 @@ class RolloutDecision:
     target: str | None
     cause: Problem | None = None
     write_revision: bool = False
-    mark: RevisionMark | None = None
+    mark: RevisionRecord | None = None
     delete_checks: tuple[str, ...] = ()
     run_check: bool = False
     delete_pods: tuple[str, ...] = ()
@@ -198,7 +186,7 @@ def decide(facts: RolloutFacts, now: float) -> RolloutDecision:
     stale_checks = tuple(check.pod for check in facts.checks if check.revision != facts.wanted and not check.deleting)
     mark = decision.mark
     if mark is None and decision.write_revision:
-        mark = _standing(facts)
+        mark = _recorded(facts)
     return replace(
         decision,
         mark=mark,
@@ -208,18 +196,10 @@ def decide(facts: RolloutFacts, now: float) -> RolloutDecision:
     )
 
 
-def _standing(facts: RolloutFacts) -> RevisionMark:
+def _recorded(facts: RolloutFacts) -> RevisionRecord:
     """The recorded state of the wanted revision, to be written again unchanged."""
     assert facts.wanted is not None
-    record = facts.records.get(facts.wanted) or RevisionRecord(hash=facts.wanted)
-    return RevisionMark(
-        hash=record.hash,
-        state=record.state,
-        since=record.since,
-        reason=record.reason,
-        message=record.message,
-        checked=record.checked,
-    )
+    return facts.records.get(facts.wanted) or RevisionRecord(hash=facts.wanted)
 
 
 def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
@@ -268,9 +248,8 @@ def _check(facts: RolloutFacts, record: RevisionRecord | None, now: float) -> Ro
 
 def _passed(facts: RolloutFacts, record: RevisionRecord, check: CheckFacts, now: float) -> RolloutDecision:
     """The mark is written before the StatefulSet changes, so that after a crash no new check is needed."""
-    mark = RevisionMark(hash=record.hash, state=RevisionState.CANDIDATE, since=now, checked=True)
     passed = replace(record, state=RevisionState.CANDIDATE, since=now, reason="", message="", checked=True)
-    return replace(_roll_out(facts, passed, now), mark=mark, delete_checks=(check.pod,))
+    return replace(_roll_out(facts, passed, now), mark=passed, delete_checks=(check.pod,))
 
 
 def _failed(
@@ -283,15 +262,12 @@ def _failed(
         due = now >= due_at
         return replace(waiting, delete_checks=(check.pod,) if due else (), requeue_after=1.0 if due else due_at - now)
     state = RevisionState.CANDIDATE if check.outside else RevisionState.REJECTED
-    failed = replace(record, state=state, since=finished_at, reason=check.reason, message=check.message)
-    mark = RevisionMark(
-        hash=record.hash, state=state, since=finished_at, reason=check.reason, message=check.message, checked=False
-    )
+    failed = replace(record, state=state, since=finished_at, reason=check.reason, message=check.message, checked=False)
     return replace(
         waiting,
         phase=_phase_of_unchecked(failed),
         cause=_cause(failed),
-        mark=mark,
+        mark=failed,
         requeue_after=max(1.0, _check_due_at(failed) - now),
     )
 
@@ -330,7 +306,9 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
         return going
     going = replace(going, phase=RolloutPhase.WAITING)
     if _complete(fleet, facts.wanted_replicas):
-        mark = RevisionMark(hash=record.hash, state=RevisionState.GOOD, since=_good_since(facts, now), checked=True)
+        mark = replace(
+            record, state=RevisionState.GOOD, since=_good_since(facts, now), reason="", message="", checked=True
+        )
         return replace(going, phase=RolloutPhase.SETTLED, mark=mark, requeue_after=None)
     late = _late_pod(facts, record.hash, now)
     if late is None:
@@ -341,9 +319,7 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
     good = _newest_good(facts, other_than=record.hash)
     if good is None:
         return replace(going, cause=cause)
-    mark = RevisionMark(
-        hash=record.hash, state=RevisionState.REJECTED, since=now, reason=cause.reason, message=message, checked=True
-    )
+    mark = replace(record, state=RevisionState.REJECTED, since=now, reason=cause.reason, message=message, checked=True)
     return RolloutDecision(phase=RolloutPhase.REJECTED, target=good.hash, cause=cause, mark=mark, requeue_after=POLL_S)
 
 

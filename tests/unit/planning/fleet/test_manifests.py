@@ -15,7 +15,7 @@ from fleet_consumer.contract.worker_config import parse_config
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.revision import Revision, plan_revision
-from fleet_operator.planning.fleet.rollout import RevisionMark
+from fleet_operator.planning.fleet.rollout import RevisionRecord
 from fleet_operator.planning.labels import worker_selector, worker_selector_text
 from tests.unit.planning.builders import IMAGE, consumer_group, kafka_cluster
 
@@ -40,7 +40,7 @@ def children(group: ConsumerGroup, revision: Revision) -> list[dict[str, Any]]:
         manifests.headless_service(group),
         manifests.disruption_budget(group),
         manifests.stateful_set(group, revision=revision.hash, pod_template=template, replicas=3),
-        manifests.revision_config_map(group, revision, RevisionMark(hash=revision.hash)),
+        manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash)),
         manifests.preflight_pod(group, revision=revision.hash, pod_template=template),
         *([handler] if handler else []),
     ]
@@ -318,7 +318,7 @@ def test_worker_reads_what_the_operator_writes(spec: dict[str, Any], connection:
     """worker.json as the worker's own parser sees it: strict, so that any drift between the two fails here."""
     group = consumer_group(**spec)
     revision = plan_revision(group, kafka_cluster(**connection), handler_files=FILES, image=IMAGE)
-    config_map = manifests.revision_config_map(group, revision, RevisionMark(hash=revision.hash))
+    config_map = manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash))
     config = parse_config(json.loads(config_map["data"]["worker.json"]))
     assert (config.group_id, config.topics) == (group.group_id, group.source_topics)
     assert (config.revision, config.failed_topic) == (revision.hash, naming.failed_topic(group.group_id))
@@ -365,4 +365,4 @@ def test_records_are_immutable() -> None:
     assert handler is not None
     assert handler["immutable"] is True
     assert handler["data"] == FILES
-    assert manifests.revision_config_map(group, revision, RevisionMark(hash=revision.hash))["immutable"] is True
+    assert manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash))["immutable"] is True
