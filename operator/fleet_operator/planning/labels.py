@@ -63,16 +63,6 @@ def child_labels(name: str, component: str) -> dict[str, str]:
     }
 
 
-def worker_selector(name: str) -> dict[str, str]:
-    """Selector of a fleet's main workers, without its check pods. A StatefulSet's selector is immutable."""
-    return {GROUP_LABEL: name, COMPONENT_LABEL: WORKER}
-
-
 def selector_text(selector: dict[str, str]) -> str:
     """A selector in the text form of the scale subresource and of list requests."""
     return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
-
-
-def worker_selector_text(name: str) -> str:
-    """Selector of a fleet's main workers, as text."""
-    return selector_text(worker_selector(name))

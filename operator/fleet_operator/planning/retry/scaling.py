@@ -45,12 +45,6 @@ class Bounds:
     most: int | None
     partitions: int | None
 
-    def clamp(self, count: int, current: int | None) -> int:
-        """The count within the limits. More workers than a topic has partitions might be without work; while nothing
-        is known, the present count is the limit."""
-        known = [bound for bound in (self.most, self.partitions) if bound is not None]
-        return min(max(count, self.least), min(known, default=max(current or 0, self.least, 1)))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueRecords:
@@ -87,8 +81,10 @@ class RetryLoad:
     empty_s: float = EMPTY_S
 
     def within(self, count: int) -> int:
-        """The count within the bounds."""
-        return self.bounds.clamp(count, self.current)
+        """The count within the bounds. More workers than a topic has partitions might be idle; while nothing is known,
+        the present count is the limit."""
+        known = [bound for bound in (self.bounds.most, self.bounds.partitions) if bound is not None]
+        return min(max(count, self.bounds.least), min(known, default=max(self.current or 0, self.bounds.least, 1)))
 
 
 @dataclass(frozen=True, slots=True)

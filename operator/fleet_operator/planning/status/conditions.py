@@ -72,15 +72,10 @@ def _ready(
         message = "a check pod tests the new revision; workers start when it succeeds"
         return Condition(c.READY, "False", c.CHECKING_REVISION, message)
     if not enough:
-        return Condition(
-            c.READY, "False", c.WAITING_FOR_REPLICAS, f"{min(ready, wanted)} of {wanted} workers are ready"
-        )
-    return Condition(
-        c.READY,
-        "False",
-        c.WAITING_FOR_GROUP,
-        "all workers are ready, but the Kafka group has not been Stable with all of them yet",
-    )
+        message = f"{min(ready, wanted)} of {wanted} workers are ready"
+        return Condition(c.READY, "False", c.WAITING_FOR_REPLICAS, message)
+    message = "all workers are ready, but the Kafka group has not been Stable with all of them yet"
+    return Condition(c.READY, "False", c.WAITING_FOR_GROUP, message)
 
 
 def _cluster_reachable(facts: ConsumerGroupFacts) -> Condition:
@@ -90,9 +85,8 @@ def _cluster_reachable(facts: ConsumerGroupFacts) -> Condition:
         message = f"KafkaCluster {name!r} does not exist in this namespace: create it"
         return Condition(c.CLUSTER_REACHABLE, "False", c.CLUSTER_NOT_FOUND, message)
     if observation is None:
-        return Condition(
-            c.CLUSTER_REACHABLE, "Unknown", c.NOT_YET_OBSERVED, f"KafkaCluster {name!r} has not been observed yet"
-        )
+        message = f"KafkaCluster {name!r} has not been observed yet"
+        return Condition(c.CLUSTER_REACHABLE, "Unknown", c.NOT_YET_OBSERVED, message)
     if observation.reachable:
         return Condition(c.CLUSTER_REACHABLE, "True", c.REACHED, f"the brokers of KafkaCluster {name!r} answer")
     return Condition(c.CLUSTER_REACHABLE, "False", observation.reason or c.BROKER_UNREACHABLE, observation.message)
@@ -107,21 +101,12 @@ def _not_observed(facts: ConsumerGroupFacts, kind: str) -> Condition:
     if observation is None:
         return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the Kafka cluster has not been observed yet")
     if not observation.reachable:
-        return Condition(
-            kind,
-            "Unknown",
-            observation.reason or c.BROKER_UNREACHABLE,
-            "the Kafka cluster does not answer, the status shows the last known values: see ClusterReachable",
-        )
+        message = "the Kafka cluster does not answer, the status shows the last known values: see ClusterReachable"
+        return Condition(kind, "Unknown", observation.reason or c.BROKER_UNREACHABLE, message)
     group = observation.groups.get(facts.group.group_id)
     if group is not None and group.error:
-        return Condition(
-            kind,
-            "Unknown",
-            group.error,
-            f"the coordinator of Kafka group {facts.group.group_id!r} answers {group.error}; the status shows the last "
-            "known values",
-        )
+        message = f"the coordinator of Kafka group {group.group_id!r} answers {group.error}"
+        return Condition(kind, "Unknown", group.error, f"{message}; the status shows the last known values")
     return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the Kafka group has not been observed yet")
 
 
@@ -257,9 +242,8 @@ def _topics_ready(facts: ConsumerGroupFacts) -> Condition:
         changing = dict.fromkeys([*(topic.name for topic in plan.grow), *plan.alter])
         return Condition(c.TOPICS_READY, "False", c.TOPICS_CHANGING, f"being changed: {name_some(list(changing))}")
     if facts.retry is not None:
-        return Condition(
-            c.TOPICS_READY, "True", c.TOPICS_EXIST, "the source, output, retry and failed topics are as wanted"
-        )
+        message = "the source, output, retry and failed topics are as wanted"
+        return Condition(c.TOPICS_READY, "True", c.TOPICS_EXIST, message)
     return Condition(c.TOPICS_READY, "True", c.TOPICS_EXIST, "the source, output and failed topics exist")
 
 

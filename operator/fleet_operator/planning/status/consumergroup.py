@@ -13,9 +13,9 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
 from fleet_operator.planning import times
-from fleet_operator.planning.fleet.parts import RETRY
+from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts
-from fleet_operator.planning.labels import worker_selector_text
+from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.lag import (
     UNKNOWN_TEXT,
     behind_text,
@@ -114,7 +114,7 @@ def _fleet(facts: ConsumerGroupFacts) -> dict[str, Any]:
         "replicas": fleet.current_replicas if fleet else 0,
         "readyReplicas": fleet.ready_replicas if fleet else 0,
         "targetReplicas": facts.scale.replicas,
-        "selector": worker_selector_text(facts.group.metadata.name),
+        "selector": selector_text(MAIN.selector(facts.group.metadata.name)),
     }
 
 

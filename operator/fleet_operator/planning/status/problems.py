@@ -48,22 +48,12 @@ def _spec(facts: ConsumerGroupFacts) -> Problem | None:
     return cause
 
 
-def _refusal(facts: ConsumerGroupFacts) -> Problem | None:
-    """The API server refused a child: quota, admission, a template that it cannot accept."""
-    return facts.refusal
-
-
 def _cluster(facts: ConsumerGroupFacts) -> Problem | None:
     """The Kafka cluster does not answer: the workers' errors follow from this."""
     observation = facts.observation
     if observation is None or observation.reachable:
         return None
     return Problem(observation.reason or conditions.BROKER_UNREACHABLE, observation.message)
-
-
-def _topics(facts: ConsumerGroupFacts) -> Problem | None:
-    """A topic that the fleet needs is missing."""
-    return topics_problem(facts)
 
 
 def _revision(facts: ConsumerGroupFacts) -> Problem | None:
@@ -162,21 +152,6 @@ def worker_problem(facts: ConsumerGroupFacts) -> Problem | None:
     return None
 
 
-CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
-    _spec,
-    _refusal,
-    _cluster,
-    _topics,
-    _revision,
-    _pods,
-    worker_problem,
-    _late,
-    _policy,
-    _retry_pods,
-    _unread,
-)
-
-
 def topics_problem(facts: ConsumerGroupFacts) -> Problem | None:
     """The first certain problem with a topic: one that has not been observed yet is no problem."""
     if facts.observation is None or not facts.observation.reachable:
@@ -201,3 +176,18 @@ def topics_problem(facts: ConsumerGroupFacts) -> Problem | None:
     for name, error in bad.items():
         return Problem(str(error), f"topic {name} cannot be used, the brokers answer {error}")
     return facts.topic_problem
+
+
+CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
+    _spec,
+    lambda facts: facts.refusal,  # quota, admission, a template that the API server cannot accept
+    _cluster,
+    topics_problem,
+    _revision,
+    _pods,
+    worker_problem,
+    _late,
+    _policy,
+    _retry_pods,
+    _unread,
+)

@@ -14,9 +14,10 @@ from fleet_consumer.contract import naming
 from fleet_consumer.contract.worker_config import parse_config
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import Revision, plan_revision
 from fleet_operator.planning.fleet.rollout import RevisionRecord
-from fleet_operator.planning.labels import worker_selector, worker_selector_text
+from fleet_operator.planning.labels import selector_text
 from tests.unit.planning.builders import IMAGE, consumer_group, kafka_cluster
 
 OAUTH = {
@@ -171,14 +172,14 @@ def test_selectors_take_workers_and_leave_check_pods() -> None:
     """A check pod behind the Service or in the budget would look like a worker."""
     group = consumer_group(template={"labels": {"team": "a"}})
     revision = revision_of(group)
-    selector = worker_selector("orders").items()
+    selector = MAIN.selector("orders").items()
     stateful = manifests.stateful_set(group, revision=revision.hash, pod_template=revision.pod_template, replicas=1)
     assert selector <= stateful["spec"]["template"]["metadata"]["labels"].items()
     assert stateful["spec"]["selector"]["matchLabels"].items() == selector
     check = manifests.preflight_pod(group, revision=revision.hash, pod_template=revision.pod_template)
     assert not selector <= check["metadata"]["labels"].items()
     assert check["metadata"]["labels"]["team"] == "a"
-    assert worker_selector_text("orders") == "app.kubernetes.io/component=worker,consumerfleet.io/group=orders"
+    assert selector_text(MAIN.selector("orders")) == "app.kubernetes.io/component=worker,consumerfleet.io/group=orders"
 
 
 def test_worker_that_imports_for_minutes_is_not_killed_meanwhile() -> None:
