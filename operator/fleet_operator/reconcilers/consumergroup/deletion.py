@@ -33,9 +33,8 @@ from fleet_operator.planning.fleet.deletion import (
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, PartPlan
 from fleet_operator.planning.status.members import name_some
 from fleet_operator.reconcilers.claims import heir_of, older_claim
-from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
+from fleet_operator.reconcilers.consumergroup.decide import Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
-from fleet_operator.reconcilers.consumergroup.interest import interest_of
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.transitions import ACTION

@@ -13,10 +13,9 @@ from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.status.consumergroup import invalid_spec_status, project_consumergroup_status
 from fleet_operator.planning.status.problems import needs_watching
 from fleet_operator.reconcilers.consumergroup.children import Children
-from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
+from fleet_operator.reconcilers.consumergroup.decide import Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork, has_finalizer
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
-from fleet_operator.reconcilers.consumergroup.interest import interest_of
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
 from fleet_operator.reconcilers.context import Context
