@@ -1,7 +1,7 @@
-"""JSON that others wrote, read so that nothing but ValueError comes of it.
+"""Reader of untrusted JSON, which raises nothing but ValueError.
 
-Annotations, ConfigMaps, commit metadata and workers' answers may be anything. Python's reader lets more through than
-JSON has (NaN, Infinity, 1e999), which no status can hold, and fails with RecursionError where brackets nest deeply.
+Annotations, ConfigMaps, commit metadata and workers' answers may be any text. Python's reader accepts more than JSON
+(NaN, Infinity, 1e999), which no status can hold, and raises RecursionError for deep nesting.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of the labels and annotations on objects that the operator makes."""
+"""Names on objects that the operator makes: labels, annotations, the container and the volume that it looks for."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ PUBLISHED_ANNOTATION: Final = "consumerfleet.io/published-at"
 ENDING_ANNOTATION: Final = "consumerfleet.io/ending-since"
 RATE_ANNOTATION: Final = "consumerfleet.io/records-per-second"
 
+CONTAINER: Final = "worker"
+RETRY_VOLUME: Final = "consumer-fleet-retry"
+
 APPLICATION: Final = "consumer-fleet-worker"
 MANAGER: Final = "consumer-fleet"
 """Value of `managed-by`, and the field manager of server-side apply."""
@@ -60,16 +63,6 @@ def child_labels(name: str, component: str) -> dict[str, str]:
     }
 
 
-def worker_selector(name: str) -> dict[str, str]:
-    """Selector of a fleet's main workers, without its check pods. A StatefulSet's selector is immutable."""
-    return {GROUP_LABEL: name, COMPONENT_LABEL: WORKER}
-
-
 def selector_text(selector: dict[str, str]) -> str:
     """A selector in the text form of the scale subresource and of list requests."""
     return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
-
-
-def worker_selector_text(name: str) -> str:
-    """Selector of a fleet's main workers, as text."""
-    return selector_text(worker_selector(name))

@@ -1,7 +1,7 @@
-"""Lag: how many records a group has not committed, and how far behind it is in time.
+"""Lag of a group in records and in time.
 
-A status must be calm, so what is shown are buckets with hysteresis; exact numbers are metrics. What is unknown is None,
-never zero.
+A status must not change all the time, so it shows buckets with hysteresis; exact numbers are metrics. Unknown values
+are None, never zero.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fleet_operator.planning.observation import GroupObservation, OffsetSample
 ResetPolicy = Literal["Earliest", "Latest", "None"]
 
 HYSTERESIS: Final = 0.25
-"""A bucket is left only when the value is this much beyond its edge."""
+"""Share beyond its edge at which a value leaves its bucket."""
 
 BEHIND_STEPS_S: Final = (
     *(1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800),
@@ -30,8 +30,7 @@ CAUGHT_UP_TEXT: Final = "0s"
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """How long ago the oldest uncommitted record was produced; `at_least` when the history does not reach back to
-    it."""
+    """Age of the oldest uncommitted record; `at_least` when the history does not reach back to it."""
 
     seconds: float
     at_least: bool = False
@@ -41,7 +40,7 @@ class Behind:
 class GroupLag:
     """Lag of each partition in question (None where unknown), their sum, and the time behind.
 
-    `total` counts only known partitions and is None when none is known; `complete` tells whether all are.
+    `total` counts only known partitions and is None when none is known; `complete`: all are known.
     """
 
     partitions: Mapping[tuple[str, int], int | None]
@@ -51,7 +50,7 @@ class GroupLag:
 
 
 def partition_lag(committed: int | None, end: int | None, start: int | None, reset: ResetPolicy) -> int | None:
-    """Records between the committed offset and the end of the log; None when that cannot be told.
+    """Records between the committed offset and the end of the log; None while unknown.
 
     A committed offset below the log's start counts from the start: the records between are gone. Without a commit, a
     group that starts at the earliest record owes the whole log, one that starts at the latest owes nothing yet.
@@ -66,7 +65,7 @@ def partition_lag(committed: int | None, end: int | None, start: int | None, res
 
 
 def group_lag(group: GroupObservation, partitions: Iterable[tuple[str, int]], reset: ResetPolicy) -> GroupLag:
-    """Lag over the given partitions: all of the group's topics, whether or not somebody has committed there."""
+    """Lag over the given partitions: all of the group's topics, with or without commits."""
     lags = {
         key: partition_lag(group.committed.get(key), group.end_offsets.get(key), group.log_starts.get(key), reset)
         for key in partitions
@@ -77,7 +76,7 @@ def group_lag(group: GroupObservation, partitions: Iterable[tuple[str, int]], re
 
 
 def _group_behind(group: GroupObservation, lags: Mapping[tuple[str, int], int | None]) -> Behind | None:
-    """The partition that is furthest behind; None when nothing can be said."""
+    """The largest time behind of any partition; None while unknown."""
     found = []
     for key, lag in lags.items():
         if lag is None:
@@ -93,9 +92,9 @@ def _group_behind(group: GroupObservation, lags: Mapping[tuple[str, int], int | 
 
 
 def time_behind(next_offset: int, history: Sequence[OffsetSample], now: float) -> Behind | None:
-    """How long before `now` the record at `next_offset` was produced, from samples of the end offset (oldest first).
+    """Age of the record at `next_offset` at time `now`, from samples of the end offset (oldest first).
 
-    Between two samples records are taken to have come evenly. A record older than the first sample is at least as old
+    Between two samples an even rate is assumed. A record older than the first sample is at least as old
     as that sample. None without samples.
     """
     if not history:
@@ -118,7 +117,7 @@ def lag_bucket(lag: int, previous: int | None = None) -> int:
 
 
 def lag_text(bucket: int) -> str:
-    """A bucket for people: `0`, `~512`, `~64k`, `~2M` (powers of 1024)."""
+    """A bucket as text: `0`, `~512`, `~64k`, `~2M` (powers of 1024)."""
     if bucket == 0:
         return "0"
     for factor, unit in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")):

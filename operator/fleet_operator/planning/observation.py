@@ -1,7 +1,7 @@
-"""What the observer saw on a Kafka cluster, as values handed to the planners.
+"""Observations of a Kafka cluster: values from `observe` to the planners.
 
-Made by `observe`, read by `planning`; both sides share nothing else. A value that could not be asked is None (or absent
-from its mapping), never zero. All times are epoch seconds.
+The two packages share nothing else. An unknown value is None (or absent from its mapping), never zero. All times are
+epoch seconds.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning import times
 
 UNKNOWN_STATE: Final = "Unknown"
-"""The state of a group that could not be asked: a state of its own, never Kafka's `Dead` or `Empty`."""
+"""State of a group that could not be observed; never Kafka's `Dead` or `Empty`."""
 
 
 class OffsetSample(NamedTuple):
-    """An end offset and the time at which it was read: from two of them follows when an offset was produced."""
+    """An end offset at a time. Two samples give the time at which an offset in between was produced."""
 
     at: float
     end_offset: int
@@ -26,7 +26,7 @@ class OffsetSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """One live broker as Metadata names it."""
+    """One live broker, from Metadata."""
 
     id: int
     host: str
@@ -35,7 +35,7 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsTopicInfo:
-    """`__consumer_offsets` as it is; `cleanup_policy` and `segment_bytes` are None when we may not read them."""
+    """`__consumer_offsets` as it is; `cleanup_policy` and `segment_bytes` are None without permission to read them."""
 
     partitions: int
     replication_factor: int
@@ -57,7 +57,7 @@ class TopicObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberObservation:
-    """One member as DescribeGroups tells it; `partitions` is empty unless the group is Stable."""
+    """One member, from DescribeGroups; `partitions` is empty unless the group is Stable."""
 
     member_id: str
     instance_id: str | None
@@ -70,10 +70,10 @@ class MemberObservation:
 class ManagedTopic:
     """One of a group's retry, redrive and failed topics.
 
-    `configs` holds the settings that matter to us as the brokers tell them (defaults too), None while nobody could
-    tell. `waiting` counts the records that the retry workers have not committed: 0 for a topic that does not exist,
-    None when it could not be asked, and for the failed topic, which nobody reads. `error` is the reason word when the
-    topic cannot be used (`TopicNotFound`, `AuthorizationFailed`, …).
+    `configs` holds the managed settings as the brokers return them (defaults too), None while unknown. `waiting` counts
+    the records that the retry workers have not committed: 0 for a topic that does not exist, None while unknown, and
+    for the failed topic, which no worker reads. `error` is the reason word when the topic cannot be used
+    (`TopicNotFound`, `AuthorizationFailed`, …).
     """
 
     partitions: int = 0
@@ -83,7 +83,7 @@ class ManagedTopic:
 
     @property
     def usable(self) -> bool:
-        """Whether records can be written to it."""
+        """True if records can be written to it."""
         return self.error is None and self.partitions > 0
 
 
@@ -91,14 +91,14 @@ class ManagedTopic:
 class RetryObservation:
     """A group's retry flow at one time.
 
-    `state` and `members` are those of the Kafka group of the retry workers. `waiting` counts the records in all retry
-    topics and the redrive topic that it has not committed, `due_lag` those of them whose time has come: append time
-    plus the topic's delay. `oldest_due_at` is when the oldest of these became due (while that is still being searched,
-    a time at which it was due already), None when none is due. `next_due_at` is when the next record becomes due, None
-    when none waits. What could not be asked is None, and `error` is the reason word then; `counted` tells the two
-    meanings of None apart for the times. `source_max_message_bytes` is the largest `max.message.bytes` of the source
-    topics. `found_delays` are the delays of all retry topics that the group has on the cluster, None unless that was
-    asked for.
+    - `state`, `members`: those of the retry workers' Kafka group.
+    - `waiting`: records in all retry topics and the redrive topic that this group has not committed; `due_lag`: those
+      whose due time (append time plus the topic's delay) has passed.
+    - `oldest_due_at`: when the oldest of these became due (a later time while it is still searched), None without any.
+    - `next_due_at`: when the next record becomes due, None when none waits.
+    - `source_max_message_bytes`: the largest `max.message.bytes` of the source topics.
+    - `found_delays`: delays of all retry topics of the group on the cluster, None unless they were asked for.
+    - `error`: the reason word for unknown values. `counted` tells the two meanings of None apart for the times.
     """
 
     observed_at: float
@@ -115,12 +115,12 @@ class RetryObservation:
 
     @property
     def counted(self) -> bool:
-        """Whether every partition of the flow could be asked, so that a time which is None means "none"."""
+        """True if every partition was observed, so that a time of None means "none"."""
         return self.waiting is not None and self.due_lag is not None
 
     @property
     def drained_topics(self) -> frozenset[str]:
-        """The topics that hold no record which the retry workers have yet to handle."""
+        """The topics without waiting records."""
         return frozenset(name for name, topic in self.topics.items() if topic.waiting == 0)
 
 
@@ -128,13 +128,15 @@ class RetryObservation:
 class GroupObservation:
     """One group at one time.
 
-    `state` is Kafka's word. `committed` lacks partitions without a commit; `end_offsets` and `log_starts` lack
-    partitions that could not be asked. `end_history` holds a few earlier end offsets of each partition, oldest first,
-    for the estimate of how far behind the group is. `failed_records` counts what the failed topic holds now,
-    `failed_end` is the sum of its end offsets; both are None unless every partition of it could be asked.
-    `error` is the reason word when this group alone could not be asked; the other fields are then the last known ones.
-    `failing_since` is the first of the looks in a row that had an error, None for a group that was never asked well;
-    `doubtful` says that this is not long ago. `retry` is None for a group without a retry flow.
+    - `state`: Kafka's word.
+    - `committed` lacks partitions without a commit; `end_offsets` and `log_starts` lack unknown ones.
+    - `end_history`: a few earlier end offsets of each partition, oldest first, to estimate the time behind.
+    - `failed_records`: records in the failed topic; `failed_end`: sum of its end offsets. None unless every partition
+      was observed.
+    - `error`: the reason word when only this group could not be observed; the other fields keep their last values.
+    - `failing_since`: the first of the failed observations in a row, None for a group that was never observed;
+      `doubtful` while that is recent.
+    - `retry`: None for a group without a retry flow.
     """
 
     group_id: str
@@ -158,16 +160,17 @@ class GroupObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterObservation:
-    """One look at a Kafka cluster and at all groups that the operator cares for.
+    """One observation of a Kafka cluster and of all watched groups.
 
-    `observed_at` is the time of this attempt, good or not; `last_good_at` that of the newest good one, whose values
-    the other fields keep while `reachable` is False. `reachable_since` is the first good look after the last bad one
-    (or after the observer's start). `reason` and `message` explain an unreachable cluster; `doubtful` says that only a
-    look or two have failed so far. `answered` has the addresses of the brokers that answered with our credentials.
-    `matches` are the names that each pattern takes in, by its text. `group_count` is the number of all groups of the
-    cluster; `groups_per_coordinator` says how many each broker coordinates.
-    `broker_offsets_partitions` is the brokers' own `offsets.topic.num.partitions`, `offsets_retention_s` for how long
-    they keep the commits of a group without members; each is None when we may not read it.
+    - `observed_at`: time of this attempt, good or not; `last_good_at`: time of the newest good one, whose values the
+      other fields keep while `reachable` is False.
+    - `reachable_since`: the first good attempt after the last failed one (or after the observer's start).
+    - `reason`, `message`: the error of an unreachable cluster; `doubtful` while only one or two attempts have failed.
+    - `answered`: addresses of the brokers that answered with the KafkaCluster's credentials.
+    - `matches`: topic names by the text of each pattern.
+    - `group_count`: number of all groups of the cluster; `groups_per_coordinator`: by broker.
+    - `broker_offsets_partitions`: the brokers' `offsets.topic.num.partitions`; `offsets_retention_s`:
+      their retention of an empty group's commits. None without permission to read them.
     """
 
     observed_at: float
@@ -193,27 +196,27 @@ class ClusterObservation:
 
 STALE_LOOKS: Final = 6
 STALE_LEAST_S: Final = 60.0
-"""A look that failed says so itself; one that is this many intervals late, and at least a minute, never ended."""
+"""Number of intervals, and least time, after which a missing observation shows that its observer hangs."""
 
 
 def as_of(observation: ClusterObservation | None, *, interval_s: float, now: float) -> ClusterObservation | None:
-    """The observation, or the same as unreachable once it is so old that its observer must be hanging.
+    """The observation; as unreachable once it is so old that its observer must be hanging.
 
-    The message tells the time of the last look and not its age, so that it stays the same while nothing happens.
+    The message has the time of the last observation and not its age, so that it stays the same.
     """
     if observation is None or not (observation.reachable or observation.doubtful):
         return observation
     if now - observation.observed_at <= max(STALE_LEAST_S, STALE_LOOKS * interval_s):
         return observation
-    message = f"the last look at the cluster was at {times.to_text(observation.observed_at)}; see the operator's log"
+    message = f"the cluster was last observed at {times.to_text(observation.observed_at)}: see the operator's log"
     return replace(observation, reachable=False, doubtful=False, reason=conditions.OBSERVATION_STALE, message=message)
 
 
 def believed(observation: ClusterObservation | None, group_id: str | None = None) -> ClusterObservation | None:
-    """The observation as people are shown it: what a look or two could not ask is taken to be as it was last seen.
+    """The observation for statuses, in which one or two failed attempts do not show.
 
-    One lost connection would otherwise rewrite the status of every group of the cluster, and again when it is back.
-    Decisions are made from the observation itself: nothing is done on what is only believed.
+    Otherwise one lost connection would rewrite the status of every group of the cluster, twice. Decisions use the
+    observation itself: no action rests on a believed value.
     """
     if observation is None:
         return None
@@ -229,8 +232,7 @@ def believed(observation: ClusterObservation | None, group_id: str | None = None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StuckPartition:
-    """A record that a worker cannot get past; `since` in epoch seconds, `reason` and `message` as the worker gave
-    them."""
+    """A record that a worker cannot complete, with the worker's reason and message; `since` in epoch seconds."""
 
     topic: str
     partition: int
@@ -247,7 +249,7 @@ CLOSED: Final = "Closed"
 class BreakerObservation:
     """A worker's failure budget: `state` is Closed, Open or HalfOpen, `since` when it became so.
 
-    The share of failures moves all the time and is no news, so it does not make two of these differ.
+    The share of failures changes all the time, so it does not count in comparisons.
     """
 
     state: str = CLOSED
@@ -257,11 +259,11 @@ class BreakerObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerObservation:
-    """One worker's own account of its membership, read from its `/member` endpoint.
+    """One worker's report, from its `/member` endpoint.
 
-    `error_…` is what keeps it from its work now; `ended_…` the error that ended its last session, told until a session
-    has lived for a while. The count of such sessions is no news and not read. `failed` are the records that it has
-    given up since its process began, by reason and class of the error, in powers of two.
+    `error_…` is its present error; `ended_…` the error that ended its last session, reported until a session has run
+    for a while. `failed` counts the records that it failed since its process began, by reason and error class, in
+    powers of two.
     """
 
     pod: str
@@ -283,5 +285,5 @@ class WorkerObservation:
 
     @property
     def breaker_open(self) -> bool:
-        """Whether this worker holds its records back because too many of them failed."""
+        """True if the worker's breaker is open or half open."""
         return self.breaker is not None and self.breaker.state != CLOSED

@@ -1,4 +1,4 @@
-"""A root cause as it is shown to people: one reason word and one sentence to act on."""
+"""Root cause in a status: one reason word and one sentence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong: a CamelCase `reason` from `api.v1alpha1.conditions`, and a `message` that says what to do."""
+    """Reason word (of `api.v1alpha1.conditions`), and a message with the object, the finding and the action."""
 
     reason: str
     message: str

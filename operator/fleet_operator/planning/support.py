@@ -1,7 +1,6 @@
-"""Which parts of a spec this version serves, and what it does in place of the others.
+"""Accepted-but-ignored spec fields, reported in `SpecHonored`.
 
-The CRDs are complete from the first version on; fields whose work comes later are accepted, have no effect and are
-named in the condition `SpecHonored`.
+The CRDs are complete from the first version on; fields of later versions are accepted and have no effect.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from fleet_operator.api.v1alpha1.kafkacluster import KafkaClusterSpec
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Sentences about what is not served: `ignored` fields have no effect."""
+    """Fields without effect, each with the behaviour in its place."""
 
     ignored: tuple[str, ...] = ()
 
@@ -24,7 +23,7 @@ class Support:
 
 
 def consumer_group_support(spec: ConsumerGroupSpec) -> Support:
-    """What a ConsumerGroup asks for that this version does not do."""
+    """The ignored fields of a ConsumerGroup."""
     ignored = []
     if spec.consumer.protocol != "Classic":
         ignored.append("consumer.protocol: Consumer (the fleet runs Classic)")
@@ -34,7 +33,7 @@ def consumer_group_support(spec: ConsumerGroupSpec) -> Support:
 
 
 def kafka_cluster_support(spec: KafkaClusterSpec) -> Support:
-    """What a KafkaCluster asks for that this version does not do."""
+    """The ignored fields of a KafkaCluster."""
     ignored = []
     if spec.offsets_topic.manage != "Observe":
         ignored.append("offsetsTopic.manage: Provision (the topic is only observed)")

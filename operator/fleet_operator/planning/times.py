@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 LATEST: Final = 253_402_300_799.0
-"""The last second of the year 9999: later times, which only others can have written, are shown as this one."""
+"""The last second of the year 9999: later times, which only others can write, are shown as this one."""
 
 
 def to_text(epoch_s: float) -> str:

@@ -1,4 +1,4 @@
-"""The topics that a group's pattern takes in."""
+"""Topics that match a group's pattern."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["PatternRefused", "TopicMatches", "compile_pattern", "group_pattern"]
 
 
 def group_pattern(group: ConsumerGroup) -> Pattern | None:
-    """The pattern of a group that has one. Raises PatternRefused."""
+    """The pattern of a group, if it has one. Raises PatternRefused."""
     text = group.spec.topic_pattern
     return None if text is None else compile_pattern(text)
 
 
 class TopicMatches:
-    """The topics of one cluster that patterns match, remembered from look to look.
+    """Cache of the topics of one cluster that match patterns. Used by one thread.
 
-    A tenant chooses the pattern and another the names, so what matching costs must not come back with every look: only
-    names that are new to a pattern are matched. One thread uses it.
+    Tenants choose patterns and names, so the cost of matching must not recur with every observation: only names that
+    are new to a pattern are matched.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class TopicMatches:
         self._matching: dict[Pattern, frozenset[str]] = {}
 
     def update(self, patterns: Iterable[Pattern], topics: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-        """For each pattern, by its text, the names among `topics` that a subscription by it takes in, sorted."""
+        """The matching names of `topics` for the text of each pattern, sorted."""
         names = frozenset(topics)
         added = names - self._names
         matching: dict[Pattern, frozenset[str]] = {}

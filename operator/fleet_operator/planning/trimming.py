@@ -1,7 +1,7 @@
-"""Cuts of children, and of what is labelled as one, to the fields that the operator reads, each of a bounded size.
+"""Trims children, and other objects with their labels, to the fields that the operator reads, each of a bounded size.
 
-Their labels are all that the API server selects them by, so any of them may be somebody else's, and large. What a cut
-leaves out, no decision may rest on: a new reading of a field belongs here as well.
+The API server selects by label only, so any of them may be somebody else's, and large. No decision may rest on a field
+that is cut: a new reader of a field adds it here.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from itertools import islice
 from typing import Any, Final
 
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
-from fleet_operator.planning.fleet.pod_template import CONTAINER, RETRY_VOLUME
 from fleet_operator.planning.labels import (
     CHANGED_ANNOTATION,
     COMPONENT_LABEL,
+    CONTAINER,
     GROUP_LABEL,
     HASH_ANNOTATION,
     KNOWN_ANNOTATION,
@@ -22,6 +22,7 @@ from fleet_operator.planning.labels import (
     POLICY_LABEL,
     RATE_ANNOTATION,
     REDRIVE_LABEL,
+    RETRY_VOLUME,
     REVISION_ANNOTATION,
 )
 
@@ -35,20 +36,20 @@ REPLICA_COUNTS: Final = ("replicas", "readyReplicas", "availableReplicas", "upda
 CONDITIONS: Final = ("Ready", "PodScheduled")
 
 TEXT_CHARACTERS_MAX: Final = 4096
-"""The kubelet cuts termination messages to so many bytes."""
+"""The kubelet's limit of termination messages, in bytes."""
 KNOWN_CHARACTERS_MAX: Final = 65_536
-"""The digests of several hundred revisions; a fleet keeps a few."""
+"""Enough for the digests of several hundred revisions; a fleet keeps a few."""
 ENTRIES_MAX: Final = 32
-"""Of owners, containers, ports: more than any object of ours has."""
+"""Most owners, containers and ports kept: more than any own object has."""
 
 
 def trim_config_map(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A ConfigMap's identity, owners and the annotations that say of what it is a record. The data is left out."""
+    """A ConfigMap's identity, owners and record annotations, without its data."""
     return {**_head(body), "metadata": _metadata(body["metadata"], CONFIG_MAP_ANNOTATIONS)}
 
 
 def trim_pod(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod's identity and owners, the worker's ports, the volume by which it has retries, and its state."""
+    """A pod's identity and owners, the worker's ports, the volume of retry policies, and its state."""
     spec = body.get("spec") or {}
     return {
         **_head(body),
@@ -66,12 +67,12 @@ def trim_pod(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trim_stateful_set(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A StatefulSet's identity, owners and revisions, its counts, and the volume by which its pods have retries."""
+    """A StatefulSet's identity, owners, revisions and counts, and its pods' volume of retry policies."""
     spec, status = body.get("spec") or {}, body.get("status") or {}
     metadata = _metadata(body["metadata"], STATEFUL_SET_ANNOTATIONS) | _fields(body["metadata"], "generation")
     known = (body["metadata"].get("annotations") or {}).get(KNOWN_ANNOTATION)
     if known is not None:
-        # Cut short it would be no JSON, and so name no revision: the same, for less memory.
+        # Cut short it would be no JSON and name no revision: empty has the same effect in less memory.
         metadata["annotations"][KNOWN_ANNOTATION] = known if len(known) <= KNOWN_CHARACTERS_MAX else ""
     pods = (spec.get("template") or {}).get("spec") or {}
     return {
@@ -83,7 +84,7 @@ def trim_stateful_set(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trim_job(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A Job's identity, owners and rate, and whether it is suspended or has ended, and why."""
+    """A Job's identity, owners, rate, suspension and conditions."""
     spec, status = body.get("spec") or {}, body.get("status") or {}
     return {
         **_head(body),
@@ -130,7 +131,7 @@ def _head(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _metadata(metadata: Mapping[str, Any], annotations: tuple[str, ...]) -> dict[str, Any]:
     kept = _fields(metadata, *IDENTITY)
-    # As these two are compared to find out what changed, they are there even where they are empty.
+    # Both are compared to detect changes, so they are present even where they are empty.
     kept["labels"] = _fields(metadata.get("labels") or {}, *LABELS)
     kept["annotations"] = _fields(metadata.get("annotations") or {}, *annotations)
     if metadata.get("ownerReferences"):
@@ -143,7 +144,7 @@ def _each(entries: Iterable[Mapping[str, Any]] | None, *keys: str) -> list[dict[
 
 
 def _fields(body: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """These fields, of texts the end: a worker's report is the last line of what it left."""
+    """These fields, long texts cut to their end: a worker's report is the last line of its message."""
     return {key: _short(body[key]) for key in keys if key in body}
 
 

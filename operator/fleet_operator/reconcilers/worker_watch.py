@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from fleet_consumer.clock import Clock
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.clients.worker_status import WorkerStatusClient
-from fleet_operator.planning.fleet.pod_template import CONTAINER
 from fleet_operator.planning.fleet.sidecar import WORKER_PORT
+from fleet_operator.planning.labels import CONTAINER
 from fleet_operator.planning.observation import WorkerObservation
 from fleet_operator.runtime.cache import Key
 

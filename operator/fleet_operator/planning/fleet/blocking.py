@@ -1,7 +1,7 @@
-"""Why a ConsumerGroup's spec cannot be turned into a revision, and how many workers should run.
+"""Problems that keep a ConsumerGroup's spec from becoming a revision.
 
-An ordered chain: the first entry that applies is the root cause that people should mend first. A blocked group keeps
-the fleet that it has; only a changed cluster id and an older object for the same Kafka group stop it.
+An ordered chain: the first problem is the root cause, to be fixed first. A blocked group keeps its fleet; only a
+changed cluster id and an older owner of the Kafka group stop it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def find_blocking_problem(
     observation: ClusterObservation | None = None,
     retry_problem: Problem | None = None,
 ) -> Problem | None:
-    """The first reason why no revision can be planned, or None.
+    """The first problem, or None.
 
-    `older` is the claim of `duplicates.older_owner`; `handler_files` the content of the handler's ConfigMap, None
-    when it does not exist (or is not asked for); `retry_problem` is why workers cannot be told of a retry policy.
+    `older` is the claim of `claims.older_owner`; `handler_files` the content of the handler's ConfigMap, None for a
+    missing one and without a reference; `retry_problem` keeps the retry policy from being published.
     """
     if cluster is None:
         name = group.spec.cluster_ref.name
@@ -43,7 +43,7 @@ def find_blocking_problem(
         return Problem(
             conditions.GROUP_ID_TAKEN,
             f"Kafka group {older.group_id!r} belongs to the older ConsumerGroup {older.namespace}/{older.name}: "
-            "delete one of the two, or make this one anew with another spec.groupId",
+            "delete one of the two, or recreate this one with another spec.groupId",
         )
     if cluster_id_changed(cluster, observation):
         return Problem(conditions.CLUSTER_ID_CHANGED, changed_id_message(cluster, observation))
@@ -64,7 +64,7 @@ def _container_problem(group: ConsumerGroup) -> Problem | None:
         return None
     return Problem(
         conditions.HANDLER_CONTAINER_NOT_FOUND,
-        f"spec.handler.http needs the container that serves it: name one {HANDLER_CONTAINER!r} in "
+        f"spec.handler.http needs a container that serves it: add a container named {HANDLER_CONTAINER!r} to "
         "spec.template.containers",
     )
 
@@ -84,15 +84,15 @@ def _handler_problem(group: ConsumerGroup, handler_files: Mapping[str, str] | No
     if not handler_files:
         return Problem(
             conditions.HANDLER_SOURCE_NOT_FOUND,
-            f"ConfigMap {reference.name!r} has no text under `data`: put the module of {python.callable!r} there",
+            f"ConfigMap {reference.name!r} has no text under `data`: add the module of {python.callable!r}",
         )
     return None
 
 
 def cluster_id_changed(cluster: KafkaCluster, observation: ClusterObservation | None) -> bool:
-    """Whether another Kafka cluster answers than the one that the KafkaCluster's status was made from.
+    """True if another Kafka cluster answers than the one in the KafkaCluster's status.
 
-    One that answered last and is silent now still counts: its workers must not start because nobody can be asked.
+    The last answer counts while no broker answers: workers must not start because the other cluster is silent.
     """
     known = cluster.status.get("clusterId")
     seen = observation.cluster_id if observation else None
@@ -100,10 +100,10 @@ def cluster_id_changed(cluster: KafkaCluster, observation: ClusterObservation | 
 
 
 def changed_id_message(cluster: KafkaCluster, observation: ClusterObservation | None) -> str:
-    """What a person should do about a changed cluster id."""
+    """Message about a changed cluster id."""
     seen = observation.cluster_id if observation else None
     return (
-        f"KafkaCluster {cluster.metadata.name!r} stood for cluster {cluster.status.get('clusterId')}, "
-        f"and cluster {seen} answers now: offsets of the one mean nothing on the other. "
-        "Correct spec.bootstrapServers, or delete the KafkaCluster and create it anew to accept the new cluster"
+        f"KafkaCluster {cluster.metadata.name!r} had cluster id {cluster.status.get('clusterId')}, and its brokers now "
+        f"report {seen}: offsets of one cluster are meaningless on another. Correct spec.bootstrapServers, or delete "
+        "and recreate the KafkaCluster to accept the new cluster"
     )

@@ -1,8 +1,8 @@
-"""How a deleted ConsumerGroup leaves: what must be done in Kafka before its object may go, and when that is given up.
+"""Deletion of a ConsumerGroup: the steps in Kafka before its object may go, and the deadlines after which they end.
 
-The object carries a finalizer only if its spec asks for something to be done. Every step follows from what is there
-now: an operator that is killed in between finds the same step, or the next one. Two deadlines bound it all, so that
-neither a broker that is gone nor a namespace that is being emptied can keep the object for ever.
+The object has a finalizer only if its spec asks for such steps. Every step follows from what is there now: an operator
+that is killed in between finds the same step, or the next one. Two deadlines ensure that neither a dead broker nor a
+terminating namespace can keep the object for ever.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from fleet_operator.planning.observation import RetryObservation
 
 FINALIZER: Final = "consumerfleet.io/retry-topics"
 FOREGROUND: Final = "foregroundDeletion"
-"""Kubernetes' own finalizer: the children are being removed by others already."""
+"""Kubernetes' own finalizer: its garbage collector is deleting the children."""
 
 UNDO_S: Final = 120.0
-"""How long after the spec's time-out stopping the workers and deleting in Kafka may still take."""
+"""Time after the spec's timeout for stopping the workers and deleting in Kafka."""
 
 POLL_S: Final = 2.0
-"""How often a deletion in motion is looked at, in case an event was missed."""
+"""Poll interval of a deletion in progress, in case an event was missed."""
 
 
 class DeletionPhase(StrEnum):
-    """Where a deletion stands."""
+    """Phase of a deletion."""
 
     DRAIN = "Drain"  # the main workers stop, the retry workers go on until nothing waits
     STOP = "Stop"  # all workers stop
@@ -38,13 +38,14 @@ class DeletionPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionFacts:
-    """What a deletion depends on. `deleted_at` and `now` in epoch seconds.
+    """Everything a deletion depends on.
 
-    `reachable` says whether the Kafka cluster answers, and is the one that it should be; `cluster_known` whether there
-    is a KafkaCluster at all. `owner` is False for an object whose Kafka group belongs to another one; `heir` names the
-    object that takes over from this one, empty without such. `workers` and `retry_workers` count pods, `redrives` the
-    Redrives that may be writing; `can_drain` says whether retry workers can run. `seen` is the newest look at the retry
-    flow, None when it could not be asked or when there is none (`has_retries` False).
+    - `deleted_at`: epoch seconds.
+    - `cluster_known`: there is a KafkaCluster; `reachable`: its brokers answer, with the right cluster id.
+    - `owner`: False for an object whose Kafka group belongs to another one; `heir` is the object that takes over.
+    - `workers`, `retry_workers`: numbers of pods; `redrives`: number of Redrives that may be writing.
+    - `can_drain`: retry workers can run.
+    - `seen`: the observed retry flow, None without one.
     """
 
     deletion: Deletion
@@ -63,14 +64,14 @@ class DeletionFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeletionStep:
-    """What to do now. `given_up` says why something was left undone, empty otherwise."""
+    """The next step. `given_up` is the reason why something is left undone, empty otherwise."""
 
     phase: DeletionPhase
     given_up: str = ""
 
 
 def wants_finalizer(deletion: Deletion) -> bool:
-    """Whether something must be done in Kafka when the object goes."""
+    """True if the deletion has steps in Kafka."""
     return deletion.group == "Delete" or deletion.retry_topics != "Keep"
 
 
@@ -79,12 +80,12 @@ def decide_deletion(facts: DeletionFacts, now: float) -> DeletionStep:
     if not facts.owner:
         return DeletionStep(DeletionPhase.LEAVE)
     if facts.heir:
-        return DeletionStep(DeletionPhase.LEAVE, f"they are those of ConsumerGroup {facts.heir} from now on")
+        return DeletionStep(DeletionPhase.LEAVE, f"ConsumerGroup {facts.heir} owns them from now on")
     if not facts.cluster_known:
-        return DeletionStep(DeletionPhase.LEAVE, "its KafkaCluster does not exist (any more)")
+        return DeletionStep(DeletionPhase.LEAVE, "its KafkaCluster does not exist")
     drain_until = facts.deleted_at + facts.deletion.timeout_seconds
     if now >= drain_until + UNDO_S:
-        why = "Kafka does not answer" if not facts.reachable else "the workers or their groups would not go in time"
+        why = "the Kafka cluster does not answer" if not facts.reachable else "workers or groups did not stop in time"
         return DeletionStep(DeletionPhase.LEAVE, why)
     if _draining(facts) and now < drain_until:
         return DeletionStep(DeletionPhase.DRAIN)
@@ -95,7 +96,7 @@ def decide_deletion(facts: DeletionFacts, now: float) -> DeletionStep:
 
 
 def _draining(facts: DeletionFacts) -> bool:
-    """Whether retry workers are still needed: what main workers and Redrives have in hand may yet come to wait."""
+    """True if retry workers are still needed: main workers and Redrives may still write records to retry topics."""
     if facts.deletion.retry_topics != "Drain" or not facts.has_retries or not facts.can_drain:
         return False
     seen = facts.seen
@@ -104,8 +105,8 @@ def _draining(facts: DeletionFacts) -> bool:
 
 
 def doomed_topics(group: ConsumerGroup, topics: Iterable[str]) -> tuple[str, ...]:
-    """Those of a cluster's topics that are to be deleted: the group's retry topics, also those of delays that were
-    removed long ago, and its redrive topic; with Delete the failed topic too."""
+    """The topics to delete, of all topics of the cluster: the group's retry topics, also those of removed delays, and
+    its redrive topic; with Delete also the failed topic."""
     wish = group.spec.deletion.retry_topics
     if wish == "Keep":
         return ()
@@ -117,7 +118,7 @@ def doomed_topics(group: ConsumerGroup, topics: Iterable[str]) -> tuple[str, ...
 
 
 def _is_retry_topic(group: ConsumerGroup, topic: str) -> bool:
-    """Whether a topic is a retry topic of this very group: another group's id may begin like the topic's name."""
+    """True if a topic is a retry topic of this group. The id of another group may begin like the topic's name."""
     prefix = naming.retry_topic(group.group_id, "")
     if not topic.startswith(prefix):
         return False

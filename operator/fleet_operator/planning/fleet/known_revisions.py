@@ -1,9 +1,9 @@
-"""The pod templates that this operator made for a fleet: told apart from those that somebody else wrote.
+"""Digests of the pod templates that the operator rendered for a fleet, to detect forged records.
 
-A revision's record is a ConfigMap, and the operator runs pods by the template in it. So that the right to write
-ConfigMaps does not become the right to run any pod, the StatefulSet carries the digests of the templates that were
-rendered from the spec: whoever may change a StatefulSet may run pods anyway. A record that is not named there is not
-read, whatever it says of itself. A StatefulSet without the annotation was made before there was one.
+A revision's record is a ConfigMap, and the operator runs pods from the template in it. So that the right to write
+ConfigMaps does not become the right to run any pod, the StatefulSet carries the digests of the templates rendered from
+the spec: whoever may change a StatefulSet may run pods anyway. A record without a digest there is ignored, whatever its
+content. A StatefulSet without the annotation is older than the annotation.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from fleet_operator.planning.labels import KNOWN_ANNOTATION
 
 
 def template_digest(pod_template: Mapping[str, Any]) -> str:
-    """Equal for equal templates, whatever the order of their keys."""
+    """Digest of a template, independent of the order of its keys."""
     canonical = json.dumps(pod_template, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def is_known(stateful_set: Mapping[str, Any] | None, record: RevisionRecord) -> bool:
-    """Whether a record's template may be run: the fleet's StatefulSet names it.
+    """True if a record's template may be run: the fleet's StatefulSet names it.
 
     Without a StatefulSet nothing was ever run, so there is nothing to go back to.
     """
     if stateful_set is None:
         return False
-    told = (stateful_set["metadata"].get("annotations") or {}).get(KNOWN_ANNOTATION)
-    if told is None:
+    text = (stateful_set["metadata"].get("annotations") or {}).get(KNOWN_ANNOTATION)
+    if text is None:
         return True
     try:
-        known = read_json(told)
+        known = read_json(text)
     except ValueError:
         return False
     return isinstance(known, dict) and known.get(record.hash) == template_digest(record.pod_template)
 
 
 def known_to(stateful_set: Mapping[str, Any] | None) -> frozenset[str]:
-    """The revisions that a StatefulSet names."""
-    told = ((stateful_set or {}).get("metadata", {}).get("annotations") or {}).get(KNOWN_ANNOTATION, "")
+    """The revisions with a digest on the StatefulSet."""
+    text = ((stateful_set or {}).get("metadata", {}).get("annotations") or {}).get(KNOWN_ANNOTATION, "")
     try:
-        known = read_json(told)
+        known = read_json(text)
     except ValueError:
         return frozenset()
     return frozenset(known) if isinstance(known, dict) else frozenset()

@@ -17,7 +17,7 @@ from fleet_operator.planning.fleet.parts import MAIN, Part
 from fleet_operator.planning.fleet.pod_template import check_pod_spec
 from fleet_operator.planning.fleet.readings import POD_TEMPLATE_KEY
 from fleet_operator.planning.fleet.revision import Revision
-from fleet_operator.planning.fleet.rollout import RevisionMark
+from fleet_operator.planning.fleet.rollout import RevisionRecord
 from fleet_operator.planning.fleet.sidecar import worker_port
 from fleet_operator.planning.labels import (
     CHECKED_ANNOTATION,
@@ -31,14 +31,14 @@ from fleet_operator.planning.labels import (
 from fleet_operator.planning.objects import Owner, child_head, to_json
 
 MIN_READY_S: Final = 5
-"""A worker counts as available after this: a crash loop that is ready for a moment counts as nothing."""
+"""A worker counts as available after this time, so that a crash loop with ready moments does not."""
 
 CHECK_DEADLINE_S: Final = 180
-"""A check that runs longer than this is killed by the kubelet and counts as failed for an outside reason."""
+"""Deadline of a check pod. The kubelet kills it then, which counts as a failure for an outside reason."""
 
 
 def headless_service(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]:
-    """The Service that gives each worker a name; it publishes workers that are not ready, for their metrics."""
+    """Headless Service, for the workers' DNS names; unready workers are published too, for their metrics."""
     name = group.metadata.name
     return {
         **head("v1", "Service", group, part.headless_service(name), part.component),
@@ -52,7 +52,7 @@ def headless_service(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]:
 
 
 def disruption_budget(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]:
-    """One worker at a time may be evicted; one that is not ready may always go, it serves nobody."""
+    """Disruption budget: one worker at a time may be evicted, unready ones always."""
     name = group.metadata.name
     return {
         **head("policy/v1", "PodDisruptionBudget", group, part.disruption_budget(name), part.component),
@@ -67,7 +67,7 @@ def disruption_budget(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]
 def stateful_set(
     group: ConsumerGroup, *, revision: str, pod_template: Mapping[str, Any], replicas: int, part: Part = MAIN
 ) -> dict[str, Any]:
-    """The workers, at this revision. `pod_template` comes from the revision's own record, byte for byte."""
+    """The workers' StatefulSet. `pod_template` comes from the revision's record, unchanged."""
     name = group.metadata.name
     body = head("apps/v1", "StatefulSet", group, part.stateful_set(name), part.component)
     body["metadata"]["annotations"] = {REVISION_ANNOTATION: revision}
@@ -86,8 +86,8 @@ def stateful_set(
     }
 
 
-def revision_config_map(group: ConsumerGroup, revision: Revision, mark: RevisionMark) -> dict[str, Any]:
-    """One revision's record: settings and pod template (never changed), and what is known about it (annotations)."""
+def revision_config_map(group: ConsumerGroup, revision: Revision, mark: RevisionRecord) -> dict[str, Any]:
+    """Record of a revision: settings and pod template (immutable), and its state (annotations)."""
     name = group.metadata.name
     body = head("v1", "ConfigMap", group, naming.revision_config(name, revision.hash), labels.REVISION)
     annotations = {REVISION_ANNOTATION: revision.hash, STATE_ANNOTATION: str(mark.state)}
@@ -105,7 +105,7 @@ def revision_config_map(group: ConsumerGroup, revision: Revision, mark: Revision
 
 
 def handler_config_map(group: ConsumerGroup, revision: Revision) -> dict[str, Any] | None:
-    """The copy of the handler's source that this revision runs; None when the source is in the image."""
+    """Copy of the handler's source for a revision; None when the source is in the image."""
     if revision.handler_files is None:
         return None
     name = naming.revision_handler(group.metadata.name, revision.hash)
@@ -115,7 +115,7 @@ def handler_config_map(group: ConsumerGroup, revision: Revision) -> dict[str, An
 
 
 def preflight_pod(group: ConsumerGroup, *, revision: str, pod_template: Mapping[str, Any]) -> dict[str, Any]:
-    """The one-shot pod that checks a revision before the fleet changes to it."""
+    """One-shot pod that checks a revision before its rollout."""
     name = group.metadata.name
     body = head("v1", "Pod", group, naming.preflight_pod(name, revision), labels.CHECK)
     template_metadata = pod_template["metadata"]

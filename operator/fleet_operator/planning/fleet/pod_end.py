@@ -1,7 +1,7 @@
-"""The death of a container, read from its pod: exit code, signal, the kubelet's reason, and the records in hand.
+"""Death of a container, read from its pod: exit code, signal, the kubelet's reason, and the records in process.
 
-A worker leaves a line of JSON as its termination message; other containers, and workers that fail before they are one,
-leave the tail of their log. Either may be anybody's text, so it is read strictly and cut.
+A worker leaves a line of JSON as its termination message; other containers, and workers that fail at their start, leave
+the tail of their log. Both may be any text, so they are read strictly and cut.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from fleet_operator.planning import times
 
 RECENT_S: Final = 60.0
-"""How long a container that was started again after a death counts as failing: until the next one of a crash loop, or
-until it has joined and read past what killed it."""
+"""Time for which a restarted container counts as failing: long enough for the next death of a crash loop, or for a join
+and the record that killed it."""
 
 SAID_CHARACTERS_MAX: Final = 300
 RECORDS_MAX: Final = 4
@@ -23,7 +23,7 @@ TOPIC_CHARACTERS_MAX: Final = 249
 
 SIGNALS: Final = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 SIGNAL_EXIT: Final = 128
-"""A process that a signal ended has this plus the signal's number as its exit code."""
+"""A process that was killed by a signal has the exit code 128 plus the signal's number."""
 
 
 class RecordInHand(NamedTuple):
@@ -39,8 +39,8 @@ class RecordInHand(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEnd:
-    """The last death of a container. `at` and `started_at` are epoch seconds; `started_at` is that of the process that
-    followed, None while there is none yet. `said` is what the process left, in one line."""
+    """The last death of a container, at epoch seconds `at`. `started_at` is the start of the next process, None before
+    it. `said` is the process's termination message, in one line."""
 
     container: str
     exit_code: int
@@ -51,19 +51,19 @@ class ContainerEnd:
     records: tuple[RecordInHand, ...] = ()
 
     def is_recent(self, now: float) -> bool:
-        """Whether the container still counts as failing."""
+        """True if the container still counts as failing."""
         return self.started_at is None or now - self.started_at < RECENT_S
 
     def __str__(self) -> str:
         signal = SIGNALS.get(self.exit_code - SIGNAL_EXIT)
         code = f"exit code {self.exit_code}" + (f", {signal}" if signal else "")
         reason = f"{self.reason}, " if self.reason not in ("", "Error") else ""
-        hand = f" with {', '.join(map(str, self.records))} in its handler's hands" if self.records else ""
+        hand = f" while its handler processed {', '.join(map(str, self.records))}" if self.records else ""
         return f"container {self.container} ended ({reason}{code}){hand}" + (f": {self.said}" if self.said else "")
 
 
 def last_end(status: Mapping[str, Any]) -> ContainerEnd | None:
-    """The newest death among a pod's containers; an end in order (exit code 0) is none."""
+    """The newest death among a pod's containers. An end with exit code 0 is none."""
     ends = list(_ends(status))
     return max(ends, key=lambda end: end.at or 0.0, default=None)
 
@@ -87,7 +87,7 @@ def _ends(status: Mapping[str, Any]) -> Iterator[ContainerEnd]:
 
 
 def _message(text: str) -> tuple[str, tuple[RecordInHand, ...]]:
-    """What the container said in one line, and the records that it names."""
+    """A termination message in one line, and the records that it names."""
     line = next((line for line in reversed(text.splitlines()) if line.strip()), "").strip()
     try:
         report = json.loads(line)
@@ -95,8 +95,8 @@ def _message(text: str) -> tuple[str, tuple[RecordInHand, ...]]:
         report = None
     if not isinstance(report, dict) or not isinstance(report.get("reason"), str):
         return line[:SAID_CHARACTERS_MAX], ()
-    told = report.get("records")
-    named = told[:RECORDS_MAX] if isinstance(told, list) else []
+    listed = report.get("records")
+    named = listed[:RECORDS_MAX] if isinstance(listed, list) else []
     records = tuple(record for entry in named if (record := _record(entry)) is not None)
     return f"{report['reason']}: {report.get('message', '')}"[:SAID_CHARACTERS_MAX], records
 

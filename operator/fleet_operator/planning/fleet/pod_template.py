@@ -1,6 +1,6 @@
-"""The worker's pod template: what the spec's `template` may add, and what it may not change.
+"""Pod template of the workers, with the additions of `spec.template`.
 
-Pod security level "restricted" holds for every container, also for those that a user adds: handler code and its helpers
+Pod security level "restricted" applies to every container, also to those that a user adds: handler code and its helpers
 need no privilege. Settings, handler source and credentials come as one projected volume, so that no mount lies inside
 another.
 """
@@ -32,29 +32,27 @@ from fleet_operator.planning.fleet.worker_config import (
     HANDLER_PATH,
     RETRY_DIRECTORY,
 )
-from fleet_operator.planning.labels import REVISION_ANNOTATION
+from fleet_operator.planning.labels import CONTAINER, RETRY_VOLUME, REVISION_ANNOTATION
 
-CONTAINER: Final = "worker"
 SETTINGS_VOLUME: Final = "consumer-fleet-settings"
-RETRY_VOLUME: Final = "consumer-fleet-retry"
 SCRATCH_VOLUME: Final = "consumer-fleet-scratch"
 SCRATCH_PATH: Final = "/tmp"
 USER_ID: Final = 65532
-"""The unprivileged user of our images."""
+"""The unprivileged user of the project's images."""
 
 GRACE_S: Final = DRAIN_S + 15
 """Termination grace: the drain, then the last commit, leaving the group, and closing."""
 
 CHECK_GRACE_S: Final = 5
-"""The same for a check: a sidecar has nothing to drain after it, and the pod has not ended before all of it has."""
+"""Termination grace of a check: its sidecars have nothing to drain, and the pod ends with its last container."""
 
 SERVING: Final = ("startupProbe", "readinessProbe", "livenessProbe", "ports")
-"""What a container has that serves HTTP."""
+"""Container fields of HTTP servers."""
 STARTUP_S: Final = 600
-"""Time in which a worker imports its handler. A longer wait is reported all the while: the pod is not ready."""
+"""Time for the import of the handler. The pod is unready for all of it."""
 
 KEPT_CONTEXT: Final = ("runAsUser", "runAsGroup", "readOnlyRootFilesystem")
-"""What a user's container may say about its own security; 0 and false are what the pod forbids or the default."""
+"""The securityContext fields that a user's container may set; the pod forbids or defaults the others."""
 
 RESTRICTED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
@@ -62,7 +60,7 @@ RESTRICTED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop":
 def pod_template(
     group: ConsumerGroup, cluster: KafkaCluster, *, revision: str, handler_keys: tuple[str, ...] | None, image: str
 ) -> dict[str, Any]:
-    """The pod template of one revision. `handler_keys` are the file names of the handler's source, None without one."""
+    """Pod template of a revision. `handler_keys` are the file names of the handler's source, None without one."""
     extra = group.spec.template
     metadata = {
         "labels": {**extra.labels, **labels.child_labels(group.metadata.name, labels.WORKER)},
@@ -98,7 +96,7 @@ def pod_template(
 
 
 def serve_nothing(spec: Mapping[str, Any], args: list[str]) -> dict[str, Any]:
-    """Give the worker's container in a pod's spec another command, one that serves nothing; returns the container."""
+    """Give the worker's container in a pod's spec a command that serves no HTTP; returns the container."""
     worker: dict[str, Any] = next(container for container in spec["containers"] if container["name"] == CONTAINER)
     for key in SERVING:
         worker.pop(key, None)
@@ -107,11 +105,10 @@ def serve_nothing(spec: Mapping[str, Any], args: list[str]) -> dict[str, Any]:
 
 
 def check_pod_spec(template: Mapping[str, Any], *, deadline_s: int) -> dict[str, Any]:
-    """The spec of a pod that checks this template's revision once.
+    """Spec of a pod that checks the template's revision once.
 
-    It is the worker's pod with another command. Probes go (nothing is served), and so do additional containers: they
-    would keep the pod running after the check has ended. Native sidecars (init containers that restart) end by
-    themselves.
+    It is the worker's pod with another command, without probes and without additional containers, which would keep the
+    pod running after the check. Native sidecars (restartable init containers) end by themselves.
     """
     spec = copy.deepcopy(dict(template["spec"]))
     worker = serve_nothing(spec, ["check", "--config", WORKER_CONFIG])
@@ -158,7 +155,7 @@ def _worker(group: ConsumerGroup, image: str, own_scratch: bool) -> dict[str, An
 def _settings_volume(
     group: ConsumerGroup, cluster: KafkaCluster, revision: str, handler_keys: tuple[str, ...] | None
 ) -> dict[str, Any]:
-    """Everything under `/etc/consumer-fleet`, readable for the worker's group only."""
+    """Volume for `/etc/consumer-fleet`, readable by the worker's group only."""
     name = group.metadata.name
     sources: list[dict[str, Any]] = [
         {
@@ -186,7 +183,7 @@ def _secret(name: str, path: str, keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _placement(group: ConsumerGroup) -> dict[str, Any]:
-    """Where pods run and as whom: the spec's words, only those that were said."""
+    """Placement and account of the pods, as far as the spec sets them."""
     extra = group.spec.template
     said: dict[str, Any] = {
         "imagePullSecrets": [{"name": secret.name} for secret in extra.image_pull_secrets],
@@ -201,8 +198,7 @@ def _placement(group: ConsumerGroup) -> dict[str, Any]:
 
 
 def _restricted(container: Mapping[str, Any]) -> dict[str, Any]:
-    """A user's container, held to the restricted level whatever it asks for: no privilege, no root, no port of the
-    node."""
+    """A user's container at the restricted level: no privilege, no root, no host port."""
     allowed = copy.deepcopy(dict(container))
     own = allowed.get("securityContext") or {}
     kept = {key: own[key] for key in KEPT_CONTEXT if own.get(key)}

@@ -1,7 +1,7 @@
-"""Cluster objects (plain dicts, as the API server gives them) read into the facts of a rollout.
+"""Readers of cluster objects (plain dicts from the API server) into the facts of a rollout.
 
-The one place that knows under which annotations and fields these facts are kept; `manifests` writes the same names.
-Objects may have been touched by people: what cannot be read becomes the cautious value, never an exception.
+`manifests` writes the annotations and fields that are read here. People may edit these objects: an unreadable value
+becomes the cautious one, never an exception.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ CHECK_FAILED: Final = "CheckFailed"
 
 
 def read_revision(config_map: Mapping[str, Any], *, config_map_names: Iterable[str]) -> RevisionRecord | None:
-    """A revision ConfigMap; None for one that is none (any more).
+    """A revision ConfigMap; None for another ConfigMap, and for one that is being deleted.
 
-    `config_map_names` are the names of all of the group's ConfigMaps, to see whether the handler's copy is there.
+    `config_map_names` are the names of all ConfigMaps of the group: the handler's copy may be missing.
     """
     metadata = config_map.get("metadata", {})
     annotations = metadata.get("annotations") or {}
@@ -62,7 +62,7 @@ def read_revision(config_map: Mapping[str, Any], *, config_map_names: Iterable[s
 
 
 def read_check(pod: Mapping[str, Any]) -> CheckFacts:
-    """A pre-flight pod. Its answer is the last line of JSON that it left as termination message."""
+    """A check pod. Its result is the last line of its termination message, in JSON."""
     metadata, status = pod.get("metadata", {}), pod.get("status") or {}
     worker: Mapping[str, Any] = next(iter(status.get("containerStatuses") or ()), {})
     ended = (worker.get("state") or {}).get("terminated") or {}
@@ -94,7 +94,7 @@ def read_check(pod: Mapping[str, Any]) -> CheckFacts:
 
 
 def read_fleet(stateful_set: Mapping[str, Any] | None) -> FleetFacts | None:
-    """The StatefulSet; None when there is none, or when it is going away."""
+    """The StatefulSet; None without one, and for one that is being deleted."""
     if stateful_set is None or stateful_set.get("metadata", {}).get("deletionTimestamp"):
         return None
     metadata, spec = stateful_set["metadata"], stateful_set.get("spec", {})
@@ -111,9 +111,9 @@ def read_fleet(stateful_set: Mapping[str, Any] | None) -> FleetFacts | None:
 
 
 def read_pod(pod: Mapping[str, Any], now: float | None = None) -> PodFacts:
-    """A worker pod; one that never told about its readiness counts as unready since its creation.
+    """A worker pod; without a Ready condition it counts as unready since its creation.
 
-    Without `now` (epoch seconds) it is not looked for containers that died lately.
+    Without `now` (epoch seconds) recent deaths of containers are not read.
     """
     metadata, status = pod.get("metadata", {}), pod.get("status") or {}
     ready: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
@@ -145,7 +145,7 @@ def _updated_replicas(status: Mapping[str, Any]) -> int:
 
 
 def _waiting(status: Mapping[str, Any]) -> tuple[str, str]:
-    """Why a pod does not run or is not ready, in the kubelet's or the scheduler's words."""
+    """Reason and message of the kubelet or the scheduler for a pod that does not run or is not ready."""
     statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     for container in statuses:
         state = container.get("state") or {}
@@ -160,7 +160,7 @@ def _waiting(status: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _unexplained(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
-    """What is known about a check that left no answer: killed for memory, evicted, past its deadline."""
+    """Message about a check that left no result: killed for memory, evicted, past its deadline."""
     reason = ended.get("reason") or status.get("reason") or "no reason given"
     lines = str(ended.get("message") or status.get("message") or "").strip().splitlines()
     code = ended.get("exitCode")

@@ -1,6 +1,6 @@
-"""A revision: everything that would roll the pods of a fleet, rendered once and named by its hash.
+"""Revision: everything that rolls the pods of a fleet when it changes, rendered once and named by its hash.
 
-`replicas` is no part of it, nor is anything that running workers can take over. The hash covers content only, so that
+`replicas` is no part of it, nor is anything that running workers reload. The hash covers content only, so that
 the same spec gives the same revision on every operator and after every restart.
 """
 
@@ -30,7 +30,7 @@ class Revision:
 def plan_revision(
     group: ConsumerGroup, cluster: KafkaCluster, *, handler_files: Mapping[str, str] | None, image: str
 ) -> Revision:
-    """The revision that a spec asks for.
+    """The revision for a spec.
 
     `handler_files` is the content of the ConfigMap that the handler refers to (None when it refers to none); `image` is
     used where the spec names none.

@@ -1,17 +1,17 @@
-"""Which revision the fleet should run: check it first, roll it out, record it as good, or go back to the last good one.
+"""Rollout of a revision: check it, roll it out, record it as good, or return to the last good one.
 
-The problem: a bad revision must never take a fleet down, and the operator may be killed between any two writes. So
-every fact comes from cluster objects (`readings` parses them): the revision ConfigMaps say what was checked, good or
-refused, the check pod says how the check ended, the StatefulSet and its pods say how far the fleet is. One call of
-`decide` looks at all of it and says what to do next; doing it and calling again converges.
+A bad revision must never take a fleet down, and the operator may be killed between any two writes. So every fact comes
+from cluster objects (parsed by `readings`): the revision ConfigMaps record checked, good and rejected revisions, the
+check pod has the result of the check, the StatefulSet and its pods show the progress. One call of `decide` returns the
+next steps for all of it; carrying them out and calling again converges.
 
-A revision's way:  (absent) -> Candidate -> checked Candidate -> Good
-                                  |  ^            |
-                        check 20  v  | 10 min     v  not Ready in time, and there is a good revision to go back to
-                               Rejected        Rejected (for good: only another revision, or a removed record, mends it)
+States:  (absent) -> Candidate -> checked Candidate -> Good
+                       |  ^            |
+             check 20  v  | 10 min     v  not Ready in time, and there is a good revision to go back to
+                    Rejected        Rejected (until there is another revision, or the record is removed)
 
-A failed check whose cause lies outside the revision (exit 21: brokers, credentials, topics) leaves a Candidate with the
-reason noted, and is repeated after a minute.
+A check that fails for a cause outside the revision (exit 21: brokers, credentials, topics) leaves a Candidate with the
+reason on record, and is repeated after a minute.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from fleet_operator.planning.fleet.pod_end import ContainerEnd
 from fleet_operator.planning.problem import Problem
 
 PROGRESS_DEADLINE_S: Final = 120.0
-"""How long an updated pod may stay unready before the last good revision returns: image pull, start and join."""
+"""Longest time that an updated pod may be unready, for image pull, start and join, before the last good revision
+returns."""
 
 CHECK_RETRY_OUTSIDE_S: Final = 60.0
-"""Pause before a check that failed for a reason outside the revision: one pod a minute is no hot loop."""
+"""Pause before a check is repeated that failed for a reason outside the revision."""
 
 CHECK_RETRY_INSIDE_S: Final = 600.0
-"""Pause before a refused revision is checked once more: the image behind a moving tag may have been mended."""
+"""Pause before a rejected revision is checked again: the image behind a moving tag may have been fixed."""
 
 CHECK_PENDING_S: Final = 60.0
-"""How long a check pod may wait for its node and image before its waiting reason is shown."""
+"""Longest wait of a check pod for its node and image before its waiting reason is shown."""
 
 POLL_S: Final = 5.0
-"""How often a rollout in motion is looked at, in case an event was missed."""
+"""Poll interval of a rollout in progress, in case an event was missed."""
 
 
 class RevisionState(StrEnum):
-    """What is known about a revision; the value of the annotation `consumerfleet.io/revision-state`."""
+    """State of a revision; the value of the annotation `consumerfleet.io/revision-state`."""
 
     CANDIDATE = "Candidate"
     GOOD = "Good"
@@ -53,8 +54,9 @@ class RevisionState(StrEnum):
 class RevisionRecord:
     """One revision ConfigMap as found.
 
-    `since` (epoch seconds) is when it became Good, or when its last failed check ended. `reason` and `message` tell why
-    it was refused, or why its last check failed. `complete` is False when the copy of the handler's source is missing.
+    `since` (epoch seconds) is when it became Good, or when its last failed check ended. `reason` and `message` are
+    those of the rejection, or of the last failed check. `complete` is False when the copy of the handler's source is
+    missing.
     """
 
     hash: str
@@ -69,8 +71,7 @@ class RevisionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckFacts:
-    """One pre-flight pod as found. `ok` is None until it ended; `outside` tells causes that a later try may not
-    meet."""
+    """One check pod as found. `ok` is None until it ended; `outside` marks a cause that may pass."""
 
     pod: str
     revision: str
@@ -98,8 +99,8 @@ class FleetFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """One worker pod as found. `unready_since` is None while it is Ready; `reason` and `message` say why it is not.
-    `ended` is the death of a container that still counts as failing."""
+    """One worker pod as found. `unready_since`, `reason` and `message` are for a pod that is not Ready. `ended` is the
+    death of a container that still counts as failing."""
 
     name: str
     revision: str
@@ -119,10 +120,11 @@ class PodFacts:
 class RolloutFacts:
     """Everything a rollout depends on.
 
-    `wanted` is the hash of the revision planned from the spec, None when none can be planned; `blocked` then says
-    why. `outside_ok` tells whether Kafka answers, and `outside_ok_since` since when: while it does not, an unready
-    pod proves nothing against its revision. `patience_s` lengthens the deadline while the group is being rebalanced
-    by others. `used` are revisions that others than the fleet's own workers run.
+    - `wanted`: hash of the revision planned from the spec; None when none can be planned, with the reason in `blocked`.
+    - `outside_ok`: Kafka answers, since `outside_ok_since`; without it an unready pod proves nothing against its
+      revision.
+    - `patience_s`: added to the deadline while others rebalance the group.
+    - `used`: revisions that other parts of the fleet run.
     """
 
     wanted: str | None
@@ -139,48 +141,35 @@ class RolloutFacts:
 
 
 class RolloutPhase(StrEnum):
-    """Where a rollout stands."""
+    """Phase of a rollout."""
 
     HELD = "Held"  # no revision can be planned, or no workers are wanted
     CHECKING = "Checking"  # the check pod is wanted, waiting or running
     CHECK_FAILED = "CheckFailed"  # for a reason outside the revision; will be repeated
-    REJECTED = "Rejected"  # the wanted revision is refused; the fleet stays at, or returns to, the last good one
+    REJECTED = "Rejected"  # the wanted revision is rejected; the fleet stays at, or returns to, the last good one
     APPLYING = "Applying"  # the StatefulSet does not have the revision yet
     WAITING = "Waiting"  # the StatefulSet has it, its pods are not all ready
     SETTLED = "Settled"  # the wanted revision is good
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RevisionMark:
-    """What the wanted revision's ConfigMap shall say about it; `since` in epoch seconds, None before any check."""
-
-    hash: str
-    state: RevisionState = RevisionState.CANDIDATE
-    since: float | None = None
-    reason: str = ""
-    message: str = ""
-    checked: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutDecision:
-    """What to do now, in this order.
+    """The next steps, in this order.
 
-    1. `write_revision`: make the wanted revision's copy of the handler's source, if it has one.
-    2. `mark`: apply the wanted revision's ConfigMap with this standing (marks never concern another revision).
-    3. `delete_checks`, `run_check`: remove these check pods; make the wanted revision's.
-    4. `target`: the hash whose template the StatefulSet should have; None leaves a StatefulSet as it is and makes none.
-    5. `delete_pods`, `prune`: remove these worker pods; remove the ConfigMaps of these revisions.
+    1. `write_revision`: create the wanted revision's copy of the handler's source, if it has one.
+    2. `mark`: apply the wanted revision's ConfigMap with this state (never another revision's).
+    3. `delete_checks`, `run_check`: delete these check pods; create the wanted revision's.
+    4. `target`: hash of the revision for the StatefulSet; None leaves a StatefulSet as it is and makes none.
+    5. `delete_pods`, `prune`: delete these worker pods, and the ConfigMaps of these revisions.
 
-    `cause` says why the wanted revision is not running, if it is not. `requeue_after` is in seconds, None for "wait for
-    an event".
+    `cause` is the reason why the wanted revision does not run. `requeue_after` is in seconds, None for an event.
     """
 
     phase: RolloutPhase
     target: str | None
     cause: Problem | None = None
     write_revision: bool = False
-    mark: RevisionMark | None = None
+    mark: RevisionRecord | None = None
     delete_checks: tuple[str, ...] = ()
     run_check: bool = False
     delete_pods: tuple[str, ...] = ()
@@ -194,7 +183,7 @@ def decide(facts: RolloutFacts, now: float) -> RolloutDecision:
     stale_checks = tuple(check.pod for check in facts.checks if check.revision != facts.wanted and not check.deleting)
     mark = decision.mark
     if mark is None and decision.write_revision:
-        mark = _standing(facts)
+        mark = _recorded(facts)
     return replace(
         decision,
         mark=mark,
@@ -204,22 +193,14 @@ def decide(facts: RolloutFacts, now: float) -> RolloutDecision:
     )
 
 
-def _standing(facts: RolloutFacts) -> RevisionMark:
-    """What is on record about the wanted revision: to write it again changes nothing that was known."""
+def _recorded(facts: RolloutFacts) -> RevisionRecord:
+    """The recorded state of the wanted revision, to be written again unchanged."""
     assert facts.wanted is not None
-    record = facts.records.get(facts.wanted) or RevisionRecord(hash=facts.wanted)
-    return RevisionMark(
-        hash=record.hash,
-        state=record.state,
-        since=record.since,
-        reason=record.reason,
-        message=record.message,
-        checked=record.checked,
-    )
+    return facts.records.get(facts.wanted) or RevisionRecord(hash=facts.wanted)
 
 
 def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
-    """The branch for the wanted revision; `decide` adds the cleaning up that is the same in all of them."""
+    """The branch for the wanted revision; `decide` adds the cleanup that all branches share."""
     if facts.wanted is None:
         return RolloutDecision(phase=RolloutPhase.HELD, target=_fallback(facts), cause=facts.blocked)
     record = facts.records.get(facts.wanted)
@@ -263,31 +244,27 @@ def _check(facts: RolloutFacts, record: RevisionRecord | None, now: float) -> Ro
 
 
 def _passed(facts: RolloutFacts, record: RevisionRecord, check: CheckFacts, now: float) -> RolloutDecision:
-    """The mark is written before the StatefulSet changes, so that whoever comes after a crash need not check again."""
-    mark = RevisionMark(hash=record.hash, state=RevisionState.CANDIDATE, since=now, checked=True)
+    """The mark is written before the StatefulSet changes, so that after a crash no new check is needed."""
     passed = replace(record, state=RevisionState.CANDIDATE, since=now, reason="", message="", checked=True)
-    return replace(_roll_out(facts, passed, now), mark=mark, delete_checks=(check.pod,))
+    return replace(_roll_out(facts, passed, now), mark=passed, delete_checks=(check.pod,))
 
 
 def _failed(
     waiting: RolloutDecision, record: RevisionRecord, check: CheckFacts, due_at: float, now: float
 ) -> RolloutDecision:
-    """A failed check is noted once; its pod stays, so that its log can be read, until the next try is due."""
+    """A failed check is recorded once. Its pod stays for its log until the next try is due."""
     finished_at = check.finished_at or check.created_at
     noted = bool(record.reason) and record.since is not None and finished_at <= record.since
     if noted:
         due = now >= due_at
         return replace(waiting, delete_checks=(check.pod,) if due else (), requeue_after=1.0 if due else due_at - now)
     state = RevisionState.CANDIDATE if check.outside else RevisionState.REJECTED
-    failed = replace(record, state=state, since=finished_at, reason=check.reason, message=check.message)
-    mark = RevisionMark(
-        hash=record.hash, state=state, since=finished_at, reason=check.reason, message=check.message, checked=False
-    )
+    failed = replace(record, state=state, since=finished_at, reason=check.reason, message=check.message, checked=False)
     return replace(
         waiting,
         phase=_phase_of_unchecked(failed),
         cause=_cause(failed),
-        mark=mark,
+        mark=failed,
         requeue_after=max(1.0, _check_due_at(failed) - now),
     )
 
@@ -300,7 +277,7 @@ def _check_due_at(record: RevisionRecord) -> float:
 
 
 def _phase_of_unchecked(record: RevisionRecord) -> RolloutPhase:
-    """While a check is being repeated, the last answer stands: a status must not flip with every try."""
+    """The phase of the last check while it is repeated: a status must not flip with every try."""
     if record.state is RevisionState.REJECTED:
         return RolloutPhase.REJECTED
     return RolloutPhase.CHECK_FAILED if record.reason else RolloutPhase.CHECKING
@@ -319,39 +296,38 @@ def _check_pods(facts: RolloutFacts) -> tuple[str, ...]:
 
 
 def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> RolloutDecision:
-    """The wanted revision may run, and is not (again) known to be good."""
+    """Roll out the wanted revision, which may run and is not known to be good (again)."""
     fleet = facts.fleet
     going = RolloutDecision(phase=RolloutPhase.APPLYING, target=record.hash, requeue_after=POLL_S)
     if fleet is None or fleet.revision != record.hash:
         return going
     going = replace(going, phase=RolloutPhase.WAITING)
     if _complete(fleet, facts.wanted_replicas):
-        mark = RevisionMark(hash=record.hash, state=RevisionState.GOOD, since=_good_since(facts, now), checked=True)
+        mark = replace(
+            record, state=RevisionState.GOOD, since=_good_since(facts, now), reason="", message="", checked=True
+        )
         return replace(going, phase=RolloutPhase.SETTLED, mark=mark, requeue_after=None)
     late = _late_pod(facts, record.hash, now)
     if late is None:
         return going
     message = f"pod {late.name} was not ready within {PROGRESS_DEADLINE_S + facts.patience_s:.0f} s"
-    message += f": {late.reason}: {late.message}" if late.reason else ""
+    message += f": {late.reason}: {late.message}" if late.reason else f": see its log, `kubectl logs {late.name}`"
     cause = Problem(conditions.PROGRESS_DEADLINE_EXCEEDED, message)
     good = _newest_good(facts, other_than=record.hash)
     if good is None:
         return replace(going, cause=cause)
-    mark = RevisionMark(
-        hash=record.hash, state=RevisionState.REJECTED, since=now, reason=cause.reason, message=message, checked=True
-    )
+    mark = replace(record, state=RevisionState.REJECTED, since=now, reason=cause.reason, message=message, checked=True)
     return RolloutDecision(phase=RolloutPhase.REJECTED, target=good.hash, cause=cause, mark=mark, requeue_after=POLL_S)
 
 
 def _complete(fleet: FleetFacts, wanted_replicas: int) -> bool:
-    """All pods are of the newest template and available, and the StatefulSet's controller says so about this
-    template."""
+    """True if all pods are of the newest template and available, by the controller's status of this template."""
     counts = (fleet.replicas, fleet.current_replicas, fleet.updated_replicas, fleet.available_replicas)
     return fleet.observed and all(count == wanted_replicas for count in counts)
 
 
 def _late_pod(facts: RolloutFacts, revision: str, now: float) -> PodFacts | None:
-    """An updated pod that has had its time. The time starts anew when Kafka comes back: nobody could join before."""
+    """An updated pod past its deadline. The deadline starts again when Kafka is back: no worker could join before."""
     if not facts.outside_ok:
         return None
     floor = facts.outside_ok_since or 0.0
@@ -373,8 +349,8 @@ def _newest_good(facts: RolloutFacts, *, other_than: str | None = None) -> Revis
 
 
 def _good_since(facts: RolloutFacts, now: float) -> float:
-    """The time of a revision that became good just now: after all others, also those that a leader marked whose clock
-    was ahead of ours. Else the older one would stay "last seen working", and this one be marked again and again."""
+    """The time for a revision that became good now: later than all others, also those marked by a leader whose clock
+    was ahead. Otherwise the older one would stay the newest, and this one would be marked again and again."""
     newest = _newest_good(facts, other_than=facts.wanted)
     return now if newest is None or newest.since is None else max(now, newest.since + 1.0)
 
@@ -385,7 +361,7 @@ def _running(facts: RolloutFacts) -> str | None:
 
 
 def _fallback(facts: RolloutFacts) -> str | None:
-    """What the fleet runs while the wanted revision may not: the last good one, else whatever it has."""
+    """The revision to run while the wanted one may not: the last good one, else the present one."""
     good = _newest_good(facts, other_than=facts.wanted)
     running = _running(facts)
     return good.hash if good and facts.fleet else running
@@ -412,7 +388,7 @@ def stuck_pods(
 
 
 def _prunable(facts: RolloutFacts, decision: RolloutDecision) -> tuple[str, ...]:
-    """Revisions that nobody needs any more: not wanted, not running anywhere, not the one to go back to."""
+    """Unused revisions: not wanted, not running anywhere, not the fallback."""
     good = _newest_good(facts)
     older_good = _newest_good(facts, other_than=facts.wanted)
     kept = {facts.wanted, decision.target, *(pod.revision for pod in facts.pods)}

@@ -1,8 +1,8 @@
-"""Why records were given up, as the status tells it: the most frequent reasons and classes of errors. Pure.
+"""`status.retry.failedReasons`: the most frequent reasons and error classes of failed records.
 
-Dispatcher count since their process began, and only those that answer are heard. So what is shown is a lower bound that
-does not fall when workers restart or are silent: they come to nothing known, not to zero. It ends when the failed topic
-is known to be empty. Kinds that running workers tell come first, so that yesterday's never hide today's.
+Workers count since their process began, and only those that answer are included. The status therefore shows a lower
+bound that does not fall when workers restart or do not answer; it ends when the failed topic is known to be empty.
+Kinds that running workers report come first, so that old ones never hide new ones.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def failed_reasons(
     """The entries of `status.retry.failedReasons`. `failed` is what the failed topic holds, None while unknown."""
     if failed == 0:
         return []
-    told: Counter[Kind] = Counter()
+    reported: Counter[Kind] = Counter()
     for worker in workers:
-        told.update({kind: count for kind, count in worker.failed.items() if count > 0})
+        reported.update({kind: count for kind, count in worker.failed.items() if count > 0})
     before = {_kind(entry): _records(entry) for entry in previous}
-    shown = {kind: _steady(count, before.get(kind)) for kind, count in told.items()}
-    # By what is shown: by the exact counts, kinds that are equally frequent would change places all the time.
+    shown = {kind: _steady(count, before.get(kind)) for kind, count in reported.items()}
+    # Sorted by the shown counts: by exact ones, equally frequent kinds would change places all the time.
     first = sorted(shown, key=lambda kind: (-shown[kind], kind))[:SHOWN_MAX]
     rest = sorted((kind for kind in before if kind not in shown), key=lambda kind: (-before[kind], kind))
     shown |= {kind: before[kind] for kind in rest}
@@ -38,8 +38,8 @@ def failed_reasons(
 
 
 def _steady(count: int, before: int | None) -> int:
-    """The step to show: never less than before, for workers begin to count anew. As it never falls it needs no
-    hysteresis, by which a kind that is among the shown ones would stay a step below one that is not."""
+    """The step to show, never lower than before: workers count from zero after a restart. It needs no hysteresis, which
+    could keep a shown kind a step below one that is not shown."""
     return max(lag_bucket(count), before or 0)
 
 

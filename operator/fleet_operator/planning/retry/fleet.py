@@ -1,7 +1,7 @@
-"""The retry workers of a fleet: the main workers' pod in another role, and when running pods are told to look again.
+"""Retry workers of a fleet: the main workers' pod in another role; notification of pods about new policies.
 
-Both roles come from one revision, checked once: same image, handler, settings and credentials. What differs is the
-role's argument, the labels, and the resources if the spec gives others. The StatefulSet's count follows what is due.
+Both roles come from one revision, checked once: same image, handler, settings and credentials. Only the role argument,
+the labels, and the resources (if the spec has others) differ.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.parts import RETRY
-from fleet_operator.planning.fleet.pod_template import CONTAINER, RETRY_VOLUME
-from fleet_operator.planning.labels import CHANGED_ANNOTATION, POLICIES_ANNOTATION
+from fleet_operator.planning.labels import CHANGED_ANNOTATION, CONTAINER, POLICIES_ANNOTATION, RETRY_VOLUME
 from fleet_operator.planning.retry.records import Published
 
 
 def has_retries(pod_template: Mapping[str, Any]) -> bool:
-    """Whether pods of this template know retry policies: older revisions of a fleet may not."""
+    """True if pods of this template mount retry policies: those of older revisions may not."""
     return any(volume.get("name") == RETRY_VOLUME for volume in pod_template["spec"].get("volumes", ()))
 
 
 def retry_pod_template(group: ConsumerGroup, pod_template: Mapping[str, Any]) -> dict[str, Any]:
-    """The pod template of the retry workers, made from the revision's own."""
+    """The retry workers' pod template, made from the revision's."""
     template = copy.deepcopy(dict(pod_template))
     template["metadata"]["labels"] |= labels.child_labels(group.metadata.name, labels.RETRY)
     worker = next(container for container in template["spec"]["containers"] if container["name"] == CONTAINER)
@@ -39,7 +38,7 @@ def retry_pod_template(group: ConsumerGroup, pod_template: Mapping[str, Any]) ->
 def retry_stateful_set(
     group: ConsumerGroup, *, revision: str, pod_template: Mapping[str, Any], replicas: int, changed_at: float | None
 ) -> dict[str, Any]:
-    """The retry workers at a revision; `pod_template` is the revision's, as the main workers have it."""
+    """The retry workers' StatefulSet; `pod_template` is the revision's, `changed_at` the last change of the count."""
     template = retry_pod_template(group, pod_template)
     body = manifests.stateful_set(group, revision=revision, pod_template=template, replicas=replicas, part=RETRY)
     if changed_at is not None:
@@ -48,22 +47,22 @@ def retry_stateful_set(
 
 
 def changed_at_of(stateful_set: Mapping[str, Any] | None) -> float | None:
-    """When the count of a retry StatefulSet was last changed, epoch seconds."""
+    """Last change of a retry StatefulSet's count, epoch seconds."""
     annotations = (stateful_set or {}).get("metadata", {}).get("annotations") or {}
     return times.from_text(annotations.get(CHANGED_ANNOTATION))
 
 
 def pods_to_notify(pods: Iterable[Mapping[str, Any]], published: Published) -> list[dict[str, Any]]:
-    """What to apply to running pods so that they take up the newest policies soon.
+    """Patches that make running pods read the newest policies soon.
 
-    Pods that were made after the publication have mounted it already.
+    Pods created after the publication have mounted it already.
     """
     digest, found = published.digest, []
     for pod in pods:
         metadata = pod["metadata"]
         created_at = times.from_text(metadata.get("creationTimestamp")) or 0.0
-        told = (metadata.get("annotations") or {}).get(POLICIES_ANNOTATION)
-        if metadata.get("deletionTimestamp") or told == digest or created_at > published.published_at:
+        seen = (metadata.get("annotations") or {}).get(POLICIES_ANNOTATION)
+        if metadata.get("deletionTimestamp") or seen == digest or created_at > published.published_at:
             continue
         where = {key: metadata[key] for key in ("name", "namespace", "uid")}
         annotations = {POLICIES_ANNOTATION: digest}

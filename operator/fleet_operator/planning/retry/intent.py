@@ -85,7 +85,7 @@ class RetryIntent:
 
     @property
     def may_pause(self) -> bool:
-        """Whether a revision has a budget on which workers act: only their own reports show when they do."""
+        """True if a revision has a budget on which workers act: only their own reports show when they do."""
         return any(
             (revision.content.get("budget") or {}).get("action", "None") != "None" for revision in self.revisions
         )

@@ -182,7 +182,7 @@ def _may_leave(
     seen: RetryObservation | None,
     now: float,
 ) -> bool:
-    """Whether no record can name a revision any more; False while unknown."""
+    """True if no record can name a revision any more; False while unknown."""
     since = revision.superseded_at
     if since is None:
         return False

@@ -1,7 +1,7 @@
-"""The number of retry workers: none while nothing is due, one before the next record is, more while late, fewer after.
+"""Number of retry workers: none while nothing is due, one before the next due time, more while late, fewer after.
 
-Lag is the wrong measure here, for whatever waits is lag. What counts is what is due: the records whose time has come,
-and when the next one's comes. What is unknown changes nothing: a fleet never shrinks because nobody could look.
+Lag is no measure here, as every waiting record is lag. The count follows the records whose time has come, and the next
+due time. Unknown values change nothing: a fleet never shrinks on missing data.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 WAKE_S: Final = 30.0
-"""How long before the next due time the first worker is started: scheduling, image, join, and the rebalance."""
+"""Lead time of the first worker before the next due time: scheduling, image, join, and the rebalance."""
 
 CALM_S: Final = 60.0
-"""How long nothing may have been due, or about to be, before workers are taken away."""
+"""Time without due records, or ones about to be, after which workers are removed."""
 
 LATE_S: Final = 15.0
-"""A record that has been due for longer shows that the workers cannot keep up, or are not there yet."""
+"""A record that has been due longer is late: the workers cannot keep up, or have not started."""
 
 GROW_S: Final = 30.0
-"""How long the last change of the count must have had to show its effect before more workers are added."""
+"""Time for a change of the count to show its effect before more workers are added."""
 
 SHRINK_S: Final = 120.0
-"""How long records must have been handled in time, and the count unchanged, before half of the workers go."""
+"""Time without late records and without a change of the count, after which half of the workers are removed."""
 
 REGRET_S: Final = 300.0
-"""Records that are late so soon after workers went show that these were needed."""
+"""Records that are late so soon after workers were removed show that these were needed."""
 
 SHORT_S: Final = 1800.0
-"""How long a count that was too small is not tried again."""
+"""Time for which a count that was too small is not tried again."""
 
 EMPTY_S: Final = 43_200.0
-"""How long a group of retry workers is left without members where the brokers do not say after what time they throw the
-commits of an empty group away: half of the shortest that has ever been Kafka's default. Without its commits a group
-begins with the oldest record of every retry topic, and would handle again all that it has handled since."""
+"""Longest time that the retry workers' group stays empty where `offsets.retention.minutes` is unknown: half of Kafka's
+shortest default ever. A group without its commits starts at the oldest record of every retry topic, and would process
+all records again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +44,6 @@ class Bounds:
     least: int
     most: int | None
     partitions: int | None
-
-    def clamp(self, count: int, current: int | None) -> int:
-        """The count within the limits. More workers than a topic has partitions might be without work; while nothing
-        is known, the present count is the limit."""
-        known = [bound for bound in (self.most, self.partitions) if bound is not None]
-        return min(max(count, self.least), min(known, default=max(current or 0, self.least, 1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +81,10 @@ class RetryLoad:
     empty_s: float = EMPTY_S
 
     def within(self, count: int) -> int:
-        """The count within the bounds."""
-        return self.bounds.clamp(count, self.current)
+        """The count within the bounds. More workers than a topic has partitions might be idle; while nothing is known,
+        the present count is the limit."""
+        known = [bound for bound in (self.bounds.most, self.bounds.partitions) if bound is not None]
+        return min(max(count, self.bounds.least), min(known, default=max(self.current or 0, self.bounds.least, 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +112,7 @@ class RetryScale:
 
 
 def is_busy(due: DueRecords, now: float) -> bool | None:
-    """Whether a record is due, or will be before a worker could be up; None while unknown.
+    """True if a record is due, or will be before a worker could be up; None while unknown.
 
     One record that is known to be due is enough, even if other partitions were not observed.
     """
@@ -129,7 +125,7 @@ def is_busy(due: DueRecords, now: float) -> bool | None:
 
 
 def is_late(due: DueRecords, now: float) -> bool | None:
-    """Whether due records wait longer than it takes to handle them; None while unknown."""
+    """True if due records wait longer than it takes to handle them; None while unknown."""
     if due.lag and due.oldest_at is not None and now - due.oldest_at > LATE_S:
         return True
     return False if due.counted and due.lag is not None else None

@@ -1,6 +1,6 @@
-"""The conditions of a ConsumerGroup: one small function for each type, all types present from the first visit.
+"""Conditions of a ConsumerGroup: one function for each type, all types present from the first reconcile.
 
-A condition says what is known now. What cannot be known is Unknown with the reason why; nothing here counts time.
+A condition is about the present; it is Unknown, with a reason, where facts are missing. Nothing here counts time.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def _ready(
 ) -> Condition:
     """True while the wanted number of workers is ready and they have been Stable together.
 
-    Once True it stays so through rebalances: only missing workers end it. It judges the fleet that runs, so a refused
-    revision behind a working fleet leaves it True (`Degraded` tells of that).
+    Once True it stays so through rebalances: only missing workers end it. It is about the running fleet: a rejected
+    revision behind a working fleet leaves it True, and `Degraded` reports the revision.
     """
     wanted = facts.scale.replicas
     if facts.group.spec.suspend:
         return Condition(c.READY, "False", c.SUSPENDED, "spec.suspend is true: no workers run")
     if wanted == 0 and not problems:
-        return Condition(c.READY, "True", c.FLEET_READY, "no workers are wanted")
+        return Condition(c.READY, "True", c.FLEET_READY, "spec.replicas is 0: no workers are wanted")
     ready = facts.fleet.ready_replicas if facts.fleet else 0
     enough = facts.fleet is not None and facts.fleet.replicas >= wanted > 0 and ready >= wanted
     was_ready = _status_of(previous, c.READY) == "True"
@@ -69,58 +69,45 @@ def _ready(
     if problems:
         return Condition(c.READY, "False", problems[0].reason, problems[0].message)
     if facts.rollout.phase is RolloutPhase.CHECKING:
-        return Condition(c.READY, "False", c.CHECKING_REVISION, "a check pod tries the revision before workers start")
+        message = "a check pod tests the new revision; workers start when it succeeds"
+        return Condition(c.READY, "False", c.CHECKING_REVISION, message)
     if not enough:
-        return Condition(
-            c.READY, "False", c.WAITING_FOR_REPLICAS, f"{min(ready, wanted)} of {wanted} workers are ready"
-        )
-    return Condition(
-        c.READY,
-        "False",
-        c.WAITING_FOR_GROUP,
-        "the workers are ready; the group has not been Stable with all of them yet",
-    )
+        message = f"{min(ready, wanted)} of {wanted} workers are ready"
+        return Condition(c.READY, "False", c.WAITING_FOR_REPLICAS, message)
+    message = "all workers are ready, but the Kafka group has not been Stable with all of them yet"
+    return Condition(c.READY, "False", c.WAITING_FOR_GROUP, message)
 
 
 def _cluster_reachable(facts: ConsumerGroupFacts) -> Condition:
     name = facts.group.spec.cluster_ref.name
     observation = facts.observation
     if facts.cluster is None:
-        return Condition(
-            c.CLUSTER_REACHABLE, "False", c.CLUSTER_NOT_FOUND, f"KafkaCluster {name!r} does not exist in this namespace"
-        )
+        message = f"KafkaCluster {name!r} does not exist in this namespace: create it"
+        return Condition(c.CLUSTER_REACHABLE, "False", c.CLUSTER_NOT_FOUND, message)
     if observation is None:
-        return Condition(
-            c.CLUSTER_REACHABLE, "Unknown", c.NOT_YET_OBSERVED, f"KafkaCluster {name!r} has not been asked yet"
-        )
+        message = f"KafkaCluster {name!r} has not been observed yet"
+        return Condition(c.CLUSTER_REACHABLE, "Unknown", c.NOT_YET_OBSERVED, message)
     if observation.reachable:
-        return Condition(c.CLUSTER_REACHABLE, "True", c.REACHED, f"KafkaCluster {name!r} answers")
+        return Condition(c.CLUSTER_REACHABLE, "True", c.REACHED, f"the brokers of KafkaCluster {name!r} answer")
     return Condition(c.CLUSTER_REACHABLE, "False", observation.reason or c.BROKER_UNREACHABLE, observation.message)
 
 
 def _not_observed(facts: ConsumerGroupFacts, kind: str) -> Condition:
-    """The same answer for everything that only Kafka could tell: Unknown, and why nobody could ask."""
+    """Unknown, for a condition that needs an observation: with the reason why there is none."""
     observation = facts.observation
     if facts.cluster is None:
-        return Condition(kind, "Unknown", c.CLUSTER_NOT_FOUND, "the KafkaCluster does not exist: nobody can be asked")
+        message = "the KafkaCluster does not exist, so nothing can be observed: see ClusterReachable"
+        return Condition(kind, "Unknown", c.CLUSTER_NOT_FOUND, message)
     if observation is None:
-        return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "Kafka has not been asked yet")
+        return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the Kafka cluster has not been observed yet")
     if not observation.reachable:
-        return Condition(
-            kind,
-            "Unknown",
-            observation.reason or c.BROKER_UNREACHABLE,
-            "Kafka does not answer (see ClusterReachable); shown is what was last known",
-        )
+        message = "the Kafka cluster does not answer, the status shows the last known values: see ClusterReachable"
+        return Condition(kind, "Unknown", observation.reason or c.BROKER_UNREACHABLE, message)
     group = observation.groups.get(facts.group.group_id)
     if group is not None and group.error:
-        return Condition(
-            kind,
-            "Unknown",
-            group.error,
-            f"the coordinator of group {facts.group.group_id!r} answers {group.error}; shown is what was last known",
-        )
-    return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "Kafka has not been asked about this group yet")
+        message = f"the coordinator of Kafka group {group.group_id!r} answers {group.error}"
+        return Condition(kind, "Unknown", group.error, f"{message}; the status shows the last known values")
+    return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the Kafka group has not been observed yet")
 
 
 def _lag_known(facts: ConsumerGroupFacts) -> Condition:
@@ -132,14 +119,13 @@ def _lag_known(facts: ConsumerGroupFacts) -> Condition:
     if lag is None:
         problem = topics_problem(facts)
         if problem is None:
-            return Condition(c.LAG_KNOWN, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been asked for yet")
+            return Condition(c.LAG_KNOWN, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been observed yet")
         return Condition(c.LAG_KNOWN, "False", problem.reason, problem.message)
     if not lag.complete:
         missing = [f"{topic}-{number}" for (topic, number), value in lag.partitions.items() if value is None]
-        return Condition(
-            c.LAG_KNOWN, "False", c.PARTITIONS_UNKNOWN, f"offsets could not be read for {name_some(missing)}"
-        )
-    return Condition(c.LAG_KNOWN, "True", c.ALL_PARTITIONS_KNOWN, "all partitions have answered")
+        message = f"the brokers returned no offsets for {name_some(missing)}: check the leaders of these partitions"
+        return Condition(c.LAG_KNOWN, "False", c.PARTITIONS_UNKNOWN, message)
+    return Condition(c.LAG_KNOWN, "True", c.ALL_PARTITIONS_KNOWN, "the offsets of all partitions are known")
 
 
 def _stable(facts: ConsumerGroupFacts) -> Condition:
@@ -147,16 +133,16 @@ def _stable(facts: ConsumerGroupFacts) -> Condition:
     if observed is None:
         return _not_observed(facts, c.STABLE)
     if observed.state == STABLE:
-        return Condition(c.STABLE, "True", STABLE, "the group is Stable")
-    return Condition(c.STABLE, "False", observed.state, f"the group is {observed.state}")
+        return Condition(c.STABLE, "True", STABLE, "the Kafka group is Stable")
+    return Condition(c.STABLE, "False", observed.state, f"the Kafka group is {observed.state}")
 
 
 def _scaling_active(facts: ConsumerGroupFacts) -> Condition:
     if facts.group.spec.scaling is None:
-        return Condition(c.SCALING_ACTIVE, "False", c.FIXED_REPLICAS, "spec.scaling is absent: spec.replicas holds")
-    return Condition(
-        c.SCALING_ACTIVE, "False", c.NOT_YET_AVAILABLE, "this version does not scale by lag: spec.replicas holds"
-    )
+        message = "spec.scaling is not set: the fleet has spec.replicas workers"
+        return Condition(c.SCALING_ACTIVE, "False", c.FIXED_REPLICAS, message)
+    message = "this version does not scale by lag: the fleet has spec.replicas workers"
+    return Condition(c.SCALING_ACTIVE, "False", c.NOT_YET_AVAILABLE, message)
 
 
 def _scaling_limited(facts: ConsumerGroupFacts) -> Condition:
@@ -169,53 +155,52 @@ def _scaling_limited(facts: ConsumerGroupFacts) -> Condition:
     useful = useful_replicas(counts, _assignor(facts))
     idle = facts.scale.replicas - useful
     if idle > 0:
-        return Condition(
-            c.SCALING_LIMITED,
-            "True",
-            c.MORE_WORKERS_THAN_PARTITIONS,
-            f"{facts.scale.replicas} workers, but only {useful} can have a partition: {idle} without work",
+        message = (
+            f"{facts.scale.replicas} workers are wanted, but only {useful} can own a partition, which leaves {idle} "
+            "without work: lower spec.replicas, or add partitions"
         )
-    return Condition(c.SCALING_LIMITED, "False", c.WITHIN_BOUNDS, "every worker can have a partition")
+        return Condition(c.SCALING_LIMITED, "True", c.MORE_WORKERS_THAN_PARTITIONS, message)
+    return Condition(c.SCALING_LIMITED, "False", c.WITHIN_BOUNDS, "every worker can own a partition")
 
 
 def _paused(facts: ConsumerGroupFacts) -> Condition:
     if facts.group.paused:
-        message = "the annotation consumerfleet.io/paused keeps the operator from changing anything"
+        message = "annotation consumerfleet.io/paused is set: the operator changes nothing; remove it to resume"
         return Condition(c.PAUSED, "True", c.PAUSED_BY_ANNOTATION, message)
     if facts.group.spec.suspend:
         return Condition(c.PAUSED, "True", c.SUSPENDED, "spec.suspend is true: no workers run")
-    return Condition(c.PAUSED, "False", c.NOT_PAUSED, "neither paused nor suspended")
+    return Condition(c.PAUSED, "False", c.NOT_PAUSED, "the group is neither paused nor suspended")
 
 
 def _stuck(facts: ConsumerGroupFacts, stuck: Sequence[Any] | None) -> Condition:
-    """False only where workers say so: one that fails or does not answer may stand at a record without naming it."""
+    """False only by the workers' reports: one that fails or does not answer may be stuck at a record."""
     if stuck:
         named = [f"{entry['topic']}-{entry['partition']}:{entry['offset']}" for entry in stuck]
-        first = stuck[0]  # it has waited longest
-        message = f"a record is not getting done: {name_some(named)}; in pod {first['pod']} since {first['since']}"
-        # An entry that an older worker told has no reason.
+        first = stuck[0]  # the oldest
+        oldest = f"the oldest in pod {first['pod']} since {first['since']}"
+        message = f"records that workers cannot complete: {name_some(named)}; {oldest}"
+        # An entry from a worker of an older version has no reason.
         why = [word for word in (first.get("reason"), first.get("message")) if word]
         return Condition(c.STUCK, "True", c.PARTITION_STUCK, ": ".join([message, *why]))
     failure = next(failures(facts.all_pods), None)
-    if failure is not None:
-        return Condition(c.STUCK, "Unknown", c.WORKERS_FAILING, f"it does not say at which record: {failure}")
-    problem = worker_problem(facts)
+    problem = worker_problem(facts) if failure is None else Problem(c.WORKERS_FAILING, failure)
     if problem is not None:
-        return Condition(c.STUCK, "Unknown", problem.reason, f"it does not say at which record: {problem.message}")
+        message = f"it is unknown whether a record causes this: {problem.message}"
+        return Condition(c.STUCK, "Unknown", problem.reason, message)
     if stuck is None:
-        return Condition(c.STUCK, "Unknown", c.NOT_YET_OBSERVED, "no worker has been asked yet")
+        return Condition(c.STUCK, "Unknown", c.NOT_YET_OBSERVED, "no worker has reported yet")
     if facts.scale.replicas > 0 and not facts.workers:
-        running = f"none of {len(facts.pods)} workers answers" if facts.pods else "no worker runs"
-        return Condition(c.STUCK, "Unknown", c.WORKERS_SILENT, f"{running}: what they do is not known")
+        running = f"none of {len(facts.pods)} workers answers the operator" if facts.pods else "no worker runs"
+        return Condition(c.STUCK, "Unknown", c.WORKERS_SILENT, f"{running}: their progress is unknown")
     return Condition(c.STUCK, "False", c.ALL_PARTITIONS_MOVE, "no worker reports a stuck partition")
 
 
 def _degraded(facts: ConsumerGroupFacts, problems: Sequence[Problem], stands: Condition) -> Condition:
-    """True when a person should look, even if the fleet works; the message says what keeps running."""
+    """True when a person should look, even if the fleet works; the message names the revision that keeps running."""
     phase, cause = facts.rollout.phase, facts.rollout.cause
     stays = f"; revision {facts.rollout.target} keeps running" if facts.fleet and facts.rollout.target else ""
     if phase is RolloutPhase.REJECTED and cause is not None:
-        message = f"the new revision is refused: {cause.reason}: {cause.message}{stays}"
+        message = f"the new revision is rejected: {cause.reason}: {cause.message}{stays}"
         return Condition(c.DEGRADED, "True", c.REVISION_REJECTED, message)
     if problems and problems[0] != cause:
         return Condition(c.DEGRADED, "True", problems[0].reason, problems[0].message)
@@ -226,15 +211,15 @@ def _degraded(facts: ConsumerGroupFacts, problems: Sequence[Problem], stands: Co
         return Condition(c.DEGRADED, "True", problems[0].reason, problems[0].message)
     if facts.open_breakers:
         message = (
-            f"too many records fail in {name_some(facts.open_breakers)}: nothing more is handled there, save one "
-            "record at a time as a trial, until that succeeds; see what the handler depends on"
+            f"too many records fail in {name_some(facts.open_breakers)}: these workers try one record at a time until "
+            "it succeeds; check the systems that the handler depends on"
         )
         return Condition(c.DEGRADED, "True", c.BREAKER_OPEN, message)
     if stands.status == "True":
         return Condition(c.DEGRADED, "True", stands.reason, stands.message)
     if facts.observation is None:
-        return Condition(c.DEGRADED, "Unknown", c.NOT_YET_OBSERVED, "Kafka has not been asked yet")
-    return Condition(c.DEGRADED, "False", c.AS_WANTED, "nothing is wrong")
+        return Condition(c.DEGRADED, "Unknown", c.NOT_YET_OBSERVED, "the Kafka cluster has not been observed yet")
+    return Condition(c.DEGRADED, "False", c.AS_WANTED, "no problem is known")
 
 
 def _topics_ready(facts: ConsumerGroupFacts) -> Condition:
@@ -246,21 +231,20 @@ def _topics_ready(facts: ConsumerGroupFacts) -> Condition:
     known, sources = facts.observation.topics, facts.view.source_topics
     needed = (*(sources or ()), *facts.group.spec.handler.outputs)
     if sources is None or any(name not in known for name in needed):
-        return Condition(c.TOPICS_READY, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been asked for yet")
+        return Condition(c.TOPICS_READY, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been observed yet")
     plan = facts.view.topics
     if plan.ready is None:
-        return Condition(c.TOPICS_READY, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been asked for yet")
+        return Condition(c.TOPICS_READY, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been observed yet")
     if plan.create:
-        message = f"being made: {name_some([topic.name for topic in plan.create])}"
+        message = f"being created: {name_some([topic.name for topic in plan.create])}"
         return Condition(c.TOPICS_READY, "False", c.TOPIC_NOT_CREATED, message)
     if not plan.ready:
         changing = dict.fromkeys([*(topic.name for topic in plan.grow), *plan.alter])
         return Condition(c.TOPICS_READY, "False", c.TOPICS_CHANGING, f"being changed: {name_some(list(changing))}")
     if facts.retry is not None:
-        return Condition(
-            c.TOPICS_READY, "True", c.TOPICS_EXIST, "source, output, retry and failed topics are as wanted"
-        )
-    return Condition(c.TOPICS_READY, "True", c.TOPICS_EXIST, "source, output and failed topics exist")
+        message = "the source, output, retry and failed topics are as wanted"
+        return Condition(c.TOPICS_READY, "True", c.TOPICS_EXIST, message)
+    return Condition(c.TOPICS_READY, "True", c.TOPICS_EXIST, "the source, output and failed topics exist")
 
 
 def _group_shared(facts: ConsumerGroupFacts, roster: Roster | None) -> Condition:
@@ -268,21 +252,26 @@ def _group_shared(facts: ConsumerGroupFacts, roster: Roster | None) -> Condition
         return _not_observed(facts, c.GROUP_SHARED)
     if roster.foreign:
         named = name_some([member.instance_id or member.client_id or member.member_id for member in roster.foreign])
-        message = f"members that are not ours: {named}; we consume beside them and never remove them"
+        message = (
+            f"members of other programs are in the Kafka group: {named}; they take a share of its partitions, and the "
+            "operator never removes them: if this is not intended, give one side another group id"
+        )
         return Condition(c.GROUP_SHARED, "True", c.FOREIGN_MEMBERS, message)
-    return Condition(c.GROUP_SHARED, "False", c.ONLY_OUR_MEMBERS, "all members of the Kafka group are ours")
+    message = "all members of the Kafka group are workers of this fleet"
+    return Condition(c.GROUP_SHARED, "False", c.ONLY_OUR_MEMBERS, message)
 
 
 def _spec_honored(facts: ConsumerGroupFacts) -> Condition:
     support = consumer_group_support(facts.group.spec)
     if support.complete:
-        return Condition(c.SPEC_HONORED, "True", c.ALL_FIELDS_HONORED, "every field has its effect")
+        return Condition(c.SPEC_HONORED, "True", c.ALL_FIELDS_HONORED, "every field of the spec has its effect")
     named = "; ".join(f"spec.{entry}" for entry in support.ignored)
-    return Condition(c.SPEC_HONORED, "False", c.NOT_YET_AVAILABLE, f"not in this version: {named}")
+    return Condition(c.SPEC_HONORED, "False", c.NOT_YET_AVAILABLE, f"not supported in this version: {named}")
 
 
 def useful_replicas(partition_counts: Mapping[str, int], assignor: str) -> int:
-    """How many workers can have a partition: range deals each topic to the same first members, the others deal all."""
+    """The most workers that can own a partition: range gives each topic to the same first members, the others balance
+    all partitions."""
     counts = partition_counts.values()
     return max(counts, default=0) if assignor == "range" else sum(counts)
 

@@ -1,8 +1,7 @@
-"""The status of a ConsumerGroup, projected from facts.
+"""Status of a ConsumerGroup, projected from facts.
 
-Calm by construction: the same facts over the same previous status give the same status. Times are of events, never
-ages; lag is in buckets. What Kafka could not be asked keeps its last value, `state` becomes Unknown, and conditions
-say why.
+The same facts over the same previous status give the same status. Times are of events, never ages; lag is in buckets.
+Fields that could not be observed keep their last values, `state` becomes Unknown, and conditions give the reason.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
 from fleet_operator.planning import times
-from fleet_operator.planning.fleet.parts import RETRY
+from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts
-from fleet_operator.planning.labels import worker_selector_text
+from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.lag import (
     UNKNOWN_TEXT,
     behind_text,
@@ -33,7 +32,7 @@ from fleet_operator.planning.status.retry import retry_status
 STUCK_MAX: Final = 20
 STUCK_REASON_MAX: Final = 128
 STUCK_MESSAGE_MAX: Final = 512
-"""Characters; the CRD refuses more."""
+"""The CRD's limits, in characters."""
 
 MIRRORED: Final = (
     "assignor",
@@ -48,7 +47,7 @@ MIRRORED: Final = (
     "transitions",
     "retry",
 )
-"""Fields that only Kafka and the workers can tell; they outlive a time in which neither can be asked."""
+"""Fields from Kafka and the workers: they keep their values while neither can be observed."""
 
 
 def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -74,7 +73,7 @@ def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[st
 
 
 def _with_retry_workers(retry: Mapping[str, Any], fleet: FleetFacts | None) -> dict[str, Any]:
-    """What Kubernetes tells of the retry workers, beside what Kafka tells of their records."""
+    """`status.retry` with the counts of the retry workers' StatefulSet."""
     seen = {key: value for key, value in retry.items() if key not in ("replicas", "readyReplicas")}
     if fleet is not None:
         seen |= {"replicas": fleet.current_replicas, "readyReplicas": fleet.ready_replicas}
@@ -84,10 +83,10 @@ def _with_retry_workers(retry: Mapping[str, Any], fleet: FleetFacts | None) -> d
 def invalid_spec_status(
     metadata: Mapping[str, Any], message: str, previous: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
-    """The status of an object that cannot be parsed: the last known one, with the reason and nothing else changed."""
+    """Status of an object that cannot be parsed: the previous one with the reason in its conditions."""
     generation = metadata.get("generation", 0)
     unknown = [
-        Condition(kind, "Unknown", conditions.SPEC_INVALID, "the spec cannot be read")
+        Condition(kind, "Unknown", conditions.SPEC_INVALID, "the spec is invalid: see Ready")
         for kind in conditions.CONSUMER_GROUP_CONDITIONS
         if kind not in (conditions.READY, conditions.DEGRADED)
     ]
@@ -115,7 +114,7 @@ def _fleet(facts: ConsumerGroupFacts) -> dict[str, Any]:
         "replicas": fleet.current_replicas if fleet else 0,
         "readyReplicas": fleet.ready_replicas if fleet else 0,
         "targetReplicas": facts.scale.replicas,
-        "selector": worker_selector_text(facts.group.metadata.name),
+        "selector": selector_text(MAIN.selector(facts.group.metadata.name)),
     }
 
 
@@ -163,12 +162,12 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[st
 
 
 def _generation(facts: ConsumerGroupFacts, observed: GroupObservation, previous: Mapping[str, Any]) -> int | None:
-    """The newest generation that a worker tells; workers that could not be asked leave the previous one."""
+    """The newest generation that a worker reports; the previous one without reports."""
     members = {member.member_id for member in observed.members}
-    told = [worker.generation for worker in facts.workers if worker.generation >= 0 and worker.member_id in members]
-    known = [*told, previous["generation"]] if "generation" in previous else told
-    # A group that was deleted and made again counts from the start: then all workers tell less than what was known.
-    return max(told, default=max(known, default=None))
+    reported = [worker.generation for worker in facts.workers if worker.generation >= 0 and worker.member_id in members]
+    known = [*reported, previous["generation"]] if "generation" in previous else reported
+    # A group that was deleted and created again counts from zero: then all workers report less than the previous one.
+    return max(reported, default=max(known, default=None))
 
 
 def _coordinator(observation: ClusterObservation | None, observed: GroupObservation) -> dict[str, Any]:
@@ -188,8 +187,8 @@ def _coordinator(observation: ClusterObservation | None, observed: GroupObservat
 
 
 def _stuck_partitions(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """What workers report, and the records that killed their processes; workers that could not be asked keep what they
-    reported before. None when nobody ever answered."""
+    """The workers' reports, and the records that killed their processes. Workers that do not answer keep their earlier
+    entries. None when no worker ever answered."""
     asked = {worker.pod for worker in facts.workers}
     every = facts.all_pods
     deadly = _deadly(every, previous)
@@ -198,7 +197,7 @@ def _stuck_partitions(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) ->
         return None
     living = {pod.name for pod in every}
     kept = [dict(e) for e in previous.get("stuckPartitions") or () if e["pod"] in living - asked]
-    told = [
+    reported = [
         {
             "topic": stuck.topic,
             "partition": stuck.partition,
@@ -211,13 +210,13 @@ def _stuck_partitions(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) ->
         for worker in facts.workers
         for stuck in worker.stuck
     ]
-    # One entry for a record, from whoever knows most of it: its process died, a worker tells of it, or told before.
-    found = {(e["topic"], e["partition"], e["offset"], e["pod"]): e for e in (*kept, *told, *deadly)}
+    # One entry for each record, from the best source: a dead process, then a report, then an earlier report.
+    found = {(e["topic"], e["partition"], e["offset"], e["pod"]): e for e in (*kept, *reported, *deadly)}
     return sorted(found.values(), key=lambda e: (e["since"], e["topic"], e["partition"]))[:STUCK_MAX]
 
 
 def _deadly(pods: Iterable[PodFacts], previous: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The records whose handlers were called when a container died; `since` is the first death that is known."""
+    """Records that were being processed when a container died; `since` is the first known death."""
     before = {
         (e["topic"], e["partition"], e["offset"], e["pod"]): e["since"] for e in previous.get("stuckPartitions") or ()
     }
@@ -236,7 +235,7 @@ def _deadly(pods: Iterable[PodFacts], previous: Mapping[str, Any]) -> list[dict[
 def _with_observed_at(
     status: dict[str, Any], previous: Mapping[str, Any], observed: GroupObservation | None
 ) -> dict[str, Any]:
-    """`observedAt` moves only with something else: it is the time of the look that brought what is shown."""
+    """`observedAt` changes only with another field: it is the time of the observation that is shown."""
     before = previous.get("observedAt")
     unchanged = {key: value for key, value in previous.items() if key != "observedAt"} == status
     if observed is None or (unchanged and before):

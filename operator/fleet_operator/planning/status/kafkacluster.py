@@ -1,4 +1,4 @@
-"""The status of a KafkaCluster, projected from an observation. Calm, like that of a ConsumerGroup."""
+"""Status of a KafkaCluster, projected from an observation. As stable as that of a ConsumerGroup."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ANSWERED_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaClusterFacts:
-    """What a KafkaCluster's status depends on; `observation` is None while nobody has looked yet."""
+    """Input of a KafkaCluster's status; `observation` is None before the first one."""
 
     cluster: KafkaCluster
     observation: ClusterObservation | None
 
 
 def project_kafkacluster_status(facts: KafkaClusterFacts, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """The whole status; facts that could not be asked keep their last values."""
+    """The whole status; fields that could not be observed keep their last values."""
     interval_s = facts.cluster.spec.observe_interval_seconds
     facts = replace(facts, observation=believed(as_of(facts.observation, interval_s=interval_s, now=now)))
     generation = facts.cluster.metadata.generation
@@ -52,7 +52,7 @@ def _observed(facts: KafkaClusterFacts) -> dict[str, Any]:
     if observation is None or not observation.reachable or cluster_id_changed(facts.cluster, observation):
         return {}
     seen: dict[str, Any] = {"brokerCount": len(observation.brokers), "groupCount": observation.group_count}
-    # Claims are judged by it (see `duplicates`), so it goes with the cluster id.
+    # Claims depend on it (see `claims`), so it goes with the cluster id.
     seen["answered"] = [shorten_id(address) for address in observation.answered[:ANSWERED_MAX]]
     if observation.cluster_id:
         seen["clusterId"] = observation.cluster_id
@@ -74,7 +74,7 @@ def _conditions(facts: KafkaClusterFacts) -> Sequence[Condition]:
 
 
 def _ready(facts: KafkaClusterFacts, reachable: Condition) -> Condition:
-    """Fleets can be made on it: it answers, and it is still the same cluster."""
+    """True while the cluster answers and is still the same one."""
     if cluster_id_changed(facts.cluster, facts.observation):
         return Condition(c.READY, "False", c.CLUSTER_ID_CHANGED, changed_id_message(facts.cluster, facts.observation))
     return Condition(c.READY, reachable.status, reachable.reason, reachable.message)
@@ -83,23 +83,23 @@ def _ready(facts: KafkaClusterFacts, reachable: Condition) -> Condition:
 def _reachable(facts: KafkaClusterFacts) -> Condition:
     observation = facts.observation
     if observation is None:
-        return Condition(c.CLUSTER_REACHABLE, "Unknown", c.NOT_YET_OBSERVED, "the brokers have not been asked yet")
+        return Condition(c.CLUSTER_REACHABLE, "Unknown", c.NOT_YET_OBSERVED, "the brokers have not been observed yet")
     if not observation.reachable:
         return Condition(c.CLUSTER_REACHABLE, "False", observation.reason or c.BROKER_UNREACHABLE, observation.message)
     return Condition(c.CLUSTER_REACHABLE, "True", c.REACHED, "the brokers answer")
 
 
 def _offsets_topic_sized(facts: KafkaClusterFacts) -> Condition:
-    """Whether `__consumer_offsets` is as wanted."""
+    """True if `__consumer_offsets` is as wanted."""
     kind, observation = c.OFFSETS_TOPIC_SIZED, facts.observation
     if observation is None or not observation.reachable:
-        return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the brokers could not be asked")
+        return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the brokers could not be observed: see ClusterReachable")
     problem = offsets_topic_problem(observation, facts.cluster.spec.offsets_topic)
     if problem is not None:
         return Condition(kind, "False", problem.reason, problem.message)
     topic = observation.offsets_topic
     if topic is None:
-        message = "__consumer_offsets does not exist yet; brokers make it when the first group is used"
+        message = "__consumer_offsets does not exist yet; brokers create it when the first group is used"
         return Condition(kind, "Unknown", c.NOT_CREATED_YET, message)
     message = f"{topic.partitions} partitions, {topic.replication_factor} replicas of each"
     return Condition(kind, "True", c.AS_WANTED, message)
@@ -108,6 +108,6 @@ def _offsets_topic_sized(facts: KafkaClusterFacts) -> Condition:
 def _spec_honored(facts: KafkaClusterFacts) -> Condition:
     support = kafka_cluster_support(facts.cluster.spec)
     if support.complete:
-        return Condition(c.SPEC_HONORED, "True", c.ALL_FIELDS_HONORED, "every field has its effect")
+        return Condition(c.SPEC_HONORED, "True", c.ALL_FIELDS_HONORED, "every field of the spec has its effect")
     named = "; ".join(f"spec.{entry}" for entry in support.ignored)
-    return Condition(c.SPEC_HONORED, "False", c.NOT_YET_AVAILABLE, f"not in this version: {named}")
+    return Condition(c.SPEC_HONORED, "False", c.NOT_YET_AVAILABLE, f"not supported in this version: {named}")

@@ -1,6 +1,6 @@
-"""The mirrored part of a ConsumerGroup's status: members, who is ours, transitions.
+"""Members and state transitions of the Kafka group, for a ConsumerGroup's status.
 
-DescribeGroups tells assignments only while the group is Stable; between, each member keeps the last one it had.
+DescribeGroups returns assignments only while the group is Stable; in between, each member keeps its last one.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ MEMBERS_MAX: Final = 100
 TRANSITIONS_MAX: Final = 10
 TEXT_CHARACTERS_MAX: Final = 1024
 ID_CHARACTERS_MAX: Final = 512
-"""Of what members say of themselves; the CRD refuses more, and with it the whole status."""
+"""The CRD's limits: a longer text from a member would make the API server refuse the whole status."""
 ID_TAIL_CHARACTERS: Final = 40
-"""How much of an id's end is shown in any case: a member id ends with what tells it apart from the others."""
+"""Length of an id's end that is always shown: a member id is unique by its end."""
 NAMED_MAX: Final = 3
-"""How many members a sentence names before it only counts."""
+"""Number of names in a sentence; the others are counted."""
 
 STABLE: Final = "Stable"
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The group's members, sorted into ours and others'."""
+    """The group's members: the workers of this fleet, and foreign ones."""
 
     ours: tuple[MemberObservation, ...]
     foreign: tuple[MemberObservation, ...]
@@ -48,8 +48,8 @@ def sort_members(
     workers: Sequence[WorkerObservation],
     pods: Sequence[PodFacts],
 ) -> Roster:
-    """Ours are static members with an instance id of this very object, and dynamic ones that a worker of ours claims or
-    that call themselves after a pod of ours."""
+    """Sort members. Ours are static members with an instance id of this object, and dynamic ones with the member id of
+    a worker's report or the client id of a pod."""
     metadata = group.metadata
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
     claimed = {worker.member_id for worker in workers if worker.member_id}
@@ -97,7 +97,7 @@ def member_entries(
 
 
 def shorten_id(text: str) -> str:
-    """An id as status can hold it: its start and its end. Kafka allows clients any length."""
+    """An id within the status' limit: its start and its end. Kafka allows clients any length."""
     if len(text) <= ID_CHARACTERS_MAX:
         return text
     return f"{text[: ID_CHARACTERS_MAX - ID_TAIL_CHARACTERS - 1]}…{text[-ID_TAIL_CHARACTERS:]}"
@@ -119,10 +119,10 @@ def extend_transitions(
     entries: Sequence[Mapping[str, Any]],
     generation: int | None,
 ) -> list[dict[str, Any]]:
-    """`status.transitions` (oldest first) with what has happened since the previous status.
+    """`status.transitions` (oldest first) with the transition since the previous status.
 
-    A rebalance may begin and end between two looks; then only the generation tells, and the transition is inferred.
-    Causes are deduced from who came and went: no API tells them.
+    A rebalance may begin and end between two observations: then it is inferred from the generation. Causes are deduced
+    from the members that joined or left, as no API reports them.
     """
     transitions = [dict(entry) for entry in previous.get("transitions") or ()]
     before = transitions[-1]["to"] if transitions else UNKNOWN_STATE
@@ -157,9 +157,8 @@ def name_some(names: Sequence[str]) -> str:
 
 def _cause(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> str:
     old, new = _names(before), _names(after)
-    came, went = [name for name in new if name not in old], [name for name in old if name not in new]
-    said = [f"{name_some(names)} {verb}" for names, verb in ((came, "joined"), (went, "left")) if names]
-    return "; ".join(said)
+    joined, left = [name for name in new if name not in old], [name for name in old if name not in new]
+    return "; ".join(f"{name_some(names)} {verb}" for names, verb in ((joined, "joined"), (left, "left")) if names)
 
 
 def _names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -175,7 +174,7 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 
 def _pod(group: ConsumerGroup, member: MemberObservation, names: Collection[str]) -> str:
-    """The pod of a member of ours: by the ordinal in its instance id, or by what it calls itself."""
+    """The pod of an own member, by the ordinal in its instance id, or by its client id."""
     metadata = group.metadata
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
     ordinal = naming.instance_ordinal(prefix, member.instance_id or "")

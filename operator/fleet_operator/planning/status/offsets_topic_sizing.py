@@ -1,8 +1,8 @@
-"""How `__consumer_offsets` differs from what a KafkaCluster wants, and the remedy.
+"""Differences between `__consumer_offsets` and a KafkaCluster's spec, with the remedy.
 
-Its number of partitions decides which broker coordinates a group. Brokers read the number once, when they start, so a
-topic whose number differs from theirs leaves groups without a coordinator, silently. Nothing here is ever mended by the
-operator: each problem names what a person should run.
+The number of partitions decides which broker coordinates a group. Brokers read the number once, at their start, so a
+topic with another number leaves groups without a coordinator, silently. The operator changes nothing here: each problem
+names the command or setting for a person.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COMPACT: Final = "compact"
 
 
 def offsets_topic_problem(observation: ClusterObservation, wanted: OffsetsTopic) -> Problem | None:
-    """The first difference, gravest first; None when there is none, or when the topic will be made as wanted."""
+    """The gravest difference; None without one, and when the brokers will create the topic as wanted."""
     brokers_setting, topic = observation.broker_offsets_partitions, observation.offsets_topic
     if topic is None:
         return _not_made_yet(brokers_setting, wanted)
@@ -27,14 +27,14 @@ def offsets_topic_problem(observation: ClusterObservation, wanted: OffsetsTopic)
 
 
 def _not_made_yet(brokers_setting: int | None, wanted: OffsetsTopic) -> Problem | None:
-    """The last moment at which the number can be chosen."""
+    """Last chance to choose the number of partitions."""
     if brokers_setting is None or brokers_setting == wanted.partitions:
         return None
     return Problem(
         conditions.BROKER_CONFIG_MISMATCH,
-        f"__consumer_offsets does not exist yet, and the brokers would make it with {brokers_setting} partitions, not "
-        f"{wanted.partitions}: set offsets.topic.num.partitions={wanted.partitions} on every broker and restart them "
-        "before the first group is used",
+        f"__consumer_offsets does not exist yet, and the brokers would create it with {brokers_setting} partitions, "
+        f"not {wanted.partitions}: set offsets.topic.num.partitions={wanted.partitions} on every broker and restart "
+        "them before the first group is used",
     )
 
 
@@ -55,7 +55,7 @@ def _brokers_setting(topic: OffsetsTopicInfo, _wanted: OffsetsTopic, setting: in
     return Problem(
         conditions.BROKER_CONFIG_MISMATCH,
         f"__consumer_offsets has {topic.partitions} partitions, the brokers' offsets.topic.num.partitions is {setting}"
-        ": correct the setting, or groups lose their coordinator should the topic ever be made anew",
+        ": correct the setting, or groups lose their coordinator if the topic is ever recreated",
     )
 
 

@@ -1,7 +1,7 @@
-"""Root causes, in the order in which a person should mend them.
+"""Root causes, in the order in which a person should fix them.
 
-A chain of small questions: each looks at one place and answers with a problem or None. `Ready` shows the first one when
-the fleet does not work, `Degraded` shows it in any case.
+A chain of checks: each looks at one place and returns a problem or None. `Ready` shows the first problem when the fleet
+does not work, `Degraded` shows it in any case.
 """
 
 from __future__ import annotations
@@ -29,41 +29,31 @@ FAILING_REASONS: Final = frozenset(
         "Unschedulable",
     }
 )
-"""Waiting reasons that do not pass by themselves, in the kubelet's and the scheduler's words."""
+"""The kubelet's and the scheduler's waiting reasons that do not pass by themselves."""
 
 
 def find_problems(facts: ConsumerGroupFacts) -> Iterator[Problem]:
-    """Everything that is wrong, root causes first."""
-    for question in CHAIN:
-        problem = question(facts)
+    """All problems, root causes first."""
+    for check in CHAIN:
+        problem = check(facts)
         if problem is not None:
             yield problem
 
 
 def _spec(facts: ConsumerGroupFacts) -> Problem | None:
-    """The spec cannot become a revision: nothing further down can be judged."""
+    """The spec cannot become a revision: later checks have nothing to go by."""
     cause = facts.rollout.cause if facts.rollout.phase is RolloutPhase.HELD else None
     if cause is not None and cause.reason == conditions.TOPIC_NOT_CREATED:
-        return facts.topic_problem or cause  # workers wait for topics that the brokers refuse: tell their words
+        return facts.topic_problem or cause  # the brokers refuse the topics: their message says more
     return cause
 
 
-def _refusal(facts: ConsumerGroupFacts) -> Problem | None:
-    """The API server refused a child: quota, admission, a template that it cannot accept."""
-    return facts.refusal
-
-
 def _cluster(facts: ConsumerGroupFacts) -> Problem | None:
-    """Kafka does not answer us: whatever the workers complain of follows from it."""
+    """The Kafka cluster does not answer: the workers' errors follow from this."""
     observation = facts.observation
     if observation is None or observation.reachable:
         return None
     return Problem(observation.reason or conditions.BROKER_UNREACHABLE, observation.message)
-
-
-def _topics(facts: ConsumerGroupFacts) -> Problem | None:
-    """A topic that the fleet needs is not there."""
-    return topics_problem(facts)
 
 
 def _revision(facts: ConsumerGroupFacts) -> Problem | None:
@@ -72,7 +62,7 @@ def _revision(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def _late(facts: ConsumerGroupFacts) -> Problem | None:
-    """The wanted revision did not become ready, and neither pods nor workers say why."""
+    """The wanted revision did not become ready, and neither pods nor workers report a reason."""
     return facts.rollout.cause if _is_late(facts) and facts.rollout.phase is not RolloutPhase.HELD else None
 
 
@@ -82,13 +72,13 @@ def _is_late(facts: ConsumerGroupFacts) -> bool:
 
 
 def _pods(facts: ConsumerGroupFacts) -> Problem | None:
-    """Pods that cannot run, in the kubelet's or the scheduler's words."""
+    """Pods that cannot run."""
     failure = next(failures(facts.pods), None)
     return None if failure is None else Problem(conditions.WORKERS_FAILING, failure)
 
 
 def failures(pods: Iterable[PodFacts]) -> Iterator[str]:
-    """Pods that cannot run, or whose container died a short while ago, each in a sentence."""
+    """One sentence for each pod that cannot run, or whose container died lately."""
     for pod in pods:
         if pod.deleting:
             continue
@@ -108,27 +98,27 @@ def _policy(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def _retry_pods(facts: ConsumerGroupFacts) -> Problem | None:
-    """Retry workers that cannot run: nothing is lost, but what waits is not tried again."""
+    """Retry workers that cannot run: no record is lost, but waiting ones are not retried."""
     failure = next(failures(facts.retry_pods), None)
     return None if failure is None else Problem(conditions.RETRY_WORKERS_FAILING, failure)
 
 
 def _unread(facts: ConsumerGroupFacts) -> Problem | None:
-    """Records that came to wait after retries had ended: a worker that was cut off, or somebody's own tools."""
+    """Records written to retry topics after retries had ended: by a worker that was cut off, or by other tools."""
     observed = facts.observed_group
     waiting = observed.retry.waiting if observed is not None and observed.retry is not None else None
     if facts.retry is None or not facts.retry.ended or not waiting:
         return None
     return Problem(
         conditions.RETRY_NOT_CONFIGURED,
-        "records wait in retry topics and nobody reads them, as spec.retry was removed: give the group a RetryPolicy "
-        "to have them handled, or delete the topics",
+        "records wait in retry topics that no worker reads, as spec.retry was removed: set spec.retry to have them "
+        "processed, or delete the topics",
     )
 
 
 def needs_watching(facts: ConsumerGroupFacts) -> bool:
-    """Whether the workers are to be asked soon again although nothing else may happen: records wait for them, which
-    would stand still without any other sign, or what they say is no good news."""
+    """True if the workers are polled again soon without another event: records wait for them, which could get stuck
+    unnoticed, or their reports show a problem."""
     if facts.scale.replicas == 0 and not facts.retry_pods:
         return False
     if worker_problem(facts) is not None or next(failures(facts.all_pods), None) is not None:
@@ -145,7 +135,7 @@ def needs_watching(facts: ConsumerGroupFacts) -> bool:
 
 
 def worker_problem(facts: ConsumerGroupFacts) -> Problem | None:
-    """Dispatcher that run and say that they cannot work."""
+    """Workers that run and report an error."""
     for worker in sorted(facts.workers, key=lambda worker: worker.pod):
         if worker.error_reason:
             return Problem(
@@ -156,29 +146,14 @@ def worker_problem(facts: ConsumerGroupFacts) -> Problem | None:
             since = "" if worker.ended_since is None else f" since {times.to_text(worker.ended_since)}"
             return Problem(
                 conditions.WORKER_REPORTS_ERROR,
-                f"worker {worker.pod} ends its sessions{since} and begins them again: "
+                f"worker {worker.pod} restarts its sessions after errors{since}: "
                 f"{worker.ended_reason}: {worker.ended_message}",
             )
     return None
 
 
-CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
-    _spec,
-    _refusal,
-    _cluster,
-    _topics,
-    _revision,
-    _pods,
-    worker_problem,
-    _late,
-    _policy,
-    _retry_pods,
-    _unread,
-)
-
-
 def topics_problem(facts: ConsumerGroupFacts) -> Problem | None:
-    """The first topic problem that is known for sure: topics that nobody has asked for yet are no problem."""
+    """The first certain problem with a topic: one that has not been observed yet is no problem."""
     if facts.observation is None or not facts.observation.reachable:
         return None
     topics = facts.observation.topics
@@ -189,14 +164,30 @@ def topics_problem(facts: ConsumerGroupFacts) -> Problem | None:
     if missing:
         return Problem(
             conditions.TOPIC_NOT_FOUND,
-            f"not on the cluster: {name_some(missing)}; source and output topics are yours to create",
+            f"topics missing on the cluster: {name_some(missing)}; create them, as the operator creates no source and "
+            "output topics",
         )
     if sources == ():
         return Problem(
             conditions.TOPIC_NOT_FOUND,
-            f"no topic on the cluster matches spec.topicPattern {facts.group.spec.topic_pattern!r} yet; "
-            "the workers wait for one",
+            f"no topic on the cluster matches spec.topicPattern {facts.group.spec.topic_pattern!r}: create one, or "
+            "correct the pattern; the workers wait",
         )
     for name, error in bad.items():
-        return Problem(str(error), f"topic {name} cannot be used: {error}")
+        return Problem(str(error), f"topic {name} cannot be used, the brokers answer {error}")
     return facts.topic_problem
+
+
+CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
+    _spec,
+    lambda facts: facts.refusal,  # quota, admission, a template that the API server cannot accept
+    _cluster,
+    topics_problem,
+    _revision,
+    _pods,
+    worker_problem,
+    _late,
+    _policy,
+    _retry_pods,
+    _unread,
+)

@@ -1,7 +1,7 @@
-"""The part of a ConsumerGroup's status that tells of its retries. Pure.
+"""`status.retry` of a ConsumerGroup.
 
-Calm, like the rest: counts are in the steps of lag, and a time is replaced when it is no longer about true. A flow in
-which something becomes due every second would otherwise rewrite its status every second.
+Counts are in the steps of lag, and a time is replaced when it is no longer about right: a flow in which a record
+becomes due every second would otherwise rewrite its status every second.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.redriven import Redriven, count_failures
 
 OVERDUE_SECONDS_MIN: Final = 5.0
-"""What is due for less than this is on its way through the workers: not late, and not shown."""
+"""A record that has been due for less is being processed: it is not late, and not shown."""
 SOONER_SECONDS_MAX: Final = 5.0
 LATER_SECONDS_MAX: Final = 60.0
-"""How far a shown time may be from the truth, on either side, before it is replaced."""
+"""Most seconds by which a shown time may be too late or too early before it is replaced."""
 REVISION_CHARACTERS_MAX: Final = 63
 
 
@@ -31,10 +31,10 @@ def retry_status(
     workers: Iterable[WorkerObservation] = (),
     redriven: Redriven | None = None,
 ) -> dict[str, Any]:
-    """`status.retry`; empty for a group of which nothing is known. What could not be asked keeps its previous value.
+    """`status.retry`; empty while nothing is known. Fields that could not be observed keep their previous values.
 
-    `observed` is None when the group could not be asked, `intent` for a group without retries. `redriven` is what is
-    known of records that were put back. Its last value is kept while nothing is: it says of what topic it is.
+    `observed` is None when the group could not be observed, `intent` for a group without retries. `redriven` is the
+    number of records that were put back; its previous value is kept while it is None, as it names its topic.
     """
     if observed is None:
         return dict(previous)
@@ -58,7 +58,7 @@ def retry_status(
 
 
 def revision_text(intent: RetryIntent) -> str:
-    """The revision that new failures follow, as records name it in their headers; the hash alone where that is long."""
+    """The revision for new failures, as in record headers; only the hash where the name is long."""
     text = f"{intent.policy}@{intent.current}"
     return text if len(text) <= REVISION_CHARACTERS_MAX else str(intent.current)
 
@@ -84,7 +84,7 @@ def _counted(seen: RetryObservation, previous: Mapping[str, Any]) -> dict[str, A
 
 
 def _calm(at: float, shown: str | None, *, later: float) -> str:
-    """The time to show: what was shown before while the truth is at most a little sooner, and not much later."""
+    """The shown time: the previous one while the exact time is at most a little sooner and not much later."""
     before = times.from_text(shown) if shown else None
     if before is not None and -SOONER_SECONDS_MAX <= at - before <= later:
         return str(shown)

@@ -1,4 +1,4 @@
-"""The status of a RetryPolicy, projected from what its spec comes to."""
+"""Status of a RetryPolicy, projected from its expanded spec."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEPT: Final = ("revision", "delaysText", "attempts", "totalText")
 def project_retrypolicy_status(
     outcome: PolicyRevision | Problem, *, generation: int, groups: int, previous: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
-    """The whole status. A policy that cannot be used as it is written shows the content that could be used last."""
+    """The whole status. An unusable policy shows its last usable content."""
     if isinstance(outcome, PolicyRevision):
         shown: dict[str, Any] = {
             "revision": outcome.hash,
@@ -46,5 +46,5 @@ def _ready(outcome: PolicyRevision | Problem, good: str | None) -> Condition:
         total = duration_text(outcome.total_seconds)
         message = f"{len(outcome.sequence)} attempts after the first, over {total}"
         return Condition(c.READY, "True", c.POLICY_ACCEPTED, message)
-    stays = f"; groups stay with revision {good}" if good else "; groups that refer to it wait"
+    stays = f"; groups keep revision {good}" if good else "; groups that refer to it wait"
     return Condition(c.READY, "False", outcome.reason, f"{outcome.message}{stays}")

@@ -21,14 +21,15 @@ from fleet_operator.clients.kinds import (
     JsonObject,
     Kind,
 )
-from fleet_operator.clients.kube import KubeForbiddenError, KubeInvalidError
+from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.parts import PartPlan
 from fleet_operator.planning.labels import RECORD
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry.fleet import has_retries, pods_to_notify
+from fleet_operator.planning.retry.records import Published, group_config_map
 from fleet_operator.reconcilers.consumergroup.decide import Plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from fleet_operator.reconcilers.consumergroup.policies import Policies
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, is_owned_by
 from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.events import News
@@ -45,20 +46,46 @@ class Children:
     async def carry_out(self) -> Problem | None:
         """Carry out the plan. Returns the refusal of the API server, if any; raises other KubeErrors."""
         publication = self.plan.retry.publication if self.plan.retry is not None else None
-        policies = Policies(self.context, self.gathered, publication) if publication is not None else None
         try:
-            if policies is not None:
-                await policies.publish()
+            if publication is not None and self.gathered.older is None:
+                await self._publish(publication)
             await self._record_revision()
             await self._check()
             for part in self.plan.parts:
                 await (self._remove_part(part) if part.remove else self._apply_part(part))
-            if policies is not None:
-                await policies.notify_pods()
+            if publication is not None:
+                await self._notify_pods(publication)
             await self._clean_up()
         except (KubeInvalidError, KubeForbiddenError, ForeignObjectError) as error:
             return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
         return None
+
+    async def _publish(self, publication: Published) -> None:
+        """Write the ConfigMap with the retry policies."""
+        before, group = self.gathered.published, self.gathered.group
+        await self._apply(group_config_map(group, publication))
+        if before is None or before.current != publication.current:
+            self._record("PolicyPublished", f"failures from now on follow {publication.policy}@{publication.current}")
+        if before is None:
+            return
+        dropped = {revision.hash for revision in before.known} - {revision.hash for revision in publication.known}
+        if dropped:
+            self._record("PolicyForgotten", f"no record waits under revision {', '.join(sorted(dropped))} any more")
+        unread = set(before.delays) - set(publication.delays)
+        if unread and group.spec.deletion.retry_topics == "Keep":
+            topics = ", ".join(naming.retry_topic(group.group_id, delay) for delay in sorted(unread))
+            note = f"no record waits in {topics} and no worker reads them any more: delete them if unused"
+            self._record("RetryTopicsKept", note)
+
+    async def _notify_pods(self, publication: Published) -> None:
+        """Have running pods read the newest policies soon; a pod that is gone needs none."""
+        store = self.context.store
+        pods = [pod for part in self.gathered.parts.values() for pod in part.pods if has_retries({"spec": pod["spec"]})]
+        for patch in pods_to_notify(pods, publication):
+            try:
+                store.learn(POD, await store.kube.apply(patch))
+            except (KubeConflictError, KubeNotFoundError):
+                continue
 
     async def _record_revision(self) -> None:
         """The handler's copy comes first: a record proves by its existence that the objects it names exist."""
@@ -91,7 +118,8 @@ class Children:
         await self._apply(manifests.headless_service(group, wanted.part))
         await self._apply(manifests.disruption_budget(group, wanted.part))
         await self._apply(self.plan.stateful_set(self.gathered, wanted, self.context.clock.wall()))
-        self._record(wanted)
+        if wanted.event is not None:
+            self._record(*wanted.event)
 
     async def _remove_part(self, wanted: PartPlan) -> None:
         """Delete a part's children, the StatefulSet last: it shows the next reconcile that something is left.
@@ -105,7 +133,8 @@ class Children:
         await self._remove(SERVICE, wanted.part.headless_service(name))
         await self._remove(POD_DISRUPTION_BUDGET, wanted.part.disruption_budget(name))
         await self.context.store.delete(STATEFUL_SET, found)
-        self._record(wanted)
+        if wanted.event is not None:
+            self._record(*wanted.event)
 
     async def _clean_up(self) -> None:
         """Delete pods that hold up the return to a good revision, and unused records."""
@@ -131,9 +160,8 @@ class Children:
     async def _apply(self, body: JsonObject) -> None:
         await apply_owned(self.context.store, self.gathered.body, body)
 
-    def _record(self, wanted: PartPlan) -> None:
-        if wanted.event is not None:
-            self.context.events.record(News(self.gathered.body, "Normal", wanted.event[0], ACTION, wanted.event[1]))
+    def _record(self, reason: str, note: str) -> None:
+        self.context.events.record(News(self.gathered.body, "Normal", reason, ACTION, note))
 
 
 def _watched(config_map: JsonObject) -> JsonObject:

@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.patterns import Pattern
+from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.clients.kinds import JsonObject
+from fleet_operator.observe.interests import GroupInterest, RetryInterest, retry_interest
 from fleet_operator.planning.fleet import manifests, readings
 from fleet_operator.planning.fleet.blocking import find_blocking_problem
 from fleet_operator.planning.fleet.known_revisions import is_known, with_known
@@ -31,6 +34,7 @@ from fleet_operator.planning.retry.publication import plan_intent
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.retry.view import GroupView, view_group
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
+from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
@@ -211,7 +215,7 @@ def _retry_facts(gathered: Gathered, intent: RetryIntent, view: GroupView, memor
 
 
 def breaker_open(gathered: Gathered) -> bool | None:
-    """Whether any worker reports an open breaker; None while none does and one that has a breaker did not answer."""
+    """True if any worker reports an open breaker; None while none does and one that has a breaker did not answer."""
     if any(report.breaker_open for report in gathered.worker_reports):
         return True
     answered = {report.pod for report in gathered.worker_reports}
@@ -270,3 +274,33 @@ def _retry_part(plan: Plan, gathered: Gathered) -> Iterator[PartPlan]:
         event = ("RetryScaled", f"from {fleet.replicas} to {replicas} retry workers: {retry.scale.reason}")
     stuck = stuck_pods(fleet, found.workers, plan.records, target)
     yield PartPlan(part=RETRY, target=target, replicas=replicas, delete_pods=stuck, event=event)
+
+
+def interest_of(gathered: Gathered, retry: RetryIntent | None) -> GroupInterest:
+    """Interest of the group for its observer: Kafka groups, topics, and the retry flow."""
+    group, waits = gathered.group, gathered.older is not None
+    return GroupInterest(
+        group_id=group.group_id,
+        topics=group.source_topics,
+        pattern=_pattern(group),
+        other_topics=group.spec.handler.outputs,
+        failed_topic=naming.failed_topic(group.group_id),
+        read_committed=group.spec.consumer.isolation_level == "ReadCommitted",
+        expects_members=group.wanted_replicas > 0,
+        retry=_retry_interest(group, retry, discover=not waits and gathered.published is None),
+        waits=waits,
+    )
+
+
+def _retry_interest(group: ConsumerGroup, retry: RetryIntent | None, *, discover: bool) -> RetryInterest | None:
+    """The retry flow with all of its delays, once any is known."""
+    delays = (*retry.delays, *retry.drained_delays) if retry is not None else ()
+    return retry_interest(group.group_id, delays, discover=discover) if delays else None
+
+
+def _pattern(group: ConsumerGroup) -> Pattern | None:
+    """The topic pattern; a refused one matches nothing, and a condition reports it."""
+    try:
+        return group_pattern(group)
+    except PatternRefused:
+        return None

@@ -1,7 +1,7 @@
-"""Carries out a ConsumerGroup's deletion where its spec asks for something to be done in Kafka.
+"""Deletion of ConsumerGroups whose spec asks for steps in Kafka.
 
-The finalizer is ours, and the only thing that we ever write into a user's object besides its status. What is deleted in
-Kafka is read live just before; the finalizer goes in the same attempt, after the brokers have answered.
+The finalizer is the operator's only change to a user's object besides the status. Topics and groups are read live just
+before they are deleted; the finalizer is removed in the same attempt, after the brokers have answered.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from fleet_operator.planning.fleet.deletion import (
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, PartPlan
 from fleet_operator.planning.status.members import name_some
 from fleet_operator.reconcilers.claims import heir_of, older_claim
-from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
+from fleet_operator.reconcilers.consumergroup.decide import Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
-from fleet_operator.reconcilers.consumergroup.interest import interest_of
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.transitions import ACTION
@@ -50,13 +49,13 @@ class DeletionWork:
         self._kafka = kafka
 
     async def keep_finalizer(self, body: JsonObject, group: ConsumerGroup) -> None:
-        """Have the finalizer exactly while the spec asks for something; before anything is made that it is for."""
+        """Set the finalizer exactly while the spec needs it, before any child is created."""
         wanted = wants_finalizer(group.spec.deletion)
         if wanted != has_finalizer(body):
             await self._set_finalizer(body, wanted=wanted)
 
     def tell_of_kept(self, body: JsonObject) -> None:
-        """An Event about an object that went without a finalizer: what waits in Kafka stays there."""
+        """Record an Event for a deleted object without a finalizer, whose records stay in Kafka."""
         group_id = group_id_of(body)
         observation = self._context.observers.latest(cluster_of(body))
         seen = observation.groups.get(group_id) if observation else None
@@ -68,11 +67,11 @@ class DeletionWork:
         if parts:
             note = f"records of Kafka group {group_id} that are kept: {' and '.join(parts)}"
             self._tell(
-                body, "RecordsKept", f"{note}; a ConsumerGroup with spec.retry and the same spec.groupId takes them up"
+                body, "RecordsKept", f"{note}; a ConsumerGroup with spec.retry and the same spec.groupId processes them"
             )
 
     async def end(self, body: JsonObject) -> Result:
-        """One step of a deletion; raises KubeError to be tried again."""
+        """One step of a deletion. Raises KubeError, to be retried."""
         context = self._context
         now = context.clock.wall()
         try:
@@ -95,7 +94,7 @@ class DeletionWork:
                 self._kafka.undo(gathered.key, lambda: self._undo(gathered), again)
         if draining:
             timeout_s = gathered.group.spec.deletion.timeout_seconds
-            self._tell(body, "Draining", f"retry workers go on until nothing waits any more, at most {timeout_s} s")
+            self._tell(body, "Draining", f"retry workers run until no record waits, at most {timeout_s} s")
         return Result(POLL_S)
 
     def _facts(self, gathered: Gathered, plan: Plan) -> DeletionFacts:
@@ -117,9 +116,9 @@ class DeletionWork:
         )
 
     async def _scale(self, gathered: Gathered, plan: Plan, *, draining: bool) -> None:
-        """No main workers any more, and only those retry workers that draining needs.
+        """Scale main workers to 0, and retry workers to the number that draining needs.
 
-        Only StatefulSets that are there are changed: in a namespace that is being emptied others remove them.
+        Only existing StatefulSets are changed: in a terminating namespace others delete them.
         """
         store, now = self._context.store, self._context.clock.wall()
         for part, found in gathered.parts.items():
@@ -134,9 +133,9 @@ class DeletionWork:
                 log.info("a StatefulSet is going already", extra={"key": "/".join(gathered.key), "error": str(error)})
 
     async def _undo(self, gathered: Gathered) -> None:
-        """Delete topics and groups, and let the object go once the brokers have said that they are gone.
+        """Delete topics and groups, then release the object.
 
-        Raises NetError and KafkaError; the next attempt begins anew.
+        Raises NetError and KafkaError; the next attempt starts from the beginning.
         """
         group = gathered.group
         if not await self._is_still_ours(gathered):
@@ -163,7 +162,7 @@ class DeletionWork:
         await self._set_finalizer(gathered.body, wanted=False)
 
     async def _is_still_ours(self, gathered: Gathered) -> bool:
-        """Whether the object still asks for the same and nobody else has a claim: read again right before the act."""
+        """True if the object is unchanged and has no rival, read live right before the action."""
         context, body = self._context, gathered.body
         found = await context.store.refresh(CONSUMER_GROUP, gathered.key)
         if found is None or found["metadata"]["uid"] != body["metadata"]["uid"] or found["spec"] != body["spec"]:
@@ -171,17 +170,17 @@ class DeletionWork:
         return older_claim(context, found) is None and heir_of(context, found) is None
 
     async def _leave(self, body: JsonObject, given_up: str) -> None:
-        """Let the object go; what could not be done is told."""
+        """Release the object, with an Event about steps that were given up."""
         if given_up:
             note = f"topics and groups in Kafka are left as they are: {given_up}"
             self._tell(body, "DeletionGivenUp", note, warning=True)
         await self._set_finalizer(body, wanted=False)
 
     async def _set_finalizer(self, body: JsonObject, *, wanted: bool) -> None:
-        """Have our finalizer, or have it no more: then also where others own it as well.
+        """Set or remove the finalizer, also where others own it as well.
 
-        An apply without it only gives up our own share. Whoever made the object from an exported manifest owns it too,
-        and it would stay for ever.
+        An apply without it gives up only the operator's own share. The creator of an object from an exported manifest
+        owns it too, and it would stay for ever.
         """
         store, key, uid = self._context.store, key_of(body), body["metadata"]["uid"]
         found = await store.refresh(CONSUMER_GROUP, key)
@@ -192,7 +191,7 @@ class DeletionWork:
         if wanted:
             stored = await store.kube.apply({**head, "metadata": {**metadata, "finalizers": [FINALIZER]}})
         else:
-            # All or nothing: between the read and this write others may have come or gone.
+            # Conditional on the version: others may change finalizers between the read and this write.
             metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
             left = [finalizer for finalizer in found["metadata"]["finalizers"] if finalizer != FINALIZER]
             stored = await store.kube.merge({**head, "metadata": {**metadata, "finalizers": left}})
@@ -203,7 +202,7 @@ class DeletionWork:
 
 
 def has_finalizer(body: JsonObject) -> bool:
-    """Whether the object carries our finalizer."""
+    """True if the object has the operator's finalizer."""
     return FINALIZER in (body["metadata"].get("finalizers") or ())
 
 

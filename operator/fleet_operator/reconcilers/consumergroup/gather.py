@@ -88,23 +88,23 @@ class Gathered:
 
     @property
     def cluster_changed(self) -> bool:
-        """Whether another Kafka cluster answers than the one that the object was made for."""
+        """True if another Kafka cluster answers than the one that the object was made for."""
         return self.cluster is not None and cluster_id_changed(self.cluster, self.observation)
 
     @property
     def stopped(self) -> bool:
-        """Whether no workers may run: on another Kafka cluster, and beside an older owner of the Kafka group."""
+        """True if no workers may run: on another Kafka cluster, and beside an older owner of the Kafka group."""
         return self.cluster_changed or self.older is not None
 
     @property
     def on_its_cluster(self) -> bool:
-        """Whether Kafka answers, and it is the cluster that the object was made for: no action runs on another."""
+        """True if Kafka answers, and it is the cluster that the object was made for: no action runs on another."""
         answers = self.observation is not None and self.observation.reachable
         return answers and self.cluster is not None and not self.cluster_changed
 
     @property
     def feeds_retries(self) -> bool:
-        """Whether anybody may still write to the group's retry or redrive topics.
+        """True if anybody may still write to the group's retry or redrive topics.
 
         When a revision without retries is rejected, main workers with retries stay, however long ago the spec changed.
         """
@@ -170,7 +170,7 @@ async def _published(context: Context, body: JsonObject) -> Published | None:
 
 
 def knows_retries(body: JsonObject) -> bool:
-    """Whether the object has retries, or its status names a published policy."""
+    """True if the object has retries, or its status names a published policy."""
     return policy_of(body) is not None or "policyRevision" in ((body.get("status") or {}).get("retry") or {})
 
 

@@ -1,8 +1,8 @@
-"""What a ConsumerGroup needs done in Kafka: its managed topics kept, its removed workers' static members taken out.
+"""Actions of a ConsumerGroup in Kafka: managed topics, and the static members of removed workers.
 
 Both are safe to repeat and read the live state first. They run beside the reconciles, which never wait for Kafka: a
-reconcile starts an attempt and reports what the last one ran into; the end of an attempt brings the group back into the
-queue. Attempts keep a pause between them, also successful ones, as the observation that asked for them lags behind.
+reconcile starts an attempt and reports the error of the last one; the end of an attempt requeues the group. There is a
+pause between attempts, also after success, as the observation behind them lags.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from fleet_operator.runtime.store import Store
 log = logging.getLogger(__name__)
 
 ATTEMPT_SECONDS: Final = 30.0
-"""How long an attempt waits for the observer's thread to come to it and do it."""
+"""Timeout of an attempt, with its wait for the observer's thread."""
 PAUSE_SECONDS: Final = 10.0
-"""Between two attempts of a sort for a group. In memory only: a restart may try at once."""
+"""Pause between two attempts of a kind for a group. In memory only: a restart may try at once."""
 TOPICS: Final = "managed-topics"
 MEMBERS: Final = "departed-members"
 UNDO: Final = "deletion"
@@ -51,17 +51,17 @@ ADVICE: Final = {
     "spec.groupId",
     conditions.NOT_ENOUGH_BROKERS: "lower spec.retry.topics.replicationFactor, or add brokers",
 }
-"""What to do about the refusals that have a reason of their own."""
+"""Advice for refusals with a reason of their own."""
 
 
 FAILURES: Final = (NetError, KafkaError, KubeError, ObserverStoppedError, AnotherClusterError, TimeoutError)
-"""What an attempt may run into; the next one begins anew."""
+"""Errors that end an attempt; the next one starts from the beginning."""
 
 
 class KafkaSide:
-    """Actions on Kafka for all groups, at most one of each sort at a time for each group.
+    """Actions in Kafka for all groups, at most one of each kind at a time for each group.
 
-    Used on the event loop only; `close` ends the attempts that are under way. `again` queues a group.
+    Used on the event loop only; `close` cancels running attempts. `again` queues a group.
     """
 
     def __init__(self, store: Store, clock: Clock, events: EventRecorder, observers: ObserverPool) -> None:
@@ -70,12 +70,12 @@ class KafkaSide:
         self._events = events
         self._observers = observers
         self._attempts: dict[tuple[str, Key], asyncio.Task[None]] = {}
-        self._pauses: dict[tuple[str, Key], float] = {}  # until when (monotonic seconds) not to try again
-        self._returns: dict[tuple[str, Key], asyncio.TimerHandle] = {}  # who comes back when a pause is over
-        self._refusals: dict[Key, Problem] = {}  # why the brokers would not do to a group's topics what is wanted
+        self._pauses: dict[tuple[str, Key], float] = {}  # end of the pause, monotonic seconds
+        self._returns: dict[tuple[str, Key], asyncio.TimerHandle] = {}  # requeues at the end of a pause
+        self._refusals: dict[Key, Problem] = {}  # the brokers' last refusal for a group's topics
 
     async def close(self) -> None:
-        """End the attempts that are under way."""
+        """Cancel running attempts."""
         attempts = list(self._attempts.values())
         for attempt in attempts:
             attempt.cancel()
@@ -84,7 +84,7 @@ class KafkaSide:
         await asyncio.gather(*attempts, return_exceptions=True)
 
     def forget(self, group: Key) -> None:
-        """Drop what is remembered of a group that is gone."""
+        """Drop the memory of a deleted group."""
         self._refusals.pop(group, None)
         for sort in (TOPICS, MEMBERS, UNDO):
             self._pauses.pop((sort, group), None)
@@ -110,11 +110,11 @@ class KafkaSide:
             self._attempt(MEMBERS, gathered.key, lambda: self._remove_members(gathered, departed), again)
 
     def undo(self, group: Key, make: Callable[[], Awaitable[None]], again: Callable[[], None]) -> None:
-        """Have the last things of a deleted group done; `make` is one attempt."""
+        """Attempt the deletion of a group's topics and groups; `make` is one attempt."""
         self._attempt(UNDO, group, make, again)
 
     def _come_back(self, address: tuple[str, Key], seconds: float, again: Callable[[], None]) -> None:
-        """What was put off by a pause is looked at again when it is over: nothing else may happen to the group."""
+        """Requeue the group at the end of the pause: there may be no other event."""
 
         def over() -> None:
             del self._returns[address]
@@ -124,7 +124,7 @@ class KafkaSide:
             self._returns[address] = asyncio.get_running_loop().call_later(seconds, over)
 
     def _attempt(self, sort: str, group: Key, make: Callable[[], Awaitable[None]], again: Callable[[], None]) -> None:
-        """Start an attempt unless one is under way, or the pause after the last one is not over."""
+        """Start an attempt, unless one is running or the pause after the last one is not over."""
         address = (sort, group)
         if address in self._attempts:
             return
@@ -138,7 +138,7 @@ class KafkaSide:
                 async with asyncio.timeout(ATTEMPT_SECONDS):
                     await make()
             except FAILURES as error:
-                # Whether it was done is unknown; the next look tells.
+                # The outcome is unknown until the next observation.
                 fields = {"key": "/".join(group), "action": sort, "error": str(error) or type(error).__name__}
                 log.warning("action on Kafka failed", extra=fields)
             finally:
@@ -164,11 +164,11 @@ class KafkaSide:
             log.info("managed topics changed", extra={"key": "/".join(gathered.key), **fields})
             self._observers.look(gathered.cluster_key, done.changed)
         if done.deleted:
-            note = f"deleted, as their delays were removed and nothing waited in them: {name_some(done.deleted)}"
+            note = f"deleted topics of removed delays, in which no record waited: {name_some(done.deleted)}"
             self._events.record(News(gathered.body, "Normal", "RetryTopicsDeleted", ACTION, note))
 
     async def _remove_members(self, gathered: Gathered, departed: Sequence[_Departed]) -> None:
-        """The pods are read live: a static member whose pod still runs would be fenced and come back."""
+        """Remove members whose pods are gone, read live: one with a running pod would be fenced and rejoin."""
         namespace, name = gathered.key
         for part in departed:
             selector = selector_text(part.part.selector(name))
@@ -192,7 +192,7 @@ class KafkaSide:
 
 @dataclass(frozen=True, slots=True)
 class _Departed:
-    """Members of one of the fleet's Kafka groups whose workers are gone: their ordinals by instance id."""
+    """Members of a part's Kafka group whose workers are gone: ordinals by instance id."""
 
     part: Part
     group_id: str
@@ -200,11 +200,11 @@ class _Departed:
 
 
 def _refused(plan: TopicsPlan, refusals: Sequence[Refusal]) -> Problem:
-    """The first refusal, those with a reason of their own before all others."""
+    """The problem for the first refusal; refusals with advice come first."""
     first = min(refusals, key=lambda refusal: refusal.reason not in ADVICE)
-    wish = "make" if any(topic.name == first.subject for topic in plan.create) else "change"
-    reason = conditions.TOPIC_NOT_CREATED if wish == "make" else conditions.TOPIC_NOT_MENDED
-    message = f"the brokers refuse to {wish} topic {first.subject}: {first.reason}: {first.message}"
+    verb = "create" if any(topic.name == first.subject for topic in plan.create) else "change"
+    reason = conditions.TOPIC_NOT_CREATED if verb == "create" else conditions.TOPIC_NOT_MENDED
+    message = f"the brokers refuse to {verb} topic {first.subject}: {first.reason}: {first.message}"
     if first.reason in ADVICE:
         return Problem(first.reason, f"{message}; {ADVICE[first.reason]}")
     return Problem(reason, message)

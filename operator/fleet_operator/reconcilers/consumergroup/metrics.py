@@ -1,4 +1,4 @@
-"""The gauges of each ConsumerGroup: exact numbers, where status has buckets."""
+"""Gauges of ConsumerGroups, with exact numbers where the status has buckets."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fleet_operator.runtime.metrics import Metrics
 
 
 class GroupMetrics:
-    """Sets and removes a group's gauges. What is unknown is absent, not zero."""
+    """Sets and removes the gauges of groups. An unknown value is absent, not zero."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._states: dict[Key, str] = {}
 
     def set(self, key: Key, facts: ConsumerGroupFacts, status: JsonObject) -> None:
-        """Show what is known of a group now."""
+        """Set a group's gauges from its facts and status."""
         metrics = self._metrics
         metrics.group_ready_replicas.labels(*key).set(facts.fleet.ready_replicas if facts.fleet else 0)
         state = status.get("state") or UNKNOWN_STATE
@@ -58,7 +58,7 @@ class GroupMetrics:
                 gauge.labels(*key).set(value)
 
     def remove(self, key: Key) -> None:
-        """Show nothing of a group any more."""
+        """Remove all gauges of a group."""
         state = self._states.pop(key, None)
         if state is not None:
             self._metrics.group_state.remove(*key, state)

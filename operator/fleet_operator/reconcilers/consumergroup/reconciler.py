@@ -1,4 +1,4 @@
-"""Reconciles ConsumerGroup: gather, decide, act, publish."""
+"""Reconciler of ConsumerGroups: gather, decide, act, publish."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.status.consumergroup import invalid_spec_status, project_consumergroup_status
 from fleet_operator.planning.status.problems import needs_watching
 from fleet_operator.reconcilers.consumergroup.children import Children
-from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
+from fleet_operator.reconcilers.consumergroup.decide import Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork, has_finalizer
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
-from fleet_operator.reconcilers.consumergroup.interest import interest_of
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
 from fleet_operator.reconcilers.context import Context, publish
@@ -26,18 +25,18 @@ from fleet_operator.runtime.dispatcher import Result
 
 
 class ConsumerGroupReconciler:
-    """Keeps each fleet and its status as its object says."""
+    """Keeps fleets and statuses as their objects specify. Used on the event loop only."""
 
     def __init__(self, context: Context, kafka: KafkaSide) -> None:
         self._context = context
         self._kafka = kafka
         self._gauges = GroupMetrics(context.metrics)
         self._deletion = DeletionWork(context, kafka)
-        self._known: dict[Key, JsonObject] = {}  # as last reconciled: what an Event about a deleted one is made from
+        self._known: dict[Key, JsonObject] = {}  # as last reconciled, for Events about deleted objects
         self._memories: dict[Key, RetryMemory] = {}
 
     async def reconcile(self, key: Key) -> Result:
-        """Bring one ConsumerGroup one step closer to what it should be; raises KubeError to be tried again."""
+        """Reconcile one ConsumerGroup by one step. Raises KubeError, to be retried."""
         context = self._context
         body = context.store.get(CONSUMER_GROUP, key)
         if body is None or (body["metadata"].get("deletionTimestamp") and not has_finalizer(body)):
@@ -75,9 +74,9 @@ class ConsumerGroupReconciler:
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
 
     async def _introduce(self, body: JsonObject, status: JsonObject) -> Result:
-        """Write a new object's first status, and go to the end of the queue with it.
+        """Write a new object's first status and requeue it at the end.
 
-        So, when a thousand objects come at once, all have a status before the first of them has its children.
+        When a thousand objects are created at once, all have a status before the first of them has its children.
         """
         again = await publish(self._context, body, status)
         return Result(None if again is None else 0.0)
@@ -93,7 +92,7 @@ class ConsumerGroupReconciler:
         return refusal
 
     def _forget(self, key: Key) -> None:
-        """Owner references do the cleaning up in the cluster; this is ours in memory."""
+        """Drop the memory of a deleted object; owner references clean up the cluster."""
         context = self._context
         known = self._known.pop(key, None)
         if known is not None:

@@ -1,4 +1,4 @@
-"""The records of a group's revisions, read whole one after the other; the caches know only that they are there."""
+"""Reader of the records of a group's revisions, whose content the caches leave out."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.store import Store
 
 CHARACTERS_MAX: Final = 4 * 1024 * 1024
-"""How much of records that the fleet's StatefulSet does not name is read at once. Ours are a few thousand characters
-each; others can put any number of ConfigMaps under a group's name, up to 1 MiB each."""
+"""Limit of the content read from records that the fleet's StatefulSet does not name. Own records have a few thousand
+characters; others can create any number of ConfigMaps with a group's labels, up to 1 MiB each."""
 
 
 async def read_records(
     store: Store, owner: JsonObject, config_maps: Sequence[JsonObject], stateful_set: JsonObject | None
 ) -> tuple[JsonObject, ...]:
-    """A group's ConfigMaps, those that may be records with their content. Raises KubeError.
+    """A group's ConfigMaps, possible records with their content. Raises KubeError.
 
-    What the StatefulSet names comes first and is always read. A stranger beyond the limit is left unread, and is found
-    when those before it have been removed.
+    Records that the StatefulSet names come first and are always read. Others beyond the limit are left unread until
+    those before them have been removed.
     """
     known, read, found = known_to(stateful_set), 0, list[JsonObject]()
     for seen in sorted(config_maps, key=lambda body: (_revision_of(body) not in known, body["metadata"]["name"])):
@@ -41,5 +41,5 @@ async def read_records(
 
 
 def _revision_of(body: JsonObject) -> str:
-    """The revision that a ConfigMap says it belongs to."""
+    """The revision in a ConfigMap's annotation."""
     return str((body["metadata"].get("annotations") or {}).get(REVISION_ANNOTATION, ""))

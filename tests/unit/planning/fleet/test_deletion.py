@@ -99,7 +99,7 @@ def test_cluster_that_does_not_answer_is_waited_for_within_bounds() -> None:
     silent = facts(reachable=False, seen=None, retry_workers=0, can_drain=False)
     assert phase(silent) is DeletionPhase.STOP
     step = decide_deletion(silent, NOW + TIMEOUT + UNDO_S)
-    assert (step.phase, step.given_up) == (DeletionPhase.LEAVE, "Kafka does not answer")
+    assert (step.phase, step.given_up) == (DeletionPhase.LEAVE, "the Kafka cluster does not answer")
 
 
 def test_without_a_kafka_cluster_nothing_is_waited_for() -> None:

@@ -14,9 +14,10 @@ from fleet_consumer.contract import naming
 from fleet_consumer.contract.worker_config import parse_config
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import Revision, plan_revision
-from fleet_operator.planning.fleet.rollout import RevisionMark
-from fleet_operator.planning.labels import worker_selector, worker_selector_text
+from fleet_operator.planning.fleet.rollout import RevisionRecord
+from fleet_operator.planning.labels import selector_text
 from tests.unit.planning.builders import IMAGE, consumer_group, kafka_cluster
 
 OAUTH = {
@@ -40,7 +41,7 @@ def children(group: ConsumerGroup, revision: Revision) -> list[dict[str, Any]]:
         manifests.headless_service(group),
         manifests.disruption_budget(group),
         manifests.stateful_set(group, revision=revision.hash, pod_template=template, replicas=3),
-        manifests.revision_config_map(group, revision, RevisionMark(hash=revision.hash)),
+        manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash)),
         manifests.preflight_pod(group, revision=revision.hash, pod_template=template),
         *([handler] if handler else []),
     ]
@@ -171,14 +172,14 @@ def test_selectors_take_workers_and_leave_check_pods() -> None:
     """A check pod behind the Service or in the budget would look like a worker."""
     group = consumer_group(template={"labels": {"team": "a"}})
     revision = revision_of(group)
-    selector = worker_selector("orders").items()
+    selector = MAIN.selector("orders").items()
     stateful = manifests.stateful_set(group, revision=revision.hash, pod_template=revision.pod_template, replicas=1)
     assert selector <= stateful["spec"]["template"]["metadata"]["labels"].items()
     assert stateful["spec"]["selector"]["matchLabels"].items() == selector
     check = manifests.preflight_pod(group, revision=revision.hash, pod_template=revision.pod_template)
     assert not selector <= check["metadata"]["labels"].items()
     assert check["metadata"]["labels"]["team"] == "a"
-    assert worker_selector_text("orders") == "app.kubernetes.io/component=worker,consumerfleet.io/group=orders"
+    assert selector_text(MAIN.selector("orders")) == "app.kubernetes.io/component=worker,consumerfleet.io/group=orders"
 
 
 def test_worker_that_imports_for_minutes_is_not_killed_meanwhile() -> None:
@@ -318,7 +319,7 @@ def test_worker_parses_the_written_settings(spec: dict[str, Any], connection: di
     """worker.json as the worker's own parser sees it: strict, so that any drift between the two fails here."""
     group = consumer_group(**spec)
     revision = plan_revision(group, kafka_cluster(**connection), handler_files=FILES, image=IMAGE)
-    config_map = manifests.revision_config_map(group, revision, RevisionMark(hash=revision.hash))
+    config_map = manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash))
     config = parse_config(json.loads(config_map["data"]["worker.json"]))
     assert (config.group_id, config.topics) == (group.group_id, group.source_topics)
     assert (config.revision, config.failed_topic) == (revision.hash, naming.failed_topic(group.group_id))
@@ -365,4 +366,4 @@ def test_records_are_immutable() -> None:
     assert handler is not None
     assert handler["immutable"] is True
     assert handler["data"] == FILES
-    assert manifests.revision_config_map(group, revision, RevisionMark(hash=revision.hash))["immutable"] is True
+    assert manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash))["immutable"] is True

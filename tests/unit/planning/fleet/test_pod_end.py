@@ -34,7 +34,7 @@ def told(status: dict[str, Any]) -> str:
 
 def test_kill_for_memory_names_signal_and_record() -> None:
     assert told(ended(message=IN_HAND)) == (
-        "container worker ended (OOMKilled, exit code 137, SIGKILL) with orders-3:1234 in its handler's hands: "
+        "container worker ended (OOMKilled, exit code 137, SIGKILL) while its handler processed orders-3:1234: "
         "ProcessDied: the process died while its handler was called"
     )
 

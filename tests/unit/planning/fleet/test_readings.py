@@ -9,7 +9,7 @@ import pytest
 
 from fleet_operator.planning.fleet import manifests, readings
 from fleet_operator.planning.fleet.revision import plan_revision
-from fleet_operator.planning.fleet.rollout import RevisionMark, RevisionState
+from fleet_operator.planning.fleet.rollout import RevisionRecord, RevisionState
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster
 
 
@@ -95,7 +95,7 @@ def test_revision_is_read_as_it_was_written(handler_files: dict[str, str] | None
     """What `manifests` writes, `readings` reads: there is no other memory."""
     group = consumer_group()
     revision = plan_revision(group, kafka_cluster(), handler_files=handler_files, image=IMAGE)
-    mark = RevisionMark(
+    mark = RevisionRecord(
         hash=revision.hash,
         state=RevisionState.REJECTED,
         since=NOW,
@@ -116,7 +116,7 @@ def test_revision_is_read_as_it_was_written(handler_files: dict[str, str] | None
 def test_missing_handler_copy_makes_a_record_incomplete() -> None:
     group = consumer_group()
     revision = plan_revision(group, kafka_cluster(), handler_files={"a.py": ""}, image=IMAGE)
-    body = manifests.revision_config_map(group, revision, RevisionMark(hash=revision.hash))
+    body = manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash))
     read = readings.read_revision(body, config_map_names=[])
     assert read is not None
     assert not read.complete
@@ -134,7 +134,7 @@ def test_missing_handler_copy_makes_a_record_incomplete() -> None:
 def test_spoilt_record_counts_as_none(spoil: dict[str, Any]) -> None:
     group = consumer_group()
     revision = plan_revision(group, kafka_cluster(), handler_files=None, image=IMAGE)
-    body = manifests.revision_config_map(group, revision, RevisionMark(hash=revision.hash))
+    body = manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash))
     assert readings.read_revision(body | spoil, config_map_names=[]) is None
 
 
@@ -142,7 +142,7 @@ def test_unknown_state_word_is_read_as_candidate() -> None:
     """Somebody edited the annotation: the revision must be checked again, not trusted."""
     group = consumer_group()
     revision = plan_revision(group, kafka_cluster(), handler_files=None, image=IMAGE)
-    body = manifests.revision_config_map(group, revision, RevisionMark(hash=revision.hash))
+    body = manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash))
     body["metadata"]["annotations"] |= {
         "consumerfleet.io/revision-state": "Excellent",
         "consumerfleet.io/since": "yesterday",

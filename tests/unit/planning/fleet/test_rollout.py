@@ -14,7 +14,6 @@ from fleet_operator.planning.fleet.rollout import (
     PROGRESS_DEADLINE_S,
     CheckFacts,
     PodFacts,
-    RevisionMark,
     RevisionRecord,
     RevisionState,
     RolloutDecision,
@@ -62,7 +61,7 @@ def test_new_revision_is_recorded_and_checked_before_anything_else() -> None:
     decision = rollout(fleet=None)
     assert (decision.phase, decision.target) == (RolloutPhase.CHECKING, None)
     assert decision.write_revision
-    assert decision.mark == RevisionMark(hash=NEW)
+    assert decision.mark == RevisionRecord(hash=NEW)
     assert decision.run_check
 
 
@@ -74,7 +73,7 @@ def test_old_fleet_stays_while_the_new_revision_is_checked() -> None:
 def test_passed_check_is_marked_and_the_fleet_moves() -> None:
     decision = rollout(good(), record(NEW), checks=(check(ok=True, finished_at=NOW - 1),))
     assert (decision.phase, decision.target) == (RolloutPhase.APPLYING, NEW)
-    assert decision.mark == RevisionMark(hash=NEW, state=CANDIDATE, since=NOW, checked=True)
+    assert decision.mark == record(NEW, state=CANDIDATE, since=NOW, checked=True)
     assert decision.delete_checks == (f"orders-check-{NEW}",)
 
 
@@ -93,9 +92,7 @@ def test_refused_revision_leaves_the_old_fleet() -> None:
     decision = rollout(good(), record(NEW), checks=(failed_check(outside=False),))
     assert (decision.phase, decision.target) == (RolloutPhase.REJECTED, OLD)
     assert decision.cause == Problem("HandlerImportFailed", "why")
-    assert decision.mark == RevisionMark(
-        hash=NEW, state=REJECTED, since=NOW - 5, reason="HandlerImportFailed", message="why"
-    )
+    assert decision.mark == record(NEW, state=REJECTED, since=NOW - 5, reason="HandlerImportFailed", message="why")
 
 
 def test_refusal_is_noted_only_once() -> None:
@@ -134,7 +131,7 @@ def test_check_that_passes_at_last_clears_the_refusal() -> None:
     noted = record(NEW, state=REJECTED, since=NOW - 700, reason="HandlerImportFailed", message="why")
     decision = rollout(good(), noted, checks=(check(ok=True, finished_at=NOW - 1),))
     assert (decision.phase, decision.target) == (RolloutPhase.APPLYING, NEW)
-    assert decision.mark == RevisionMark(hash=NEW, state=CANDIDATE, since=NOW, checked=True)
+    assert decision.mark == record(NEW, state=CANDIDATE, since=NOW, checked=True)
 
 
 def test_check_that_cannot_start_reports_the_reason() -> None:
@@ -148,7 +145,7 @@ def test_fleet_is_good_once_all_pods_are_new_and_available() -> None:
     checked = record(NEW, checked=True)
     decision = rollout(good(), checked, fleet=ready_fleet(revision=NEW))
     assert decision.phase is RolloutPhase.SETTLED
-    assert decision.mark == RevisionMark(hash=NEW, state=GOOD, since=NOW, checked=True)
+    assert decision.mark == record(NEW, state=GOOD, since=NOW, checked=True)
 
 
 def test_last_good_revision_is_found_despite_marks_of_a_fast_clock() -> None:
@@ -254,7 +251,7 @@ def test_manual_rollback_needs_no_check_and_is_confirmed_again() -> None:
     decision = rollout(older, newer)
     assert (decision.phase, decision.target, decision.run_check) == (RolloutPhase.APPLYING, NEW, False)
     decision = rollout(older, newer, fleet=ready_fleet(revision=NEW))
-    assert decision.mark == RevisionMark(hash=NEW, state=GOOD, since=NOW, checked=True)
+    assert decision.mark == record(NEW, state=GOOD, since=NOW, checked=True)
     failing = replace(ready_fleet(revision=NEW, ready=1), updated_replicas=1)
     decision = rollout(older, newer, fleet=failing, pods=(late_pod(),))
     assert (decision.phase, decision.target) == (RolloutPhase.REJECTED, OLD)
@@ -315,4 +312,4 @@ def test_lost_handler_copy_is_written_again_without_forgetting_the_verdict() -> 
     noted = replace(good(NEW, NOW - 60), complete=False)
     decision = rollout(noted, fleet=ready_fleet(revision=NEW))
     assert decision.write_revision
-    assert decision.mark == RevisionMark(hash=NEW, state=GOOD, since=NOW - 60, checked=True)
+    assert decision.mark == noted

@@ -563,8 +563,8 @@ def test_stuck_partitions_stay_while_their_worker_cannot_be_asked() -> None:
         message(before, "Stuck")
         == message(before, "Degraded")
         == (
-            "a record is not getting done: orders-2:7; in pod orders-1 since 2027-01-15T07:58:30Z: WriteFailed: "
-            "topic orders-done is not there"
+            "records that workers cannot complete: orders-2:7; the oldest in pod orders-1 since 2027-01-15T07:58:30Z: "
+            "WriteFailed: topic orders-done is not there"
         )
     )
     silent = project(facts(workers=()), before, NOW + 5)

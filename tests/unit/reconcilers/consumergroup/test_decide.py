@@ -11,8 +11,8 @@ from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.known_revisions import with_known
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, read_part
-from fleet_operator.planning.fleet.pod_template import RETRY_VOLUME
-from fleet_operator.planning.fleet.rollout import RevisionMark, RevisionState
+from fleet_operator.planning.fleet.rollout import RevisionRecord, RevisionState
+from fleet_operator.planning.labels import RETRY_VOLUME
 from fleet_operator.planning.observation import BreakerObservation, WorkerObservation
 from fleet_operator.reconcilers.consumergroup.decide import breaker_open, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, knows_retries
@@ -104,10 +104,10 @@ def test_forged_record_is_never_rolled_back_to() -> None:
     bare = {"cluster": kafka_cluster(), "group": group, "policy": None}
     wanted = make_plan(gathered(**bare), NOW, image=IMAGE).revision
     assert wanted is not None
-    good = RevisionMark(hash=wanted.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
+    good = RevisionRecord(hash=wanted.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
     ours = manifests.revision_config_map(group, wanted, good)
     evil = replace(wanted, hash="f" * 10, pod_template={"spec": {"hostNetwork": True}})
-    forever = RevisionMark(hash=evil.hash, state=RevisionState.GOOD, since=4e9, checked=True)
+    forever = RevisionRecord(hash=evil.hash, state=RevisionState.GOOD, since=4e9, checked=True)
     forged = manifests.revision_config_map(group, evil, forever)
     renamed = {**manifests.revision_config_map(group, wanted, replace(good, state=RevisionState.REJECTED))}
     renamed["metadata"] = {**renamed["metadata"], "name": "orders-looks-like-it"}
