@@ -1,4 +1,4 @@
-"""Lookups about topics: their partitions, and where these end just now."""
+"""Lookups of topics: their partitions, and the current ends of partitions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from fleet_consumer.wire.list_offsets import (
 
 RETRY_S: Final = 0.2
 UNKNOWN_TIMES: Final = 5
-"""How often brokers must say in a row that a topic does not exist: one that lags says so of a new topic."""
+"""Responses in a row without a topic until it counts as missing: a broker that lags does not know a new topic."""
 
 
 def describe_topics(names: Iterable[str] | None) -> Flow[dict[str, tuple[PartitionInfo, ...]]]:
-    """The partitions of these topics, with None of all that may be seen; topics that do not exist are left out.
+    """Read the partitions of these topics, with None of all that may be described; missing topics are left out.
 
-    Raises TopicAuthorizationFailed for a topic that was named, MetadataLookupFailed. Has no end of its own.
+    Raises TopicAuthorizationFailed for a named topic, MetadataLookupFailed. Has no timeout of its own.
     """
     request = all_topics_request() if names is None else topics_request(names)
     unknown = 0
@@ -52,16 +52,18 @@ def describe_topics(names: Iterable[str] | None) -> Flow[dict[str, tuple[Partiti
 def _raise_final(failures: dict[str, int]) -> None:
     denied = sorted(name for name, code in failures.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if denied:
-        raise errors.TopicAuthorizationFailed(f"topic {', '.join(denied)}: allow the principal Describe on it")
+        seen = f"topic {', '.join(denied)}: not authorized"
+        raise errors.TopicAuthorizationFailed(f"{seen}; allow the principal Describe on it")
     for name, code in failures.items():
         if not is_retriable(code):
-            raise errors.MetadataLookupFailed(f"topic {name!r}: Metadata was answered {describe(code)}")
+            seen = f"topic {name!r}: Metadata was answered {describe(code)}"
+            raise errors.MetadataLookupFailed(f"{seen}; see the broker's log")
 
 
 def end_offsets(partitions: tuple[TopicPartition, ...], *, read_committed: bool) -> Flow[dict[TopicPartition, int]]:
-    """The ends of these partitions, under `read_committed` the last stable offsets. Asks once.
+    """Read the ends of partitions once, under `read_committed` the last stable offsets.
 
-    Partitions that could not be asked, or whose leader refuses, are left out: whoever wants them asks again.
+    Partitions without a reachable leader, or whose leader refuses, are left out; the caller asks again.
     """
     (metadata,) = yield AskAll((Ask(Where.ANY, topics_request(part.topic for part in partitions)),))
     if isinstance(metadata, NetError):

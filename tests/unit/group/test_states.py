@@ -112,7 +112,7 @@ class Walk:
             lab.feed(Subscribed((), re.compile("t$")))
 
     def end(self) -> None:
-        """What can only come once."""
+        """An event that ends the member."""
         pick = self.chance.randrange(5)
         if pick == 0:
             self.lab.feed(CloseRequested(leave=self.chance.random() < 0.5))
