@@ -51,6 +51,7 @@ from tests.unit.group.lab import (
 
 WALKS = 8000
 STEPS = 40
+ASSIGNMENTS: list[dict[str, tuple[int, ...]]] = [{"t": (0, 1)}, {"t": (0,)}, {"x": (0,)}, {}]
 APIS: dict[type, Api] = {
     ForLookup: Api.FIND_COORDINATOR,
     ForJoin: Api.JOIN_GROUP,
@@ -159,7 +160,7 @@ class Walk:
                 leader = self.chance.choice([ME, OTHER])
                 response = join_answer(code, leader=leader, generation_id=generation, protocol_name=name)
             case ForSync():
-                response = sync_answer(code, self.chance.choice([{"t": (0, 1)}, {"t": (0,)}, {"x": (0,)}, {}]))
+                response = sync_answer(code, self.chance.choice(ASSIGNMENTS))
             case ForHeartbeat():
                 response = HeartbeatResponse(error_code=code)
             case ForCommit():
