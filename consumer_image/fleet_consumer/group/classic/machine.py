@@ -172,7 +172,7 @@ def _on_unanswered(member: MemberState, event: Unanswered, now: float) -> None:
         case ForPlan(attempt) if attempt is member.attempt:
             member.last_error = event.error
             attempt.metadata_retry_at = now + max(member.join_backoff.next(), wait)
-        case ForJoin(attempt) | ForSync(attempt) if attempt is member.attempt:
+        case ForJoin(attempt) | ForSync(attempt) if rebalance.is_awaited(member, context):
             member.last_error = event.error
             member.lookup.lost(now)
             retry_at = now + max(member.join_backoff.next(), wait)
