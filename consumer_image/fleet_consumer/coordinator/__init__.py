@@ -1,5 +1,5 @@
 """The shell around the group machine: a thread, sockets, a clock.
 
-The heartbeat thread owns the network client and the machine; the user's thread speaks to it through queues. Nothing
-here may decide what the protocol demands, that is the machine's.
+The coordinator thread owns the network client and the machine; the user's thread reaches it through queues. Decisions
+of the protocol belong to the machine.
 """

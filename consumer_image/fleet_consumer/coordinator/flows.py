@@ -1,7 +1,7 @@
-"""Small dialogues with brokers, written as generators so that retries read from top to bottom.
+"""Dialogues with brokers as generators, so that retries read from top to bottom.
 
-A flow yields what it needs next (`AskAll`, `Pause`) and gets the answers back; `FlowRunner` drives any number of them
-from the heartbeat thread without ever blocking it. A flow's return value or exception ends its ticket.
+A flow yields its next step (`AskAll`, `Pause`) and gets the answers back; `FlowRunner` drives any number of flows on
+the coordinator thread without blocking it. A flow's return value or exception ends its ticket.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Where(Enum):
 
 
 class BrokerUnknown(NetError):
-    """A request for a broker whose address no Metadata answer has given."""
+    """A request for a broker whose address no Metadata response has named."""
 
     reason = "BrokerUnknown"
     retriable = True
@@ -42,21 +42,21 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class AskAll:
-    """Send all at once; the flow gets a list with each one's response or NetError, in order."""
+    """Send all at once; the flow gets the list of responses or NetErrors, in order."""
 
     asks: tuple[Ask, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Go on after this many seconds; the flow gets an empty list."""
+    """Wait; the flow gets an empty list."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class DoubtCoordinator:
-    """The coordinator said that it is none; goes on at once with an empty list."""
+    """Report that the coordinator is lost; the flow goes on at once with an empty list."""
 
 
 Step = AskAll | Pause | DoubtCoordinator
@@ -64,7 +64,7 @@ Flow = Generator[Step, list[Any], T]
 
 
 class Ticket(Generic[T]):
-    """What a thread holds of something that another thread does for it: wait, or look at `done`."""
+    """Result of work that another thread does: wait for it, or check `done`."""
 
     def __init__(self) -> None:
         self._ended = threading.Event()
@@ -74,20 +74,20 @@ class Ticket(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Whether there is a result or an error."""
+        """True once there is a result or an error."""
         return self._ended.is_set()
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """True once the work is not wanted any more."""
         return self._cancelled
 
     def cancel(self) -> None:
-        """Nobody waits for this any more. Whoever works on it stops when it notices."""
+        """Cancel the work; its thread stops when it notices."""
         self._cancelled = True
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end; whether it came."""
+        """Wait for the end; False at the timeout."""
         return self._ended.wait(timeout_s)
 
     def end(self, result: T | None, error: Exception | None = None) -> None:
@@ -111,9 +111,9 @@ class _Running:
 class FlowRunner:
     """Runs flows on the thread that calls it.
 
-    `send(ask, on_answer)` must put a request on its way and call `on_answer` with response or NetError later, or
-    return False when its target is not known now. A role is tried again at the next `advance`: somebody is looking for
-    the coordinator. Nobody looks for a node id, so its request is answered with BrokerUnknown, and the flow decides.
+    `send(ask, on_answer)` must send a request and call `on_answer` with response or NetError later, or return False
+    while its target is unknown. A role is tried again at the next `advance`, because the machine looks for the
+    coordinator. A node id is not looked up: its request is answered with BrokerUnknown, and the flow decides.
     """
 
     def __init__(
@@ -125,13 +125,13 @@ class FlowRunner:
         self._unsent: list[tuple[_Running, int]] = []
 
     def start(self, flow: Flow[T], ticket: Ticket[T], on_end: Callable[[], None], now: float) -> None:
-        """Begin a flow; `on_end` is called on this thread once the ticket has ended."""
+        """Begin a flow; `on_end` is called on this thread after the ticket has ended."""
         running = _Running(flow, ticket, on_end)
         self._flows.append(running)
         self._step(running, now, first=True)
 
     def advance(self, now: float) -> None:
-        """Resume what has waited long enough or has all its answers, and send what could not be sent before."""
+        """Resume flows whose pause is over or whose answers are complete; send what could not be sent before."""
         for running in list(self._flows):
             if running.ticket.cancelled:
                 self._end(running, None, None)
@@ -146,13 +146,13 @@ class FlowRunner:
                 self._try_send(running, index)
 
     def next_deadline(self, now: float) -> float:
-        """When something is due by time alone."""
+        """The time of the next resume; infinity without one."""
         ready = any(running.answers is not None and running.missing == 0 for running in self._flows)
         times = [running.resume_at for running in self._flows if running.resume_at is not None]
         return now if ready else min(times, default=float("inf"))
 
     def abandon(self, error: Exception) -> None:
-        """End all flows."""
+        """End all flows with `error`."""
         for running in list(self._flows):
             self._end(running, None, error)
 
@@ -182,7 +182,7 @@ class FlowRunner:
         answers = running.answers
 
         def on_answer(answer: Any) -> None:
-            # An answer to questions of an earlier step finds another list and changes nothing.
+            # An answer to an earlier step finds another list and changes nothing.
             if answers is not None and running.answers is answers:
                 answers[index] = answer
                 running.missing -= 1
@@ -193,7 +193,7 @@ class FlowRunner:
         if isinstance(ask.where, Where):
             self._unsent.append((running, index))
         else:
-            on_answer(BrokerUnknown(f"broker {ask.where}: its address is not known"))
+            on_answer(BrokerUnknown(f"broker {ask.where}: its address is unknown; no Metadata response has named it"))
 
     def _end(self, running: _Running, result: Any, error: Exception | None) -> None:
         self._flows.remove(running)

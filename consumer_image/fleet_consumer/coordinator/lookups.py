@@ -1,7 +1,7 @@
-"""Single attempts at questions about partitions: committed offsets, offsets by time, ends of leader epochs.
+"""Single attempts at lookups of partitions: committed offsets, offsets by time, ends of leader epochs.
 
-An attempt never waits for a partition that cannot be answered now: it says why, and has the answers of all others.
-Callers decide how often to try again, and what may begin meanwhile.
+An attempt never waits for a partition without an answer: it returns the reason, and the answers of all others. Callers
+decide how often to try again, and what may begin meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fleet_consumer.coordinator.flows import Ask, AskAll, DoubtCoordinator, Flow
 from fleet_consumer.group import errors
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.group.metadata import topics_request
+from fleet_consumer.group.metadata import by_topic, topics_request
 from fleet_consumer.group.timing import SLOW_RETRY_S
 from fleet_consumer.net import AuthenticationFailed, NetError, TlsFailed, UnsupportedByBroker
 from fleet_consumer.record import TopicPartition
@@ -37,14 +37,14 @@ from fleet_consumer.wire.offset_for_leader_epoch import (
 T = TypeVar("T")
 
 RETRY_S = 0.2
-"""The shortest wait before the same question is asked again; answers that help usually come after an election."""
+"""The shortest wait before a retry; most failed lookups succeed after an election."""
 READ_COMMITTED = 1
 CONSUMER = -1
 
 
 class Start(NamedTuple):
-    """Where to begin reading: offset, the leader epoch it was committed with, and the record's time where that was
-    what was asked for (-1: unknown)."""
+    """Start position: offset, the leader epoch that it was committed with, and the record's time in a lookup by time
+    (-1: unknown)."""
 
     offset: int
     leader_epoch: int = -1
@@ -52,7 +52,7 @@ class Start(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The end of the largest epoch up to the one asked about; both -1 when the log knows no epoch so large.
+    """End of the largest epoch up to the requested one; both -1 when the log has none so large.
 
     `current` is the epoch of the leader that answered.
     """
@@ -64,11 +64,10 @@ class EpochEnd(NamedTuple):
 
 @dataclass(slots=True)
 class Attempt(Generic[T]):
-    """The outcome of one attempt. Every partition asked about is in exactly one of the three.
+    """Outcome of one attempt. Every partition is in exactly one of `found`, `waiting` and `refused`.
 
-    `waiting` says why there is no answer yet; asking again after `patience_s` may help. What is in `refused` stays
-    refused until a person changes something, for example because the broker is too old for the question
-    (`unsupported`). `failure` is set where nobody answered at all.
+    `waiting` has reasons; a retry after `patience_s` may help. `refused` partitions need a change by a person, for
+    example because the broker is too old for the request (`unsupported`). `failure` is set if no broker answered.
     """
 
     found: dict[TopicPartition, T] = field(default_factory=dict)
@@ -79,7 +78,7 @@ class Attempt(Generic[T]):
     patience_s: float = RETRY_S
 
     def unanswered(self, partitions: Iterable[TopicPartition], cause: NetError) -> None:
-        """A request about these got no answer."""
+        """Note that a request about these partitions failed."""
         parts = tuple(partitions)
         if isinstance(cause, UnsupportedByBroker):
             self.refused.update((part, errors.OffsetLookupFailed(f"{name(part)}: {cause}")) for part in parts)
@@ -90,7 +89,7 @@ class Attempt(Generic[T]):
             self.patience_s = SLOW_RETRY_S
 
     def judge(self, api: Api, part: TopicPartition, code: int, result: T) -> None:
-        """Sort a partition's answer by its error code."""
+        """Sort the result of a partition by its error code."""
         rule = rule_for(api, code)
         if rule.verdict is Verdict.OK:
             self.found[part] = result
@@ -101,7 +100,7 @@ class Attempt(Generic[T]):
             self.waiting[part] = f"{api.value} was answered {describe(code)}"
 
     def settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """Every one of these is accounted for: an answer may leave out what it was asked about."""
+        """Put partitions that the response left out into `waiting`."""
         for part in partitions:
             if not (part in self.found or part in self.waiting or part in self.refused):
                 self.waiting[part] = "the answer left it out"
@@ -115,9 +114,9 @@ def name(partition: TopicPartition) -> str:
 def try_committed(
     group_id: str, partitions: Iterable[TopicPartition] | None
 ) -> Flow[Attempt[OffsetAndMetadata | None]]:
-    """The group's committed offsets, with None all of them; None where there is none.
+    """Read the group's committed offsets, with None all of them; None for partitions without one.
 
-    Asks for stable ones: an open transaction may still change them (KIP-447). Raises GroupAuthorizationFailed.
+    Reads stable ones: an open transaction may still change others (KIP-447). Raises GroupAuthorizationFailed.
     """
     wanted = None if partitions is None else tuple(partitions)
     attempt: Attempt[OffsetAndMetadata | None] = Attempt()
@@ -140,14 +139,14 @@ def _committed_request(group_id: str, partitions: tuple[TopicPartition, ...] | N
     topics = None
     if partitions is not None:
         topics = tuple(
-            OffsetFetchRequestTopics(name=topic, partition_indexes=tuple(numbers))
+            OffsetFetchRequestTopics(name=topic, partition_indexes=numbers)
             for topic, numbers in by_topic(partitions).items()
         )
     return OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=group_id, topics=topics),), require_stable=True)
 
 
 def _read_committed(group_id: str, response: OffsetFetchResponse, attempt: Attempt[OffsetAndMetadata | None]) -> bool:
-    """Sort the offsets into `attempt`; whether the coordinator says that it is none."""
+    """Sort the offsets into `attempt`; True if the broker is not the coordinator."""
     lost = False
     for group in response.groups:
         rule = rule_for(Api.OFFSET_FETCH, group.error_code)
@@ -167,9 +166,9 @@ def _read_committed(group_id: str, response: OffsetFetchResponse, attempt: Attem
 
 
 def try_offsets(times: Mapping[TopicPartition, int], *, read_committed: bool) -> Flow[Attempt[Start]]:
-    """The offset at each partition's time (`EARLIEST`, `LATEST` or milliseconds), from its leader.
+    """Read the offset at each partition's time (`EARLIEST`, `LATEST` or milliseconds) from its leader.
 
-    For a time in milliseconds it is the first record that is not older, or -1 where there is none.
+    For a time in milliseconds: the first record that is not older, -1 without one.
     """
 
     def request(epochs: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
@@ -203,7 +202,7 @@ def try_offsets(times: Mapping[TopicPartition, int], *, read_committed: bool) ->
 
 
 def try_epoch_ends(epochs: Mapping[TopicPartition, int]) -> Flow[Attempt[EpochEnd]]:
-    """Where each partition's leader epoch ends in its leader's log (KIP-320)."""
+    """Read the end of each partition's leader epoch from its leader's log (KIP-320)."""
     leaders: dict[TopicPartition, int] = {}
 
     def request(current: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
@@ -241,8 +240,8 @@ def _ask_leaders(
     request: Callable[[Mapping[TopicPartition, int]], Request[Any]],
     read: Callable[[Any, Attempt[T]], None],
 ) -> Flow[Attempt[T]]:
-    """Find the partitions' leaders and ask each about its own. `request` gets the leader epochs that go along: a
-    broker that leads no longer, or does not know yet that it does, must not answer."""
+    """Find the partitions' leaders and ask each about its own. `request` gets the current leader epochs to send along:
+    a former leader, or one that does not know of its election yet, must not answer."""
     attempt: Attempt[T] = Attempt()
     (metadata,) = yield AskAll((Ask(Where.ANY, topics_request(part.topic for part in partitions)),))
     if isinstance(metadata, NetError):
@@ -266,7 +265,7 @@ def _ask_leaders(
 def _leaders(
     metadata: MetadataResponse, partitions: Iterable[TopicPartition], attempt: Attempt[T]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Leader and leader epoch of those partitions that have one; why the others have none goes into `attempt`."""
+    """Leader and leader epoch of the partitions that have one; the others go into `attempt` with the reason."""
     brokers = {broker.node_id for broker in metadata.brokers}
     codes = {topic.name: topic.error_code for topic in metadata.topics}
     known = {(topic.name, each.partition_index): each for topic in metadata.topics for each in topic.partitions}
@@ -274,8 +273,8 @@ def _leaders(
     for part in partitions:
         code, found = codes.get(part.topic, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), known.get(part)
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            advice = "allow the principal Describe on it"
-            attempt.refused[part] = errors.TopicAuthorizationFailed(f"topic {part.topic}: {advice}")
+            seen = f"topic {part.topic}: not authorized"
+            attempt.refused[part] = errors.TopicAuthorizationFailed(f"{seen}; allow the principal Describe on it")
         elif found is None:
             attempt.waiting[part] = f"Metadata was answered {describe(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}"
         elif found.leader_id < 0:
@@ -285,11 +284,3 @@ def _leaders(
         else:
             leaders[part] = (found.leader_id, found.leader_epoch)
     return leaders
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers by topic."""
-    topics: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        topics.setdefault(topic, []).append(number)
-    return topics

@@ -1,6 +1,6 @@
-"""Committed offsets, and offsets by time, for callers that want all of them or an error.
+"""Committed offsets, and offsets by time, of all requested partitions or an error.
 
-Flows without an end of their own: whatever may heal is tried again, whatever cannot is raised.
+The flows have no timeout of their own: temporary failures are retried, others are raised.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from fleet_consumer.record import TopicPartition
 T = TypeVar("T")
 
 RETRY_MAX_S = 5.0
-"""The longest wait before a question about a partition is asked again."""
+"""The longest wait before a retry."""
 
 
 def fetch_committed(
     group_id: str, partitions: Iterable[TopicPartition] | None
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-    """The group's committed offsets, with None all of them; None where there is none.
+    """Read the group's committed offsets, with None all of them; None for partitions without one.
 
     Raises GroupAuthorizationFailed, TopicAuthorizationFailed, OffsetLookupFailed.
     """
@@ -32,7 +32,7 @@ def fetch_committed(
 
 
 def list_offsets(times: Mapping[TopicPartition, int], *, read_committed: bool) -> Flow[dict[TopicPartition, Start]]:
-    """The offset at each partition's time (`lookups.try_offsets`). Raises TopicAuthorizationFailed,
+    """Read the offset at each partition's time (`lookups.try_offsets`). Raises TopicAuthorizationFailed,
     OffsetLookupFailed."""
 
     def attempt(missing: tuple[TopicPartition, ...] | None) -> Flow[Attempt[Start]]:
@@ -45,7 +45,7 @@ def _until_found(
     partitions: tuple[TopicPartition, ...] | None,
     attempt: Callable[[tuple[TopicPartition, ...] | None], Flow[Attempt[T]]],
 ) -> Flow[dict[TopicPartition, T]]:
-    """Try until nothing is missing; what was found before is not asked again. None is for "all that there are"."""
+    """Try until nothing is missing, without asking again for what was found. None stands for all partitions."""
     found: dict[TopicPartition, T] = {}
     backoff = Backoff(RETRY_S, RETRY_MAX_S, lambda: 1.0)
     missing = partitions

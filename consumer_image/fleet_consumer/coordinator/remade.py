@@ -1,7 +1,7 @@
 """Detection of topics that were deleted and made anew under the same name, and of elections.
 
-A topic made anew begins at offset 0 again, so an offset of the former one says nothing about it. Its id is another.
-One broker's word is not enough: a broker that lags still knows the former topic, or does not know the latest election.
+A topic made anew has another id and begins at offset 0 again, so offsets of the former topic are not valid in it. One
+broker's response is not enough: a broker that lags still knows the former topic, or does not know the latest election.
 All brokers must agree.
 """
 
@@ -22,7 +22,7 @@ from fleet_consumer.wire.schema import ZERO_UUID
 
 @dataclass(frozen=True, slots=True)
 class LogsSeen:
-    """One look at the logs of some partitions: their topics' ids, those of a topic made anew, their leader epochs."""
+    """Topic ids and leader epochs of some partitions, and the partitions of topics made anew."""
 
     ids: Mapping[TopicPartition, UUID] = field(default_factory=dict)
     remade: frozenset[TopicPartition] = frozenset()
@@ -30,16 +30,16 @@ class LogsSeen:
 
 
 def see_ids(partitions: Iterable[TopicPartition]) -> Flow[dict[TopicPartition, UUID]]:
-    """The ids of partitions' topics, where the broker that is asked knows them."""
+    """Read the topic ids of partitions, as far as one broker knows them."""
     parts = tuple(partitions)
     (metadata,) = yield AskAll((Ask(Where.ANY, topics_request(part.topic for part in parts)),))
     return {} if isinstance(metadata, NetError) else _ids(metadata, parts)
 
 
 def see_logs(known: Mapping[TopicPartition, UUID | None], *, delay_s: float) -> Flow[LogsSeen]:
-    """Look after `delay_s`; `known` has the ids under which the partitions are read, None where that is not known.
+    """Read ids and epochs after `delay_s`; `known` has the ids under which partitions are read, None for unknown ones.
 
-    A topic has another id only if every broker says so. Nothing is reported of it while one does not answer.
+    A topic counts as made anew only if every broker has its other id. It is left out while one does not answer.
     """
     yield Pause(delay_s)
     (metadata,) = yield AskAll((Ask(Where.ANY, topics_request(part.topic for part in known)),))
@@ -61,9 +61,9 @@ def see_logs(known: Mapping[TopicPartition, UUID | None], *, delay_s: float) -> 
 
 
 def try_remade(epochs: Mapping[TopicPartition, int]) -> Flow[Attempt[None]]:
-    """Partitions whose leader epoch is below the one that was seen before: epochs of one topic never go back.
+    """Find partitions whose leader epoch is below an earlier one: epochs of one topic never go back.
 
-    The leader of each said that it does not know the epoch.
+    The leader of each has answered that it does not know the epoch.
     """
     attempt: Attempt[None] = Attempt()
     views = yield from _ask_everybody(tuple(epochs), attempt)
@@ -80,7 +80,7 @@ def try_remade(epochs: Mapping[TopicPartition, int]) -> Flow[Attempt[None]]:
 
 
 def _ask_everybody(partitions: Iterable[TopicPartition], attempt: Attempt[None]) -> Flow[list[MetadataResponse]]:
-    """Metadata as each broker has it; nothing while one of them does not answer."""
+    """Read the Metadata of each broker; empty if one of them does not answer."""
     request = topics_request(part.topic for part in partitions)
     (metadata,) = yield AskAll((Ask(Where.ANY, request),))
     views = [metadata]

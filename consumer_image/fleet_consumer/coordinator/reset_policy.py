@@ -1,4 +1,4 @@
-"""What to do about a partition without a usable offset: Kafka's `auto.offset.reset`, with KIP-1106's durations."""
+"""Reset policy for partitions without a usable offset: Kafka's `auto.offset.reset`, with durations (KIP-1106)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DURATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ResetPolicy:
-    """A policy by its word; `duration_ms` only with `by_duration`: begin with what is at most that old."""
+    """A policy by its word; `duration_ms` only with `by_duration`: begin at records of at most that age."""
 
     word: str
     duration_ms: int | None = None
@@ -28,7 +28,7 @@ class ResetPolicy:
 
     @classmethod
     def parse(cls, text: str) -> ResetPolicy:
-        """Read a setting. Raises ValueError, saying what may be written."""
+        """Parse a setting. Raises ValueError with the allowed values."""
         word, colon, duration = text.partition(":")
         if word in ("earliest", "latest", "none") and not colon:
             return cls(word)
@@ -46,10 +46,10 @@ ResetPolicy.NONE = ResetPolicy("none")
 
 
 def _milliseconds(duration: str) -> int:
-    """Java's `Duration.parse`, without signs: days, hours, minutes, seconds, of which at least one is given."""
+    """Parse as Java's `Duration.parse`, without signs: days, hours, minutes, seconds, at least one of them."""
     match = _DURATION.fullmatch(duration)
     parts = {unit: float(text.replace(",", ".")) for unit, text in (match.groupdict() if match else {}).items() if text}
     if not parts:
-        raise ValueError(f"auto_offset_reset: {duration!r} is no duration; {WORDS}")
+        raise ValueError(f"auto_offset_reset: {duration!r} is not a duration; {WORDS}")
     seconds = parts.get("days", 0) * 86_400 + parts.get("hours", 0) * 3_600 + parts.get("minutes", 0) * 60
     return round((seconds + parts.get("seconds", 0)) * 1000)

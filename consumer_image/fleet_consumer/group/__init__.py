@@ -1,4 +1,5 @@
 """Group membership as state machines: events with their time go in, actions come out.
 
-Nothing here may own a thread, a socket, a lock, a clock or a source of chance.
+Parts common to all protocols, and one package for each protocol behind `machine.GroupMachine`. Nothing here may own a
+thread, a socket, a lock, a clock or a source of randomness.
 """

@@ -1,7 +1,7 @@
-"""What each error code means in each group API: one table, so that it can be read, and tested, as a whole.
+"""Meaning of each error code in each group API: one table, to be read and tested as a whole.
 
-After Java's response handlers (`AbstractCoordinator`, `ConsumerCoordinator`, `OffsetFetcherUtils`). A code that a table
-does not list is unexpected there and ends the consumer with UnexpectedAnswer, except where `OTHERWISE` says better.
+After Java's response handlers (`AbstractCoordinator`, `ConsumerCoordinator`, `OffsetFetcherUtils`). A code that is not
+listed ends the consumer with UnexpectedAnswer, unless `OTHERWISE` has a rule for the API.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fleet_consumer.wire.errors import ErrorCode, describe
 
 
 class Api(Enum):
-    """The APIs whose answers carry group errors."""
+    """APIs whose responses carry group errors."""
 
     FIND_COORDINATOR = "FindCoordinator"
     JOIN_GROUP = "JoinGroup"
@@ -28,30 +28,30 @@ class Api(Enum):
 
 
 class Verdict(Enum):
-    """What to do about an answer."""
+    """Reaction to an error code."""
 
     OK = auto()
     RETRY = auto()
-    """The same request again, after the backoff."""
+    """Send the same request again, after the backoff."""
     REJOIN = auto()
-    """Join (again) at once; the identity stays."""
+    """Join again at once; the identity stays."""
     COORDINATOR_LOST = auto()
     """Look for the coordinator, then go on; the identity stays."""
     ADOPT_MEMBER_ID = auto()
-    """Join again at once with the member id of this answer (KIP-394)."""
+    """Join again at once with the member id of the response (KIP-394)."""
     RESET_GENERATION = auto()
     """Forget the generation, keep the member id, join again."""
     RESET_MEMBER = auto()
     """Forget generation and member id, join again."""
     REFUSED = auto()
-    """Tell the caller; nothing else changes."""
+    """Raise from the call; nothing else changes."""
     FATAL = auto()
-    """The consumer is finished."""
+    """End the consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A verdict, and the error to raise with what to do about it: for FATAL and REFUSED, and for RETRY once in vain."""
+    """A verdict, and for FATAL, REFUSED and given-up RETRY the error to raise, with advice."""
 
     verdict: Verdict
     error: type[errors.ConsumerError] | None = None
@@ -76,7 +76,7 @@ _JOIN_REFUSALS: Mapping[int, Rule] = {
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: Rule(
         Verdict.FATAL,
         errors.InconsistentProtocol,
-        "member and group share no assignor, or it is no consumer group; list an assignor that all members have",
+        "member and group share no assignor, or it is not a consumer group; list an assignor that all members have",
     ),
     ErrorCode.INVALID_SESSION_TIMEOUT: Rule(
         Verdict.FATAL,
@@ -85,7 +85,7 @@ _JOIN_REFUSALS: Mapping[int, Rule] = {
     ),
     ErrorCode.INVALID_GROUP_ID: Rule(Verdict.FATAL, errors.InvalidGroupId, "choose another group id"),
     ErrorCode.GROUP_MAX_SIZE_REACHED: Rule(
-        Verdict.FATAL, errors.GroupFull, "the group has as many members as the broker's group.max.size allows"
+        Verdict.FATAL, errors.GroupFull, "the group has group.max.size members; run fewer or raise that"
     ),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: _GROUP_AUTHORIZATION,
 }
@@ -111,7 +111,7 @@ _LEADER_MOVES: Mapping[int, Rule] = {
         Verdict.REFUSED, errors.TopicAuthorizationFailed, "allow the principal Describe on the topic"
     ),
 }
-"""What a partition's leader answers about its log; it is asked again wherever it has moved."""
+"""Rules for lookups that a partition's leader answers; retries go to wherever it has moved."""
 
 RULES: Mapping[Api, Mapping[int, Rule]] = {
     Api.FIND_COORDINATOR: {
@@ -143,10 +143,10 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
         ErrorCode.ILLEGAL_GENERATION: _RESET_GENERATION,
         ErrorCode.FENCED_INSTANCE_ID: _FENCED,
         ErrorCode.GROUP_AUTHORIZATION_FAILED: _GROUP_AUTHORIZATION,
-        # A coordinator that is loading has lost this rebalance. Before Kafka 4 it answered RebalanceInProgress for it;
-        # the later one tells the state as it is, which Java's client takes for the end.
+        # A coordinator that is loading has lost this rebalance. Before Kafka 4 it answered RebalanceInProgress; Java's
+        # client treats the new code as fatal.
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _REJOIN,
-        # Locally Java raises this for a wrong protocol name; brokers from 2.5 on (KIP-559) answer it themselves.
+        # Java's client raises this itself for a wrong protocol name; brokers from 2.5 on (KIP-559) answer it.
         ErrorCode.INCONSISTENT_GROUP_PROTOCOL: _JOIN_REFUSALS[ErrorCode.INCONSISTENT_GROUP_PROTOCOL],
     },
     Api.HEARTBEAT: {
@@ -165,11 +165,12 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
         ErrorCode.REQUEST_TIMED_OUT: _LOST,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _RETRY,
-        # The topic was deleted, or this broker has not heard of it yet: `CommitFlow` finds out which.
+        # The topic was deleted, or is new to this broker: `CommitFlow` waits to find out.
         ErrorCode.UNKNOWN_TOPIC_ID: Rule(
             Verdict.RETRY,
             errors.TopicDeleted,
-            "the topic that was read was deleted, and these positions are not for a topic that took its name",
+            "the topic was deleted after it was read; these positions are not valid in a new topic of the same name, "
+            "which is read from its beginning",
         ),
         ErrorCode.REBALANCE_IN_PROGRESS: _REJOIN,
         ErrorCode.UNKNOWN_MEMBER_ID: _RESET_MEMBER,
@@ -201,24 +202,24 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
 }
 
 OTHERWISE: Mapping[Api, Rule] = {
-    # Nobody knows what became of the offsets; committing the same again does no harm, so the caller may.
+    # The outcome is unknown, and committing the same offsets again does no harm.
     Api.OFFSET_COMMIT: Rule(Verdict.REFUSED, errors.RetriableCommitFailed, "commit the same or later offsets again"),
-    # Nothing is known of the partition, and nothing may be assumed. Others' lookups go on.
+    # Nothing may be assumed about the partition. Lookups of others go on.
     Api.OFFSET_FETCH: _LOOKUP_REFUSED,
     Api.LIST_OFFSETS: _LOOKUP_REFUSED,
     Api.OFFSET_FOR_LEADER_EPOCH: _LOOKUP_REFUSED,
 }
 
-_UNEXPECTED = Rule(Verdict.FATAL, errors.UnexpectedAnswer, "the protocol does not foresee this; see the broker's log")
+_UNEXPECTED = Rule(Verdict.FATAL, errors.UnexpectedAnswer, "unexpected in the protocol; see the broker's log")
 
 
 def rule_for(api: Api, code: int) -> Rule:
-    """The rule for any error code, also one that no table knows."""
+    """The rule for any error code, listed or not."""
     return RULES[api].get(code) or OTHERWISE.get(api, _UNEXPECTED)
 
 
 def error_for(api: Api, code: int, group_id: str, rule: Rule) -> errors.ConsumerError:
-    """The exception for a FATAL or REFUSED rule; `UnexpectedAnswer` for a rule that names none."""
+    """The exception for a FATAL or REFUSED rule; `UnexpectedAnswer` for a rule without one."""
     kind = rule.error or errors.UnexpectedAnswer
     advice = f"; {rule.advice}" if rule.advice else ""
     return kind(f"group {group_id!r}: {api.value} was answered {describe(code)}{advice}")

@@ -1,9 +1,8 @@
-"""What a consumer's user can be told: one class for each thing that he can react to in his own way.
+"""Errors of a consumer: one class for each case that callers may handle differently.
 
-Two kinds, as the group protocol has two: errors after which the consumer goes on (`ConsumerError`), and errors after
-which this consumer object is finished (`FatalConsumerError`: every later call raises the same one, except `close`).
-Each carries `reason`, a CamelCase word for conditions and metrics, and a message that names the object, what was
-seen and what to do. Nothing here may know a socket or a thread.
+After a `ConsumerError` the consumer goes on. A `FatalConsumerError` ends it: every later call raises the same one,
+except `close`. Each carries `reason`, a CamelCase word for conditions and metrics, and a message that names the object,
+what was seen and what to do.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from fleet_consumer.record import TopicPartition
 
 
 class ConsumerError(Exception):
-    """Root of what `Consumer` raises; raise one of its subclasses. The consumer can still be used."""
+    """Base class of all errors of `Consumer`. The consumer can still be used."""
 
     reason: ClassVar[str] = "ConsumerError"
 
 
 class FatalConsumerError(ConsumerError):
-    """Root of what ends a consumer: close it, mend the cause, make a new one."""
+    """Base class of errors that end a consumer: close it, fix the cause, make a new one."""
 
     reason: ClassVar[str] = "FatalConsumerError"
 
@@ -45,7 +44,7 @@ class InvalidSessionTimeout(FatalConsumerError):
 
 
 class InvalidGroupId(FatalConsumerError):
-    """The broker does not take this group id."""
+    """The broker refuses the group id."""
 
     reason = "InvalidGroupId"
 
@@ -63,25 +62,25 @@ class GroupAuthorizationFailed(FatalConsumerError):
 
 
 class AuthenticationFailed(FatalConsumerError):
-    """A broker, or the token endpoint, refused the credentials. With `retry_authentication` they are tried again."""
+    """A broker, or the token endpoint, refused the credentials. Not fatal with `retry_authentication`."""
 
     reason = "AuthenticationFailed"
 
 
 class TlsFailed(AuthenticationFailed):
-    """No TLS with a broker: a certificate that is not trusted, on either side, or files that cannot be used."""
+    """The TLS handshake failed: a certificate is not trusted, on either side, or a file cannot be used."""
 
     reason = "TlsFailed"
 
 
 class UnsupportedByCoordinator(FatalConsumerError):
-    """The coordinator is too old for what was asked, such as a `group_instance_id` before Kafka 2.3."""
+    """The coordinator is too old for a setting, such as `group_instance_id` before Kafka 2.3."""
 
     reason = "UnsupportedByCoordinator"
 
 
 class UnexpectedAnswer(FatalConsumerError):
-    """The coordinator answered what the protocol does not foresee here; repeating it blindly would hide it."""
+    """The coordinator answered an error that the protocol does not allow here; retries would only hide it."""
 
     reason = "UnexpectedAnswer"
 
@@ -93,7 +92,7 @@ class TopicAuthorizationFailed(ConsumerError):
 
 
 class TopicMissing(ConsumerError):
-    """A subscribed topic does not exist (yet); the consumer keeps looking for it."""
+    """A subscribed topic does not exist (yet); it is looked up again until it does."""
 
     reason = "TopicMissing"
 
@@ -105,7 +104,7 @@ class AssignorFailed(ConsumerError):
 
 
 class CoordinatorUnavailable(ConsumerError):
-    """The group has no coordinator just now, or it is still loading the group; it is asked again and again."""
+    """The group has no coordinator now, or it is still loading the group; retried until it answers."""
 
     reason = "CoordinatorUnavailable"
 
@@ -117,32 +116,32 @@ class PollTimedOut(ConsumerError):
 
 
 class CommitFailed(ConsumerError):
-    """The offsets were not committed: the partitions may belong to another member by now. Do not repeat the commit."""
+    """The offsets were not committed: another member may own the partitions. Do not repeat the commit."""
 
     reason = "CommitFailed"
 
 
 class RebalanceInProgress(ConsumerError):
-    """The offsets were not committed because the group is rebalancing; poll, and commit what is still owned."""
+    """The offsets were not committed because the group is rebalancing; poll, then commit what is still owned."""
 
     reason = "RebalanceInProgress"
 
 
 class RetriableCommitFailed(ConsumerError):
-    """The offsets were not committed, or nobody knows; the same or later offsets may be committed again."""
+    """The offsets were not committed, or the outcome is unknown; commit the same or later offsets again."""
 
     reason = "RetriableCommitFailed"
 
 
 class CommitRefused(ConsumerError):
-    """The broker refused what was in the commit (metadata too large, topic not allowed or unknown)."""
+    """The broker refused the content of the commit (metadata too large, topic not allowed or unknown)."""
 
     reason = "CommitRefused"
 
 
 class TopicDeleted(CommitRefused):
-    """The topic of which the records were read is gone, though one of its name may exist again: its positions mean
-    nothing there and were not committed. Nothing is to be repeated; the new topic is read from its beginning."""
+    """The topic was deleted after its records were read, and the positions were not committed: they are not valid in a
+    new topic of the same name, which is read from its beginning. Do not repeat the commit."""
 
     reason = "TopicDeleted"
 
@@ -170,7 +169,7 @@ class NoOffsetForPartition(ConsumerError):
 
 
 class GroupMetadataUnknown(ConsumerError):
-    """The linked librdkafka writes group metadata in a format that is not known here; transactions need them."""
+    """The linked librdkafka writes group metadata, which transactions need, in an unknown format."""
 
     reason = "GroupMetadataUnknown"
 
@@ -182,13 +181,13 @@ class NotAssigned(ConsumerError):
 
 
 class NotSubscribed(ConsumerError):
-    """The call needs a subscription, or partitions that were assigned, first."""
+    """The call needs a subscription or assigned partitions."""
 
     reason = "NotSubscribed"
 
 
 class SubscriptionConflict(ConsumerError):
-    """`subscribe` and `assign` exclude each other; call `unsubscribe` before the other one."""
+    """`subscribe` and `assign` exclude each other; call `unsubscribe` in between."""
 
     reason = "SubscriptionConflict"
 
@@ -206,24 +205,24 @@ class ConsumerClosed(ConsumerError):
 
 
 class ForkedConsumer(ConsumerError):
-    """This process is a fork of the one that made the consumer, and has none of its threads; make a new one here."""
+    """This process is a fork of the consumer's, without its threads; make a new consumer here."""
 
     reason = "ForkedConsumer"
 
 
 class ConcurrentUse(ConsumerError):
-    """Two threads were inside the consumer at once; all its methods but `wakeup` and `membership` belong to one."""
+    """Two threads used the consumer at once; only `wakeup` and `membership` are for any thread."""
 
     reason = "ConcurrentUse"
 
 
 class DataPlaneFailed(ConsumerError):
-    """librdkafka reported an error that concerns the records of a partition, or all of them."""
+    """librdkafka reported an error about the records of one partition, or of all."""
 
     reason = "DataPlaneFailed"
 
 
 class InternalFailure(FatalConsumerError):
-    """A bug of ours ended one of the consumer's threads; the log has the stack."""
+    """A bug ended one of the consumer's threads; the log has the traceback."""
 
     reason = "InternalFailure"

@@ -17,36 +17,28 @@ class GroupMachine(Protocol):
     @property
     def closed(self) -> bool:
         """True once closing is complete: nothing is in flight any more."""
-        ...
 
     @property
     def fatal(self) -> Exception | None:
         """The error that ended the member, else None."""
-        ...
 
     @property
     def commits_pending(self) -> bool:
         """True while a commit is unfinished."""
-        ...
 
     @property
     def fence_deadline(self) -> float:
         """End of certain ownership of the partitions; `timing.NEVER` without a membership."""
-        ...
 
     @property
     def coordinator(self) -> Address | None:
         """The coordinator's address; None while it is unknown."""
-        ...
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event; return actions to carry out in order."""
-        ...
 
     def next_deadline(self, now: float) -> float:
         """The time after `now` at which a Tick is due."""
-        ...
 
     def snapshot(self) -> Membership:
         """The membership as other threads may see it."""
-        ...

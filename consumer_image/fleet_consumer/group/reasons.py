@@ -1,4 +1,4 @@
-"""Why a member joins or leaves, in words for the broker's log (KIP-800)."""
+"""Reasons for joining and leaving, for the broker's log (KIP-800)."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def rebalance_failed(cause: object) -> str:
 
 
 def answered(api: str, error: str) -> str:
-    """The reason after an answer that took the identity away."""
+    """The reason after a response that took the identity away."""
     return f"encountered {error} from {api} response"
 
 
 def metadata_changed(topic: str, before: int, after: int) -> str:
-    """The reason when a topic has another number of partitions than was planned for."""
+    """The reason when the partition count of a topic differs from the plan's."""
     return f"cached metadata has changed: topic {topic} went from {before} to {after} partitions"
 
 
 def racks_changed(topic: str) -> str:
-    """The reason when a topic's replicas are in other racks than was planned for."""
+    """The reason when the racks of a topic's replicas differ from the plan's."""
     return f"cached metadata has changed: replicas of topic {topic} are in other racks"
 
 
 def shorten(reason: str) -> str:
-    """At most as long as the protocol allows."""
+    """Cut a reason to the length that brokers keep."""
     return reason[:LENGTH_MAX]

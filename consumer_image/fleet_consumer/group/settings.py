@@ -1,19 +1,19 @@
-"""What a group machine needs to know of a consumer's settings; seconds, as all of its arithmetic is."""
+"""Settings of a group machine; times in seconds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 JOIN_GRACE_S = 5.0
-"""A JoinGroup may be answered as late as the rebalance timeout; Java waits this much longer before it gives up."""
+"""Wait for a JoinGroup response beyond the rebalance timeout, as in Java."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
     """Times and names of one membership.
 
-    `retry_authentication`: whether a refused login may succeed later, because somebody renews the credentials.
-    `metadata_max_age_s` is how often partition counts are looked at again; `rack` is where the member runs (KIP-881).
+    `retry_authentication`: a refused login may succeed later, because the credentials are renewed. Partition counts are
+    read again after `metadata_max_age_s`. `rack` is the member's own (KIP-881).
     """
 
     group_id: str
@@ -31,5 +31,5 @@ class GroupSettings:
 
     @property
     def join_timeout_s(self) -> float:
-        """How long an unanswered JoinGroup is waited for."""
+        """Timeout of JoinGroup and SyncGroup requests."""
         return max(self.request_timeout_s, self.rebalance_timeout_s + JOIN_GRACE_S)

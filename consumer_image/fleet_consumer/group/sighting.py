@@ -1,8 +1,8 @@
-"""Partition counts as they can be believed: an answer that says less than is known is doubted before it counts.
+"""Trustworthy partition counts: a response with less than is known is doubted before it counts.
 
-Metadata answers come from whichever broker is asked. One that lags, or has just started, says that a topic does not
-exist; one that refuses says nothing about it at all. Neither is a count of 0: a plan made with that would take every
-partition of the topic away from the whole group.
+Any broker may answer Metadata. One that lags, or has just started, reports that a topic does not exist; one that
+refuses reports nothing about it. Neither is a count of 0: a plan made with that would take all partitions of the topic
+from the whole group.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from fleet_consumer.wire.errors import ErrorCode, is_retriable
 from fleet_consumer.wire.metadata import MetadataResponse
 
 GONE_AFTER_S = 3.0
-"""How long brokers must have said that a topic is gone, or is smaller than it was, before that is believed."""
+"""Time for which brokers must report that a topic is gone, or smaller than before, until that counts."""
 
 MISSES_BELIEVED = 2
-"""How many answers in a row make a topic one that did not exist when it was subscribed to; each comes from another
-broker, where there are several."""
+"""Responses in a row without a topic until it counts as absent at the time of subscribing; each comes from another
+broker, if there are several."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One Metadata answer beside what was known before it.
+    """One Metadata response compared with earlier knowledge.
 
-    `counts` holds the topics with partitions, by this answer or, where it refuses to say, by what was known.
-    `doubtful` are topics that may be more than the answer says, `denied` those that the principal may not Describe.
-    `hidden` are all about which the answer says nothing, `denied` included.
+    `counts` has the topics with partitions, by this response or, where it refuses, by earlier ones. `doubtful` topics
+    may have more partitions than the response shows. `denied` topics may not be described by the principal. `hidden`
+    are all topics about which the response shows nothing, `denied` included.
     """
 
     counts: Mapping[str, int]
@@ -41,10 +41,10 @@ class Sighting:
 def sight(
     response: MetadataResponse, topics: Collection[str], known: Mapping[str, int], claimed: Mapping[str, int]
 ) -> Sighting:
-    """Read an answer about `topics`.
+    """Read a response about `topics`.
 
-    `known` are counts of earlier answers. `claimed` come from other members, who may be wrong or hostile: they can
-    raise a doubt, and never stand for a count.
+    `known` are counts of earlier responses. `claimed` counts come from other members, which may be wrong or hostile:
+    they can raise a doubt, but never replace a count.
     """
     seen, failures = partition_counts(response)
     counts: dict[str, int] = {}
@@ -65,19 +65,19 @@ def sight(
 
 
 def lacks_topics(response: MetadataResponse) -> bool:
-    """Whether the broker does not know a topic that it was asked for, so that another one may know better."""
+    """True if the broker does not know a topic that it was asked for; another one may know it."""
     return any(topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in response.topics)
 
 
 class Doubts:
-    """Since when topics have been doubtful."""
+    """Start times of doubts about topics."""
 
     def __init__(self, patience_s: float = GONE_AFTER_S) -> None:
         self._patience_s = patience_s
         self._since: dict[str, float] = {}
 
     def remaining(self, sighting: Sighting, now: float) -> frozenset[str]:
-        """The topics of an answer that must be asked about again before it counts."""
+        """The topics that must be looked up again before the response counts."""
         self._since = {topic: self._since.get(topic, now) for topic in sighting.doubtful}
         return frozenset(topic for topic, since in self._since.items() if now < since + self._patience_s)
 
@@ -85,8 +85,8 @@ class Doubts:
 class FirstSight:
     """Partitions that existed when this member subscribed to their topic; later ones begin at their beginning.
 
-    A topic that brokers refuse to show, or that only one answer has missed, is not new: a group that reads from the
-    latest offsets would replay all of it. Its partitions count as old until an answer decides.
+    A topic that brokers refuse to show, or that only one response lacks, is not new: a group that reads from the latest
+    offsets would replay all of it. Its partitions count as old until a response decides.
     """
 
     def __init__(self) -> None:
@@ -98,21 +98,21 @@ class FirstSight:
 
     @property
     def undecided(self) -> bool:
-        """Whether another answer decides if a topic is new."""
+        """True while another response is needed to decide if a topic is new."""
         return any(misses for misses in self._misses.values())
 
     def subscribe(self, *, by_pattern: bool) -> None:
-        """Other topics than before; their first answer is still to come."""
+        """Begin with other topics; their first response is still to come."""
         self._by_pattern, self._informed = by_pattern, False
         self._topics, self._misses = frozenset(), {}
 
     def answered(self, topics: frozenset[str], sighting: Sighting) -> None:
-        """Take an answer about this member's own topics; by a pattern, these are those that match and exist."""
+        """Take a response about this member's topics; by a pattern, those that match and exist."""
         began, self._informed, self._topics = self._informed, True, topics
         misses: dict[str, int] = {}
         for topic in topics - self._first.keys():
             if topic in sighting.counts:
-                # A name's first count is what there was before; of a pattern, what the first answer lacked is new.
+                # The first count of a named topic is old; of a pattern, topics missing from the first response are new.
                 self._first[topic] = 0 if began and self._by_pattern else sighting.counts[topic]
             elif topic in sighting.hidden:
                 misses[topic] = 0
@@ -123,7 +123,7 @@ class FirstSight:
         self._misses = misses
 
     def appeared(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """The ones of `partitions` that did not exist yet. Before the first answer none counts as new."""
+        """Those of `partitions` that did not exist at the subscription; none before the first response."""
         if not self._informed:
             return frozenset()
         return frozenset(

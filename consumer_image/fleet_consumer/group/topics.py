@@ -1,4 +1,4 @@
-"""Topics as users may see them: their partitions, and the brokers that lead or hold them."""
+"""Topics in the public API: their partitions, and the brokers that lead or hold them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PartitionInfo:
 
 
 def partition_infos(response: MetadataResponse) -> dict[str, tuple[PartitionInfo, ...]]:
-    """The partitions of every topic in an answer that has any, by number."""
+    """The partitions of all topics in a response, sorted by number; topics without partitions are left out."""
     nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
     return {topic.name or "": _partitions(topic, nodes) for topic in response.topics if topic.partitions}
 

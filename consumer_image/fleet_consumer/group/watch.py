@@ -1,8 +1,8 @@
-"""The topics that matter to a member: which there are, how many partitions they have, and when to look again.
+"""Watch of a member's topics: existence, partition counts, racks, and the time of the next Metadata request.
 
-Every member watches its own topics, to say which are missing, or by its pattern which there are; the leader watches
-the whole group's and compares with what it planned for, because a topic that gained partitions, or whose replicas
-moved to other racks, must be dealt out anew. All of it comes in as Metadata answers.
+Every member watches its own topics, to report missing ones, or to match its pattern. The leader watches those of the
+whole group and compares them with its plan: a topic that gained partitions, or whose replicas moved to other racks,
+needs a new assignment.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from fleet_consumer.wire.errors import describe
 from fleet_consumer.wire.metadata import MetadataRequest, MetadataResponse
 
 MISSING_TOPIC_RECHECK_S = 2.0
-"""How often a topic that does not exist yet is looked for; Java asks every second or faster."""
+"""Wait between lookups of a topic that does not exist yet; Java asks every second or faster."""
 
 DOUBT_RECHECK_S = 0.5
-"""How soon another broker is asked about a topic that is in doubt."""
+"""Wait before another broker is asked about a doubtful topic."""
+
 LEAD_RECHECK_S = 2.0
-"""How soon a leader looks again at what it has planned with: a broker that lags may have answered."""
+"""Wait before a leader verifies the counts of its plan: a broker that lags may have answered."""
 
 
 class MetadataWatch:
-    """What one member knows of topics. `rack` is the member's own: without one, racks are no reason to rebalance."""
+    """Topics as one member knows them. `rack` is the member's own; without one, racks are no reason to rebalance."""
 
     def __init__(self, max_age_s: float, backoff: Backoff, rack: str | None = None) -> None:
         self._max_age_s = max_age_s
@@ -48,18 +49,18 @@ class MetadataWatch:
         self._doubts = Doubts()
         self._informed = False
         self.own: frozenset[str] = frozenset()
-        """This member's topics: those it named, or those that exist and match its pattern."""
+        """This member's topics: named, or existing and matching the pattern."""
         self.counts: dict[str, int] = {}
-        """Partitions of each topic that this member or its group reads, as far as that is known."""
+        """Known partition counts of the topics that this member or its group reads."""
         self.denied: frozenset[str] = frozenset()
-        """Those of them that the principal may not Describe, by the last answer."""
+        """Those of them that the principal may not describe, by the last response."""
         self.racks = BrokerRacks()
         self.error: errors.ConsumerError | None = None
         self.next_at = NEVER
         self.in_flight = False
 
     def subscribe(self, topics: Iterable[str], pattern: TopicPattern | None = None) -> None:
-        """This member's own topics from now on; with a pattern, whatever matches it."""
+        """Watch these topics of this member, or with a pattern all that match."""
         self.own = frozenset(topics)
         self._pattern = pattern
         self._first_sight.subscribe(by_pattern=pattern is not None)
@@ -68,13 +69,13 @@ class MetadataWatch:
         self.refresh()
 
     def refresh(self) -> None:
-        """Ask as soon as possible."""
+        """Make the next request due at once."""
         self.next_at = NEVER
 
     def lead(
         self, topics: frozenset[str], counts: Mapping[str, int], racks: Mapping[str, Racks] | None, now: float
     ) -> None:
-        """This member leads and has planned with these counts (and racks) of the group's topics."""
+        """Watch the group's topics as its leader, which has planned with these counts (and racks)."""
         self._group = topics
         self.counts = {topic: count for topic, count in self.counts.items() if topic not in topics} | dict(counts)
         self._planned = {topic: counts.get(topic, 0) for topic in topics}
@@ -82,44 +83,44 @@ class MetadataWatch:
         self.next_at = min(self.next_at, now + LEAD_RECHECK_S)
 
     def lead_old_plan(self, topics: frozenset[str]) -> None:
-        """This member leads, by a plan that it has not made (KIP-814).
+        """Watch the group's topics as a leader by a plan that it has not made (KIP-814).
 
-        Until `old_plan_had` tells the counts of that plan, what this member saw when it subscribed stands in for them,
-        and for other topics the next answer does.
+        Until `old_plan_had` brings the counts of that plan, the counts at the subscription stand in for them, and for
+        other topics those of the next response.
         """
         self._group = topics
         self._planned_racks = {}
         self._planned = {topic: self.counts.get(topic, 0) for topic in self.own} if self._informed else {}
 
     def old_plan_had(self, planned: Mapping[str, int]) -> None:
-        """The counts of the plan that this member leads by and has not made."""
+        """Take the counts of the plan that this member leads by and has not made."""
         self._planned = {topic: planned.get(topic, 0) for topic in self._group}
         self.refresh()
 
     def follow(self) -> None:
-        """Somebody else leads."""
+        """Watch only this member's own topics: another member leads."""
         self._group = frozenset()
         self._planned = {}
         self._planned_racks = {}
 
     def due(self, now: float) -> bool:
-        """Whether to ask now."""
+        """True when Metadata should be requested now."""
         wanted = self._pattern is not None or bool(self.own or self._group)
         return not self.in_flight and wanted and now >= self.next_at
 
     def request(self) -> MetadataRequest:
-        """What to ask."""
+        """The request for the watched topics."""
         return topics_request(self.own | self._group) if self._pattern is None else all_topics_request()
 
     def answered(self, response: MetadataResponse, now: float) -> str | None:
-        """Take an answer to `request`. Returns why the leader must plan again, None while its plan holds."""
+        """Take a response to `request`. Returns the reason for the leader to plan again, None while its plan holds."""
         self.in_flight = False
         self._informed = True
         self._backoff.reset()
         self.racks.learn(response)
         topics = self.own | self._group
         if self._pattern is not None:
-            # Those that were there stay in sight until it is sure that they are gone.
+            # Known topics stay among them until they are surely gone.
             topics = self._group | frozenset(
                 topic
                 for topic in (*self.counts, *(each.name or "" for each in response.topics))
@@ -138,7 +139,7 @@ class MetadataWatch:
         return self._outdated(response, sighting, doubted)
 
     def _schedule(self, sighting: Sighting, doubted: frozenset[str], now: float) -> None:
-        """Somebody who waits for a topic should not wait for the metadata to grow old."""
+        """Set the next request: early for missing and doubtful topics."""
         wait_s = self._max_age_s
         if self.own - self.counts.keys() or sighting.hidden:
             wait_s = min(wait_s, MISSING_TOPIC_RECHECK_S)
@@ -147,7 +148,7 @@ class MetadataWatch:
         self.next_at = now + wait_s
 
     def _outdated(self, response: MetadataResponse, sighting: Sighting, doubted: frozenset[str]) -> str | None:
-        """Why the leader's plan no longer fits what there is. What is not known is no reason."""
+        """The reason why the leader's plan is outdated. Unknown counts are no reason."""
         for topic in sorted(self._group):
             if topic in doubted or (topic in sighting.hidden and topic not in self.counts):
                 continue
@@ -157,7 +158,7 @@ class MetadataWatch:
         return self._moved(response) if self._rack is not None else None
 
     def _moved(self, response: MetadataResponse) -> str | None:
-        """A topic whose replicas stand in other racks than when it was planned."""
+        """The reason if replicas of a topic are in other racks than at the time of the plan."""
         now = self.racks.of_topics(response, self._group)
         for topic in sorted(now):
             if self._planned_racks.setdefault(topic, now[topic]) != now[topic]:
@@ -165,14 +166,14 @@ class MetadataWatch:
         return None
 
     def unanswered(self, now: float, wait_s: float = 0.0) -> None:
-        """No answer came; the next try is after the backoff, or `wait_s` if that is longer."""
+        """Retry after the backoff, or after `wait_s` if that is longer."""
         self.in_flight = False
         self.next_at = now + max(self._backoff.next(), wait_s)
 
     def appeared(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """The ones of `partitions` that did not exist when their topic was subscribed to.
+        """Those of `partitions` that did not exist when their topic was subscribed to.
 
-        Records that were written to them before we knew of them must not be skipped, so they start at the beginning.
+        They start at the beginning: records written before the member knew of them must not be skipped.
         """
         return self._first_sight.appeared(partitions)
 
@@ -183,11 +184,11 @@ class MetadataWatch:
         named = ", ".join(f"{topic} ({describe(failures[topic])})" for topic in sorted(self.own & failures.keys()))
         if not named:
             return None
-        return errors.TopicMissing(f"subscribed topics do not exist: {named}; create them, they will be picked up")
+        return errors.TopicMissing(f"subscribed topics do not exist: {named}; create them, they are picked up then")
 
 
 def topics_denied(topics: Iterable[str]) -> errors.TopicAuthorizationFailed:
-    """The error for topics that a member may not see; nobody gets their partitions from a leader that may not."""
+    """The error for topics that a member may not describe. A leader that may not assigns none of their partitions."""
     return errors.TopicAuthorizationFailed(
         f"topics {', '.join(sorted(topics))}: not authorized; allow the principal Describe and Read on them"
     )

@@ -1,4 +1,4 @@
-"""Whom to ask: a favourite until it fails, and the bootstrap list for ever."""
+"""The broker directory: one broker until it fails, and the bootstrap list forever."""
 
 from __future__ import annotations
 

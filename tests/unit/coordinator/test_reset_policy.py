@@ -1,4 +1,4 @@
-"""What may be written as a reset policy."""
+"""Parsing of reset policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where reading begins when a log was cut, made anew, or only seems to lack the position."""
+"""Start positions in a log that was cut, made anew, or only seems to lack the position."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Log:
         self.epoch_code = 0
         self.epoch_failure: Exception | None = None
         self.views: dict[int, int | Exception] = {}
-        """What single brokers know as the leader's epoch, where it is not the truth, or why they do not answer."""
+        """Leader epochs as single brokers know them, if outdated; or the error of the request."""
         self.asked_epochs: list[tuple[int, int]] = []
         self.topic_id = ID
         self.view_ids: dict[int, UUID] = {}
-        """What single brokers know as the topic's id, where it is not the truth."""
+        """Topic ids as single brokers know them, if outdated."""
 
     def answer(self, ask: Ask) -> Response | Exception:
         request = ask.request

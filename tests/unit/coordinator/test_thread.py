@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fleet_consumer import ConsumerSettings
-from fleet_consumer.assignors import Assignor, load
+from fleet_consumer.assignors import Assignment, Assignor, load
 from fleet_consumer.assignors.range import RangeAssignor
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.consumer.settings import group_settings
@@ -15,7 +16,7 @@ from fleet_consumer.coordinator.members import classic_member
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.group.messages import CallBack, FinishCommit
+from fleet_consumer.group.messages import CallBack, FinishCommit, MembershipReport
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.consumer_protocol import (
@@ -192,3 +193,33 @@ def _given_back(thread: CoordinatorThread) -> bool:
         if isinstance(news, CallBack):
             thread.called_back(news)
     return not thread.alive
+
+
+class Failing(RangeAssignor):
+    """An assignor whose hooks raise, the one for user data once."""
+
+    def __init__(self) -> None:
+        self.asked_on: list[str] = []
+
+    def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:
+        self.asked_on.append(threading.current_thread().name)
+        if len(self.asked_on) == 1:
+            raise LookupError("no data yet")
+        return None
+
+    def on_assignment(self, assignment: Assignment, generation: int) -> None:
+        raise LookupError("no thanks")
+
+
+def test_hooks_that_raise_are_reported_and_the_member_joins() -> None:
+    assignor = Failing()
+    with GroupBroker() as broker, member(broker, assignor=assignor) as thread:
+        await_stable(thread)
+        eventually(lambda: len(thread.news) == 3, timeout_s=PATIENCE_S, what="two errors and an assignment")
+        first, second, assigned = thread.news
+        assert isinstance(first, MembershipReport)
+        assert "subscription_user_data raised LookupError: no data yet" in str(first.error)
+        assert isinstance(second, MembershipReport)
+        assert "on_assignment raised LookupError: no thanks" in str(second.error)
+        assert isinstance(assigned, CallBack)
+        assert set(assignor.asked_on) == {"coordinator-g"}

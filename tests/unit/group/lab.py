@@ -1,4 +1,4 @@
-"""A member in a laboratory: virtual time, and a coordinator that says what the test wants."""
+"""Test bench of a member: virtual time, and a scripted coordinator."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def metadata_answer(counts: Mapping[str, int], failures: Mapping[str, int] | Non
 
 
 class Lab:
-    """Feeds one machine, moves time, remembers what it asked for. The user polls at every event unless told not to."""
+    """Feeds one machine, moves time, records its actions. The user polls at every event while `polls`."""
 
     def __init__(
         self, *, assignors: Sequence[str | Assignor] = ("range",), topics: tuple[str, ...] = ("t",), **settings: Any
@@ -189,7 +189,7 @@ class Lab:
         return self.feed(Unanswered(send.context, OSError("timed out")))
 
     def is_in(self, state: State) -> bool:
-        """Whether the member is in this state; a call, because it changes between two looks."""
+        """True if the member is in this state; a call, because mypy would narrow a property."""
         return self.machine.state is state
 
     def request(self, kind: type[Any]) -> Any:
@@ -201,7 +201,7 @@ class Lab:
         return [send for send in self.of(Send) if isinstance(send.context, kind)][-1]
 
     def count(self, kind: type[Any]) -> int:
-        """How many requests of this kind there were."""
+        """The number of requests of this kind so far."""
         return len([send for send in self.of(Send) if isinstance(send.context, kind)])
 
     def of(self, kind: type[A]) -> list[A]:
@@ -288,7 +288,7 @@ class Lab:
         return commit
 
     def committed(self) -> list[Exception | None]:
-        """How commits ended so far."""
+        """The outcomes of commits so far."""
         return [finish.error for finish in self.of(FinishCommit)]
 
     def planned(self) -> list[Action]:

@@ -1,7 +1,7 @@
-"""What every error code does in every group API: the table of Java's handlers, written down a second time.
+"""Outcomes of every error code in every group API: the table of Java's handlers, written down a second time.
 
-The first time is `group.classification`; here it is the outcome that is stated, on a real machine: which state, is
-the member id kept, is the coordinator kept, is the user told. Every code of the protocol and one unknown are tried.
+The first time is `group.classification`; here the outcome is stated on a real machine: state, member id, generation,
+coordinator, error reported to the user. Every code of the protocol and an unknown one are tried.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ALL_CODES = [int(code) for code in E] + [UNKNOWN_CODE]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is left after the answer, before any time has passed."""
+    """The member after the answer, before any time has passed."""
 
     state: State
     member_id: str = ME
@@ -145,7 +145,7 @@ def test_heartbeat(code: int) -> None:
 
 @pytest.mark.parametrize("code", ALL_CODES)
 def test_offset_commit_that_waits(code: int) -> None:
-    """Second in each pair: what the caller is told; `retried` when he is not told yet."""
+    """Second in each pair: the error raised from the commit; `retried` while it is pending."""
     retried = "retried"
     lost = Outcome(State.STABLE, coordinator=False)
     expected: dict[int, tuple[Outcome, object]] = {
@@ -244,7 +244,7 @@ def cooperative_rejoining() -> Lab:
 
 
 def told_of(lab: Lab) -> list[str]:
-    """What the user was told of his partitions since the first assignment."""
+    """The callbacks since the first assignment."""
     return lab.callbacks()[1:]
 
 

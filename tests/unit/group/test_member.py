@@ -299,7 +299,7 @@ def test_slow_sync_is_followed_by_a_heartbeat_at_once() -> None:
 
 
 def test_slow_sync_does_not_put_the_fence_back_behind_a_newer_heartbeat() -> None:
-    """What a rebalance then takes away must be revoked, not lost: the session never ended."""
+    """Partitions that a rebalance then takes away are revoked, not lost: the session never ended."""
     lab = Lab(session_timeout_s=10.0).syncing()
     lab.beat()
     lab.beat()

@@ -226,7 +226,7 @@ def test_pattern_keeps_a_topic_that_one_answer_misses() -> None:
 
 
 def assigned_after(*answers: MetadataResponse) -> frozenset[TopicPartition]:
-    """What counts as new when t-0 and t-1 are assigned after these answers to the watch."""
+    """The partitions that count as new when t-0 and t-1 are assigned after these answers to the watch."""
     lab = Lab(metadata_max_age_s=SLOW).subscribed()
     for answer in answers:
         asked = lab.count(ForWatch)

@@ -292,7 +292,7 @@ class Simulated:
 
     @property
     def reading(self) -> set[TopicPartition]:
-        """What this user may hand out at this moment: nothing once the session is over."""
+        """The partitions that this user may read now: none after the end of the session."""
         return self.reads if self.now < self.machine.fence_deadline else set()
 
 

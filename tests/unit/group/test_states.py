@@ -51,6 +51,7 @@ from tests.unit.group.lab import (
 
 WALKS = 8000
 STEPS = 40
+ASSIGNMENTS: list[dict[str, tuple[int, ...]]] = [{"t": (0, 1)}, {"t": (0,)}, {"x": (0,)}, {}]
 APIS: dict[type, Api] = {
     ForLookup: Api.FIND_COORDINATOR,
     ForJoin: Api.JOIN_GROUP,
@@ -112,7 +113,7 @@ class Walk:
             lab.feed(Subscribed((), re.compile("t$")))
 
     def end(self) -> None:
-        """What can only come once."""
+        """An event that ends the member."""
         pick = self.chance.randrange(5)
         if pick == 0:
             self.lab.feed(CloseRequested(leave=self.chance.random() < 0.5))
@@ -126,12 +127,12 @@ class Walk:
             self.answer(send, self.chance.choice([*fatal, ErrorCode.FENCED_INSTANCE_ID]))
 
     def reply(self) -> None:
-        """Answer the newest request, or an earlier one. Each is answered once, or never."""
+        """Answer the newest request, or an earlier one; some get a second outcome later."""
         if not self.pending:
             self.lab.tick(0.1)
             return
         place = -1 if self.chance.random() < 0.5 else self.chance.randrange(len(self.pending))
-        action = self.pending.pop(place)
+        action = self.pending[place] if self.chance.random() < 0.1 else self.pending.pop(place)
         works = self.chance.random() < 0.8
         match action:
             case RunAssignor(attempt):
@@ -159,7 +160,7 @@ class Walk:
                 leader = self.chance.choice([ME, OTHER])
                 response = join_answer(code, leader=leader, generation_id=generation, protocol_name=name)
             case ForSync():
-                response = sync_answer(code, self.chance.choice([{"t": (0, 1)}, {"t": (0,)}, {"x": (0,)}, {}]))
+                response = sync_answer(code, self.chance.choice(ASSIGNMENTS))
             case ForHeartbeat():
                 response = HeartbeatResponse(error_code=code)
             case ForCommit():
@@ -170,12 +171,18 @@ class Walk:
             self.lab.feed_answer(send, response)
 
 
-def overtaken_commit() -> None:
-    """A commit of an eager member, answered only when the next JoinGroup is in flight."""
-    lab = Lab().committing()
-    lab.feed(RebalanceRequested("test"))
-    lab.called_back()
-    lab.answer(ForCommit, commit_answer(ErrorCode.UNKNOWN_MEMBER_ID))
+def overtaken() -> None:
+    """Requests of an eager member, answered only when the next JoinGroup is in flight."""
+    for code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+        for kind, response in (
+            (ForCommit, commit_answer(code)),
+            (ForHeartbeat, HeartbeatResponse(error_code=code)),
+        ):
+            lab = Lab().beating()
+            lab.commit()
+            lab.feed(RebalanceRequested("test"))
+            lab.called_back()
+            lab.answer(kind, response)
 
 
 def late_answer(kind: type) -> None:
@@ -209,7 +216,7 @@ def test_every_move_is_in_the_table_and_every_row_is_reached(monkeypatch: pytest
             walk.step()
         walk.end()
         walk.lab.feed(CloseRequested(leave=True))
-    overtaken_commit()
+    overtaken()
     late_answer(ForJoin)
     late_answer(ForSync)
     assert {f"{current.name} -> {target.name}: {trigger.name}" for current, trigger, target in ROWS - reached} == set()

@@ -1,4 +1,4 @@
-"""What a member wants and how that changes, in virtual time: patterns, unsubscribing, racks, old plans, reasons."""
+"""A member's subscription, in virtual time: patterns, unsubscribing, racks, old plans, reasons."""
 
 from __future__ import annotations
 

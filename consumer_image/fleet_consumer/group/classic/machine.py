@@ -50,6 +50,9 @@ from fleet_consumer.group.messages import (
 from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.group.timing import NEVER, SLOW_RETRY_S
 
+IDLE_TICK_S = 1.0
+"""The longest wait for a Tick when nothing is due: a member whose poll timer expired notices polling this soon."""
+
 
 class ClassicMachine:
     """One member of one group under the classic protocol. `jitter` returns factors around 1 for backoffs."""
@@ -90,26 +93,50 @@ class ClassicMachine:
         return self._member.lookup.address
 
     def next_deadline(self, now: float) -> float:
-        """The time after `now` at which a Tick is due."""
-        return self._member.next_deadline(now)
+        """The time of the next Tick, at most `IDLE_TICK_S` from now.
+
+        Timers in the past wait for something other than time: otherwise the last event would have handled them.
+        """
+        member = self._member
+        times = [member.polled_at + member.settings.max_poll_interval_s, member.next_join_at, member.lookup.next_at]
+        times += [member.heartbeat.next_at, member.heartbeat.session_deadline, member.watch.next_at]
+        times += [at for at in (member.commits.next_at,) if at is not None]
+        if member.attempt is not None and member.attempt.metadata_retry_at is not None:
+            times.append(member.attempt.metadata_retry_at)
+        return min((at for at in times if at > now), default=now + IDLE_TICK_S)
 
     def snapshot(self) -> Membership:
         """The membership as other threads may see it."""
-        return self._member.snapshot()
+        member = self._member
+        return Membership(
+            group_id=member.settings.group_id,
+            instance_id=member.settings.instance_id,
+            member_id=member.identity.member_id,
+            generation=member.identity.generation,
+            leader=member.leader,
+            protocol=member.identity.protocol,
+            state=member.state.word,
+            coordinator=member.lookup.address,
+            assignment=member.owned,
+            last_heartbeat_at=member.heartbeat.last_good_sent_at,
+            rebalances=member.rebalances,
+            last_rebalance_reason=member.last_reason,
+            error=member.fatal or member.last_error or member.watch.error,
+        )
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event; return actions to carry out in order. First its own effects, then what is due by time."""
         member = self._member
         match event:
             case Answered(context, response):
-                member.trigger = _CAUSES.get(type(context), Trigger.OTHER)
-                _RESPONSES[type(context)](member, context, response, now)
+                member.trigger, on_response = _RESPONSES[type(context)]
+                on_response(member, context, response, now)
             case Unanswered(context):
                 member.trigger = _LOST.get(type(context), Trigger.OTHER)
                 _on_unanswered(member, event, now)
             case _:
-                member.trigger = _CAUSES.get(type(event), Trigger.OTHER)
-                _EVENTS[type(event)](member, event, now)
+                member.trigger, on_event = _EVENTS[type(event)]
+                on_event(member, event, now)
         member.trigger = Trigger.DUE
         _advance(member, now)
         actions, member.actions = member.actions, []
@@ -145,7 +172,7 @@ def _on_unanswered(member: MemberState, event: Unanswered, now: float) -> None:
         case ForPlan(attempt) if attempt is member.attempt:
             member.last_error = event.error
             attempt.metadata_retry_at = now + max(member.join_backoff.next(), wait)
-        case ForJoin(attempt) | ForSync(attempt) if attempt is member.attempt:
+        case ForJoin(attempt) | ForSync(attempt) if rebalance.is_awaited(member, context):
             member.last_error = event.error
             member.lookup.lost(now)
             retry_at = now + max(member.join_backoff.next(), wait)
@@ -165,51 +192,35 @@ def _on_unanswered(member: MemberState, event: Unanswered, now: float) -> None:
             """A response that is not awaited any more changes nothing."""
 
 
-_EVENTS: Mapping[type, Callable[[MemberState, Any, float], None]] = {
-    Tick: subscription.on_tick,
-    Subscribed: subscription.on_subscribed,
-    Unsubscribed: subscription.on_unsubscribed,
-    RebalanceRequested: subscription.on_rebalance_requested,
-    CloseRequested: subscription.on_close,
-    LoginRefused: session.on_login_refused,
-    CoordinatorDoubted: session.on_coordinator_doubted,
-    CoordinatorWanted: session.on_coordinator_wanted,
-    CommitRequested: session.on_commit_requested,
-    CalledBack: rebalance.on_called_back,
-    UserDataCollected: rebalance.on_user_data,
-    UserDataFailed: rebalance.on_user_data_failed,
-    Planned: rebalance.on_planned,
-    PlanFailed: rebalance.on_plan_failed,
+_EVENTS: Mapping[type, tuple[Trigger, Callable[[MemberState, Any, float], None]]] = {
+    Tick: (Trigger.OTHER, subscription.on_tick),
+    Subscribed: (Trigger.SUBSCRIBED, subscription.on_subscribed),
+    Unsubscribed: (Trigger.UNSUBSCRIBED, subscription.on_unsubscribed),
+    RebalanceRequested: (Trigger.OTHER, subscription.on_rebalance_requested),
+    CloseRequested: (Trigger.CLOSED, subscription.on_close),
+    LoginRefused: (Trigger.LOGIN_REFUSED, session.on_login_refused),
+    CoordinatorDoubted: (Trigger.OTHER, session.on_coordinator_doubted),
+    CoordinatorWanted: (Trigger.OTHER, session.on_coordinator_wanted),
+    CommitRequested: (Trigger.OTHER, session.on_commit_requested),
+    CalledBack: (Trigger.CALLED_BACK, rebalance.on_called_back),
+    UserDataCollected: (Trigger.USER_DATA, rebalance.on_user_data),
+    UserDataFailed: (Trigger.OTHER, rebalance.on_user_data_failed),
+    Planned: (Trigger.PLANNED, rebalance.on_planned),
+    PlanFailed: (Trigger.PLAN_FAILED, rebalance.on_plan_failed),
 }
 
-_RESPONSES: Mapping[type, Callable[[MemberState, Any, Any, float], None]] = {
-    ForLookup: session.on_lookup_response,
-    ForHeartbeat: session.on_heartbeat_response,
-    ForCommit: session.on_commit_response,
-    ForLeave: session.on_leave_response,
-    ForJoin: rebalance.on_join_response,
-    ForPlan: rebalance.on_plan_metadata,
-    ForSync: rebalance.on_sync_response,
-    ForWatch: subscription.on_watch_response,
-    ForOldPlan: subscription.on_old_plan_response,
+_RESPONSES: Mapping[type, tuple[Trigger, Callable[[MemberState, Any, Any, float], None]]] = {
+    ForLookup: (Trigger.LOOKUP, session.on_lookup_response),
+    ForHeartbeat: (Trigger.HEARTBEAT, session.on_heartbeat_response),
+    ForCommit: (Trigger.COMMIT, session.on_commit_response),
+    ForLeave: (Trigger.OTHER, session.on_leave_response),
+    ForJoin: (Trigger.JOIN, rebalance.on_join_response),
+    ForPlan: (Trigger.OTHER, rebalance.on_plan_metadata),
+    ForSync: (Trigger.SYNC, rebalance.on_sync_response),
+    ForWatch: (Trigger.OTHER, subscription.on_watch_response),
+    ForOldPlan: (Trigger.OTHER, subscription.on_old_plan_response),
 }
-
-_CAUSES: Mapping[type, Trigger] = {
-    Subscribed: Trigger.SUBSCRIBED,
-    Unsubscribed: Trigger.UNSUBSCRIBED,
-    CloseRequested: Trigger.CLOSED,
-    LoginRefused: Trigger.LOGIN_REFUSED,
-    CalledBack: Trigger.CALLED_BACK,
-    UserDataCollected: Trigger.USER_DATA,
-    Planned: Trigger.PLANNED,
-    PlanFailed: Trigger.PLAN_FAILED,
-    ForLookup: Trigger.LOOKUP,
-    ForJoin: Trigger.JOIN,
-    ForSync: Trigger.SYNC,
-    ForHeartbeat: Trigger.HEARTBEAT,
-    ForCommit: Trigger.COMMIT,
-}
-"""Triggers of events, and of responses by the context of the request."""
+"""By the context of the request."""
 
 _LOST: Mapping[type, Trigger] = {ForJoin: Trigger.JOIN_LOST, ForSync: Trigger.SYNC_LOST}
 """Triggers of requests without a response."""

@@ -150,7 +150,7 @@ def _is_preparing(member: MemberState, attempt: RebalanceAttempt) -> bool:
 def on_join_response(member: MemberState, context: ForJoin, response: JoinGroupResponse, now: float) -> None:
     """Take a JoinGroup response."""
     attempt, code = context.attempt, response.error_code
-    if _is_stale(member, Api.JOIN_GROUP, attempt, code):
+    if _is_stale(member, Api.JOIN_GROUP, context, code):
         return
     rule = rule_for(Api.JOIN_GROUP, code)
     match rule.verdict:
@@ -232,7 +232,7 @@ def on_planned(member: MemberState, event: Planned, now: float) -> None:
 
 def on_plan_failed(member: MemberState, event: PlanFailed, now: float) -> None:
     """Report the assignor's error, and join again later."""
-    if event.attempt is member.attempt:
+    if event.attempt is member.attempt and member.state is State.PLANNING:
         member.last_error = event.error
         member.actions.append(MembershipReport(event.error))
         member.end_attempt(reasons.rebalance_failed(event.error), now + member.settings.retry_backoff_max_s)
@@ -253,7 +253,7 @@ def _sync(
 def on_sync_response(member: MemberState, context: ForSync, response: SyncGroupResponse, now: float) -> None:
     """Take a SyncGroup response."""
     attempt, code = context.attempt, response.error_code
-    if _is_stale(member, Api.SYNC_GROUP, attempt, code):
+    if _is_stale(member, Api.SYNC_GROUP, context, code):
         return
     rule = rule_for(Api.SYNC_GROUP, code)
     match rule.verdict:
@@ -338,9 +338,15 @@ def _hastily(member: MemberState, now: float) -> float:
     return now if member.hasty_rejoins <= HASTY_REJOINS_MAX else now + member.join_backoff.next()
 
 
-def _is_stale(member: MemberState, api: Api, attempt: RebalanceAttempt, code: int) -> bool:
-    """True for a response to an earlier attempt. FENCED_INSTANCE_ID is final even then."""
-    if attempt is member.attempt:
+def is_awaited(member: MemberState, context: ForJoin | ForSync) -> bool:
+    """True while the outcome of this request decides; False for one of an earlier attempt, or a second outcome."""
+    state = State.JOINING if isinstance(context, ForJoin) else State.SYNCING
+    return context.attempt is member.attempt and member.state is state
+
+
+def _is_stale(member: MemberState, api: Api, context: ForJoin | ForSync, code: int) -> bool:
+    """True for a response that is not awaited. FENCED_INSTANCE_ID is final even then."""
+    if is_awaited(member, context):
         return False
     if code == ErrorCode.FENCED_INSTANCE_ID:
         member.fail(error_for(api, code, member.settings.group_id, rule_for(api, code)))

@@ -18,7 +18,6 @@ from fleet_consumer.group.classic.requests import leave_request
 from fleet_consumer.group.classic.states import IN_REBALANCE, State, Trigger, check_move
 from fleet_consumer.group.commits import CommitFlow, Standing
 from fleet_consumer.group.lookup import CoordinatorLookup
-from fleet_consumer.group.membership import Membership
 from fleet_consumer.group.messages import (
     Action,
     CallBack,
@@ -36,9 +35,6 @@ from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.group.timing import NEVER, Backoff, HeartbeatTimer
 from fleet_consumer.group.watch import MetadataWatch, topics_denied
 from fleet_consumer.wire.message import Request
-
-IDLE_TICK_S = 1.0
-"""The longest wait for a Tick when nothing is due: a member whose poll timer expired notices polling this soon."""
 
 
 @dataclass(slots=True, eq=False)
@@ -133,36 +129,6 @@ class MemberState:
             keeps=holds and valid and (rebalancing or self.state is State.UNJOINED),
             expelled=self.state is State.REVOKING and not valid,
         )
-
-    def snapshot(self) -> Membership:
-        """The membership as other threads may see it."""
-        return Membership(
-            group_id=self.settings.group_id,
-            instance_id=self.settings.instance_id,
-            member_id=self.identity.member_id,
-            generation=self.identity.generation,
-            leader=self.leader,
-            protocol=self.identity.protocol,
-            state=self.state.word,
-            coordinator=self.lookup.address,
-            assignment=self.owned,
-            last_heartbeat_at=self.heartbeat.last_good_sent_at,
-            rebalances=self.rebalances,
-            last_rebalance_reason=self.last_reason,
-            error=self.fatal or self.last_error or self.watch.error,
-        )
-
-    def next_deadline(self, now: float) -> float:
-        """The time of the next Tick, at most `IDLE_TICK_S` from now.
-
-        Timers in the past wait for something other than time: otherwise the last event would have handled them.
-        """
-        times = [self.polled_at + self.settings.max_poll_interval_s, self.next_join_at, self.lookup.next_at]
-        times += [self.heartbeat.next_at, self.heartbeat.session_deadline, self.watch.next_at]
-        times += [at for at in (self.commits.next_at,) if at is not None]
-        if self.attempt is not None and self.attempt.metadata_retry_at is not None:
-            times.append(self.attempt.metadata_retry_at)
-        return min((at for at in times if at > now), default=now + IDLE_TICK_S)
 
     def wants(self, topic: str) -> bool:
         """True if a topic is (still) subscribed to."""

@@ -53,7 +53,7 @@ class Trigger(Enum):
     HEARTBEAT = "Heartbeat response"
     COMMIT = "OffsetCommit response"
     DUE = "due"
-    """What every event ends with: a rebalance that may begin, or a poll timer that expired."""
+    """The last part of every event: a rebalance that may begin, a poll timer that expired."""
     OTHER = "other"
     """Events that never move the state."""
 
@@ -115,10 +115,11 @@ MOVES: Mapping[State, Moves] = {
 }
 
 HEARTBEATING = frozenset({State.REVOKING, State.PLANNING, State.SYNCING, State.STABLE})
-"""Where the broker expects heartbeats. A member whose JoinGroup waits at the broker counts as alive without them."""
+"""States in which the broker expects heartbeats. A member whose JoinGroup waits at the broker counts as alive without
+them."""
 
 IN_REBALANCE = frozenset({State.REVOKING, State.JOINING, State.PLANNING, State.SYNCING})
-"""Where a commit that cannot be made fails with RebalanceInProgress."""
+"""States in which a commit that cannot be made fails with RebalanceInProgress."""
 
 
 class IllegalMove(Exception):
