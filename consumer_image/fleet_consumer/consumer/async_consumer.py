@@ -1,9 +1,9 @@
 """`AsyncConsumer`: a `Consumer` for asyncio. One thread owns the consumer, and the event loop never waits for it.
 
-Calls are carried out on that thread one after the other; a poll that waits for records makes way for any other call.
-What a poll brings lies in a `Handover` until a task takes it, on the event loop and without a pause in between. So a
-task that is cancelled takes nothing, and nothing that was not taken counts as done: it comes out of the next poll, is
-not covered by commits of positions, and is sought back to before the consumer gives partitions back.
+Calls run on that thread one after the other; a poll that waits for records makes way for any other call. Polled records
+lie in a `Handover` until a task takes them, on the event loop and without a suspension in between. So a cancelled task
+takes nothing, and records not taken do not count as done: they come out of the next poll, are not covered by commits of
+positions, and are sought back to before the consumer gives partitions back.
 """
 
 from __future__ import annotations
@@ -235,11 +235,11 @@ class AsyncConsumer:
         return await self._call(lambda: self._consumer.end_offsets(partitions, timeout_s))
 
     def out_of_range(self) -> OutOfRangeReport:
-        """The number of times that brokers did not have the offset that came next, and what was skipped for it."""
+        """The OFFSET_OUT_OF_RANGE errors so far, and the offsets skipped."""
         return self._consumer.out_of_range()
 
     def truncations(self) -> TruncationReport:
-        """How often a log turned out to have lost records that were read already, and how many these were."""
+        """The truncations so far: logs that lost records after these were read."""
         return self._consumer.truncations()
 
     # Partitions.
@@ -263,11 +263,11 @@ class AsyncConsumer:
         await self._call(lambda: self._consumer.resume(parts))
 
     def paused(self) -> frozenset[TopicPartition]:
-        """What is paused now."""
+        """The paused partitions."""
         return self._consumer.paused()
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """What this consumer owns now."""
+        """The partitions owned now."""
         return self._consumer.assignment()
 
     # On the event loop.

@@ -114,7 +114,7 @@ class Engine:
         return dataclasses.replace(membership, error=error)
 
     def holds_session(self) -> bool:
-        """Whether nobody else can own the partitions: after `assign`, and while the session has not timed out."""
+        """True while nobody else can own the partitions: after `assign`, or until the session times out. Any thread."""
         return self.manual or self.clock.monotonic() < self.group.fence_deadline
 
     def check_group(self, call: str) -> None:

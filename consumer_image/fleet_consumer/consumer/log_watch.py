@@ -56,7 +56,7 @@ class LogWatch:
 
     @property
     def due(self) -> bool:
-        """Whether a check has ended or none has begun: time to ask for `changes`."""
+        """True when a check has ended or none has begun: time to call `changes`."""
         return self._look is None or self._look.done
 
     def ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, UUID]:
@@ -128,7 +128,7 @@ class SoughtChecks:
 
     @property
     def busy(self) -> bool:
-        """Whether a check is under way."""
+        """True while a check is under way."""
         return bool(self._pending)
 
     def begin(self, epochs: Mapping[TopicPartition, int], reading: Mapping[TopicPartition, PartitionBuffer]) -> None:

@@ -1,7 +1,7 @@
-"""What a group has stored in `__consumer_offsets`: its committed offsets and its last generation, without a JVM.
+"""A group's records in `__consumer_offsets`: its committed offsets and its last generation, without a JVM.
 
-The same offsets come from the group's coordinator (`Consumer.committed`); the topic also has when they were committed,
-and it can be read while the coordinator is away. It needs Read on that topic, which few principals have.
+The same offsets come from the group's coordinator (`Consumer.committed`); the topic also has their commit times, and
+can be read while the coordinator is away. It needs Read on that topic, which few principals have.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["GroupMetadataValue", "OffsetCommitValue", "StoredOffsets", "read_gro
 
 @dataclass(frozen=True, slots=True)
 class StoredOffsets:
-    """What the topic says of one group; `group` is None when it says nothing of members, or that they were removed.
+    """The topic's records of one group; `group` is None without a record of members, or when they were removed.
 
-    `partition` is the one of `__consumer_offsets` that was read; `unknown` is how many of its records, of this group
-    or others, are of a kind or version that is not known here.
+    `partition` is the one of `__consumer_offsets` that was read; `unknown` is the number of its records, of this group
+    or others, of an unknown kind or version.
     """
 
     partition: int

@@ -61,7 +61,7 @@ class StartLookups:
 
     @property
     def busy(self) -> bool:
-        """Whether a lookup is under way."""
+        """True while a lookup is under way."""
         return bool(self._pending)
 
     @property
