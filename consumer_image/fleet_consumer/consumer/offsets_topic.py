@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.contract.naming import coordinator_partition
 from fleet_consumer.group import errors
-from fleet_consumer.librdkafka.scan import partition_count, scan_partition
+from fleet_consumer.librdkafka.bounded import BoundedReader
 from fleet_consumer.librdkafka.settings import consumer_config
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import TopicPartition
@@ -50,23 +50,34 @@ def read_group(
     Raises TopicAuthorizationFailed (allow Read on the topic), TopicMissing (no group has ever committed),
     DataPlaneFailed (also when the time is up), SettingsRefused.
     """
+    clock = clock or SystemClock()
+    deadline = clock.monotonic() + timeout_s
     config = consumer_config(connection, group_id, "read_committed", {})
-    count = partition_count(config, TOPIC, timeout_s)
-    if not count:
-        raise errors.TopicMissing(f"topic {TOPIC} does not exist: no group of this cluster has committed anything yet")
-    partition = coordinator_partition(group_id, count)
     offsets: dict[TopicPartition, OffsetCommitValue] = {}
     group: GroupMetadataValue | None = None
     unknown = 0
-    for key, value in scan_partition(config, TOPIC, partition, timeout_s, clock or SystemClock()):
-        entry = decode(key, value)
-        if isinstance(entry, CommittedOffset) and entry.group == group_id:
-            if entry.value is None:
-                offsets.pop(entry.partition, None)
-            else:
-                offsets[entry.partition] = entry.value
-        elif isinstance(entry, StoredGroup) and entry.group == group_id:
-            group = entry.value
-        elif not isinstance(entry, (CommittedOffset, StoredGroup)):
-            unknown += 1
-    return StoredOffsets(partition, offsets, group, unknown)
+    with BoundedReader(config, stores_offsets=False, patience_s=timeout_s) as reader:
+        try:
+            count = len(reader.partitions(TOPIC))
+        except errors.TopicMissing as missing:
+            raise errors.TopicMissing(
+                f"topic {TOPIC} does not exist: no group of this cluster has committed anything yet"
+            ) from missing
+        partition = TopicPartition(TOPIC, coordinator_partition(group_id, count))
+        for step in reader.read(reader.bounds([partition])):
+            for record in step.records.get(partition, ()):
+                entry = decode(record.key, record.value)
+                if isinstance(entry, CommittedOffset) and entry.group == group_id:
+                    if entry.value is None:
+                        offsets.pop(entry.partition, None)
+                    else:
+                        offsets[entry.partition] = entry.value
+                elif isinstance(entry, StoredGroup) and entry.group == group_id:
+                    group = entry.value
+                elif not isinstance(entry, (CommittedOffset, StoredGroup)):
+                    unknown += 1
+            if not step.done and clock.monotonic() >= deadline:
+                raise errors.DataPlaneFailed(
+                    f"{TOPIC}-{partition.partition}: its end was not reached within {timeout_s:g} s"
+                )
+    return StoredOffsets(partition.partition, offsets, group, unknown)
