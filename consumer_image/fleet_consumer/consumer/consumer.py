@@ -142,7 +142,6 @@ class Consumer:
                 # Cleared before looking: news that comes meanwhile sets it again and ends the wait.
                 engine.signal.clear()
                 self._take_news()
-                engine.check_fetch()
                 engine.take_starts(positions)
                 self._commits.auto_commit()
                 # Once the session is over, others may be handing out the same.

@@ -122,13 +122,10 @@ class Engine:
         if self.settings.group_id is None:
             raise errors.GroupIdMissing(f"{call} needs a group: set group_id in ConsumerSettings")
 
-    def check_fetch(self) -> None:
-        """Raise the error that ended the fetch thread, if it ended."""
+    def take_starts(self, positions: Positions) -> None:
+        """Begin to read where lookups have ended. Raises as `Positions.take_starts`, and if the fetch thread failed."""
         if self.fetch is not None and self.fetch.failure is not None:
             self.fail(self.fetch.failure)
-
-    def take_starts(self, positions: Positions) -> None:
-        """Begin to read where lookups have ended. Raises as `Positions.take_starts`."""
         try:
             positions.take_starts()
         except errors.FatalConsumerError as error:

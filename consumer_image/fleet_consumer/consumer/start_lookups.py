@@ -60,11 +60,6 @@ class StartLookups:
         self.last_error: errors.OffsetLookupFailed | None = None
 
     @property
-    def busy(self) -> bool:
-        """True while a lookup is under way."""
-        return bool(self._pending)
-
-    @property
     def pending(self) -> frozenset[TopicPartition]:
         """The partitions that are being looked up."""
         return frozenset[TopicPartition]().union(*self._pending.values())
@@ -121,13 +116,11 @@ class StartLookups:
 
     # Changes of what is to be looked up.
 
-    def set_lost(self, buffer: PartitionBuffer) -> None:
-        """Note that the log no longer has the position of `buffer`."""
-        self._searches[buffer.topic_partition].lost = Start(buffer.position, buffer.leader_epoch)
-
-    def set_remade(self, partition: TopicPartition) -> None:
-        """Note that the partition's topic was deleted and created again."""
-        self._searches[partition].remade = True
+    def set_lost(self, buffer: PartitionBuffer, *, remade: bool) -> None:
+        """Note that the log no longer has the position of `buffer`, or was `remade`: deleted and created again."""
+        search = self._searches[buffer.topic_partition]
+        search.lost = Start(buffer.position, buffer.leader_epoch)
+        search.remade = search.remade or remade
 
     def seek(self, partition: TopicPartition) -> Start | None:
         """Clear what an earlier seek or lookup left; returns the lost position, if the log was in doubt."""
