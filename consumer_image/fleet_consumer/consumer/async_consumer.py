@@ -97,7 +97,7 @@ class AsyncConsumer:
         deadline = self._clock.monotonic() + timeout_s
         left = timeout_s
         try:
-            # What a poll that was cancelled has met must not be overwritten by the next.
+            # The error of a cancelled poll must not be overwritten by the next.
             self._handover.raise_failure()
             while not (self._handover and max_records != 0):
                 await self._owner.call(lambda left=left: self._fill(left, max_records), interruptible=True)  # type: ignore[misc]
@@ -107,7 +107,7 @@ class AsyncConsumer:
                     self._woken = False
                     return
         except asyncio.CancelledError:
-            # The thread's poll ends soon, and what it brings stays for the next.
+            # The thread's poll ends soon, and its records stay for the next.
             self._consumer.wakeup()
             raise
         finally:
@@ -280,7 +280,7 @@ class AsyncConsumer:
             raise errors.ConcurrentUse(f"callbacks may not call {call}")
 
     def _callback(self, callback: AsyncRebalanceCallback | None) -> RebalanceCallback | None:
-        """A callback for the owner's thread, which has the user's run on the event loop and waits for its end."""
+        """A callback for the owner's thread, which runs the user's on the event loop and waits for its end."""
         if callback is None:
             return None
 
@@ -298,10 +298,10 @@ class AsyncConsumer:
     # On the owner's thread.
 
     def _fill(self, timeout_s: float, max_records: int | None) -> None:
-        """Poll, and lay down what comes, whether or not a task still waits for it."""
+        """Poll, and keep the records, whether or not a task still waits for them."""
         if self._handover and max_records != 0:
             return  # A poll that was abandoned has brought it.
-        # A poll may give partitions back; what nobody has taken of them must not count as done then.
+        # A poll may give partitions back; records not taken must not count as done then.
         self._give_back()
         try:
             self._handover.put(self._consumer.poll(timeout_s, max_records=max_records))
@@ -316,7 +316,7 @@ class AsyncConsumer:
         self._seek_back(frozenset(self._handover.first_offsets()))
 
     def _seek_back(self, partitions: frozenset[TopicPartition]) -> None:
-        """Go back to what nobody has taken."""
+        """Seek back to the first record not taken."""
         owned = self._consumer.assignment()
         for part, offset in self._handover.drop(partitions).items():
             if part in owned:
@@ -333,7 +333,7 @@ class AsyncConsumer:
         self._seek_back(frozenset(partitions))
 
     def _given_out(self) -> dict[TopicPartition, OffsetAndMetadata] | None:
-        """The positions without what nobody has taken; None when all was taken, and the consumer knows them best."""
+        """The positions before the records not taken; None when all were taken: the consumer knows them then."""
         waiting = self._handover.first_offsets()
         if not waiting:
             return None

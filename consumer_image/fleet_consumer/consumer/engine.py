@@ -58,7 +58,7 @@ class Engine:
         # Both from the first subscription, or assignment, on.
         self.fetch: FetchThread | None = None
         self.positions: Positions | None = None
-        # Whether the user assigned the partitions: nobody else can take them away then.
+        # The user assigned the partitions, so no rebalance takes them away.
         self.manual = False
         # Raised by every call but `close`.
         self.fatal: Exception | None = None

@@ -232,8 +232,8 @@ class Positions:
     def start_over(self) -> None:
         """Read on from where the last complete poll ended: an exception came between a read and its return.
 
-        Messages that librdkafka had handed over are lost then, and positions may be past records that nobody got. May
-        be interrupted itself: it is done as a whole the next time.
+        Messages that librdkafka had handed over are lost then, and positions may be past records that were not
+        delivered. May be interrupted itself: it is done as a whole the next time.
         """
         self._fetch.read_ahead.take_back()
         fresh = self._replaced

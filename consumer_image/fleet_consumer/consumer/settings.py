@@ -42,8 +42,8 @@ class ConsumerSettings:
     `auto_offset_reset`: `earliest`, `latest`, `none` or `by_duration:PT1H` (KIP-1106), for partitions without a usable
     committed offset; `earliest`, because Java's `latest` skips what was written before the first commit. Partitions
     that appear after the first assignment start at the beginning whatever it says.
-    `auto_commit_interval_ms` None, unlike in Java: the caller commits, because a commit of what nobody has handled
-    yet loses it. With a number, `poll`, a revocation and `close` commit the positions of what earlier polls returned.
+    `auto_commit_interval_ms` None, unlike in Java: the caller commits, because a commit of unhandled records
+    loses them. With a number, `poll`, a revocation and `close` commit the positions of what earlier polls returned.
     `retry_authentication`: a refused login, or a failed TLS handshake, is repeated every ten seconds and only reported
     by `membership().error`, so that credentials can be renewed meanwhile; else, as in Java, `poll` raises
     AuthenticationFailed after the first refusal, and this consumer is finished.

@@ -116,7 +116,7 @@ class FetchThread:
         self._do(command)
 
     def unassign(self, partitions: frozenset[TopicPartition]) -> None:
-        """Stop reading these."""
+        """Stop reading these partitions."""
 
         def command(consumer: confluent_kafka.Consumer) -> None:
             known = [part for part in partitions if self._buffers.pop(part, None) is not None]
@@ -128,7 +128,7 @@ class FetchThread:
         self._do(command)
 
     def seek(self, buffer: PartitionBuffer) -> None:
-        """Go on at the position of `buffer`, which replaces the partition's former one."""
+        """Go on at the position of `buffer`, which replaces the partition's former buffer."""
         part, offset, epoch = buffer.topic_partition, buffer.position, buffer.leader_epoch
 
         def command(consumer: confluent_kafka.Consumer) -> None:
@@ -140,11 +140,11 @@ class FetchThread:
         self._do(command)
 
     def hold(self, partition: TopicPartition) -> None:
-        """Stop fetching a partition that nobody will take for long."""
+        """Stop fetching a partition whose records will not be taken for long."""
         self._do(lambda consumer: consumer.pause([at(partition)]) if partition in self._buffers else None)
 
     def unhold(self, partition: TopicPartition) -> None:
-        """Fetch it again."""
+        """Fetch a held partition again."""
         self._do(lambda consumer: consumer.resume([at(partition)]) if partition in self._buffers else None)
 
     def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:

@@ -102,7 +102,7 @@ def fetched_records(topic_partition: TopicPartition, run: list[Message]) -> list
 
 
 class FetchedRun(Run):
-    """A run over messages: its records are made when somebody asks for them, its columns are read without them."""
+    """A run over messages: its records are made on request, its columns are read without them."""
 
     __slots__ = ("_messages",)
 
