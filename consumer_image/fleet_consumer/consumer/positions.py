@@ -74,8 +74,8 @@ class Positions:
 
     def look_up_unknown(self) -> None:
         """Look up where those without a position begin, in the background."""
-        pending = self._starts.pending
-        self._starts.look_up([part for part, buffer in self._buffers.items() if buffer is None and part not in pending])
+        asked = frozenset[TopicPartition]().union(*self._starts.pending.values())
+        self._starts.look_up([part for part, buffer in self._buffers.items() if buffer is None and part not in asked])
 
     def stop_delivery(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these from now on; they stay owned, with their positions, until `forget`.
