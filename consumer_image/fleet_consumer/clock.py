@@ -1,4 +1,4 @@
-"""Time as a collaborator.
+"""Time as a dependency.
 
 Pure code takes `now`; the threads that own time read it from a `Clock`, so that a test can own time instead.
 Nothing here may sleep or schedule.

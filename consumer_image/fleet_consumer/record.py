@@ -1,8 +1,8 @@
 """Records: what polls return and handlers are given, and what handlers may answer.
 
-They stand at the bottom of the package, because the data plane makes records and the worker judges answers.
-Nothing here may do I/O. A poll returns runs, because handlers keep order and offsets per partition, and because a list
-that is passed on costs nothing per record.
+Both the data plane, which makes records, and the worker, which handles answers, import this module. Nothing here may do
+I/O. A poll returns runs, because handlers keep order and offsets per partition, and because a list that is passed on
+costs nothing per record.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TIMESTAMP_TYPES: Mapping[int, TimestampType] = {1: TimestampType.CREATE_TIME, 2
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Where and as which attempt a record was read just now; differs from the record's own coordinates in retries."""
+    """The place and attempt at which a record was read just now; differs from the record's origin in retries."""
 
     topic: str
     partition: int
@@ -46,8 +46,8 @@ class Delivery:
 
 
 class _Source:
-    """Room for what a record was read from, unset in records that somebody made. No field: neither compared, copied,
-    pickled nor shown."""
+    """A slot for the message that a record was read from, unset in records made of fields. No field: neither compared,
+    copied, pickled nor shown."""
 
     __slots__ = ("_message",)
     _message: Any
@@ -83,9 +83,8 @@ class Record(_Source):
     def timestamp_type(self) -> TimestampType:
         """The type of the timestamp that was read with this record; `NO_TIMESTAMP_TYPE` when that is not known.
 
-        It is read from the message on request, so it is no field. It is not known of a record that does not come from
-        a message with a timestamp: one that was made of fields, copied or pickled, and a retried one, whose timestamp
-        is its origin's.
+        It is read from the message on request, so it is no field. It is unknown for a record made of fields, copied or
+        pickled, and for a retried one, whose timestamp is its origin's.
         """
         message = getattr(self, "_message", None)
         if message is None:
@@ -94,7 +93,7 @@ class Record(_Source):
 
     @property
     def delivery(self) -> Delivery:
-        """Where this record was read just now."""
+        """The place and attempt at which this record was read just now."""
         return Delivery(self.topic, self.partition, self.offset, self.timestamp, self.attempt)
 
 

@@ -1,9 +1,9 @@
 """`AsyncConsumer`: a `Consumer` for asyncio. One thread owns the consumer, and the event loop never waits for it.
 
-Calls are carried out on that thread one after the other; a poll that waits for records makes way for any other call.
-What a poll brings lies in a `Handover` until a task takes it, on the event loop and without a pause in between. So a
-task that is cancelled takes nothing, and nothing that was not taken counts as done: it comes out of the next poll, is
-not covered by commits of positions, and is sought back to before the consumer gives partitions back.
+Calls run on that thread one after the other; a poll that waits for records makes way for any other call. Polled records
+lie in a `Handover` until a task takes them, on the event loop and without a suspension in between. So a cancelled task
+takes nothing, and records not taken do not count as done: they come out of the next poll, are not covered by commits of
+positions, and are sought back to before the consumer gives partitions back.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class AsyncConsumer:
         deadline = self._clock.monotonic() + timeout_s
         left = timeout_s
         try:
-            # What a poll that was cancelled has met must not be overwritten by the next.
+            # The error of a cancelled poll must not be overwritten by the next.
             self._handover.raise_failure()
             while not (self._handover and max_records != 0):
                 await self._owner.call(lambda left=left: self._fill(left, max_records), interruptible=True)  # type: ignore[misc]
@@ -107,7 +107,7 @@ class AsyncConsumer:
                     self._woken = False
                     return
         except asyncio.CancelledError:
-            # The thread's poll ends soon, and what it brings stays for the next.
+            # The thread's poll ends soon, and its records stay for the next.
             self._consumer.wakeup()
             raise
         finally:
@@ -235,11 +235,11 @@ class AsyncConsumer:
         return await self._call(lambda: self._consumer.end_offsets(partitions, timeout_s))
 
     def out_of_range(self) -> OutOfRangeReport:
-        """The number of times that brokers did not have the offset that came next, and what was skipped for it."""
+        """The OFFSET_OUT_OF_RANGE errors so far, and the offsets skipped."""
         return self._consumer.out_of_range()
 
     def truncations(self) -> TruncationReport:
-        """How often a log turned out to have lost records that were read already, and how many these were."""
+        """The truncations so far: logs that lost records after these were read."""
         return self._consumer.truncations()
 
     # Partitions.
@@ -263,11 +263,11 @@ class AsyncConsumer:
         await self._call(lambda: self._consumer.resume(parts))
 
     def paused(self) -> frozenset[TopicPartition]:
-        """What is paused now."""
+        """The paused partitions."""
         return self._consumer.paused()
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """What this consumer owns now."""
+        """The partitions owned now."""
         return self._consumer.assignment()
 
     # On the event loop.
@@ -280,7 +280,7 @@ class AsyncConsumer:
             raise errors.ConcurrentUse(f"callbacks may not call {call}")
 
     def _callback(self, callback: AsyncRebalanceCallback | None) -> RebalanceCallback | None:
-        """A callback for the owner's thread, which has the user's run on the event loop and waits for its end."""
+        """A callback for the owner's thread, which runs the user's on the event loop and waits for its end."""
         if callback is None:
             return None
 
@@ -298,10 +298,10 @@ class AsyncConsumer:
     # On the owner's thread.
 
     def _fill(self, timeout_s: float, max_records: int | None) -> None:
-        """Poll, and lay down what comes, whether or not a task still waits for it."""
+        """Poll, and keep the records, whether or not a task still waits for them."""
         if self._handover and max_records != 0:
             return  # A poll that was abandoned has brought it.
-        # A poll may give partitions back; what nobody has taken of them must not count as done then.
+        # A poll may give partitions back; records not taken must not count as done then.
         self._give_back()
         try:
             self._handover.put(self._consumer.poll(timeout_s, max_records=max_records))
@@ -316,7 +316,7 @@ class AsyncConsumer:
         self._seek_back(frozenset(self._handover.first_offsets()))
 
     def _seek_back(self, partitions: frozenset[TopicPartition]) -> None:
-        """Go back to what nobody has taken."""
+        """Seek back to the first record not taken."""
         owned = self._consumer.assignment()
         for part, offset in self._handover.drop(partitions).items():
             if part in owned:
@@ -333,7 +333,7 @@ class AsyncConsumer:
         self._seek_back(frozenset(partitions))
 
     def _given_out(self) -> dict[TopicPartition, OffsetAndMetadata] | None:
-        """The positions without what nobody has taken; None when all was taken, and the consumer knows them best."""
+        """The positions before the records not taken; None when all were taken: the consumer knows them then."""
         waiting = self._handover.first_offsets()
         if not waiting:
             return None

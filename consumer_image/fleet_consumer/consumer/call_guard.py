@@ -24,7 +24,7 @@ class CallGuard:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a fork of the one that made the consumer."""
+        """True in a fork of the process that made the consumer."""
         return os.getpid() != self._pid
 
     @contextmanager

@@ -92,7 +92,7 @@ class Consumer:
         self._subscription.subscribe(topics, callbacks)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, whoever else does, without joining a group; a second call replaces the first.
+        """Read exactly these partitions, without joining a group; a second call replaces the first.
 
         Partitions that stay keep their position. New ones begin at the group's committed offset where `group_id` is
         set, else by the reset policy. No callbacks are called. Nothing at all is as `unsubscribe`.
@@ -118,14 +118,14 @@ class Consumer:
         """Hand out at most `max_records` records, as soon as any are there, after at most `timeout_s` seconds.
 
         `max_records` is `max_poll_records` by default. 0 hands out nothing and costs no read-ahead, as pausing would:
-        it is for whoever is still busy with the last records and wants to keep the membership.
+        it keeps the membership of a caller that is still busy with the last records.
 
         Runs callbacks that are due. Moves positions past what it returns, commits nothing. Must be called again within
         `max_poll_interval_ms`. Returns empty-handed at once after `wakeup`, and when all that it did was to move a
         position over offsets that hold no record to read (`Records.gaps`), at the end of a partition.
-        Raises what the background met: FatalConsumerError, AssignorFailed, NoOffsetForPartition, OffsetLookupFailed,
-        TopicAuthorizationFailed, and what callbacks and signal handlers raise. Records that were on their way then come
-        again with the next poll.
+        Raises the errors of the background threads: FatalConsumerError, AssignorFailed, NoOffsetForPartition,
+        OffsetLookupFailed, TopicAuthorizationFailed, and what callbacks and signal handlers raise. Records that were on
+        their way then come again with the next poll.
         """
         guard, engine = self._guard, self._engine
         # Not `with`: a signal handler may raise between any two steps of a context manager, and would leave it open.
@@ -142,7 +142,6 @@ class Consumer:
                 # Cleared before looking: news that comes meanwhile sets it again and ends the wait.
                 engine.signal.clear()
                 self._take_news()
-                engine.check_fetch()
                 engine.take_starts(positions)
                 self._commits.auto_commit()
                 # Once the session is over, others may be handing out the same.
@@ -190,7 +189,7 @@ class Consumer:
         return self._engine.membership()
 
     def holds_session(self) -> bool:
-        """Whether the last good heartbeat is younger than the session timeout; False: others may own our partitions.
+        """True while the last good heartbeat is younger than the session timeout; False: others may own our partitions.
 
         Always True after `assign`: nobody takes those partitions away. Cheap enough to ask before every record of a
         batch. Any thread.
@@ -214,10 +213,10 @@ class Consumer:
     def close(self, timeout_s: float = 30.0, leave: str = "default") -> None:
         """Revoke, then leave or remain, then stop all threads; at most about `timeout_s` seconds. Idempotent.
 
-        `leave` (KIP-1092): `leave` tells the coordinator at once, also for a static member; `remain` lets the session
-        time out; `default` is leave for dynamic and remain for static members. Commits nothing by itself, unless
-        `auto_commit_interval_ms` says so: `on_revoked` is called first, as in a rebalance. What a callback raises is
-        raised after everything has been closed.
+        `leave` (KIP-1092): `leave` notifies the coordinator at once, also for a static member; `remain` lets the
+        session time out; `default` is leave for dynamic and remain for static members. Commits nothing by itself,
+        unless `auto_commit_interval_ms` says so: `on_revoked` is called first, as in a rebalance. What a callback
+        raises is raised after everything has been closed.
         """
         if leave not in LEAVE_WORDS:
             raise ValueError(f"leave is {leave!r}; use one of {', '.join(LEAVE_WORDS)}")
@@ -266,20 +265,20 @@ class Consumer:
     # Positions.
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """What this member owns now, from the caller's view: what `on_assigned` gave and nothing has taken since."""
+        """The partitions owned now, from the caller's view: given by `on_assigned` and not taken away since."""
         return self._engine.owned
 
     def position(self, partition: TopicPartition) -> int | None:
         """The next offset that poll would hand out; None while it is being looked up. Raises NotAssigned.
 
-        Worth a commit even where nothing was handed out yet: under `latest`, whoever owns the partition next would
-        otherwise start at what is the end by then.
+        Worth a commit even where nothing was handed out yet: under `latest`, the partition's next owner would otherwise
+        start at what is the end by then.
         """
         with self._guard.entered():
             return self._engine.started().position(partition)
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """How many offsets the partition's end is ahead of its position; None while either is unknown.
+        """The distance from the position to the partition's end, in offsets; None while either is unknown.
 
         Never blocks: the first call has the end looked up in the background, and polls keep it fresh from then on
         (`EndOffsets`). Under `read_committed` the end is the last stable offset. Raises NotAssigned.
@@ -328,17 +327,17 @@ class Consumer:
             self._engine.started().resume(tuple(partitions))
 
     def paused(self) -> frozenset[TopicPartition]:
-        """What is paused now."""
+        """The paused partitions."""
         positions = self._engine.positions
         return frozenset() if positions is None else positions.paused
 
     def out_of_range(self) -> OutOfRangeReport:
-        """The number of times that brokers did not have the offset that came next, and what was skipped for it."""
+        """The OFFSET_OUT_OF_RANGE errors so far, and the offsets skipped."""
         positions = self._engine.positions
         return OutOfRangeReport() if positions is None else positions.out_of_range
 
     def truncations(self) -> TruncationReport:
-        """How often a log turned out to have lost records that were read already, and how many these were."""
+        """The truncations so far: logs that lost records after these were read."""
         positions = self._engine.positions
         return TruncationReport() if positions is None else positions.truncations
 

@@ -1,7 +1,7 @@
-"""The ends of the partitions that a consumer owns, kept fresh for `Consumer.lag` without ever blocking.
+"""The end offsets of owned partitions, kept fresh for `Consumer.lag` without ever blocking.
 
 librdkafka knows ends only from its fetches, of the wrong isolation level, and not of partitions that it does not fetch
-just now. So brokers are asked, one request for each leader, and only while somebody asks for lags.
+just now. So brokers are asked, one request for each leader, and only while lags are asked for.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.record import TopicPartition
 
 FRESH_S: Final = 1.0
-"""How old an end may be before brokers are asked again."""
+"""The age at which an end is looked up again."""
 ASKING_S: Final = 60.0
-"""How long after the last question for a lag polls go on to keep ends fresh."""
+"""The time after the last `lag` for which polls keep ends fresh."""
 PATIENCE_S: Final = 10.0
-"""How long one lookup may take; a broker that hangs must not keep the others' ends old."""
+"""The timeout of one lookup; a broker that hangs must not keep the others' ends old."""
 
 
 class EndOffsets:
-    """The ends as brokers told them last. Belongs to the user's thread."""
+    """The last known ends. Belongs to the user's thread."""
 
     def __init__(self, group: CoordinatorThread, *, read_committed: bool) -> None:
         self._group = group
@@ -32,13 +32,13 @@ class EndOffsets:
         self._asked_at = self._wanted_until = float("-inf")
 
     def of(self, partition: TopicPartition, owned: frozenset[TopicPartition], now: float) -> int | None:
-        """The end of a partition, None while it is unknown; has the ends of all `owned` looked up when they are old."""
+        """The end of a partition, None while unknown; starts a lookup for all `owned` when their ends are old."""
         self._wanted_until = now + ASKING_S
         self.refresh(owned, now, unknown=partition)
         return self._ends.get(partition)
 
     def refresh(self, owned: frozenset[TopicPartition], now: float, unknown: TopicPartition | None = None) -> None:
-        """Take an answer that has come, and ask again when it is time and somebody wants to know."""
+        """Take an answer that has come, and ask again when ends are old and lags were asked for of late."""
         if now >= self._wanted_until:
             return
         self._take(owned)
@@ -47,7 +47,7 @@ class EndOffsets:
         if self._lookup is not None:
             self._lookup.cancel()
             self._lookup = None
-        # A partition that came since the last question need not wait until the others are old.
+        # A partition that came since the last lookup need not wait until the others are old.
         new = unknown is not None and unknown not in self._asked
         if owned and (new or now >= self._asked_at + FRESH_S):
             self._asked, self._asked_at = owned, now
@@ -57,5 +57,5 @@ class EndOffsets:
         if self._lookup is None or not self._lookup.done:
             return
         found, self._lookup = self._lookup.result or {}, None
-        # What was not answered this time keeps its last end; what is not owned any more has none.
+        # A partition without an answer keeps its last end; one that is not owned any more has none.
         self._ends = {part: end for part, end in {**self._ends, **found}.items() if part in owned}

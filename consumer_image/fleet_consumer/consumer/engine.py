@@ -58,7 +58,7 @@ class Engine:
         # Both from the first subscription, or assignment, on.
         self.fetch: FetchThread | None = None
         self.positions: Positions | None = None
-        # Whether the user assigned the partitions: nobody else can take them away then.
+        # The user assigned the partitions, so no rebalance takes them away.
         self.manual = False
         # Raised by every call but `close`.
         self.fatal: Exception | None = None
@@ -114,7 +114,7 @@ class Engine:
         return dataclasses.replace(membership, error=error)
 
     def holds_session(self) -> bool:
-        """Whether nobody else can own the partitions: after `assign`, and while the session has not timed out."""
+        """True while nobody else can own the partitions: after `assign`, or until the session times out. Any thread."""
         return self.manual or self.clock.monotonic() < self.group.fence_deadline
 
     def check_group(self, call: str) -> None:
@@ -122,13 +122,10 @@ class Engine:
         if self.settings.group_id is None:
             raise errors.GroupIdMissing(f"{call} needs a group: set group_id in ConsumerSettings")
 
-    def check_fetch(self) -> None:
-        """Raise the error that ended the fetch thread, if it ended."""
+    def take_starts(self, positions: Positions) -> None:
+        """Begin to read where lookups have ended. Raises as `Positions.take_starts`, and if the fetch thread failed."""
         if self.fetch is not None and self.fetch.failure is not None:
             self.fail(self.fetch.failure)
-
-    def take_starts(self, positions: Positions) -> None:
-        """Begin to read where lookups have ended. Raises as `Positions.take_starts`."""
         try:
             positions.take_starts()
         except errors.FatalConsumerError as error:

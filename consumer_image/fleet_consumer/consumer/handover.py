@@ -1,4 +1,4 @@
-"""Records between the thread that polled them and the task that will take them, and how far tasks have taken them."""
+"""Records between the thread that polls them and the task that takes them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from fleet_consumer.record import Gap, Record, Records, Run, TopicPartition
 
 
 class Handover:
-    """Records, or an error, that a poll has brought and nobody has taken. Any thread; nothing is waited for inside."""
+    """Records, or an error, of polls, not taken yet. Any thread; no method waits."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: deque[Run] = deque()
         # Offsets without records behind the runs of their partitions. They come out with or after the last of these.
         self._gaps: dict[TopicPartition, Gap] = {}
-        # How many records of the first run were taken.
+        # The number of records taken from the first run.
         self._taken = 0
         self._failure: Exception | None = None
 
@@ -24,7 +24,7 @@ class Handover:
         return bool(self._runs or self._gaps)
 
     def put(self, records: Records) -> None:
-        """Add what a poll has brought."""
+        """Add the records of a poll."""
         with self._lock:
             for run in records.runs:
                 self._gaps.pop(run.topic_partition, None)
@@ -32,12 +32,12 @@ class Handover:
             self._gaps.update(records.gaps)
 
     def fail(self, error: Exception) -> None:
-        """Keep what a poll has raised."""
+        """Keep the error of a poll."""
         with self._lock:
             self._failure = error
 
     def raise_failure(self) -> None:
-        """Raise what the last poll has raised, once."""
+        """Raise the error of the last poll, once."""
         with self._lock:
             failure, self._failure = self._failure, None
         if failure is not None:
@@ -57,7 +57,7 @@ class Handover:
             return Records(runs, self._passed())
 
     def take_one(self) -> Record | None:
-        """Take the next record, None when there is none. What is no record is passed over."""
+        """Take the next record, None when there is none. Gaps are passed over."""
         with self._lock:
             self._passed()
             if not self._runs:
@@ -67,12 +67,12 @@ class Handover:
             return record
 
     def first_offsets(self) -> dict[TopicPartition, int]:
-        """For each partition the first offset that was not taken."""
+        """The first offset of each partition that was not taken."""
         with self._lock:
             return self._firsts()
 
     def drop(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, int]:
-        """Forget what is here of these; the first offset of each."""
+        """Drop the records of these; returns the first offset of each."""
         with self._lock:
             for part in partitions:
                 self._gaps.pop(part, None)

@@ -56,7 +56,7 @@ class LogWatch:
 
     @property
     def due(self) -> bool:
-        """Whether a check has ended or none has begun: time to ask for `changes`."""
+        """True when a check has ended or none has begun: time to call `changes`."""
         return self._look is None or self._look.done
 
     def ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, UUID]:
@@ -124,12 +124,7 @@ class SoughtChecks:
         self._settings = settings
         # Partitions whose place was sought and not compared with an election since.
         self.unproven: set[TopicPartition] = set()
-        self._pending: dict[Ticket[Starts], dict[TopicPartition, PartitionBuffer]] = {}
-
-    @property
-    def busy(self) -> bool:
-        """Whether a check is under way."""
-        return bool(self._pending)
+        self.pending: dict[Ticket[Starts], dict[TopicPartition, PartitionBuffer]] = {}
 
     def begin(self, epochs: Mapping[TopicPartition, int], reading: Mapping[TopicPartition, PartitionBuffer]) -> None:
         """Check the unproven places of `reading` against the leader epochs that were seen."""
@@ -144,14 +139,14 @@ class SoughtChecks:
                 read_committed=self._settings.read_committed,
                 lost={part: Start(buffer.position, buffer.leader_epoch) for part, buffer in checks.items()},
             )
-            self._pending[self._group.find_starts(query)] = checks
+            self.pending[self._group.find_starts(query)] = checks
 
     def cuts(
         self, buffers: Mapping[TopicPartition, PartitionBuffer | None]
     ) -> Iterator[tuple[PartitionBuffer, Starts]]:
         """Take the checks that have ended; yields each of `buffers` whose log was cut, with where to go back to."""
-        for ticket in [ticket for ticket in self._pending if ticket.done]:
-            checks, starts = self._pending.pop(ticket), ticket.result or Starts()
+        for ticket in [ticket for ticket in self.pending if ticket.done]:
+            checks, starts = self.pending.pop(ticket), ticket.result or Starts()
             for part, buffer in checks.items():
                 if buffers.get(part) is buffer and part in starts.found:
                     self.unproven.discard(part)

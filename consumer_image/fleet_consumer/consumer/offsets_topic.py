@@ -1,7 +1,7 @@
-"""What a group has stored in `__consumer_offsets`: its committed offsets and its last generation, without a JVM.
+"""A group's records in `__consumer_offsets`: its committed offsets and its last generation, without a JVM.
 
-The same offsets come from the group's coordinator (`Consumer.committed`); the topic also has when they were committed,
-and it can be read while the coordinator is away. It needs Read on that topic, which few principals have.
+The same offsets come from the group's coordinator (`Consumer.committed`); the topic also has their commit times, and
+can be read while the coordinator is away. It needs Read on that topic, which few principals have.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.contract.naming import coordinator_partition
 from fleet_consumer.group import errors
-from fleet_consumer.librdkafka.scan import partition_count, scan_partition
+from fleet_consumer.librdkafka.bounded import BoundedReader
 from fleet_consumer.librdkafka.settings import consumer_config
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import TopicPartition
@@ -30,10 +30,10 @@ __all__ = ["GroupMetadataValue", "OffsetCommitValue", "StoredOffsets", "read_gro
 
 @dataclass(frozen=True, slots=True)
 class StoredOffsets:
-    """What the topic says of one group; `group` is None when it says nothing of members, or that they were removed.
+    """The topic's records of one group; `group` is None without a record of members, or when they were removed.
 
-    `partition` is the one of `__consumer_offsets` that was read; `unknown` is how many of its records, of this group
-    or others, are of a kind or version that is not known here.
+    `partition` is the one of `__consumer_offsets` that was read; `unknown` is the number of its records, of this group
+    or others, of an unknown kind or version.
     """
 
     partition: int
@@ -50,23 +50,34 @@ def read_group(
     Raises TopicAuthorizationFailed (allow Read on the topic), TopicMissing (no group has ever committed),
     DataPlaneFailed (also when the time is up), SettingsRefused.
     """
+    clock = clock or SystemClock()
+    deadline = clock.monotonic() + timeout_s
     config = consumer_config(connection, group_id, "read_committed", {})
-    count = partition_count(config, TOPIC, timeout_s)
-    if not count:
-        raise errors.TopicMissing(f"topic {TOPIC} does not exist: no group of this cluster has committed anything yet")
-    partition = coordinator_partition(group_id, count)
     offsets: dict[TopicPartition, OffsetCommitValue] = {}
     group: GroupMetadataValue | None = None
     unknown = 0
-    for key, value in scan_partition(config, TOPIC, partition, timeout_s, clock or SystemClock()):
-        entry = decode(key, value)
-        if isinstance(entry, CommittedOffset) and entry.group == group_id:
-            if entry.value is None:
-                offsets.pop(entry.partition, None)
-            else:
-                offsets[entry.partition] = entry.value
-        elif isinstance(entry, StoredGroup) and entry.group == group_id:
-            group = entry.value
-        elif not isinstance(entry, (CommittedOffset, StoredGroup)):
-            unknown += 1
-    return StoredOffsets(partition, offsets, group, unknown)
+    with BoundedReader(config, stores_offsets=False, patience_s=timeout_s) as reader:
+        try:
+            count = len(reader.partitions(TOPIC))
+        except errors.TopicMissing as missing:
+            raise errors.TopicMissing(
+                f"topic {TOPIC} does not exist: no group of this cluster has committed anything yet"
+            ) from missing
+        partition = TopicPartition(TOPIC, coordinator_partition(group_id, count))
+        for step in reader.read(reader.bounds([partition])):
+            for record in step.records.get(partition, ()):
+                entry = decode(record.key, record.value)
+                if isinstance(entry, CommittedOffset) and entry.group == group_id:
+                    if entry.value is None:
+                        offsets.pop(entry.partition, None)
+                    else:
+                        offsets[entry.partition] = entry.value
+                elif isinstance(entry, StoredGroup) and entry.group == group_id:
+                    group = entry.value
+                elif not isinstance(entry, (CommittedOffset, StoredGroup)):
+                    unknown += 1
+            if not step.done and clock.monotonic() >= deadline:
+                raise errors.DataPlaneFailed(
+                    f"{TOPIC}-{partition.partition}: its end was not reached within {timeout_s:g} s"
+                )
+    return StoredOffsets(partition.partition, offsets, group, unknown)

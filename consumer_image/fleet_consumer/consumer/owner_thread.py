@@ -1,7 +1,7 @@
-"""A thread that carries out jobs for tasks of an event loop, one after the other.
+"""A thread that runs jobs for tasks of an event loop, one after the other.
 
-A job may call back into the event loop and wait there (`wait_for`). Meanwhile the thread carries out those other jobs
-that may be done inside such a callback, or a callback that asks for one would wait for itself.
+A job may call back into the event loop and wait there (`wait_for`). Meanwhile the thread runs the jobs that are allowed
+inside such a callback; otherwise a callback that awaits one would deadlock.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class OwnerThread:
     def call(
         self, job: Callable[[], T], *, interruptible: bool = False, in_callbacks: bool = True, last: bool = False
     ) -> asyncio.Future[T]:
-        """Have a job carried out; on the event loop's thread. Raises ConsumerClosed after the last one.
+        """Queue a job, from the event loop's thread. Raises ConsumerClosed after the last one.
 
-        `in_callbacks`: it may be done while another job waits for a callback. A future that is cancelled does not keep
-        its job from being done.
+        `in_callbacks`: it may run while another job waits for a callback. Cancelling the future does not cancel the
+        job.
         """
         loop = asyncio.get_running_loop()
         if self._loop is None:
@@ -137,4 +137,4 @@ class OwnerThread:
         try:
             self.loop.call_soon_threadsafe(settle)
         except RuntimeError:
-            """The event loop was closed: nobody waits for this any more."""
+            """The event loop was closed: no task waits for this any more."""

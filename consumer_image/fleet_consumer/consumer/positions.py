@@ -74,8 +74,8 @@ class Positions:
 
     def look_up_unknown(self) -> None:
         """Look up where those without a position begin, in the background."""
-        pending = self._starts.pending
-        self._starts.look_up([part for part, buffer in self._buffers.items() if buffer is None and part not in pending])
+        asked = frozenset[TopicPartition]().union(*self._starts.pending.values())
+        self._starts.look_up([part for part, buffer in self._buffers.items() if buffer is None and part not in asked])
 
     def stop_delivery(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these from now on; they stay owned, with their positions, until `forget`.
@@ -180,7 +180,7 @@ class Positions:
         Raises the first refusal; its partitions are looked up again after `LOOKUP_RETRY_S`. Raises
         NoOffsetForPartition under the policy `none`; those partitions wait for a seek.
         """
-        if not (self._starts.busy or self._checks.busy or self._watch.due):
+        if not (self._starts.pending or self._checks.pending or self._watch.due):
             return
         self._unsettle()
         try:
@@ -232,8 +232,8 @@ class Positions:
     def start_over(self) -> None:
         """Read on from where the last complete poll ended: an exception came between a read and its return.
 
-        Messages that librdkafka had handed over are lost then, and positions may be past records that nobody got. May
-        be interrupted itself: it is done as a whole the next time.
+        Messages that librdkafka had handed over are lost then, and positions may be past records that were not
+        delivered. May be interrupted itself: it is done as a whole the next time.
         """
         self._fetch.read_ahead.take_back()
         fresh = self._replaced
@@ -291,10 +291,10 @@ class Positions:
         self._stop_reading(buffer)
         self._starts.out_of_range(part, buffer.position)
 
-    def _stop_reading(self, buffer: PartitionBuffer) -> None:
+    def _stop_reading(self, buffer: PartitionBuffer, *, remade: bool = False) -> None:
         """Take away the position of a partition; a lookup is to follow."""
         part = buffer.topic_partition
-        self._starts.set_lost(buffer)
+        self._starts.set_lost(buffer, remade=remade)
         # First: what is interrupted behind this is assigned again by `start_over`, and never assigned twice.
         self._fetch.unassign(frozenset((part,)))
         self._buffers[part] = None
@@ -305,8 +305,7 @@ class Positions:
         reading = {part: buffer for part, buffer in self._buffers.items() if buffer is not None}
         changes = self._watch.changes(reading)
         for part in changes.remade:
-            self._starts.set_remade(part)
-            self._stop_reading(reading[part])
+            self._stop_reading(reading[part], remade=True)
         self._starts.look_up(sorted(changes.remade))
         self._checks.begin(changes.epochs, reading)
 

@@ -1,4 +1,4 @@
-"""Reports of positions that their log no longer had: what was skipped, and what the cluster lost."""
+"""Reports of positions that their log no longer had: offsets skipped, and offsets that the cluster lost."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """A position that its broker did not have, and where reading went on instead.
-
-    `skipped` is how many offsets lie between, never to be read: records that were deleted before anybody read them.
-    """
+    """A position that its broker did not have, and the start where reading went on instead."""
 
     partition: TopicPartition
     position: int
@@ -23,20 +20,20 @@ class OffsetReset:
 
     @property
     def skipped(self) -> int:
-        """The number of offsets from `position` up to and without `start`."""
+        """The number of offsets from `position` up to and without `start`, deleted before they were read."""
         return max(0, self.start - self.position)
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfRangeReport:
-    """All of a consumer's OFFSET_OUT_OF_RANGE: how many, how many offsets were skipped in all, and the last one."""
+    """A consumer's OFFSET_OUT_OF_RANGE errors: their number, the offsets skipped in all, and the last one."""
 
     count: int = 0
     skipped: int = 0
     last: OffsetReset | None = None
 
     def plus(self, reset: OffsetReset) -> OutOfRangeReport:
-        """With one more, which is logged."""
+        """The report with one more, which is logged."""
         logger.warning(
             "partition %s-%d: reading goes on at %d; %d offsets were skipped, %d up to and without %d",
             *(*reset.partition, reset.start, reset.skipped, reset.position, max(reset.position, reset.start)),
@@ -46,10 +43,10 @@ class OutOfRangeReport:
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """A position that was reached by reading records which the log no longer has, and where reading went on.
+    """A position reached by reading records that the log no longer has, and the start where reading went on.
 
-    An unclean election cut the log at `start`. Where the topic was `remade`, deleted and created again, the log is
-    another one, and reading went on at its beginning.
+    An unclean election cut the log at `start`. If the topic was `remade`, deleted and created again, the log is another
+    one, and reading went on at its beginning.
     """
 
     partition: TopicPartition
@@ -59,14 +56,13 @@ class Truncation:
 
     @property
     def cut(self) -> int:
-        """The number of offsets that were read and are no more, or are other records now; 0 for a remade topic."""
+        """The number of offsets read that are gone, or are other records now; 0 for a remade topic."""
         return 0 if self.remade else max(0, self.position - self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class TruncationReport:
-    """All truncations that a consumer met: how many, how many of them were remade topics, how many offsets were cut in
-    all, and the last one."""
+    """A consumer's truncations: their number, those of remade topics, the offsets cut in all, and the last one."""
 
     count: int = 0
     remade: int = 0
@@ -74,7 +70,7 @@ class TruncationReport:
     last: Truncation | None = None
 
     def plus(self, truncation: Truncation) -> TruncationReport:
-        """With one more, which is logged."""
+        """The report with one more, which is logged."""
         what = "the topic was deleted and made again" if truncation.remade else f"{truncation.cut} offsets were cut"
         logger.warning(
             "partition %s-%d: %s while the position was %d; reading goes on at %d",

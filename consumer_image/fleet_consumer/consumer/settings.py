@@ -1,6 +1,6 @@
-"""What a user may decide about a consumer, and what it comes to for the group machine.
+"""The settings of a consumer, and those of its group machine made from them.
 
-Defaults are those of Kafka 4's Java consumer; where one differs, its docstring says why. Nothing here starts anything.
+Defaults are those of Kafka 4's Java consumer; where one differs, the docstring says why.
 """
 
 from __future__ import annotations
@@ -42,16 +42,15 @@ class ConsumerSettings:
     `auto_offset_reset`: `earliest`, `latest`, `none` or `by_duration:PT1H` (KIP-1106), for partitions without a usable
     committed offset; `earliest`, because Java's `latest` skips what was written before the first commit. Partitions
     that appear after the first assignment start at the beginning whatever it says.
-    `auto_commit_interval_ms` None, unlike in Java: the caller commits, because a commit of what nobody has handled
-    yet loses it. With a number, `poll`, a revocation and `close` commit the positions of what earlier polls returned.
-    `retry_authentication`: a login that a broker refuses, or TLS that fails, is tried again every ten seconds and only
-    told by `membership().error`. That is for whoever renews the credentials meanwhile; else, as in Java, `poll` raises
+    `auto_commit_interval_ms` None, unlike in Java: the caller commits, because a commit of unhandled records
+    loses them. With a number, `poll`, a revocation and `close` commit the positions of what earlier polls returned.
+    `retry_authentication`: a refused login, or a failed TLS handshake, is repeated every ten seconds and only reported
+    by `membership().error`, so that credentials can be renewed meanwhile; else, as in Java, `poll` raises
     AuthenticationFailed after the first refusal, and this consumer is finished.
-    `paused_bytes_max` is how much memory the records that paused partitions hold back may take in all: keys, values,
-    headers and what Python needs for them. What librdkafka itself fetches ahead (`queued.max.messages.kbytes`) counts
-    apart.
+    `paused_bytes_max` is the memory of all records held back for paused partitions: keys, values, headers and their
+    Python objects. What librdkafka itself fetches ahead (`queued.max.messages.kbytes`) counts apart.
     `rebalance_timeout_ms` None means `max_poll_interval_ms`, as in Java. `properties` are further librdkafka settings,
-    only those that `fetch.librdkafka.ALLOWED_PROPERTIES` lists.
+    only those that `librdkafka.settings.ALLOWED_PROPERTIES` lists.
     `on_statistics` gets librdkafka's statistics, a JSON text, every `statistics_interval_ms`, on any of our threads: it
     must be quick; what it raises is logged. `debug` are librdkafka's debug contexts (`"fetch,broker"`), `log_level`
     is syslog's (7 for debug lines); its lines go to the logger `fleet_consumer.librdkafka.settings`.
@@ -106,12 +105,12 @@ class ConsumerSettings:
 
     @property
     def title(self) -> str:
-        """The consumer in logs and names of threads."""
+        """The consumer's name in logs and names of threads."""
         return self.group_id or "no-group"
 
     @property
     def read_committed(self) -> bool:
-        """Whether only records of committed transactions are read."""
+        """True if only records of committed transactions are read."""
         return self.isolation_level == "read_committed"
 
     @property
@@ -121,18 +120,18 @@ class ConsumerSettings:
 
     @property
     def rebalance_timeout_s(self) -> float:
-        """How long a rebalance waits for this member."""
+        """The time that a rebalance waits for this member."""
         chosen = self.rebalance_timeout_ms
         return (self.max_poll_interval_ms if chosen is None else chosen) / 1000
 
     @property
     def data_plane_properties(self) -> dict[str, str]:
-        """What librdkafka is told beyond the connection."""
+        """librdkafka's properties beyond the connection."""
         return {**self.properties, **({} if self.client_rack is None else {"client.rack": self.client_rack})}
 
 
 def group_settings(settings: ConsumerSettings) -> GroupSettings:
-    """The part that the group machine needs, in seconds."""
+    """The settings of the group machine, in seconds."""
     return GroupSettings(
         group_id=settings.group_id or "",
         instance_id=settings.group_instance_id,

@@ -55,19 +55,9 @@ class StartLookups:
         self._searches: defaultdict[TopicPartition, _Search] = defaultdict(_Search)
         # Partitions that appeared after the first assignment: they begin at their beginning.
         self._appeared: frozenset[TopicPartition] = frozenset()
-        self._pending: dict[Ticket[Starts], frozenset[TopicPartition]] = {}
+        self.pending: dict[Ticket[Starts], frozenset[TopicPartition]] = {}
         # Replaced as a whole; any thread may read it.
         self.last_error: errors.OffsetLookupFailed | None = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether a lookup is under way."""
-        return bool(self._pending)
-
-    @property
-    def pending(self) -> frozenset[TopicPartition]:
-        """The partitions that are being looked up."""
-        return frozenset[TopicPartition]().union(*self._pending.values())
 
     def add_appeared(self, partitions: frozenset[TopicPartition]) -> None:
         """Have these begin at their beginning."""
@@ -95,22 +85,22 @@ class StartLookups:
                 use_committed=edge is None and self._settings.group_id is not None,
                 delay_s=delay_s,
             )
-            self._pending[self._group.find_starts(query)] = frozenset(parts)
+            self.pending[self._group.find_starts(query)] = frozenset(parts)
 
     def ended(self) -> Iterator[tuple[frozenset[TopicPartition], Ticket[Starts]]]:
         """Take the lookups that have ended, with the partitions that each was for."""
-        for ticket in [ticket for ticket in self._pending if ticket.done]:
-            yield self._pending.pop(ticket), ticket
+        for ticket in [ticket for ticket in self.pending if ticket.done]:
+            yield self.pending.pop(ticket), ticket
 
     def ignore(self, partitions: frozenset[TopicPartition]) -> None:
         """Discard answers for these: they are outdated once a partition is given back, even if it returns, or
         sought."""
-        for ticket, parts in list(self._pending.items()):
+        for ticket, parts in list(self.pending.items()):
             if parts <= partitions:
                 ticket.cancel()
-                del self._pending[ticket]
+                del self.pending[ticket]
             else:
-                self._pending[ticket] = parts - partitions
+                self.pending[ticket] = parts - partitions
 
     def forget(self, partitions: frozenset[TopicPartition]) -> None:
         """Drop the state of partitions that are no longer owned."""
@@ -121,13 +111,11 @@ class StartLookups:
 
     # Changes of what is to be looked up.
 
-    def set_lost(self, buffer: PartitionBuffer) -> None:
-        """Note that the log no longer has the position of `buffer`."""
-        self._searches[buffer.topic_partition].lost = Start(buffer.position, buffer.leader_epoch)
-
-    def set_remade(self, partition: TopicPartition) -> None:
-        """Note that the partition's topic was deleted and created again."""
-        self._searches[partition].remade = True
+    def set_lost(self, buffer: PartitionBuffer, *, remade: bool) -> None:
+        """Note that the log no longer has the position of `buffer`, or was `remade`: deleted and created again."""
+        search = self._searches[buffer.topic_partition]
+        search.lost = Start(buffer.position, buffer.leader_epoch)
+        search.remade = search.remade or remade
 
     def seek(self, partition: TopicPartition) -> Start | None:
         """Clear what an earlier seek or lookup left; returns the lost position, if the log was in doubt."""

@@ -1,9 +1,8 @@
-"""What was read ahead and not yet handed out.
+"""Records that were read ahead and not yet handed out.
 
-Whoever reads from librdkafka appends, the user's thread takes. The counts of what came in are written by the reader
-of the moment (`FetchThread` sees to it that there is one at a time), the counts of what went out by the user's thread,
-and the queue between them is a deque, whose appends and pops are atomic. Runs go through whole; no record is touched
-before it is handed out.
+The reader of librdkafka appends, the user's thread takes. Counts of what came in are written by the reader
+(`FetchThread` admits one at a time), counts of what went out by the user's thread; the queue between them is a deque,
+whose appends and pops are atomic. Runs go through whole; no record is touched before it is handed out.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _offset: Callable[[Message], Any] = Message.offset
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """The broker no longer (or not yet) has the offset that was asked for; stands in line behind earlier records."""
+    """The broker no longer (or not yet) has the requested offset; queued behind earlier records."""
 
     detail: str
 
@@ -36,13 +35,13 @@ class End:
 
 
 News = OutOfRange | End
-"""What stands in line among the runs and is none."""
+"""Queue entries that are no runs."""
 
 
 class PartitionBuffer:
     """One partition during one ownership or since one seek. A new one replaces it, and what it still holds is void.
 
-    Everything here belongs to the user's thread; a reader only carries a reference, to say whose a run is.
+    Belongs to the user's thread; a reader only carries a reference, to label a run.
     """
 
     __slots__ = (
@@ -67,28 +66,29 @@ class PartitionBuffer:
         self.paused = paused
         self.current = True
         self.held: deque[list[Message] | News] = deque()
-        # Whether librdkafka was told to stop fetching it, because too much is held.
+        # librdkafka has stopped fetching it, because too much is held.
         self.on_hold = False
-        # Whether what was held of it was dropped since, so that it is to be sought when the pause ends.
+        # Its held records were dropped since: seek when the pause ends.
         self.dropped = False
-        # How many records are held back by the pause, and about how many bytes of memory they take.
+        # The number of records held back by the pause, and about how many bytes of memory they take.
         self.held_records = self.held_bytes = 0
 
 
 class ReadAhead:
-    """The queue between whoever reads and the user's thread, with the counts that make back-pressure.
+    """The queue between the reader and the user's thread, with the counts that make back-pressure.
 
-    `received…` are written by readers, `taken…` by the user's thread; their difference is what waits.
+    `received…` are written by readers, `taken…` by the user's thread; the difference is waiting.
     """
 
     __slots__ = ("_queue", "held_back", "moved", "received", "received_bytes", "taken", "taken_bytes")
 
     def __init__(self) -> None:
-        # Whose position `take` moved, with the position and leader epoch from before, until the user has the records.
+        # Buffers whose position `take` moved, with the former position and leader epoch, until the user has the
+        # records.
         self.moved: list[tuple[PartitionBuffer, int, int]] = []
         # Paused partitions of which records were held back since this was last cleared.
         self.held_back: set[PartitionBuffer] = set()
-        # Whose it is, what it is, and how many bytes its values have.
+        # Buffer, entry, and the number of bytes of its values.
         self._queue: deque[tuple[PartitionBuffer, list[Message] | News, int]] = deque()
         self.received = self.received_bytes = 0
         self.taken = self.taken_bytes = 0
@@ -100,7 +100,7 @@ class ReadAhead:
 
     @property
     def pending(self) -> bool:
-        """Whether anything waits to be taken: records, or news of a partition."""
+        """True while anything waits to be taken: records, an end or an error of a partition."""
         return bool(self._queue)
 
     @property
@@ -111,18 +111,18 @@ class ReadAhead:
     # The reader's side.
 
     def put(self, buffer: PartitionBuffer, run: list[Message], size: int) -> None:
-        """Queue a run of one partition; `size` is what its bytes count for."""
+        """Queue a run of one partition; `size` is the number of bytes to count for it."""
         # The counts go first: the other order could let the taker see fewer received than taken.
         self.received += len(run)
         self.received_bytes += size
         self._queue.append((buffer, run, size))
 
     def put_out_of_range(self, buffer: PartitionBuffer, detail: str) -> None:
-        """Queue the news that a partition's position is out of range."""
+        """Report that a partition's position is out of range."""
         self._queue.append((buffer, OutOfRange(detail), 0))
 
     def put_end(self, buffer: PartitionBuffer, offset: int) -> None:
-        """Queue the news that a partition ends at `offset`, with no record between the last one queued and there."""
+        """Report that a partition ends at `offset`, with no record between the last one queued and there."""
         self._queue.append((buffer, End(offset), 0))
 
     # The user's side.
@@ -168,8 +168,8 @@ class ReadAhead:
         return Records(runs, gaps)
 
     def _pass_gap(self, buffer: PartitionBuffer, end: int, gaps: dict[TopicPartition, Gap]) -> None:
-        """Move the position to the end of the partition. The leader epoch stays that of the last record: nothing says
-        who wrote what is in the gap, and with an epoch that is too old a log that was cut is still noticed."""
+        """Move the position to the end of the partition. The leader epoch stays that of the last record: that of the
+        gap is unknown, and an epoch that is too old still detects a log that was cut."""
         first = buffer.position
         if end > first:
             self.moved.append((buffer, first, buffer.leader_epoch))
@@ -189,7 +189,7 @@ class ReadAhead:
         buffer.held_records = buffer.held_bytes = 0
 
     def _set_aside(self) -> None:
-        """The first in line is void, or of a paused partition: it makes room for others."""
+        """Take the first entry out of the way: it is void, or of a paused partition."""
         buffer, run, size = self._queue[0]
         if isinstance(run, list):
             self._pop(run, size)
@@ -208,7 +208,7 @@ class ReadAhead:
         self.taken_bytes += size
 
     def _cut(self, count: int) -> None:
-        """Cut the first run in line in two. Its bytes count until the second part goes: too many is the safe side."""
+        """Cut the first run in two. Its bytes count until the second part goes: too many is the safe side."""
         buffer, run, size = self._queue.popleft()
         assert isinstance(run, list)
         self._queue.appendleft((buffer, run[count:], size))
@@ -216,7 +216,7 @@ class ReadAhead:
 
 
 def value_bytes(run: list[Message]) -> int:
-    """How many bytes the values of a run have."""
+    """The number of bytes of the values of a run."""
     return sum(map(len, run))
 
 

@@ -9,7 +9,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.group.errors import DataPlaneFailed
 
 ERROR_LASTS_S = 15.0
-"""How long an error counts after its last report: librdkafka retries, and reports again, every 10 s at the latest."""
+"""The validity of an error after its last report: librdkafka retries, and reports again, every 10 s at the latest."""
 ASK_AGAIN_S = 8.0
 """The delay after which librdkafka is made to report a refused partition again: by itself it reports only once."""
 

@@ -37,14 +37,13 @@ logger = logging.getLogger(__name__)
 READ_BATCH = 500
 """Messages per read: measured fastest between 100 and 1000."""
 READ_AHEAD_BYTES = 32 * 1024 * 1024
-"""Bytes of values that may wait to be taken. While the user's thread is away, each serving of callbacks may bring a
-record along, until this is reached; `queued.max.messages.kbytes` bounds what librdkafka itself fetches ahead.
-"""
+"""Bytes of values that may wait to be taken: while the user's thread is away, each serving of callbacks may bring a
+record. `queued.max.messages.kbytes` bounds what librdkafka itself fetches ahead."""
 SLICE_S = 0.02
-"""The longest wait inside librdkafka: so late at most a `poll` that waits for records hears of anything else. Half of
-it would double what an idle consumer costs (a few thousandths of a core)."""
+"""The longest wait inside librdkafka, and so the delay of other news in a `poll` that waits for records. Half of it
+would double the cost of an idle consumer (a few thousandths of a core)."""
 SERVE_S = 1.0
-"""How often the fetch thread looks after librdkafka."""
+"""The interval at which the fetch thread serves librdkafka."""
 
 Command = Callable[[confluent_kafka.Consumer], None]
 
@@ -61,14 +60,7 @@ class FetchThread:
     starts the thread, `close` ends both. All other methods belong to one thread, the user's.
     """
 
-    def __init__(
-        self,
-        config: Mapping[str, Any],
-        *,
-        name: str,
-        on_turn: Callable[[], None],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, config: Mapping[str, Any], *, name: str, on_turn: Callable[[], None], clock: Clock) -> None:
         self.read_ahead = ReadAhead()
         # The error that ended reading; written by whoever reads, read by any thread.
         self.failure: InternalFailure | None = None
@@ -80,18 +72,18 @@ class FetchThread:
         self._consumer = self._open()
         self._on_turn = on_turn
         self._commands: deque[Command] = deque()
-        # Set by whoever gives the thread a reason to look up from waiting: a command or the end.
+        # Set to end the wait of the fetch thread: by a command or `close`.
         self._attention = threading.Event()
         self._closing = False
-        # Whether the fetch thread waits for the turn: a lock alone would go back to the user's thread again and again.
+        # True while the fetch thread waits for the turn: a lock alone would go back to the user's thread every time.
         self._asked = False
-        # Held by whoever touches librdkafka's consumer. The user's thread tries it and never waits for it. It knows its
-        # owner: where a signal handler raises, even the one who took it may not know whether it did.
+        # Held while librdkafka's consumer is used. The user's thread tries it and never waits for it. Reentrant,
+        # because it knows its owner: after a signal handler raised, even the taker may not know whether it took it.
         self._turn = threading.RLock()
-        # Only with the turn in hand. Whether librdkafka's callbacks were served since the thread last looked.
+        # The rest only with the turn in hand. librdkafka's callbacks were served since the thread last looked.
         self._served = False
         self._buffers: dict[tuple[str, int], PartitionBuffer] = {}
-        # What comes after the last record that librdkafka gave: where another consumer would have to go on.
+        # The offset after the last record from librdkafka: where another consumer would have to go on.
         self._next: dict[tuple[str, int], int] = {}
         self._only_topic: str | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -107,7 +99,7 @@ class FetchThread:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
+        """True while the thread runs."""
         return self._thread.is_alive()
 
     def assign(self, buffers: Collection[PartitionBuffer]) -> None:
@@ -124,7 +116,7 @@ class FetchThread:
         self._do(command)
 
     def unassign(self, partitions: frozenset[TopicPartition]) -> None:
-        """Stop reading these."""
+        """Stop reading these partitions."""
 
         def command(consumer: confluent_kafka.Consumer) -> None:
             known = [part for part in partitions if self._buffers.pop(part, None) is not None]
@@ -136,7 +128,7 @@ class FetchThread:
         self._do(command)
 
     def seek(self, buffer: PartitionBuffer) -> None:
-        """Go on at the position of `buffer`, which replaces the partition's former one."""
+        """Go on at the position of `buffer`, which replaces the partition's former buffer."""
         part, offset, epoch = buffer.topic_partition, buffer.position, buffer.leader_epoch
 
         def command(consumer: confluent_kafka.Consumer) -> None:
@@ -148,11 +140,11 @@ class FetchThread:
         self._do(command)
 
     def hold(self, partition: TopicPartition) -> None:
-        """Stop fetching a partition that nobody will take for long."""
+        """Stop fetching a partition whose records will not be taken for long."""
         self._do(lambda consumer: consumer.pause([at(partition)]) if partition in self._buffers else None)
 
     def unhold(self, partition: TopicPartition) -> None:
-        """Fetch it again."""
+        """Fetch a held partition again."""
         self._do(lambda consumer: consumer.resume([at(partition)]) if partition in self._buffers else None)
 
     def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
@@ -174,10 +166,9 @@ class FetchThread:
                 return
 
     def start_over(self, buffers: Collection[PartitionBuffer]) -> None:
-        """Forget whatever was read, and read from the positions of `buffers`, which replace all former ones.
+        """Drop all that was read, and read from the positions of `buffers`, which replace all former ones.
 
-        For a user's thread whose reading was interrupted: librdkafka had given messages that are gone now, or the
-        thread had them in its hands, and nobody knows of which partitions.
+        For a user's thread whose reading was interrupted: messages from librdkafka are lost, of unknown partitions.
         """
         self._leave_turn()
         # Also its counts: the interruption may have come between what they count and the counting.
@@ -197,10 +188,10 @@ class FetchThread:
         self._do(command)
 
     def _read_in_turn(self, timeout_s: float, limit: int) -> int | None:
-        """Read until `limit` records wait or librdkafka has no more; how many messages came last, None without a turn.
+        """Read until `limit` records wait or librdkafka has no more; the number that came last, None without a turn.
 
-        Signal handlers run in here, for the interpreter's main thread, and may raise anything: that goes to the user,
-        and ends neither the reading nor the turns.
+        Signal handlers run in here, on the main thread, and may raise anything: that goes to the user, and ends neither
+        the reading nor the turns.
         """
         taken = False
         try:
@@ -248,7 +239,7 @@ class FetchThread:
         self._commands.append(command)
         self._attention.set()
 
-    # The thread itself.
+    # On the fetch thread.
 
     def _run(self) -> None:
         try:
@@ -286,9 +277,9 @@ class FetchThread:
     def _reopen(self) -> None:
         """Replace librdkafka's consumer, which cannot read certificates again, and go on where the old one stood.
 
-        Only when there is trouble: connections that hold are as good with the certificates that they began with.
+        Only after an error: working connections stay good with the certificates that they began with.
         """
-        # Also when they turn out to be of no use: they are tried again when they have changed again.
+        # Also when they turn out to be unusable: they are tried again when they have changed again.
         self._tls_files.used()
         try:
             fresh = self._open()
@@ -323,7 +314,7 @@ class FetchThread:
     # With the turn in hand.
 
     def _serve(self) -> None:
-        """Let librdkafka run its callbacks, if nobody did of late; a message that comes along is kept."""
+        """Let librdkafka run its callbacks, unless a read just did; a message that comes along is kept."""
         if not self._served and self.read_ahead.waiting_bytes < READ_AHEAD_BYTES:
             message = self._consumer.poll(0.0)
             if message is not None:
@@ -331,10 +322,10 @@ class FetchThread:
         self._served = False
 
     def _read(self, timeout_s: float) -> int:
-        """Read what is there, at most `READ_BATCH`; how many messages came. They are taken at once and not counted.
+        """Read what is there, at most `READ_BATCH`; returns the number of messages. They are taken at once, uncounted.
 
-        The poll runs librdkafka's callbacks, too. More than one are only taken without waiting: while librdkafka waits
-        to complete a batch, it keeps the messages that are there.
+        The poll runs librdkafka's callbacks, too. Further messages are only taken without waiting: while librdkafka
+        waits to complete a batch, it keeps the messages that are there.
         """
         self._served = True
         first = self._consumer.poll(timeout_s)
@@ -415,7 +406,7 @@ class FetchThread:
             self._on_error(error, f"partition {key[0]}-{key[1]}: " if buffer is not None else "")
 
     def _on_error(self, error: KafkaError, about: str = "") -> None:
-        """librdkafka goes on trying by itself; what it met is kept to be shown for a while, or until records flow."""
+        """Keep an error for a while, or until records flow; librdkafka goes on trying by itself."""
         failure = DataPlaneFailed(f"{about}{error.name()}: {error.str()}")
         self._errors.note(failure)
         logger.warning("data plane: %s", failure)

@@ -1,7 +1,7 @@
-"""Reading partitions from one offset to another, and keeping how far that has come in a group without members.
+"""Reading partitions from one offset to another, with the progress stored in a group without members.
 
-The group only stores offsets: nothing joins it, so its coordinator takes commits without a generation (Kafka calls
-that a simple consumer). Nothing here may know what the records are.
+Nothing joins the group, so its coordinator takes commits without a generation (Kafka calls that a simple consumer).
+Nothing here may know the content of records.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ T = TypeVar("T")
 POLL_S: Final = 0.5
 BATCH: Final = 500
 FETCH_WAIT_MS: Final = 20
-"""How long a broker may hold a request for records that are not there yet: at an end there is nothing to come."""
+"""The longest time a broker holds a fetch without records: at an end there is nothing to come."""
 FETCH_BYTES: Final = 256 * 1024
-"""How much of one partition a broker gives at a time, so that partitions come in turns; a larger record comes alone."""
+"""The bytes of one partition per fetch, so that partitions come in turns; a larger record comes alone."""
 ASK_TIMEOUT_S: Final = 30.0
-"""For one question to the brokers; they may just be electing a coordinator."""
+"""The timeout of one query; brokers may just be electing a coordinator."""
 
 GROUP_TIMEOUT_S: Final = 5.0
-"""For one try to hear of the group's offsets. A coordinator that refuses the group looks to it like one that is not
-found; why is told elsewhere, and looked for after each try."""
+"""The timeout of one attempt to get the group's offsets. To librdkafka, a coordinator that refuses the group looks like
+one that is not found; the reason comes as a message, which is polled for after each attempt."""
 
 AGAIN_S: Final = 0.5
 MOVING: Final = frozenset(
@@ -49,7 +49,7 @@ MOVING: Final = frozenset(
         KafkaError._TIMED_OUT,
     }
 )
-"""What passes by itself when brokers restart, or when the first group of a cluster has its offsets topic made."""
+"""Errors that pass when brokers have restarted, or when the offsets topic of a new cluster has been created."""
 
 DENIED: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: errors.TopicAuthorizationFailed,
@@ -57,19 +57,19 @@ DENIED: Final = {
 }
 
 OF_TOPICS: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
-"""What is about a topic, whatever was asked."""
+"""Errors about a topic, whatever was asked."""
 
 
 class Step(NamedTuple):
-    """What came at once: records by partition, in their order, and the partitions of which nothing more will come."""
+    """One batch: records by partition, in their order, and the partitions of which nothing more will come."""
 
     records: Mapping[TopicPartition, list[Record]]
     done: frozenset[TopicPartition]
 
 
 class BoundedReader:
-    """One connection to the cluster. `config` is librdkafka's (`fetch.librdkafka.consumer_config`), whose group keeps
-    the offsets. One thread uses it; close it, or use it as a context manager.
+    """One connection to the cluster. `config` is librdkafka's (`settings.consumer_config`), whose group keeps the
+    offsets. One thread uses it; close it, or use it as a context manager.
 
     Every call raises TopicAuthorizationFailed, GroupAuthorizationFailed and DataPlaneFailed; after any of them the
     reader may be asked again.
@@ -78,13 +78,13 @@ class BoundedReader:
     def __init__(
         self, config: Mapping[str, Any], *, stores_offsets: bool = True, patience_s: float = ASK_TIMEOUT_S
     ) -> None:
-        """`stores_offsets` False: the group is none, and nobody needs rights to it. `patience_s` is for one question.
+        """`stores_offsets` False: the group is not used, and needs no rights. `patience_s` is the timeout of one query.
 
         Raises SettingsRefused when librdkafka does not take a setting.
         """
         self._stores_offsets = stores_offsets
         self._patience_s = patience_s
-        # What retention has removed meanwhile is gone; reading goes on with the first that is left.
+        # Records that retention has removed meanwhile are skipped.
         own = {
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
@@ -100,14 +100,14 @@ class BoundedReader:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._consumer.close()
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """All partitions of a topic, in order. Raises TopicMissing when there is no such topic."""
         listed = self._described(topic)
         if listed.error is not None and listed.error.code() in DENIED:
-            raise _told(topic, listed.error)
+            raise _as_error(topic, listed.error)
         if not listed.partitions:
             raise errors.TopicMissing(f"topic {topic} does not exist, or has no leader yet")
         return [TopicPartition(topic, number) for number in sorted(listed.partitions)]
@@ -120,8 +120,7 @@ class BoundedReader:
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """For each partition the first offset that is there, and the one after the last.
 
-        Partitions whose leader cannot be asked are left out, unless that is so of all of them: each leader is asked by
-        itself, so that one that is away hides nothing of the others.
+        Each leader is asked by itself. Partitions whose leader is away are left out, unless all are.
         """
         found: dict[TopicPartition, tuple[int, int]] = {}
         away: errors.DataPlaneFailed | None = None
@@ -139,7 +138,7 @@ class BoundedReader:
         return found
 
     def _by_leader(self, partitions: Sequence[TopicPartition]) -> list[list[TopicPartition]]:
-        """The partitions of each leader; those without one together, to be told why."""
+        """The partitions by leader; those without one together, for a query that fails with the reason."""
         led: dict[int, list[TopicPartition]] = {}
         for topic in dict.fromkeys(partition.topic for partition in partitions):
             known = self._described(topic).partitions
@@ -155,8 +154,8 @@ class BoundedReader:
         return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     def _offsets(self, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
-        """Asked by time, of which ListOffsets knows two special ones: that is one question for all partitions, while
-        librdkafka's question for the watermarks of one took half a second."""
+        """Offsets by time, or at ListOffsets' two special times: one query for all partitions, where librdkafka's query
+        for the watermarks of one took half a second."""
         asked = [confluent_kafka.TopicPartition(*partition, at) for partition in partitions]
         answers = _patiently(
             _topics(partitions),
@@ -166,7 +165,7 @@ class BoundedReader:
         return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has stored for these partitions; those without are left out."""
+        """The offsets that the group has stored for these partitions; those without are left out."""
         wanted = list(partitions)
         asked = [confluent_kafka.TopicPartition(*partition) for partition in wanted]
         found = {}
@@ -185,7 +184,7 @@ class BoundedReader:
         self._of_group(offsets, lambda: _each(self._consumer.commit(offsets=wanted, asynchronous=False)))
 
     def _of_group(self, partitions: Iterable[TopicPartition], ask: Callable[[], T]) -> T:
-        """The answer to a question about the group's offsets; raises what the coordinator has against the group."""
+        """The answer to a query about the group's offsets; raises the coordinator's refusal of the group."""
 
         def heard() -> T:
             try:
@@ -202,8 +201,8 @@ class BoundedReader:
     def read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Step]:
         """The records of each partition from its first offset to before the second, as brokers give them.
 
-        Yields an empty step about twice a second while nothing comes, so that the caller can stop waiting; whether the
-        brokers are away for too long is for him to judge. A partition whose leader is away holds up no other.
+        Yields an empty step about twice a second while nothing comes, so that the caller can give up when brokers are
+        away for too long. A partition whose leader is away delays no other.
         """
         reached = {partition: start for partition, (start, _) in ranges.items()}
         open_ = {partition for partition, (start, end) in ranges.items() if start < end}
@@ -234,14 +233,14 @@ class BoundedReader:
 
 
 def _by_partition(messages: Iterable[Message]) -> dict[TopicPartition, list[Message]]:
-    """What librdkafka gave, by partition; what is about none of them is about all, and raised."""
+    """Messages by partition; an error that names no partition concerns all, and is raised."""
     found: dict[TopicPartition, list[Message]] = {}
     for message in messages:
         topic, number, error = message.topic(), message.partition(), message.error()
         if topic is not None and number is not None and number >= 0:
             found.setdefault(TopicPartition(topic, number), []).append(message)
         elif error is not None and (error.code() in DENIED or error.fatal()):
-            raise _told(topic or "", error)
+            raise _as_error(topic or "", error)
     return found
 
 
@@ -250,7 +249,7 @@ def _topics(partitions: Iterable[TopicPartition]) -> str:
 
 
 def _patiently(topic: str, ask: Callable[[], T], *, of_group: bool = False, patience_s: float = ASK_TIMEOUT_S) -> T:
-    """The answer to a question, asked again while brokers are just changing their roles."""
+    """The answer to a query, repeated while brokers are changing roles."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -258,12 +257,12 @@ def _patiently(topic: str, ask: Callable[[], T], *, of_group: bool = False, pati
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             if error.code() not in MOVING or time.monotonic() >= deadline:
-                raise _told(topic, error, of_group=of_group) from failure
+                raise _as_error(topic, error, of_group=of_group) from failure
             time.sleep(AGAIN_S)
 
 
 def _each(answers: Sequence[confluent_kafka.TopicPartition] | None) -> Sequence[confluent_kafka.TopicPartition]:
-    """The answers, or the first error among them, raised as librdkafka raises one of the whole question."""
+    """The answers; the first error among them is raised, as librdkafka raises one of the whole query."""
     for answer in answers or ():
         if answer.error is not None:
             raise KafkaException(answer.error)
@@ -271,7 +270,7 @@ def _each(answers: Sequence[confluent_kafka.TopicPartition] | None) -> Sequence[
 
 
 def _sorted_out(partition: TopicPartition, messages: list[Message], reached: int) -> tuple[list[Message], int]:
-    """The records among what librdkafka gave, and the offset up to which everything is known."""
+    """The records among messages, and the offset up to which everything is known."""
     run = []
     for message in messages:
         error = message.error()
@@ -281,7 +280,7 @@ def _sorted_out(partition: TopicPartition, messages: list[Message], reached: int
         elif error.code() == KafkaError._PARTITION_EOF:
             reached = max(reached, _offset(message))
         elif error.code() in DENIED or error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise _told(partition.topic, error)
+            raise _as_error(partition.topic, error)
     return run, reached
 
 
@@ -296,8 +295,8 @@ def _offset(message: Message) -> int:
     return int(offset)
 
 
-def _told(topic: str, error: KafkaError, *, of_group: bool = False) -> errors.ConsumerError:
-    """`of_group`: the question was about the group's offsets, in whose answer a topic may be refused all the same."""
+def _as_error(topic: str, error: KafkaError, *, of_group: bool = False) -> errors.ConsumerError:
+    """`of_group`: the query was about the group's offsets, in whose answer a topic may be refused all the same."""
     about = "the run's group" if of_group and error.code() not in OF_TOPICS else f"topic {topic}"
     kind = DENIED.get(error.code())
     if kind is not None:

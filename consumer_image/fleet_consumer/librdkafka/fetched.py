@@ -1,14 +1,14 @@
-"""From librdkafka's messages to records, as cheaply as what is done with them allows.
+"""Records made from librdkafka's messages, as cheaply as their use allows.
 
-This is the hot path: what is done here is done for every record that anybody handles. Filling the ten fields of a
-`Record` at once, in a plain loop, is the cheapest way to have them all. It is still dear for a handler that looks at
-one or two, or passes most records by. So records begin as properties over their message: nothing is read that nobody
-asks for, and each reading costs a call. Who reads gives himself away: once readings show that filling costs less,
-records are filled from then on. To the handler there is no difference but time. Decision record 0009 has the figures.
+This is the hot path: it runs for every record. Filling the ten fields of a `Record` at once, in a plain loop, is the
+cheapest way to have them all, and too expensive for a handler that reads one or two, or skips most records. So records
+begin as properties over their message: a field is read on request, at the cost of a call. Once the counted readings
+show that filling costs less, records are filled from then on. The handler sees no difference but time. Decision record
+0009 has the figures.
 
-The message stands in a slot that every record has, so that the class adds none of its own: only then does Python let
-the record become a plain one, which it does when a field of it is assigned. The message stays there all the same:
-whatever a handler makes of its record, `as_read` gives it as it was read.
+The message stands in a slot of every record, so that the class adds none of its own: only then does Python let the
+record become a plain one, which it does when one of its fields is assigned. The message stays there: whatever a handler
+makes of its record, `as_read` gives it as it was read.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ later. `map` looks, and so does this; `map` costs 8 ns for each record, this 65.
 READINGS_THAT_PAY = 2.0
 """Readings of each record, on average, above which filling all fields is cheaper; measured."""
 HABIT_RECORDS = 1_000
-"""How many records must have been handed out before their readings are judged: a few come from the consume loop."""
+"""The number of records handed out before their readings are judged: a few readings come from the consume loop."""
 
 
 class Habits:
-    """What handlers do with records that read from their message. Only hints: threads may lose counts of each other."""
+    """Counts of the fields that handlers read from messages. Only hints: threads may lose counts of each other."""
 
     __slots__ = ("fill", "handed", "readings")
 
@@ -49,7 +49,7 @@ class Habits:
         self.handed = self.readings = 0
 
     def hand_out(self, count: int) -> bool:
-        """Note that so many records are handed out; whether they are to be filled. Once true, it stays so."""
+        """Count records that are handed out; returns whether to fill them. Once true, it stays so."""
         if not self.fill and self.handed >= HABIT_RECORDS:
             self.fill = self.readings > READINGS_THAT_PAY * self.handed
             self.handed = self.readings = 0
@@ -66,7 +66,7 @@ class FetchedRecord(Record):
     """One for the process: its handlers are of one kind."""
 
     def __init__(self, *args: Any, **fields: Any) -> None:
-        """What `dataclasses.replace` calls: made of fields, it is a plain record from the start."""
+        """Called by `dataclasses.replace`: made of fields, it is a plain record from the start."""
         self.__class__ = Record  # type: ignore[assignment]
         Record.__init__(self, *args, **fields)
 
@@ -81,10 +81,7 @@ class FetchedRecord(Record):
 
 
 def as_read(record: Record) -> Record:
-    """A record of its own with what was read, whatever was assigned to `record` since.
-
-    Of one that was not read from a message but made of fields, a copy.
-    """
+    """A new record as it was read, whatever was assigned to `record` since; a copy of one that was made of fields."""
     message = getattr(record, "_message", None)
     if message is None:
         return dataclasses.replace(record, headers=list(record.headers) or _NO_HEADERS)
@@ -97,7 +94,7 @@ def fetched_records(topic_partition: TopicPartition, run: list[Message]) -> list
     """One record for each message of a run; all are of this partition, in offset order, and none is an error."""
     if FetchedRecord.habits.hand_out(len(run)):
         return filled_records(topic_partition, run)
-    # Made without their `__init__`, whose call alone would cost more than all that is done here.
+    # Made without their `__init__`, whose call alone would cost more than all of this.
     records: list[Any] = list(map(object.__new__, repeat(FetchedRecord, len(run))))
     for record, message in zip(records, run, strict=True):
         record._message = message
@@ -105,7 +102,7 @@ def fetched_records(topic_partition: TopicPartition, run: list[Message]) -> list
 
 
 class FetchedRun(Run):
-    """A run over messages: its records are made when somebody asks for them, its columns are read without them."""
+    """A run over messages: its records are made on request, its columns are read without them."""
 
     __slots__ = ("_messages",)
 
@@ -177,7 +174,7 @@ def filled_records(topic_partition: TopicPartition, run: list[Message]) -> list[
                 record.attempt = 0
                 record.first_failed_at = None
             break
-        except SystemError:  # the loop goes on behind the message whose headers are in trouble
+        except SystemError:  # the loop goes on behind the message whose headers failed
             index = len(run) - length_hint(feed) - 1
             records[index] = _without_headers(topic_partition, run[index], epoch)
     if leader_epoch(run[-1]) != epoch:
@@ -206,10 +203,10 @@ def _without_headers(topic_partition: TopicPartition, message: Any, epoch: int) 
 
 
 def _clear(message: Any) -> None:
-    """Replace the headers of a message that has a name among them which is no UTF-8.
+    """Remove the headers of a message if one has a name that is no UTF-8.
 
-    Brokers take such names, though Kafka's protocol does not allow them. confluent-kafka fails to make text of one,
-    and would hand out its half-made list when it is asked again: touching that ends the process.
+    Brokers accept such names, though Kafka's protocol does not allow them. confluent-kafka fails to decode one, and
+    would return its half-made list the next time: touching that ends the process.
     """
     message.set_headers([])
     logger.warning(
@@ -221,7 +218,8 @@ def _clear(message: Any) -> None:
 
 
 MESSAGE_BYTES = 300
-"""What a message takes besides its bytes: its object, those of key and value, and the allocator's share; measured."""
+"""The memory of a message besides its bytes: its object, those of key and value, and the allocator's share;
+measured."""
 HEADER_BYTES = 200
 """The same for a header, by the sizes of its objects: a pair, a name, a value, and their place in a list."""
 
@@ -234,7 +232,7 @@ def memory_bytes(message: Message) -> int:
 
 
 def leader_epoch(message: Message) -> int:
-    """The epoch of the leader that wrote a message, -1 when the broker did not tell."""
+    """The epoch of the leader that wrote a message, -1 when unknown."""
     epoch = message.leader_epoch()
     return -1 if epoch is None else epoch
 
@@ -251,7 +249,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "attempt": lambda message: 0,
     "first_failed_at": lambda message: None,
 }
-"""How each field is read from a message."""
+"""The reader of each field from a message."""
 
 
 def _fill(record: FetchedRecord) -> None:

@@ -1,7 +1,7 @@
 """The group metadata that librdkafka's producer sends with the offsets of a transaction.
 
-librdkafka makes them for its own group members only, and we are none: so they are built here, in a format that is
-librdkafka's own business. It is compared, once for each process, with what the linked librdkafka makes itself.
+librdkafka makes them for its own group members only, so they are built here, in a format private to librdkafka. It is
+compared, once per process, with what the linked librdkafka makes itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PROBE = "fleet-probe"
 
 
 def group_metadata(group_id: str, generation: int, member_id: str, instance_id: str | None) -> bytes:
-    """What `Producer.send_offsets_to_transaction` takes. Raises GroupMetadataUnknown."""
+    """The argument of `Producer.send_offsets_to_transaction`. Raises GroupMetadataUnknown."""
     _check_format()
     return _built(group_id, generation, member_id, instance_id)
 
@@ -36,7 +36,7 @@ def _built(group_id: str, generation: int, member_id: str, instance_id: str | No
 
 @cache
 def _check_format() -> None:
-    """Ask librdkafka itself, for a static and a dynamic consumer that never connect."""
+    """Compare with librdkafka's own, for a static and a dynamic consumer that never connect."""
     for instance in (None, "probe-instance"):
         extra = {} if instance is None else {"group.instance.id": instance}
         consumer = confluent_kafka.Consumer({"group.id": _PROBE, **extra})

@@ -1,8 +1,8 @@
 """Writing records: librdkafka's idempotent producer behind a small asynchronous interface.
 
-The worker writes many records at once and then waits for all of them, so a send gives a handle and `flush` waits.
-Keys land where the Java producer would put them (`murmur2_random`). Nothing here may retry on its own: librdkafka
-does, within `delivery.timeout.ms`; after that the caller decides.
+The worker writes many records at once and then waits for all of them, so a send returns a handle and `flush` waits.
+Keys go to the partitions that the Java producer chooses (`murmur2_random`). Nothing here may retry on its own:
+librdkafka does, within `delivery.timeout.ms`; after that the caller decides.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _CLOCK: Final = SystemClock()
 
 PURGE_S = 5.0
-"""How long a producer that is replaced may take to tell of the records that it gives up; it takes next to none."""
+"""The longest wait for a replaced producer to report the records that it gives up; it takes next to none."""
 
 DEFAULTS: Mapping[str, Any] = {
     "acks": "all",
@@ -32,7 +32,7 @@ DEFAULTS: Mapping[str, Any] = {
     "linger.ms": 5,
     "compression.type": "lz4",
 }
-"""What every producer of ours starts from; a caller's settings win."""
+"""The defaults of every producer; a caller's settings win."""
 
 DENSE: Final[Mapping[str, Any]] = {"compression.type": "zstd", "compression.level": 12}
 """For single records; about as small as anything that a source topic's own producers may have done."""
@@ -44,10 +44,10 @@ RECORD_BYTES_MAX: Final = 1_000_000_000
 """The most that librdkafka allows `message.max.bytes` to be."""
 
 SENT_MAX: Final = 3
-"""How often a record is sent whose acknowledgement says nothing of where it was written."""
+"""The number of sends of a record whose acknowledgement has no offset."""
 
 OPEN_KEPT: Final = 1_000
-"""How many handles of sends are kept before those that are done are sorted out."""
+"""The number of handles that are kept before those that are done are removed."""
 
 ADVICE: Final[Mapping[int, str]] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "; allow the principal Write on the topic",
@@ -55,22 +55,22 @@ ADVICE: Final[Mapping[int, str]] = {
         "; allow the principal Write on the topic, or IdempotentWrite on the cluster"
     ),
     KafkaError._FATAL: (
-        "; its log tells why, mostly a missing right: allow the principal Write on the topic, or IdempotentWrite on "
+        "; its log says why, mostly a missing right: allow the principal Write on the topic, or IdempotentWrite on "
         "the cluster"
     ),
 }
-"""What to do, where librdkafka's own words do not say. Brokers give an idempotent producer its id when it may write to
-any topic at all, and refuse it in the name of the cluster."""
+"""Advice where librdkafka's own error text has none. Brokers give an idempotent producer its id when it may write to
+any topic at all, and refuse it with the cluster's authorization error."""
 
 CONSEQUENCES: Final = frozenset({"_FATAL", "_PURGE_QUEUE", "_PURGE_INFLIGHT"})
-"""Why single records fail once librdkafka has met a fatal error; the reason is that error's."""
+"""Reasons of single records after a fatal error of librdkafka; the reason to report is that error's."""
 
 CAUSE_LOST: Final = "returned NULL without setting an exception"
-"""Python's words for a call into librdkafka that failed by an exception which a callback has swept away."""
+"""Python's text for a call into librdkafka that failed by an exception which a callback has cleared."""
 
 
 class ProduceFailed(Exception):
-    """A record was not written, or nobody knows: `reason` is the broker's or librdkafka's word for why."""
+    """A record was not written, or that is unknown: `reason` is the broker's or librdkafka's name of the error."""
 
     def __init__(self, topic: str, reason: str, detail: str) -> None:
         super().__init__(f"could not write to topic {topic!r}: {reason}: {detail}")
@@ -98,11 +98,11 @@ class SendHandle:
 class RecordProducer:
     """An idempotent producer with acks from all replicas. One thread may use it.
 
-    `settings` are librdkafka's properties (`fetch.librdkafka.connection_config` makes the connection's part).
+    `settings` are librdkafka's properties (`settings.connection_config` makes the connection's part).
     `message_max_bytes` is the `max.message.bytes` of the topics written to, where it is known: no batch of several
-    records gets larger, and how large a single one may be is left to the broker, because it counts after compression
-    and librdkafka before. One that the broker refuses is sent once more, compressed as far as it goes: whoever wrote it
-    first may have compressed it better than we usually do.
+    records gets larger. The size of a single record is left to the broker, which counts after compression, librdkafka
+    before. A record that the broker refuses as too large is sent once more with the densest compression: its source may
+    have compressed it better than the default does.
     """
 
     def __init__(self, settings: Mapping[str, Any], *, message_max_bytes: int | None = None) -> None:
@@ -114,9 +114,9 @@ class RecordProducer:
         # For records that are too large otherwise; made when the first one is.
         self._dense: Producer | None = None
         self._limited = message_max_bytes is not None
-        # Whether librdkafka has met trouble since everything was last known to be written.
+        # librdkafka has reported an error since everything was last known to be written.
         self._had_error = False
-        # Whether librdkafka has met a fatal error, after which it takes nothing more.
+        # librdkafka has met a fatal error, after which it takes nothing more.
         self._dead = False
         # All handles that are not done, and some that are: callbacks get lost when a fatal error comes out.
         self._open: list[SendHandle] = []
@@ -134,9 +134,8 @@ class RecordProducer:
         """Hand one record to librdkafka and return at once; text is written as UTF-8.
 
         `partition` None lets the key choose. One that the topic does not have is halved until it does, so that the same
-        wish leads to the same partition for everybody who sees as many. What librdkafka refuses at once (too large,
-        queue full for more than a moment) is told through the handle like any other failure, so that callers have one
-        place to look.
+        number leads to the same partition for everybody who sees as many. A refusal of librdkafka (too large, queue
+        full for more than a moment) is reported through the handle like any other failure.
         """
         self._reopen_if_useful()
         handle = SendHandle(topic)
@@ -160,7 +159,7 @@ class RecordProducer:
         sent: int = 1,
     ) -> None:
         def again(error: KafkaError) -> bool:
-            """Send it in another way, if there is one."""
+            """Send it in another way, if there is one; returns whether there was."""
             if partition and error.code() == KafkaError._UNKNOWN_PARTITION:
                 self._produce(producer, handle, key, value, headers, partition // 2)
             elif self._limited and producer is not self._dense and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
@@ -176,9 +175,9 @@ class RecordProducer:
             elif message.offset() is not None:
                 handle.done = True
             elif sent < SENT_MAX:
-                # Nobody wrote this one, perhaps: librdkafka takes a batch for written when a later one was. A broker
-                # that knows nothing of the producer takes a batch with any sequence number (KIP-360), also behind one
-                # that it has just refused because it did not lead the partition yet. Written twice is the safe side.
+                # This one may be lost: librdkafka takes a batch for written when a later one was. A broker that does
+                # not know the producer accepts any sequence number (KIP-360), also behind a batch that it has just
+                # refused because it did not lead the partition yet. Written twice is the safe side.
                 self._produce(producer, handle, key, value, headers, partition, sent + 1)
             else:
                 handle._failed("NoOffset", f"acknowledged {sent} times without an offset: nobody knows if it is there")
@@ -195,14 +194,14 @@ class RecordProducer:
                     return
             except KafkaException as refused:
                 error: KafkaError = refused.args[0]
-                # After a fatal error that is all it says; the error itself waits to be told.
-                told = error.code() == KafkaError._FATAL and not self._served(producer, 0)
-                if not told and not again(error):
+                # After a fatal error that is all it says; the error itself comes out of the next poll.
+                reported = error.code() == KafkaError._FATAL and not self._served(producer, 0)
+                if not reported and not again(error):
                     handle._refused(error)
                 return
 
     def _served(self, producer: Producer, timeout_s: float) -> bool:
-        """Let librdkafka run its callbacks; False when it told of a fatal error, which every open handle says then."""
+        """Let librdkafka run its callbacks; False after a fatal error, which every open handle has then."""
         try:
             producer.poll(timeout_s)
         except (KafkaException, SystemError) as failure:
@@ -216,13 +215,13 @@ class RecordProducer:
         return self._dense
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until every record sent so far is written or given up, at most `timeout_s`; how many are left."""
+        """Wait until every record sent so far is written or given up, at most `timeout_s`; the number left."""
         self._reopen_if_useful()
         deadline = _CLOCK.monotonic() + timeout_s
         try:
             left = int(self._producer.flush(timeout_s))
             if self._dense is not None:
-                # After the other: what that one could not get rid of is in here by now.
+                # After the other: records that were too large for that one are in here by now.
                 left += int(self._dense.flush(max(0.0, deadline - _CLOCK.monotonic())))
         except (KafkaException, SystemError) as failure:
             self._end(failure)
@@ -233,9 +232,9 @@ class RecordProducer:
         return left
 
     def abandon(self) -> None:
-        """Give up what is still on its way: the fate of every send is known afterwards, and nothing may be sent."""
+        """Give up what is in flight: the outcome of every send is known afterwards, and nothing may be sent."""
         _give_up(self._producer)
-        if self._dense is not None:  # after the other: what that one could not get rid of is in here by now
+        if self._dense is not None:  # after the other: records that were too large for that one are in here by now
             _give_up(self._dense)
         self._sort_out()
         for handle in self._open:
@@ -246,7 +245,7 @@ class RecordProducer:
         self._open = [handle for handle in self._open if not handle.done]
 
     def _end(self, failure: KafkaException | SystemError) -> None:
-        """librdkafka has met a fatal error: nothing more is written until the next send makes a new producer."""
+        """End a producer that met a fatal error: nothing more is written until the next send makes a new one."""
         error = _fatal_error(failure)
         logger.warning("the producer ended: %s: %s", error.name(), error.str())
         self._dead = True
@@ -257,7 +256,7 @@ class RecordProducer:
                 handle._refused(error)
 
     def _replaced(self, handle: SendHandle) -> bool:
-        """Whether a new producer is there in the place of one that met a fatal error; if not, the handle says why."""
+        """Replace a producer that met a fatal error; False when that failed, with the error in the handle."""
         # Before the producer reads them: a renewal in between must not be missed.
         self._tls_files.used()
         try:
@@ -269,14 +268,14 @@ class RecordProducer:
         return True
 
     def _reopen_if_useful(self) -> None:
-        """Connect anew when there is trouble and the TLS files were renewed: librdkafka reads them only once.
+        """Connect anew after an error if the TLS files were renewed: librdkafka reads them only once.
 
-        What is still on its way is given up (`_PURGE_QUEUE`, `_PURGE_INFLIGHT`), so that the caller sends it again
-        now and not after the delivery time-out.
+        Records in flight are given up (`_PURGE_QUEUE`, `_PURGE_INFLIGHT`), so that the caller sends them again now and
+        not after the delivery timeout.
         """
         if not self._had_error or not self._tls_files.changed():
             return
-        # Also when they turn out to be of no use: they are tried again when they have changed again.
+        # Also when they turn out to be unusable: they are tried again when they have changed again.
         self._tls_files.used()
         try:
             fresh = Producer(self._settings)
@@ -303,10 +302,10 @@ def _give_up(producer: Producer) -> None:
 
 
 def _fatal_error(failure: KafkaException | SystemError) -> KafkaError:
-    """The fatal error that came out of librdkafka, of which it makes an exception and no callback.
+    """The fatal error of librdkafka, which it raises instead of calling back.
 
-    Callbacks that run before it has come out make a SystemError of it, with its cause or without any: then nobody knows
-    more than that there was one. Any other SystemError is raised again.
+    Callbacks that run before make a SystemError of it, with its cause or without any: then only its occurrence is
+    known. Any other SystemError is raised again.
     """
     cause: BaseException | None = failure
     while cause is not None and not isinstance(cause, KafkaException):

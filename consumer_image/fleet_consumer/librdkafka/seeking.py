@@ -8,12 +8,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 def at(partition: tuple[str, int], offset: int | None = None, epoch: int = -1) -> confluent_kafka.TopicPartition:
     """A place in a partition; `epoch` is the leader epoch of the record before it, -1 when unknown."""
-    topic, number = partition
     if offset is None:
-        return confluent_kafka.TopicPartition(topic, number)
+        return confluent_kafka.TopicPartition(*partition)
     if epoch < 0:
-        return confluent_kafka.TopicPartition(topic, number, offset)
-    return confluent_kafka.TopicPartition(topic, number, offset, leader_epoch=epoch)
+        return confluent_kafka.TopicPartition(*partition, offset)
+    return confluent_kafka.TopicPartition(*partition, offset, leader_epoch=epoch)
 
 
 def seek(consumer: confluent_kafka.Consumer, partition: tuple[str, int], offset: int, epoch: int = -1) -> None:

@@ -1,7 +1,8 @@
-"""From our settings to librdkafka's properties, and which further ones a user may set.
+"""librdkafka's configuration, made from our settings, and the further properties that a user may set.
 
-librdkafka does only data here: it never joins the group, never commits and never resets an offset by itself. What
-would let it do so is not on the list, nor is what our own coordinator client must know too (addresses, credentials).
+librdkafka does only data here: it never joins the group, never commits and never resets an offset by itself.
+Properties that would let it do so are not allowed, nor those that our own coordinator client must know too (addresses,
+credentials).
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from fleet_consumer.net import ConnectionSettings, FileWatch, TokenSource
 logger = logging.getLogger(__name__)
 
 TLS_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
-"""The properties that name files. librdkafka reads them once, when a client is made."""
+"""The properties that name files, which librdkafka reads once, when a client is made."""
 TOKEN_WAIT_S = 20.0
-"""How long librdkafka's callback waits for a token."""
+"""The longest wait of librdkafka's callback for a token."""
 
 ALLOWED_PROPERTIES = frozenset(
     {
@@ -44,16 +45,16 @@ ALLOWED_PROPERTIES = frozenset(
         "topic.metadata.refresh.interval.ms",
     }
 )
-"""What `ConsumerSettings.properties` may name."""
+"""The properties that `ConsumerSettings.properties` may set."""
 
 CONSUMER_DEFAULTS: Mapping[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
-    # Surfaces as an error on the partition; the policy is ours, so that what is skipped is known and told.
+    # Surfaces as an error on the partition; the policy is ours, so that skipped offsets are known and reported.
     "auto.offset.reset": "error",
-    # Positions pass what is no record (markers of transactions, what compaction removed) at the end of a partition.
+    # Positions pass offsets without records (transaction markers, compacted records) at the end of a partition.
     "enable.partition.eof": True,
-    # Java's default. librdkafka's is not to look: a bit that flipped on the way would be handed out as a record.
+    # Java's default. librdkafka's is not to check: a bit that flipped on the way would be handed out as a record.
     "check.crcs": True,
     "queued.min.messages": 10_000,
     "queued.max.messages.kbytes": 65_536,
@@ -87,7 +88,7 @@ def check_properties(properties: Mapping[str, str]) -> None:
 
 
 def connection_config(connection: ConnectionSettings) -> dict[str, Any]:
-    """The part of librdkafka's configuration that says how to reach the cluster, for consumers and producers."""
+    """The part of librdkafka's configuration for reaching the cluster, of consumers and producers."""
     config: dict[str, Any] = {
         "bootstrap.servers": ",".join(connection.bootstrap_servers),
         "client.id": connection.client_id,
@@ -104,7 +105,7 @@ def connection_config(connection: ConnectionSettings) -> dict[str, Any]:
     if sasl is not None:
         config |= {
             "sasl.mechanism": sasl.mechanism,
-            # librdkafka cannot tell a refused password from a lost connection; brokers lock out who hammers them.
+            # librdkafka takes a refused password for a lost connection; brokers lock out clients that retry quickly.
             "reconnect.backoff.max.ms": max(connection.reconnect_backoff_max_ms, 10_000),
         }
         if sasl.tokens is not None:
@@ -120,9 +121,9 @@ def tls_files(config: Mapping[str, Any]) -> FileWatch:
 
 
 def _token_callback(tokens: TokenSource) -> Callable[[str | None], tuple[str, float, str, dict[str, str]]]:
-    """Give librdkafka the tokens that our own connections use. It calls back on a thread of its own, which may wait.
+    """A callback that gives librdkafka the tokens of our own connections, on a thread of its own, which may wait.
 
-    It asks again after four fifths of a token's life, and ten seconds after a failure, which it reports as trouble.
+    librdkafka asks again after four fifths of a token's life, and ten seconds after a failure, which it reports.
     """
 
     def callback(_config: str | None) -> tuple[str, float, str, dict[str, str]]:
@@ -135,7 +136,7 @@ def _token_callback(tokens: TokenSource) -> Callable[[str | None], tuple[str, fl
 def consumer_config(
     connection: ConnectionSettings, group_id: str, isolation_level: str, properties: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The whole configuration of the data plane. The group id is only sent in a FindCoordinator, never joined."""
+    """The whole configuration of a consumer. The group id is only sent in a FindCoordinator, never joined."""
     check_properties(properties)
     return {
         **connection_config(connection),
@@ -158,7 +159,7 @@ def open_consumer(config: Mapping[str, Any]) -> confluent_kafka.Consumer:
 def observation_config(
     on_statistics: Callable[[str], object] | None, interval_ms: int, debug: str, log_level: int
 ) -> dict[str, Any]:
-    """The part of the configuration that lets a user look into librdkafka."""
+    """The part of the configuration for statistics and debug logs."""
     config: dict[str, Any] = {"log_level": log_level}
     if debug:
         config["debug"] = debug

@@ -27,7 +27,7 @@ def lookup_that_ends_with(consumer: Consumer, error: Exception) -> None:
     assert consumer._engine.positions is not None
     ticket: Ticket[Starts] = Ticket()
     ticket.end(None, error)
-    consumer._engine.positions._starts._pending[ticket] = frozenset()
+    consumer._engine.positions._starts.pending[ticket] = frozenset()
 
 
 def test_fatal_error_of_a_starting_position_is_raised_by_every_later_call(consumer: Consumer) -> None:
