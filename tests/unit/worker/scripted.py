@@ -294,7 +294,7 @@ class Bench:
             policies=policies,
             error_text=error_text,
         )
-        retell = readings.telling(self.intake.retell)
+        retell = readings.retelling(self.intake.retell)
         self.outcomes = Outcomes(rules, outbox, retell, pacing=self.pacing, stats=self.stats, clock=self.clock)
         self.writing = Writing(
             outbox=outbox,

@@ -92,7 +92,7 @@ class ConcurrentLoop:
         self._turn(0 if self._drain.begun else max(0, room))
 
     def close(self, timeout_s: float) -> None:
-        """As `Loop.close`; when the worker stops, what has begun may come to its end first, in the drain time.
+        """Close (`Loop.close`); when the worker stops, what has begun may come to its end first, in the drain time.
 
         Polls go on meanwhile, so the membership is kept however long it takes.
         """
@@ -105,7 +105,7 @@ class ConcurrentLoop:
             self._ownership.close(timeout_s)
 
     def _comes_to_an_end(self) -> bool:
-        """Whether anything in flight is with the executor, or may still get there."""
+        """True while anything in flight is with the executor, or may still get there."""
         return bool(self._calls.out or (self.in_flight and self._throttle.pace is Pace.FULL))
 
     def _turn(self, room: int) -> None:
@@ -134,9 +134,9 @@ class ConcurrentLoop:
     def _receive(self, limit: int) -> Records:
         """Records that are there, or else a wait for whatever comes first.
 
-        A poll that waits for records may hear from the executor a little late; one that takes none hears at once, but
-        not of records. So with records in flight the first only looks, and the second waits: for long only while every
-        call is taken, because then no new record could begin anyway.
+        Results of the executor end a poll for records a little late, and one that takes none at once; but records do
+        not end the latter. So with records in flight the first only looks, and the second waits: for long only while
+        every call is taken, because then no new record could begin anyway.
         """
         wait_s = self._intake.before_poll(self.progress.partitions, POLL_TIMEOUT_S)
         if not self.in_flight:
@@ -193,7 +193,7 @@ class ConcurrentLoop:
                 self._pauses.resume(topic_partition, WINDOW_FULL)
 
     def has_in_hand(self, partition: PartitionProgress) -> bool:
-        """Whether any record of this partition is taken up and not through its handler."""
+        """True while any record of this partition is taken up and not through its handler."""
         return any(not each.handled for each in partition.unfinished)
 
     def finish(self, going: Partitions, timeout_s: float) -> None:

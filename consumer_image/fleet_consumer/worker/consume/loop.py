@@ -104,7 +104,7 @@ class ConsumeLoop:
         self._ownership.close(timeout_s)
 
     def has_in_hand(self, partition: PartitionProgress) -> bool:
-        """Never: what this loop does between two records is no handler's."""
+        """False: between two records no handler has one."""
         return False
 
     def finish(self, going: Partitions, timeout_s: float) -> None:
@@ -117,7 +117,7 @@ class ConsumeLoop:
             self._batch.pop(topic_partition, None)
 
     def _begin(self, run: Run) -> PartitionProgress:
-        """Put a run into the batch in hand, bound to its partition's progress of now.
+        """Begin a run: it joins the batch in hand, bound to its partition's progress of now.
 
         Should the partition be taken away and come back while the run waits its turn, it comes back with other
         progress: reading starts again at the committed offset, and handling the old run as well would move the new
@@ -249,7 +249,7 @@ class ConsumeLoop:
 
 
 def _place(records: Sequence[Record], record: Record, start: int) -> int:
-    """Where `record` stands in its run, looked for from `start` on: by identity, for records compare by content."""
+    """The place of `record` in its run, from `start` on: by identity, for records compare by content."""
     return next(place for place in range(start, len(records)) if records[place] is record)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of one record: decoded, answered, tried again later, failed or dropped, and what is written for it.
+"""Outcome of one record: done, tried again later, failed or dropped, with the writes that follow.
 
 Every method here begins writes and waits for none; `writing` sees them through. A record goes on as it was read: what
 its handler was given is the handler's own, and what a handler may assign to it counts for nothing. In a retry the
@@ -42,7 +42,7 @@ Handle = Callable[[Record], Any]
 
 
 class PassedOver(Exception):
-    """Raised in place of a handler's call for a record that is a copy of one before; counted where it is found."""
+    """Raised for a duplicate, instead of calling the handler; counted where it is found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ class Outcomes:
         return True
 
     def refused(self, unfinished: Unfinished, failure: Failure) -> None:
-        """What was to be written for this record will never be taken: the record itself goes to the failed topic."""
+        """Send a record to the failed topic because its topic will never take what was to be written for it."""
         shown = self._retell(unfinished.record)
         way = self._routed(shown, failure, self._policy_of(shown))
         assert not isinstance(way, Dropped), "a failure is never dropped"
@@ -180,7 +180,7 @@ class Outcomes:
         partition.begin(Unfinished(read, result, writes, handled_at=now, size=size))
 
     def _way(self, shown: Record, error: BaseException) -> Hop | ToFailed | Dropped | None:
-        """Where the record goes; None when it stays."""
+        """The record's way on; None when it stays."""
         policy = self._policy_of(shown)
         verdict = classify(error, policy)
         if isinstance(verdict, Retry):
@@ -192,7 +192,7 @@ class Outcomes:
         if not self._rules.error_text:
             verdict = without_words(verdict)
         if isinstance(verdict, Drop):
-            self._tell("record dropped", shown, reason="skip", error=verdict.message)
+            self._log("record dropped", shown, reason="skip", error=verdict.message)
         return self._routed(shown, verdict, policy)
 
     def _policy_of(self, shown: Record) -> Policy | None:
@@ -212,16 +212,16 @@ class Outcomes:
     def _send_on(self, shown: Record, way: Hop | ToFailed, error: BaseException | None = None) -> Outgoing:
         """Begin to write a record's copy, with its bytes as they were read."""
         failure, key = way.failure, shown.key
-        told = {"errorClass": failure.error_class, "error": failure.message}
+        what = {"errorClass": failure.error_class, "error": failure.message}
         if isinstance(way, Hop):
             delay = canonical_delay(way.delay_s)
             self._stats.hopped(delay)
             topic = way.topic
-            self._tell("record will be tried again", shown, delay=delay, **told, **self._calls(failure, error))
+            self._log("record will be tried again", shown, delay=delay, **what, **self._calls(failure, error))
         else:
             self._stats.gave_up(failure.reason.value, failure.error_class)
             topic = self._rules.failed_topic
-            self._tell("record failed", shown, reason=failure.reason.value, **told, **self._calls(failure, error))
+            self._log("record failed", shown, reason=failure.reason.value, **what, **self._calls(failure, error))
         if failure.reason is FailureReason.TIMEOUT:
             self._stats.timeouts += 1
         policies = self._rules.policies()
@@ -240,11 +240,11 @@ class Outcomes:
         self._shown_at[failure.place] = now
         return {"exception": "".join(traceback.format_exception(error))[-MESSAGE_CHARACTERS_MAX:]}
 
-    def _tell(self, message: str, record: Record, **values: object) -> None:
+    def _log(self, message: str, record: Record, **values: object) -> None:
         allowed, left_out = self._budget.spend(self._clock.monotonic())
         allowed = allowed or "exception" in values
         if left_out:
-            LOG.warning("lines about single records were left out", extra=fields(count=left_out))
+            LOG.warning("log lines about single records were left out", extra=fields(count=left_out))
         if allowed:
             LOG.warning(message, extra=fields(**about(record), **values))
 

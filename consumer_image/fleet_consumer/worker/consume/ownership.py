@@ -19,14 +19,14 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 REVOKE_WAIT_S: Final = 10.0
-"""How long a rebalance waits for acknowledgements and for the commit: longer saves duplicates, yet delays all."""
+"""A rebalance waits so long for acknowledgements and for the commit: longer saves duplicates, yet delays all."""
 
 
 class InHand(Protocol):
     """A loop's own records, as a rebalance sees them."""
 
     def has_in_hand(self, partition: PartitionProgress) -> bool:
-        """Whether a handler has a record of this partition, while the loop itself is doing something else."""
+        """True if a handler has a record of this partition, while the loop itself is doing something else."""
         ...
 
     def finish(self, going: Partitions, timeout_s: float) -> None:
@@ -54,17 +54,17 @@ class Ownership:
         self.care = Care(parts, self.progress, self.committing, at_once=at_once)
 
     def subscribe(self, topics: Topics) -> None:
-        """As `Loop.subscribe`."""
+        """Consume these topics (`Loop.subscribe`)."""
         self.topics = topics
         self._consumer.subscribe(topics, on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost)
 
     def close(self, timeout_s: float) -> None:
-        """As `Loop.close`."""
+        """Close the consumer (`Loop.close`)."""
         self._revoke_wait_s = min(REVOKE_WAIT_S, timeout_s / 3)
         self._consumer.close(timeout_s)
 
     def owns(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
-        """Whether a partition is still in the assignment that this progress belongs to."""
+        """True while the partition is in the assignment that this progress belongs to."""
         return self.progress.partitions.get(topic_partition) is partition
 
     def admit(self, records: Records) -> list[Run]:
@@ -106,7 +106,7 @@ class Ownership:
         LOG.info("partitions revoked", extra=fields(partitions=_names(partitions), committed=committed))
 
     def _lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Forget partitions that may be somebody else's already: nothing of them may be committed any more."""
+        """Forget partitions that another member may own already: nothing of them may be committed any more."""
         self._parts.stats.lost_partitions += len(partitions)
         self._forget(partitions)
         LOG.warning("partitions lost", extra=fields(partitions=_names(partitions)))

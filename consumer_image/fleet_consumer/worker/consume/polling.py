@@ -13,7 +13,7 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 POLL_TIMEOUT_S: Final = 0.5
-"""How long a poll may wait for records: bounds the delay of commits and holds on a quiet topic."""
+"""Longest wait of a poll for records: bounds the delay of commits and holds on a quiet topic."""
 
 ERROR_PAUSE_S: Final = 1.0
 """Pause after a poll that raised: a cause that stays must not become a hot loop."""
@@ -33,7 +33,7 @@ class Polling:
 
     @property
     def error(self) -> ConsumerError | None:
-        """As `Loop.error`. Any thread."""
+        """The current error (`Loop.error`). Any thread."""
         last = self._error
         return last[0] if last is not None and self._clock.monotonic() < last[1] else None
 

@@ -1,4 +1,4 @@
-"""Which reading each assigned partition is in: found out before any of its records is handled.
+"""The reading that each assigned partition is in, found out before any of its records is handled.
 
 A new reading is committed before its first record is handled. Otherwise a worker that dies before its first commit
 would have a successor that begins another one, and the hops of both would not be known as copies.
@@ -26,9 +26,9 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 ASK_TIMEOUT_S: Final = 5.0
-"""How long one question, or one commit, may hold up the partitions that are known already."""
+"""Longest time that one request, or one commit, holds up the partitions that are known already."""
 AGAIN_S: Final = 5.0
-"""How long after one that failed the next try is made."""
+"""Wait after a request that failed."""
 
 
 class ReadingConsumer(Protocol):
@@ -94,7 +94,7 @@ class Readings:
             raise error
 
     def begin_leaving(self, partitions: Partitions, timeout_s: float) -> None:
-        """The last chance for partitions that are about to go: one without a commit is worth one, under `latest`."""
+        """Begin partitions that are about to go: one without a commit is worth one, under `latest`."""
         self._try(partitions, timeout_s / 3)
 
     def _try(self, partitions: Partitions, timeout_s: float) -> ConsumerError | None:
@@ -106,7 +106,7 @@ class Readings:
         except ConsumerError as error:
             self._again_at = self._clock.monotonic() + AGAIN_S
             LOG.warning(
-                "partitions cannot be begun before their commits are read; tried again",
+                "partitions wait: their commits cannot be read; tried again",
                 extra=fields(partitions=len(new), reason=error.reason, error=str(error)),
             )
             return error
@@ -134,12 +134,12 @@ class Readings:
             partition = partitions[each]
             partition.reading, partition.committed, partition.mark = readings[each], entry.offset, entry.metadata
         LOG.info(
-            "partitions are read anew: their commits were made by no worker, or there were none",
+            "new reading of partitions: they had no commits, or none of a worker",
             extra=fields(partitions=sorted(f"{each.topic}-{each.partition}" for each in readings)),
         )
 
-    def telling(self, retell: Callable[[Record], Record]) -> Callable[[Record], Record]:
-        """`retell` for whoever writes hops: the record with the reading that its next hop belongs to."""
+    def retelling(self, retell: Callable[[Record], Record]) -> Callable[[Record], Record]:
+        """`retell` for writers of hops: the record with the reading that its next hop belongs to."""
 
         def retell_with_reading(record: Record) -> Record:
             partition = self._partitions.get(TopicPartition(record.topic, record.partition))

@@ -53,7 +53,7 @@ class Suspects:
 
     @property
     def aside(self) -> bool:
-        """Whether records wait for care."""
+        """True while records wait for care."""
         return bool(self._aside)
 
     def put_aside(self, run: Run) -> None:
@@ -104,7 +104,7 @@ class Suspects:
             self._calls.give(work)
 
     def _hand_out(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
-        """Begin with the next part of what waits aside; whether any of it is in hand now."""
+        """Begin with the next part of what waits aside. True when any of it is in hand now."""
         records = self._aside[topic_partition]
         probe = self._ownership.throttle.pace is Pace.PROBE
         most = 1 if probe else len(records) if self._batch else _side_by_side(records)
@@ -139,7 +139,7 @@ class Suspects:
 
 
 def _side_by_side(records: Sequence[Record]) -> int:
-    """How many of the first of these may be in hand in any order: one of each key."""
+    """Number of first records that may be in hand in any order: one of each key."""
     keys = set[Any]()
     for count, record in enumerate(records):
         if (key := as_read(record).key) is not None and key in keys:
