@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from fleet_consumer.clock import Clock
+from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, TopicPartition
@@ -34,30 +35,12 @@ AGAIN_S: Final = 1.0
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
-class Committing(Protocol):
-    """The part of `Consumer` that is needed here."""
-
-    def committed(
-        self, partitions: Iterable[TopicPartition] | None, timeout_s: float
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's commits."""
-        ...
-
-    def end_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each."""
-        ...
-
-    def commit(self, offsets: Offsets, timeout_s: float) -> None:
-        """Commit and wait."""
-        ...
-
-
 class Notes:
     """The notes of the partitions of one consumer. `answered(offsets, error)` is called after each commit."""
 
     def __init__(
         self,
-        consumer: Committing,
+        consumer: Consumer,
         *,
         answered: Callable[[Offsets, Exception | None], None],
         at_once: int,

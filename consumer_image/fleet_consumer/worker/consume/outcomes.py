@@ -25,7 +25,8 @@ from fleet_consumer.handlers.performing import Result
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record
 from fleet_consumer.retry.delivered import story_of
-from fleet_consumer.retry.failure import Drop, Failure, FailureReason, Retry, classify, without_words
+from fleet_consumer.retry.failure import Drop, Failure, FailureReason, Retry, classify, cut, without_words
+from fleet_consumer.retry.headers import without_details
 from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, partition_of, route
 from fleet_consumer.worker.breaker.pacing import Course, Pacing
 from fleet_consumer.worker.consume.outbox import Outbox, Outgoing
@@ -161,21 +162,27 @@ class Outcomes:
         unfinished.handled, unfinished.handled_at = True, self._clock.monotonic()
         return True
 
-    def refused(self, unfinished: Unfinished, failure: Failure) -> None:
-        """Send a record to the failed topic because its topic will never take what was to be written for it."""
+    def refused(self, unfinished: Unfinished, write: Outgoing) -> None:
+        """Replace a write that its topic will never take: an output by its record's failure; a record that goes on by
+        one with fewer headers, then by one in the failed topic. One that is refused even there stays, and its
+        partition is held."""
+        if unfinished.result == DONE:
+            error_class, error = "OutputRefused", f"an output was refused by its topic: {write.error}"
+        elif len(smaller := without_details(write.headers)) < len(write.headers):
+            write.headers = smaller
+            self._outbox.send(write)
+            return
+        elif unfinished.result == RETRIED:
+            error_class, error = "HopRefused", f"its retry topic does not take the record: {write.error}"
+        else:
+            return
         shown = self._retell(unfinished.record)
-        way = self._routed(shown, failure, self._policy_of(shown))
+        way = self._routed(shown, Failure(FailureReason.FATAL, error_class, cut(error)), self._policy_of(shown))
         assert not isinstance(way, Dropped), "a failure is never dropped"
         unfinished.result = _result(way)
         unfinished.writes = [self._send_on(shown, way)]
 
-    def _begin(
-        self,
-        partition: PartitionProgress,
-        read: Record,
-        result: str,
-        writes: list[Outgoing],
-    ) -> None:
+    def _begin(self, partition: PartitionProgress, read: Record, result: str, writes: list[Outgoing]) -> None:
         now, size = self._clock.monotonic(), sum(write.size for write in writes)
         partition.begin(Unfinished(read, result, writes, handled_at=now, size=size))
 

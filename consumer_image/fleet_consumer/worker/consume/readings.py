@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from fleet_consumer.clock import Clock
+from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, Run, TopicPartition
@@ -31,28 +32,6 @@ AGAIN_S: Final = 5.0
 """Wait after a request that failed."""
 
 
-class ReadingConsumer(Protocol):
-    """The part of `Consumer` that is needed here."""
-
-    def committed(
-        self, partitions: Iterable[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets."""
-        ...
-
-    def end_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each."""
-        ...
-
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
-        """Commit and wait."""
-        ...
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on there."""
-        ...
-
-
 class Readings:
     """The readings of the partitions of one loop.
 
@@ -60,7 +39,7 @@ class Readings:
     read for the first time are known as copies of others whichever way each of them came.
     """
 
-    def __init__(self, consumer: ReadingConsumer, clock: Clock, *, bounded: bool) -> None:
+    def __init__(self, consumer: Consumer, clock: Clock, *, bounded: bool) -> None:
         self._consumer = consumer
         self._clock = clock
         self._bounded = bounded

@@ -14,9 +14,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from fleet_consumer.clock import Clock
+from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
@@ -54,26 +55,6 @@ ONLY_NOT_DUE: Final = frozenset((NOT_DUE,))
 
 BOUNDS_WAIT_S: Final = 5.0
 """Timeout of the look-up of first and last offsets; without an answer copies are found from now on only."""
-
-
-class RetryConsumer(Protocol):
-    """The part of `Consumer` that is needed here."""
-
-    def position(self, partition: TopicPartition) -> int | None:
-        """The next offset to hand out, None while it is being looked up."""
-        ...
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on there."""
-        ...
-
-    def beginning_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
-        """The first offset of each."""
-        ...
-
-    def end_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each."""
-        ...
 
 
 @dataclass(slots=True)
@@ -117,7 +98,7 @@ class RetryIntake:
 
     def __init__(
         self,
-        consumer: RetryConsumer,
+        consumer: Consumer,
         pauses: Pauses,
         policies: Callable[[], Policies | None],
         *,

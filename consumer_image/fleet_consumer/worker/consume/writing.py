@@ -14,14 +14,12 @@ from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.retry.failure import Failure, FailureReason, cut
-from fleet_consumer.retry.headers import without_details
-from fleet_consumer.worker.consume.outbox import Outbox, Outgoing, hold_reason
+from fleet_consumer.worker.consume.outbox import Outbox, hold_reason
 from fleet_consumer.worker.consume.outcomes import Outcomes
 from fleet_consumer.worker.consume.pauses import Pausable
 from fleet_consumer.worker.consume.progress import Hold, PartitionProgress, Partitions, Unfinished
 from fleet_consumer.worker.logs import fields
-from fleet_consumer.worker.stats import DONE, RETRIED, Stats
+from fleet_consumer.worker.stats import Stats
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
@@ -195,25 +193,8 @@ class Writing:
         for unfinished in partition.unfinished:
             for write in unfinished.writes:
                 if write.refused:
-                    self._replace(unfinished, write)
+                    self._outcomes.refused(unfinished, write)
                     break
-
-    def _replace(self, unfinished: Unfinished, write: Outgoing) -> None:
-        """Replace a write that its topic will never take: an output by its record's failure; a record that goes on by
-        one with fewer headers, then by one in the failed topic. One that is refused even there stays, and its
-        partition is held."""
-        if unfinished.result == DONE:
-            self._give_up(unfinished, "OutputRefused", f"an output was refused by its topic: {write.error}")
-            return
-        smaller = without_details(write.headers)
-        if len(smaller) < len(write.headers):
-            write.headers = smaller
-            self._outbox.send(write)
-        elif unfinished.result == RETRIED:
-            self._give_up(unfinished, "HopRefused", f"its retry topic does not take the record: {write.error}")
-
-    def _give_up(self, unfinished: Unfinished, error_class: str, error: str) -> None:
-        self._outcomes.refused(unfinished, Failure(FailureReason.FATAL, error_class, cut(error)))
 
     def _hold(self, topic_partition: TopicPartition, partition: PartitionProgress, now: float) -> None:
         partition.hold = hold = _hold_of(partition, None, self._clock.wall())
