@@ -43,7 +43,6 @@ class Ownership:
 
     def __init__(self, parts: LoopParts, in_hand: InHand, drain: Drain, *, at_once: int) -> None:
         self._parts = parts
-        self._consumer = parts.consumer
         self._in_hand = in_hand
         self._drain = drain
         self._revoke_wait_s = REVOKE_WAIT_S
@@ -56,12 +55,12 @@ class Ownership:
     def subscribe(self, topics: Topics) -> None:
         """Consume these topics (`Loop.subscribe`)."""
         self.topics = topics
-        self._consumer.subscribe(topics, on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost)
+        self._parts.consumer.subscribe(topics, on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost)
 
     def close(self, timeout_s: float) -> None:
         """Close the consumer (`Loop.close`)."""
         self._revoke_wait_s = min(REVOKE_WAIT_S, timeout_s / 3)
-        self._consumer.close(timeout_s)
+        self._parts.consumer.close(timeout_s)
 
     def owns(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
         """True while the partition is in the assignment that this progress belongs to."""
@@ -70,14 +69,14 @@ class Ownership:
     def admit(self, records: Records) -> list[Run]:
         """The runs of a poll that may be handled now: their readings are known, and the intake lets them through."""
         partitions = self.progress.partitions
-        note_polled(self._consumer, records, partitions)
+        note_polled(self._parts.consumer, records, partitions)
         return self._parts.intake.admit(self._parts.readings.admit(records.runs, partitions), partitions)
 
     def commit_if_due(self) -> None:
         """At each commit interval, begin partitions that have handed out nothing yet, and commit."""
         if not self.committing.due:
             return
-        note_starts(self._consumer, self.progress.partitions, self.progress.partitions)
+        note_starts(self._parts.consumer, self.progress.partitions, self.progress.partitions)
         self._parts.readings.begin(self.progress.partitions)
         self.care.begin()
         self.committing.commit()
@@ -93,7 +92,7 @@ class Ownership:
 
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit what is finished of partitions that are about to go, so that nobody repeats it."""
-        note_starts(self._consumer, partitions, self.progress.partitions)
+        note_starts(self._parts.consumer, partitions, self.progress.partitions)
         self.care.notes.find(self.progress.partitions)
         going = {each: self.progress.partitions[each] for each in partitions if each in self.progress.partitions}
         self._in_hand.finish(going, self._revoke_wait_s)
