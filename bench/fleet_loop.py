@@ -36,7 +36,7 @@ class FleetLoop:
         pauses, intake, pacing = Pauses(self.consumer), Everything(), NoPacing()
         readings = Readings(self.consumer, clock, bounded=False)
         rules = OutcomeRules(group_id=group, outputs=Outputs(()), failed_topic="none", policies=lambda: None)
-        retell = readings.telling(intake.retell)
+        retell = readings.retelling(intake.retell)
         outcomes = Outcomes(rules, outbox, retell, pacing=pacing, stats=stats, clock=clock)
         self._stats = stats
         parts = LoopParts(

@@ -106,7 +106,7 @@ def _check(path: str) -> int:
     from fleet_consumer.worker.commands.check import check
 
     result = check(path)
-    result.tell()
+    result.report()
     return result.exit_code
 
 
@@ -120,5 +120,5 @@ def _run(path: str, role: Role) -> int:
     try:
         return run_worker(load_config(path), os.environ, role=role)
     except (SettingsInvalid, HandlerImportFailed, HandlerNotCallable) as error:
-        CheckResult.refused(error).tell()
+        CheckResult.refused(error).report()
         return EXIT_SETTINGS

@@ -93,7 +93,7 @@ class LineBudget:
         self._spent = 0
 
     def spend(self, now: float) -> tuple[bool, int]:
-        """Whether one more line may be written, and how many were left out since the last window that left some out.
+        """True if one more line may be written, and how many were left out since the last window that left some out.
 
         The count is given once, with the first line of the next window.
         """
@@ -113,7 +113,7 @@ class PartsBudget(logging.Filter):
         self._budgets: dict[str, LineBudget] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line may pass; the first one after some that might not tells how many there were."""
+        """True if the line may pass; the first one after some that were left out names how many there were."""
         if not record.name.startswith("fleet_consumer.") or record.name == OWN_LOGGER:
             return True
         budget = self._budgets.setdefault(record.name, LineBudget(PARTS_BUDGET_LINES, PARTS_BUDGET_WINDOW_S))

@@ -1,4 +1,4 @@
-"""What a worker tells about itself: alive, ready, and the document behind /member.
+"""The worker's own report: alive, ready, and the document behind /member.
 
 Everything is read from other threads' objects without locks: each field that is read is replaced as a whole by its
 one writer, and mappings are copied in one step before they are walked.
@@ -26,10 +26,10 @@ IDLE_LOOP_LIMIT_S: Final = 60.0
 """A loop that handles no record comes round at least so often: the longest waits in it are those of a rebalance."""
 
 HANDLER_GRACE_S: Final = 30.0
-"""Beyond the poll interval, after which the watchdog ends a hung worker anyway."""
+"""Time beyond the poll interval, after which the watchdog ends a hung worker anyway."""
 
 SESSION_ENDED: Final = "SessionEnded"
-"""Why a partition is stuck: an error that is none of its handler's ended the session with this record."""
+"""Reason of a stuck partition: an error outside of its handler ended the session at this record."""
 
 ERROR_CHARACTERS_MAX: Final = 500
 
@@ -48,7 +48,7 @@ class TopicPartitionOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetrySnapshot:
-    """What a worker knows of its group's retry flow; the policy's fields are None until its file was read once.
+    """A worker's view of its group's retry flow; the policy's fields are None until its file was read once.
 
     `suppressed` and `unknown` are the counts of the same names in `Stats`: copies passed over, unknown revisions.
     """
@@ -63,7 +63,7 @@ class RetrySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """Sessions that errors have ended, one soon after the other; of the last error no more than its words is kept.
+    """Sessions that errors have ended, one soon after the other; of the last error only its text is kept.
 
     `since` and `at` are the ends of the first and the last (wall clock, seconds), `sessions` counts them. `record` was
     in the handler's hands at the last end, None where that is not known.
@@ -79,10 +79,10 @@ class SessionEnd:
 
 @dataclass(slots=True)
 class WorkerState:
-    """What the process's parts share. Written by the main thread, except `hangs` and `hung_setup` (by the watchdog).
+    """State shared by the process's parts. Written by the main thread, except `hangs` and `hung_setup` (by the
+    watchdog).
 
-    `breaker` and `retry` are asked by any thread and must return a value that is replaced as a whole, or None where a
-    worker has no such thing.
+    `breaker` and `retry` are called by any thread; they return a value that is replaced as a whole, or None.
     """
 
     revision: str
@@ -93,11 +93,11 @@ class WorkerState:
     hung_setup: Exception | None = None
     """A `setup` that does not return; written by the watchdog."""
     ended: SessionEnd | None = None
-    """How sessions ended, until one has lived longer than the longest wait between two."""
+    """The last ends of sessions, until one has lived longer than the longest wait between two."""
     hangs: tuple[tuple[Hang, float], ...] = ()
     """Handlers that do not answer, and since when (wall clock, seconds)."""
     handler_error: Callable[[], Exception | None] = lambda: None
-    """What keeps the handler itself from being called, such as a sidecar that does not listen."""
+    """The error that keeps the handler from being called, such as a sidecar that does not listen."""
     breaker: Callable[[], BreakerSnapshot | None] = lambda: None
     retry: Callable[[], RetrySnapshot | None] = lambda: None
     failed: Callable[[], Mapping[tuple[str, str], int]] = dict
@@ -105,7 +105,8 @@ class WorkerState:
 
 
 def alive(state: WorkerState, *, handling: bool, now: float) -> bool:
-    """Whether the consume loop comes round (`now` is monotonic). A broker that is away is no reason to be restarted."""
+    """Liveness: the consume loop completes its rounds (`now` is monotonic). An unreachable broker is no reason to
+    restart."""
     session = state.session
     if session is None:
         return True
@@ -114,10 +115,10 @@ def alive(state: WorkerState, *, handling: bool, now: float) -> bool:
 
 
 def ready(state: WorkerState) -> tuple[bool, str]:
-    """Whether this worker is a member that can do its work, and if not, why; a rebalance alone changes nothing.
+    """Readiness and its reason: the worker is a member that can do its work. A rebalance alone changes nothing.
 
-    Trouble with a partition's leader is told by /member only: the other partitions go on, and librdkafka says when it
-    begins but not when it is over.
+    Errors of a partition's leader are shown by /member only: the other partitions go on, and librdkafka reports their
+    beginning but not their end.
     """
     session = state.session
     error = current_error(state) or state.handler_error()
@@ -132,7 +133,7 @@ def ready(state: WorkerState) -> tuple[bool, str]:
 
 
 def current_error(state: WorkerState) -> Exception | None:
-    """What keeps the worker from its work now, the nearest cause first."""
+    """The error that keeps the worker from its work now, the nearest cause first."""
     if state.hung_setup is not None:
         return state.hung_setup
     if state.error is not None or state.session is None:
@@ -141,12 +142,12 @@ def current_error(state: WorkerState) -> Exception | None:
 
 
 def note_end(state: WorkerState, error: Exception, record: Record | None, now: float) -> None:
-    """An error ended a session with this record in its hands; `now` is wall clock."""
+    """Note that an error ended a session with this record in its handler; `now` is wall clock."""
     before = state.ended
     state.error = error
     state.ended = SessionEnd(
         reason=reason_of(error),
-        message=_told(error),
+        message=_text(error),
         since=now if before is None else before.since,
         at=now,
         sessions=1 if before is None else before.sessions + 1,
@@ -155,13 +156,13 @@ def note_end(state: WorkerState, error: Exception, record: Record | None, now: f
 
 
 def _coordinates(record: Record) -> TopicPartitionOffset:
-    """Where the record was read: that partition does not go on, also where the record's origin is another."""
+    """The record's coordinates as read: that partition is the stuck one, whatever the record's origin."""
     read = record.delivery
     return TopicPartitionOffset(read.topic, read.partition, read.offset)
 
 
-def _told(error: Exception) -> str:
-    """An error's words; where nobody has given it a reason it is a bug, and the place is worth more than the words."""
+def _text(error: Exception) -> str:
+    """An error's text; one without a reason is a bug, so its place in the code is added."""
     text = str(error)[:ERROR_CHARACTERS_MAX]
     places = traceback.extract_tb(error.__traceback__)
     if hasattr(error, "reason") or not places:
@@ -170,7 +171,7 @@ def _told(error: Exception) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """The CamelCase word for an error."""
+    """An error's CamelCase reason."""
     return str(getattr(error, "reason", type(error).__name__))
 
 
@@ -201,7 +202,7 @@ def member_document(state: WorkerState) -> dict[str, Any]:
 
 
 def _failed(counts: Mapping[tuple[str, str], int]) -> list[dict[str, object]]:
-    """Why this process has given records up, most frequent first."""
+    """Reasons for which this process has given records up, most frequent first."""
     most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:FAILED_KINDS_MAX]
     return [{"reason": reason, "errorClass": kind, "records": count} for (reason, kind), count in most]
 
@@ -243,16 +244,16 @@ def _retry(retry: RetrySnapshot | None) -> dict[str, object] | None:
 
 
 def _offsets(loop: Loop, field: str) -> dict[str, dict[str, int]]:
-    told: dict[str, dict[str, int]] = {}
+    offsets: dict[str, dict[str, int]] = {}
     for (topic, number), partition in sorted(dict(loop.progress.partitions).items()):
         offset = getattr(partition, field)
         if offset is not None:
-            told.setdefault(topic, {})[str(number)] = offset
-    return told
+            offsets.setdefault(topic, {})[str(number)] = offset
+    return offsets
 
 
 def _paused(session: Session) -> list[dict[str, object]]:
-    """What the worker reads no further for the time being, and why."""
+    """Partitions that the worker does not read for the time being, with the reasons."""
     return [
         {"topic": topic, "partition": number, "reasons": sorted(reasons)}
         for (topic, number), reasons in sorted(session.pauses.reasons.items())

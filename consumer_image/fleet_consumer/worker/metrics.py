@@ -1,6 +1,6 @@
 """A worker's Prometheus metrics, in a registry of their own.
 
-They are read from plain counters when somebody asks: nothing on the way of a record knows Prometheus.
+They are read from plain counters at each scrape: nothing on the way of a record knows Prometheus.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class WorkerCollector:
         yield from self._gauges()
 
     def _retries(self) -> Iterator[Metric]:
-        """What failed on its way through the retry topics, and how late those were who waited in them."""
+        """Failures on the way through the retry topics, and the lateness of retried records."""
         stats = self._stats
         hops = CounterMetricFamily(f"{PREFIX}hops", "Records sent to a retry topic, by its delay.", labels=["delay"])
         failures = CounterMetricFamily(

@@ -1,8 +1,8 @@
 """The worker's process: from its settings to its exit code.
 
 The main thread runs the handler's `setup`, then sessions one after the other, then `teardown`. Beside it live the HTTP
-threads, the watchdog, and the two threads of each session's consumer. What goes wrong outside (brokers away, wrong
-password, topic missing, fenced) leaves the process alive and not ready, with the reason in /member and in the log.
+threads, the watchdog, and the two threads of each session's consumer. External errors (brokers unreachable, wrong
+password, topic missing, fenced) leave the process alive and not ready, with the reason in /member and in the log.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ SETUP_BACKOFF_FIRST_S: Final = 1.0
 SETUP_BACKOFF_MAX_S: Final = 60.0
 
 LEAVE_GRACE_S: Final = 2.0
-"""How long past the poll interval a hung worker lives on: its coordinator thread leaves the group in that time."""
+"""Time past the poll interval that a hung worker lives on: its coordinator thread leaves the group in it."""
 
 COLLECTOR_THRESHOLDS: Final = (50_000, 50, 50)
 """Seventy times Python's own first threshold: about a hundred full polls."""
 
 CANCEL_GRACE_S: Final = 1.0
-"""How long past its time-out a cancelled call may take to end before it counts as hanging."""
+"""Time past its time-out that a cancelled call may take to end before it counts as hanging."""
 
 
 class SetupFailed(Exception):
@@ -69,10 +69,10 @@ class SetupFailed(Exception):
 
 
 class Onlooker(Protocol):
-    """Somebody who tells a person in front of a terminal how it goes."""
+    """Progress display of a run in a terminal."""
 
     def watch(self, stats: Stats, state: WorkerState) -> None:
-        """What to look at; before anything has begun."""
+        """Take the objects to display, before anything has begun."""
         ...
 
     def look(self, now: float) -> None:
@@ -320,20 +320,20 @@ class WorkerProcess:
 
     def _hung(self, hang: Hang, stack: str) -> None:
         """On the watchdog's thread: a handler is past its time-out, or even past the poll interval."""
-        told = {**about(hang.record), "seconds": round(hang.seconds, 1), "stack": stack}
+        details = {**about(hang.record), "seconds": round(hang.seconds, 1), "stack": stack}
         if not hang.over:
-            LOG.error("the handler does not answer", extra=fields(**told))
+            LOG.error("the handler did not return within its time-out", extra=fields(**details))
         elif hang.thread == threading.main_thread().ident:
-            end_process(OVER_THE_LIMIT, told)
+            end_process(OVER_THE_LIMIT, details)
         else:
-            self._give_up(told)
+            self._give_up(details)
 
-    def _give_up(self, told: dict[str, object]) -> None:
-        """A handler elsewhere hangs for too long while the consume loop is well: commit what the others have done,
-        leave the group, and end. The deadline is for a loop that is not well after all."""
+    def _give_up(self, details: dict[str, object]) -> None:
+        """Commit what the others have done, leave the group and end, because a handler in the executor hangs for too
+        long. The deadline is for a consume loop that hangs after all."""
         if self._gave_up is not None:
             return
-        self._gave_up = told
+        self._gave_up = details
         self._stop_deadline = self._clock.monotonic() + 2 * CLOSE_TIMEOUT_S
         self._supervisor.end(0.0, gives_up=True)
 
@@ -361,7 +361,7 @@ class WorkerProcess:
         def health() -> Page:
             handling = self._watch.record is not None
             comes_round = alive(self._state, handling=handling, now=self._clock.monotonic())
-            return text_page(comes_round, "alive" if comes_round else "the consume loop does not come round")
+            return text_page(comes_round, "alive" if comes_round else "the consume loop is stuck; see the log")
 
         return {
             HEALTH_PAGE: health,

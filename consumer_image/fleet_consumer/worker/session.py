@@ -41,7 +41,7 @@ from fleet_consumer.worker.stats import Stats
 LIBRDKAFKA_LOG = logging.getLogger("fleet_consumer.librdkafka")
 
 CLOSE_TIMEOUT_S: Final = 10.0
-"""For acknowledgements, the last commit and leaving, after the batch in hand has come to its end."""
+"""Timeout of acknowledgements, the last commit and leaving, after the batch in hand has come to its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ def open_session(worker: WorkerContext) -> Session:
     outcomes = Outcomes(
         _rules(config, policies),
         outbox,
-        readings.telling(intake.retell),
+        readings.retelling(intake.retell),
         pacing=pacing,
         stats=worker.stats,
         clock=clock,

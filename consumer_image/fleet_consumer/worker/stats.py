@@ -1,6 +1,6 @@
-"""What a worker counts. Plain numbers: they are moved once for each batch, not once for each record.
+"""A worker's counters. Plain numbers, moved once for each batch, not once for each record.
 
-Written by the consume loop's thread only; read by whoever renders metrics.
+Written by the consume loop's thread only; read by the metrics page.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class Stats:
     damaged_headers: int = 0
     """Deliveries whose `kr-` headers were not ours, or not all of them, and were clamped or replaced."""
     unknown_policies: int = 0
-    """Failed deliveries that named a policy revision nobody knows; they followed the current one."""
+    """Failed deliveries that named a policy revision that is unknown; they followed the current one."""
     hops: dict[str, int] = field(default_factory=dict)
     """Hops written, by the canonical delay of their topic."""
     failures: dict[str, int] = field(default_factory=dict)
     """Records sent to the failed topic, by the value of their `kr-reason`."""
     error_classes: dict[tuple[str, str], int] = field(default_factory=dict)
-    """The same by reason and class of the error. Applications name their errors, so only so many are told apart."""
+    """The same by reason and class of the error. Applications name their errors, so only so many are kept apart."""
     lateness: Histogram = field(default_factory=lambda: Histogram(LATENESS_BOUNDS_S))
     """Seconds from when a retried record was due to when it was handed to the handler."""
 

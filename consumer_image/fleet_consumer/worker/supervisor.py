@@ -113,7 +113,7 @@ class Supervisor:
             end_process(NOT_DRAINED, about(left[0].records[0]))
 
     def _has_better_credentials(self, session: Session) -> bool:
-        """Whether the brokers refuse what this session was opened with, and the mounted files hold something else now.
+        """True if the brokers refuse this session's credentials, and the mounted files hold others now.
 
         The kubelet renews mounted secrets in running pods; a member that works goes on with what it has.
         """
@@ -143,4 +143,4 @@ def _close(session: Session) -> None:
     try:
         session.close(CLOSE_TIMEOUT_S)
     except Exception:
-        LOG.exception("the session did not close in order")
+        LOG.exception("closing the session failed; uncommitted records come again")

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from confluent_kafka import Message
 
-from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.contract.breaker_mark import Breakers
 from fleet_consumer.contract.policies import Policies
@@ -271,7 +270,7 @@ class Bench:
         error_text: bool = True,
     ) -> None:
         self.clock = StillClock()
-        self.consumer: Any = ScriptedConsumer(self.clock, logs, per_poll)
+        self.consumer = cast(Any, ScriptedConsumer(self.clock, logs, per_poll))
         self.producer = ScriptedProducer(self.clock)
         self.producers_made = 0
         self.stats = Stats()
@@ -294,7 +293,7 @@ class Bench:
             policies=policies,
             error_text=error_text,
         )
-        retell = readings.telling(self.intake.retell)
+        retell = readings.retelling(self.intake.retell)
         self.outcomes = Outcomes(rules, outbox, retell, pacing=self.pacing, stats=self.stats, clock=self.clock)
         self.writing = Writing(
             outbox=outbox,
@@ -304,7 +303,7 @@ class Bench:
             clock=self.clock,
         )
         self.parts = parts = LoopParts(
-            consumer=cast(Consumer, self.consumer),
+            consumer=self.consumer,
             handle=self.intake.handling(handle, self.watch),
             outcomes=self.outcomes,
             writing=self.writing,

@@ -1,4 +1,4 @@
-"""The brakes of a group with a retry policy: the main worker's own breaker, and that of retry workers, who follow.
+"""Breakers of a group with a retry policy: the main worker's own, and that of retry workers, which follows.
 
 A main worker counts what succeeds and what fails (`retry.budget`) and marks its commits: open, or closed while records
 succeed. Retry workers read nothing but what failed before, so their own counts tell poison from an outage only badly:
@@ -23,27 +23,27 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 MARK_S: Final = 15.0
-"""How long a mark counts: for so long retry workers stand still after a main worker has died with an open breaker."""
+"""Lifetime of a mark: for so long retry workers stand still after a main worker has died with an open breaker."""
 RENEW_S: Final = 5.0
-"""How long before its end a mark is renewed: enough for a commit that is tried again, and for who reads it."""
+"""A mark is renewed so long before its end: enough for a commit that is tried again, and for its readers."""
 WELL_S: Final = 5.0
-"""For so long after a success the breaker is marked as closed; what succeeded before says nothing of an outage now."""
+"""The breaker is marked as closed for so long after a success; older successes say nothing of an outage now."""
 
 OWN_RECORDS_MAX: Final = 10
 """Records after which a retry worker's own breaker may open, if the budget asks for more: it counts only while the main
 workers are silent, and each record more is an attempt more for nothing."""
 
 TRIAL_S: Final = 600.0
-"""How long retry workers stand still because of the main workers before they try for themselves."""
+"""Retry workers stand still for so long because of the main workers before they try for themselves."""
 
 SNAPSHOT_S: Final = 1.0
-"""How old what others see of a closed breaker may be."""
+"""Longest age of the snapshot of a closed breaker."""
 
 PACES: Final = {BreakerState.CLOSED: Pace.FULL, BreakerState.HALF_OPEN: Pace.PROBE, BreakerState.OPEN: Pace.STOP}
 
 
 class BudgetPacing:
-    """A main worker's breaker, by the budget of the newest policy revision; without one it never brakes.
+    """A main worker's breaker, by the budget of the newest policy revision; without one it is always at full speed.
 
     `snapshot` is for any thread: replaced as a whole.
     """
@@ -55,7 +55,7 @@ class BudgetPacing:
         self._successes = 0
         self._busy_at = clock.monotonic()
         self._well_until = float("-inf")
-        self._told = BreakerState.CLOSED
+        self._shown = BreakerState.CLOSED
         self._since = clock.wall()
         self._renew_at = float("-inf")
         self._marked_open = False
@@ -78,12 +78,12 @@ class BudgetPacing:
             self.mark, self.snapshot = "", None
             return Pace.FULL
         state = breaker.look(now)
-        if not idle or state is not BreakerState.HALF_OPEN or state is not self._told:
+        if not idle or state is not BreakerState.HALF_OPEN or state is not self._shown:
             self._busy_at = now
         elif now - self._busy_at >= breaker.budget.cooldown_s:
             breaker = self._breaker = Breaker(breaker.budget, now)
             state = breaker.state
-        self._tell(breaker, state, now)
+        self._show(breaker, state, now)
         pauses = breaker.budget.action is BudgetAction.PAUSE
         self._renew_mark(breaker, state, now, wanted=pauses and (state is not BreakerState.CLOSED or self._well(now)))
         return PACES[state] if pauses else Pace.FULL
@@ -115,21 +115,21 @@ class BudgetPacing:
         return self._breaker
 
     def _well(self, now: float) -> bool:
-        """Whether records have just succeeded, and not too many of the others failed."""
+        """True if records have just succeeded, and not too many of the others failed."""
         breaker = self._breaker
         assert breaker is not None, "there is a budget"
         return now < self._well_until and breaker.failure_percent(now) <= breaker.budget.max_failure_percent
 
-    def _tell(self, breaker: Breaker, state: BreakerState, now: float) -> None:
-        if state is self._told and now < self._snapshot_at:
+    def _show(self, breaker: Breaker, state: BreakerState, now: float) -> None:
+        if state is self._shown and now < self._snapshot_at:
             return
         self._snapshot_at = now + SNAPSHOT_S
         percent = breaker.failure_percent(now)
-        if state is not self._told:
+        if state is not self._shown:
             # Half open is a moment of an open breaker; only its beginning and its end are news for people.
-            if BreakerState.CLOSED in (state, self._told):
+            if BreakerState.CLOSED in (state, self._shown):
                 LOG.warning("the breaker is %s", state.value.lower(), extra=fields(failurePercent=percent))
-            self._told, self._since = state, self._clock.wall()
+            self._shown, self._since = state, self._clock.wall()
         self.snapshot = BreakerSnapshot(state.value, self._since, percent)
 
     def _renew_mark(self, breaker: Breaker, state: BreakerState, now: float, *, wanted: bool) -> None:
@@ -149,7 +149,7 @@ class BudgetPacing:
 class FollowingPacing:
     """A retry worker's: it stands still while the main workers' breakers are open, and goes on while they are closed.
 
-    While nothing is heard of them its own breaker decides, by what it handles itself: beside a topic that has become
+    While their commits carry no mark its own breaker decides, by what it handles itself: beside a topic that has become
     quiet nobody else would find out. It begins with single records after the main workers' breakers were open, and so
     it does when these have been open for very long, because a few bad workers must not stop retries without end.
     """
@@ -178,7 +178,7 @@ class FollowingPacing:
         self._successes += count
 
     def pace(self, *, idle: bool) -> Pace:
-        """As the main workers say, or as fast as its own breaker allows."""
+        """The main workers' pace, or that of its own breaker."""
         breaker, now = self._current(), self._clock.monotonic()
         self._follow(breaker is not None)
         if breaker is None:
@@ -187,7 +187,7 @@ class FollowingPacing:
         state = BreakerState.OPEN if self._is_stopped(breaker, now) else breaker.look(now)
         if not idle or state is not BreakerState.HALF_OPEN:
             self._busy_at = now
-        # Half open with nothing to try is how it rests: the next record is a trial, and nobody needs to know.
+        # Half open with nothing to try is how it rests: the next record is a trial, and is not shown.
         rests = state is BreakerState.HALF_OPEN and now - self._busy_at >= breaker.budget.cooldown_s
         self._show(BreakerState.CLOSED if rests else state, breaker.failure_percent(now))
         return PACES[state]
@@ -204,7 +204,7 @@ class FollowingPacing:
         return Course.STAY
 
     def _is_stopped(self, breaker: Breaker, now: float) -> bool:
-        """Whether the main workers' breakers are open, and not yet for too long."""
+        """True while the main workers' breakers are open, and not yet for too long."""
         if self._breakers().open_until <= self._clock.wall():
             self._stopped_at = None
             return False

@@ -1,4 +1,4 @@
-"""How fast records may be handled, and what becomes of one that fails just now: the consume loop's view of a breaker.
+"""The consume loop's view of a breaker: how fast to handle records, and what to do with one that fails.
 
 The loop asks before each poll, `outcomes` at each failure that another attempt may mend. Successes are counted by run,
 not by record, but always before a failure behind them is reported.
@@ -22,7 +22,7 @@ class BreakerSnapshot:
 
 
 class Pace(Enum):
-    """How many records may be handled now."""
+    """The speed at which records may be handled."""
 
     FULL = "full"
     PROBE = "probe"
@@ -31,7 +31,7 @@ class Pace(Enum):
 
 
 class Course(Enum):
-    """What becomes of a record whose handler failed, and could succeed when it is tried again."""
+    """The way of a record whose handler failed, and could succeed when it is tried again."""
 
     ON = "on"
     """On its way: to its next attempt, or to the failed topic when it has none left."""
@@ -46,12 +46,12 @@ class Pacing(Protocol):
 
     @property
     def mark(self) -> str:
-        """What commits carry as metadata now."""
+        """The breaker's mark in the metadata of commits."""
         ...
 
     @property
     def snapshot(self) -> BreakerSnapshot | None:
-        """What others see of it; None without a budget. Any thread."""
+        """The breaker as shown to others; None without a budget. Any thread."""
         ...
 
     def succeeded(self, count: int) -> None:
@@ -59,7 +59,7 @@ class Pacing(Protocol):
         ...
 
     def pace(self, *, idle: bool) -> Pace:
-        """How fast to go on. `idle`: there was nothing to handle just now, and nothing is being handled."""
+        """The pace to go on at. `idle`: there was nothing to handle just now, and nothing is being handled."""
         ...
 
     def failed(self) -> Course:

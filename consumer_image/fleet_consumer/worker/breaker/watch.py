@@ -24,10 +24,10 @@ LOG = logging.getLogger("fleet_consumer.worker")
 
 LOOK_INTERVAL_S: Final = 1.0
 ERROR_INTERVAL_S: Final = 5.0
-"""How long to wait after an answer or trouble that passes, and after trouble that somebody has to mend."""
+"""Waits after an answer or a retriable error, and after any other error."""
 
 ANSWER_TIMEOUT_S: Final = 3.0
-"""For each request; also the longest that `close` waits when a broker is silent."""
+"""Timeout of each request; also the longest that `close` waits when a broker is silent."""
 
 
 class Marks:
@@ -80,7 +80,7 @@ class BreakerWatch:
         self._closed = False
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
-        self._told: str | None = None
+        self._logged: str | None = None
 
     def start(self) -> None:
         """Begin to watch once `follow(True)` was said."""
@@ -88,7 +88,7 @@ class BreakerWatch:
         self._thread.start()
 
     def follow(self, wanted: bool) -> None:
-        """Whether the group's budget is one that pauses. Any thread; costs nothing when it is no news."""
+        """Watch while the group's budget is one that pauses. Any thread; costs nothing without a change."""
         if wanted != self._wanted:
             self._wanted = wanted
             self._news.set()
@@ -112,12 +112,12 @@ class BreakerWatch:
                     self._watch()
                 else:
                     self._rest(None)
-            except Exception:  # nobody would notice its end, and retries would go on through every outage
-                LOG.exception("watching the main workers' breakers begins anew")
+            except Exception:  # the thread's end would go unnoticed, and retries would go on through every outage
+                LOG.exception("unexpected error in the watch of the main workers' breakers; it is restarted")
                 self._rest(ERROR_INTERVAL_S)
 
     def _watch(self) -> None:
-        """Ask until nobody wants to know any more."""
+        """Ask while the breakers are wanted."""
         client = NetworkClient(self._connection, self._clock)
         coordinator: BrokerAddress | None = None
         try:
@@ -127,9 +127,9 @@ class BreakerWatch:
                     if coordinator is None:
                         coordinator = self._find_coordinator(client)
                     self._look(client, coordinator)
-                    self._told = None
+                    self._logged = None
                 except (NetError, KafkaError) as error:
-                    self._tell(error)
+                    self._log(error)
                     coordinator = None
                     interval_s = LOOK_INTERVAL_S if error.retriable else ERROR_INTERVAL_S
                 self._rest(interval_s)
@@ -166,15 +166,15 @@ class BreakerWatch:
                     metadata[TopicPartition(topic.name, part.partition_index)] = part.metadata or ""
         return metadata
 
-    def _tell(self, error: NetError | KafkaError) -> None:
-        """In the log, once for each kind of trouble: it may last, and the consume loop tells of absent brokers too."""
+    def _log(self, error: NetError | KafkaError) -> None:
+        """Log an error, once for each kind: it may last, and the consume loop logs unreachable brokers too."""
         kind = type(error).__name__
-        if kind != self._told:
-            self._told = kind
-            LOG.warning("the main workers' breakers cannot be seen", extra=fields(reason=kind, error=str(error)))
+        if kind != self._logged:
+            self._logged = kind
+            LOG.warning("the main workers' breakers cannot be read", extra=fields(reason=kind, error=str(error)))
 
     def _rest(self, seconds: float | None) -> None:
-        """Until there is news or the time is over. What was wanted before this returned is looked at after it, so the
-        sign may be taken down here; whoever calls it looks before it rests again."""
+        """Wait until there is news or the time is over. The caller looks at what is wanted before it waits again, so
+        the event may be cleared here."""
         self._news.wait(seconds)
         self._news.clear()

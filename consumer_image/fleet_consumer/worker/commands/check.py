@@ -1,6 +1,6 @@
 """`fleet-consumer check`: whether a revision can work, tried in a pod of its own before the fleet changes to it.
 
-The steps stand in one ordered list: what only a new revision can mend comes first, because nothing outside will make
+The steps stand in one ordered list: what only a new revision can repair comes first, because nothing outside will make
 it pass; then brokers, credentials, topics and rights. The first failure is the result. Nothing joins the group, calls
 the handler, or writes anything.
 """
@@ -36,21 +36,21 @@ from fleet_consumer.net import (
 from fleet_consumer.wire.errors import ErrorCode, KafkaError, describe, is_retriable
 from fleet_consumer.worker.config.policy_file import PolicyFile
 from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
-from fleet_consumer.worker.lifecycle.termination import tell_termination
+from fleet_consumer.worker.lifecycle.termination import write_termination
 from fleet_consumer.worker.process import handler_of
 
 BROKER_PATIENCE_S: Final = 10.0
-"""For all questions to the brokers together: enough for a cold cluster to make `__consumer_offsets`."""
+"""Timeout of all requests to the brokers together: enough for a cold cluster to make `__consumer_offsets`."""
 
 HANDLER_PATIENCE_S: Final = 60.0
-"""For an HTTP handler's container to listen."""
+"""Timeout of the wait for an HTTP handler's container to listen."""
 
 RETRY_INTERVAL_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check came to; `reason` is one of the operator's condition reasons, `message` is for people."""
+    """Result of a check; `reason` is one of the operator's condition reasons, `message` is for people."""
 
     reason: str
     message: str
@@ -61,13 +61,13 @@ class CheckResult:
         """The result for settings or a handler that cannot be used."""
         return cls(str(getattr(error, "reason", type(error).__name__)), str(error), EXIT_SETTINGS)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Print the result as the last line of standard output, and leave it as the container's last word."""
         text = json.dumps(
             {"ok": self.exit_code == EXIT_OK, "reason": self.reason, "message": self.message}, ensure_ascii=False
         )
         print(text, flush=True)
-        tell_termination(text)
+        write_termination(text)
 
 
 class _Surroundings(Exception):
@@ -88,7 +88,7 @@ def check(path: str, clock: Clock | None = None) -> CheckResult:
 
 
 def examine(config: WorkerConfig, clock: Clock) -> CheckResult:
-    """As `check`, for settings that were read already."""
+    """Check settings that were read already."""
     try:
         for step in STEPS:
             step(config)
@@ -129,7 +129,7 @@ def _await_handler(config: WorkerConfig, clock: Clock) -> None:
     port, deadline, pause = config.handler.http.port, clock.monotonic() + HANDLER_PATIENCE_S, threading.Event()
     while not asyncio.run(listens(port)):
         if clock.monotonic() >= deadline:
-            message = f"nobody listens on port {port} of the pod after {HANDLER_PATIENCE_S:g} s; see container handler"
+            message = f"nothing listens on port {port} of the pod after {HANDLER_PATIENCE_S:g} s; see container handler"
             raise _Surroundings(HandlerUnreachable.reason, message)
         pause.wait(RETRY_INTERVAL_S)
 
@@ -158,7 +158,7 @@ STEPS: Final[Sequence[Callable[[WorkerConfig], None]]] = (
     _assignors_exist,
     _librdkafka_takes_settings,
 )
-"""What only a new revision can mend, in the order in which it is tried."""
+"""Steps that only a new revision can repair, in the order in which they are tried."""
 
 
 def _ask_brokers(config: WorkerConfig, clock: Clock) -> None:
@@ -173,7 +173,7 @@ def _ask_brokers(config: WorkerConfig, clock: Clock) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Shortcoming:
-    """What the brokers said that is in the way; `passing` when a moment later they may say something else."""
+    """A refusal by the brokers; `passing` when it may be over a moment later."""
 
     reason: str
     message: str
@@ -237,7 +237,7 @@ def _principal(config: WorkerConfig) -> str:
 
 
 def _network_reason(error: NetError) -> str:
-    """Wrong credentials and certificates are told as such, also when several brokers refused them."""
+    """The error of wrong credentials or certificates, also when several brokers refused them."""
     causes = [error, *(error.failures if isinstance(error, AllBrokersUnreachable) else ())]
     if any(isinstance(cause, AuthenticationFailed) for cause in causes):
         return "AuthenticationFailed"

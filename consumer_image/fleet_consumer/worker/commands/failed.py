@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
         _problem(error)
         return EXIT_SURROUNDINGS
     except BrokenPipeError:
-        # Whoever read our output has seen enough. The interpreter must not try to write the rest at its end.
+        # The reader of our output has closed it. The interpreter must not try to write the rest at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except KeyboardInterrupt:
@@ -198,8 +198,8 @@ def _time(text: str | None, option: str, now_ms: int) -> int | None:
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
-            told = "is no time; write 2026-11-21T08:00:00Z, or 30s, 5m, 2h or 7d for that long ago"
-            raise SettingsInvalid(option, f"{text!r} {told}") from None
+            advice = "is no time; write 2026-11-21T08:00:00Z, or 30s, 5m, 2h or 7d for that long ago"
+            raise SettingsInvalid(option, f"{text!r} {advice}") from None
     # Brokers take negative times for something else than times.
     return max(0, round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))
 
@@ -219,7 +219,7 @@ def _positive(text: str) -> int:
 
 
 def _with_progress(topic: FailedTopic, found: Iterator[FailedRecord | None]) -> Iterator[FailedRecord]:
-    """What was found; None stands for a while without, which is a moment to report how far the reading is."""
+    """The records found; None stands for a while without, which is a moment to report how far the reading is."""
     for failed in found:
         if failed is not None:
             yield failed

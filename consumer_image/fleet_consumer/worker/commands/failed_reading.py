@@ -36,13 +36,13 @@ class FailedTopic:
         self._patience_s = patience_s
         self._clock = clock
         self.scanned = self.total = 0
-        self._told_at = clock.monotonic()
+        self._reported_at = clock.monotonic()
 
     def progress_due(self, every_s: float) -> bool:
-        """Whether progress was not reported for so long; then it counts as reported now."""
+        """True if progress was not reported for so long; then it counts as reported now."""
         now = self._clock.monotonic()
-        due = now >= self._told_at + every_s
-        self._told_at = now if due else self._told_at
+        due = now >= self._reported_at + every_s
+        self._reported_at = now if due else self._reported_at
         return due
 
     def records(self, wanted: Wanted) -> Generator[FailedRecord | None]:
@@ -102,12 +102,12 @@ class FailedTopic:
 
 @contextmanager
 def open_topic(brokers: Brokers, topic: str, patience_s: float, clock: Clock) -> Iterator[FailedTopic]:
-    """Connect; what connections met is told with the failure that it led to."""
-    heard: list[str] = []
+    """Connect; a failure names the last error of the connections."""
+    errors: list[str] = []
 
     def note(error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            heard[:] = [f"{error.name()}: {error.str()}"]
+            errors[:] = [f"{error.name()}: {error.str()}"]
 
     connection = connection_settings(brokers, CLIENT)
     # librdkafka wants a group's name, and asks who coordinates it; nothing joins it and nothing is stored in it.
@@ -119,4 +119,4 @@ def open_topic(brokers: Brokers, topic: str, patience_s: float, clock: Clock) ->
             made = "it is made once the group has retries or a failed record"
             raise TopicMissing(f"{missing}; {made}") from missing
         except DataPlaneFailed as failure:
-            raise DataPlaneFailed(f"{failure}; last heard: {heard[0]}" if heard else str(failure)) from failure
+            raise DataPlaneFailed(f"{failure}; last error: {errors[0]}" if errors else str(failure)) from failure

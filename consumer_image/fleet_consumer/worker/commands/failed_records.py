@@ -26,7 +26,7 @@ from fleet_consumer.retry.headers import (
 )
 
 NAMES_MAX: Final = 1_000
-"""Different groups that counts keep apart; whoever writes into the topic decides about the names."""
+"""Different groups that counts keep apart; the topic's writers decide about the names."""
 OTHERS: Final = "(others)"
 NONE: Final = "-"
 LINE_CHARACTERS_MAX: Final = 160
@@ -48,12 +48,12 @@ class FailedRecord:
 
     @property
     def place(self) -> str:
-        """Where it lies in the failed topic, as `show` takes it."""
+        """Its place in the failed topic, as `show` takes it."""
         return f"{self.record.partition}:{self.record.offset}"
 
     @property
     def origin(self) -> str | None:
-        """Where it was before it failed; None where its headers do not tell."""
+        """The record's origin; None where its headers do not name it."""
         origin, record = self.story.origin, self.record
         # What `retry.headers` falls back to when they cannot be believed.
         if (origin.topic, origin.partition, origin.offset) == (record.topic, record.partition, record.offset):
@@ -62,35 +62,35 @@ class FailedRecord:
 
     @property
     def reason(self) -> str:
-        """Why it was given up."""
-        return self._told(REASON)
+        """The reason for giving it up."""
+        return self._header(REASON)
 
     @property
     def error_class(self) -> str:
         """The error's class."""
-        return self._told(ERROR_CLASS)
+        return self._header(ERROR_CLASS)
 
     @property
     def message(self) -> str:
         """The error's text."""
-        return self._told(ERROR_MESSAGE)
+        return self._header(ERROR_MESSAGE)
 
-    def _told(self, name: str) -> str:
+    def _header(self, name: str) -> str:
         value = last_values(self.record.headers).get(name)
         return NONE if value is None else value.decode("utf-8", "replace")
 
     def summary(self) -> dict[str, Any]:
-        """What `list --json` prints of it."""
-        told = last_values(self.record.headers)
+        """The fields that `list --json` prints."""
+        values = last_values(self.record.headers)
         return {
             "partition": self.record.partition,
             "offset": self.record.offset,
             "timestamp": self.record.timestamp,
             "origin": self.origin,
-            "reason": _text(told.get(REASON)),
-            "errorClass": _text(told.get(ERROR_CLASS)),
-            "errorCode": _text(told.get(ERROR_CODE)),
-            "errorMessage": _text(told.get(ERROR_MESSAGE)),
+            "reason": _text(values.get(REASON)),
+            "errorClass": _text(values.get(ERROR_CLASS)),
+            "errorCode": _text(values.get(ERROR_CODE)),
+            "errorMessage": _text(values.get(ERROR_MESSAGE)),
             "attempt": self.story.attempt,
             "firstFailedAt": self.story.first_failed_at,
             "redriveCount": self.story.redrive_count,
@@ -98,7 +98,7 @@ class FailedRecord:
         }
 
     def whole(self) -> dict[str, Any]:
-        """What `show --json` prints of it: all of the record."""
+        """The fields that `show --json` prints: all of the record."""
         return {
             **self.summary(),
             "topic": self.record.topic,
@@ -136,7 +136,7 @@ class FailedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which failed records are looked at; empty and None take all. `to_ms` is exclusive."""
+    """Selection of failed records; empty and None take all. `to_ms` is exclusive."""
 
     reasons: frozenset[str] = frozenset()
     error_classes: tuple[str, ...] = ()
@@ -144,14 +144,16 @@ class Wanted:
     to_ms: int | None = None
 
     def takes(self, failed: FailedRecord) -> bool:
-        """Whether a record is wanted. A class is named in full, or by what follows the last dot."""
+        """True if a record is wanted. A class is named in full, or by what follows the last dot."""
         at = failed.record.timestamp
         if (self.from_ms is not None and at < self.from_ms) or (self.to_ms is not None and at >= self.to_ms):
             return False
         if self.reasons and failed.reason not in self.reasons:
             return False
-        told = failed.error_class
-        return not self.error_classes or any(told == name or told.endswith(f".{name}") for name in self.error_classes)
+        error_class = failed.error_class
+        return not self.error_classes or any(
+            error_class == name or error_class.endswith(f".{name}") for name in self.error_classes
+        )
 
 
 GROUPINGS: Final[Mapping[str, Callable[[FailedRecord], str]]] = {
@@ -163,7 +165,7 @@ GROUPINGS: Final[Mapping[str, Callable[[FailedRecord], str]]] = {
 
 
 class Counts:
-    """How many records there are of each combination of `by`."""
+    """Number of records of each combination of `by`."""
 
     def __init__(self, by: tuple[str, ...]) -> None:
         self._by = by

@@ -1,4 +1,4 @@
-"""`fleet-consumer offsets`: what a group has committed, from its coordinator or from `__consumer_offsets` itself.
+"""`fleet-consumer offsets`: a group's committed offsets, from its coordinator or from `__consumer_offsets` itself.
 
 Prints one JSON object for each partition, so that people and programs can read it. Joins nothing and commits nothing.
 """
@@ -16,7 +16,7 @@ from fleet_consumer.worker.config.connection_options import add_connection_optio
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """Add the command's options."""
     parser.add_argument("--group", required=True, metavar="ID", help="the consumer group")
     parser.add_argument(
         "--from-topic",

@@ -12,7 +12,7 @@ from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDING
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """Add the command's options."""
     parser.add_argument("--config", default=REDRIVE_CONFIG, metavar="FILE", help="default: %(default)s")
 
 
@@ -31,18 +31,19 @@ def run(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        told: dict[str, object] = {"ok": True, **run_file(options.config, stop)}
+        result: dict[str, object] = {"ok": True, **run_file(options.config, stop)}
         code = EXIT_OK
     except SettingsInvalid as error:
-        told, code = _problem(error), EXIT_SETTINGS
+        result, code = _problem(error), EXIT_SETTINGS
     except (ConsumerError, ProduceFailed, SettingsRefused, CredentialsUnreadable, Stopped) as error:
-        told, code = _problem(error), EXIT_SURROUNDINGS
-    _tell(told)
+        result, code = _problem(error), EXIT_SURROUNDINGS
+    _report(result)
     return code
 
 
 def run_file(path: str, stop: threading.Event) -> dict[str, object]:
-    """Run what a file asks for until it is done or `stop` is set; what it came to. Raises what `run` tells."""
+    """Run what a file asks for until it is done or `stop` is set; returns its counts. Raises the errors that `run`
+    reports."""
     from fleet_consumer.clock import SystemClock
     from fleet_consumer.contract.naming import redrive_group
     from fleet_consumer.contract.redrive_config import load_config
@@ -64,11 +65,11 @@ def _problem(error: Exception) -> dict[str, object]:
     return {"ok": False, "reason": str(getattr(error, "reason", type(error).__name__)), "message": str(error)}
 
 
-def _tell(told: dict[str, object]) -> None:
-    """Print the result as the last line of standard output, and leave it as the container's last word."""
-    from fleet_consumer.worker.lifecycle.termination import tell_termination
+def _report(result: dict[str, object]) -> None:
+    """Print the result as the last line of standard output, and leave it as the container's termination message."""
+    from fleet_consumer.worker.lifecycle.termination import write_termination
 
-    text = json.dumps(told, ensure_ascii=False)
+    text = json.dumps(result, ensure_ascii=False)
     print(text, flush=True)
     sys.stderr.flush()
-    tell_termination(text)
+    write_termination(text)

@@ -26,7 +26,7 @@ class Calls:
 
     @property
     def any_back(self) -> bool:
-        """Whether results wait to be taken."""
+        """True while results wait to be taken."""
         return bool(self._came_back)
 
     def limit(self, pace: Pace) -> int:

@@ -18,8 +18,7 @@ class Care:
     """
 
     def __init__(self, parts: LoopParts, progress: ConsumeProgress, committing: Committing, *, at_once: int) -> None:
-        self._consumer = parts.consumer
-        self._pauses = parts.pauses
+        self._parts = parts
         self._progress = progress
         self.notes = Notes(
             parts.consumer,
@@ -47,15 +46,15 @@ class Care:
         """Write the notes of partitions that are new, as far as these can begin now."""
         if self.notes.unwritten:
             for topic_partition in self.notes.begin(self._progress.partitions):
-                self._pauses.resume(topic_partition, SUSPECT)
+                self._parts.pauses.resume(topic_partition, SUSPECT)
 
     def _noted(self, runs: list[Run]) -> list[Run]:
         unwritten, partitions = self.notes.unwritten, self._progress.partitions
         if any(run.topic_partition in unwritten for run in runs):
-            note_starts(self._consumer, unwritten, partitions)  # so that one question is asked for all
+            note_starts(self._parts.consumer, unwritten, partitions)  # so that one question is asked for all
         self.begin()
         for run in runs:
             if run.topic_partition in unwritten:
-                self._consumer.seek(run.topic_partition, run.records[0].offset)
-                self._pauses.pause(run.topic_partition, SUSPECT)
+                self._parts.consumer.seek(run.topic_partition, run.records[0].offset)
+                self._parts.pauses.pause(run.topic_partition, SUSPECT)
         return [run for run in runs if run.topic_partition not in unwritten]

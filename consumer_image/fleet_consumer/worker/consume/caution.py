@@ -1,6 +1,6 @@
-"""How carefully a partition is handled after its last owner died, and what its commits say about that. Pure.
+"""Careful handling of a partition after its last owner died, by notes in its commits. Pure.
 
-A record that kills its process leaves nothing behind but the last commit, so what could have killed is told there
+A record that kills its process leaves nothing behind but the last commit, so the suspects are noted there
 beforehand, in the metadata: `fleet-hand=open` while a partition is handled as always. Who gives it back in order
 takes that away. Whoever finds it knows that the one before died, but not at which record: any from the committed offset
 on may have been in hand. From there on it is careful: it commits before it hands out, and says how many records it has
@@ -23,7 +23,7 @@ from typing import Final
 from fleet_consumer.retry.failure import Poison
 
 DEATHS_MAX: Final = 3
-"""So many deaths at one record, with no progress in between, and it goes its policy's way."""
+"""Number of deaths at one record, with no progress in between, after which it goes its policy's way."""
 
 PART_S: Final = 0.5
 """Records are taken twice as many each time, as long as all of them together take less: else commits would take longer
@@ -40,13 +40,13 @@ _NAMED: Final[dict[str, int | None]] = {"open": None, "none": 0}
 
 
 def poison(deaths: int) -> Poison:
-    """What becomes of a record in place of one more call."""
+    """The error of a record that is not handed out any more."""
     return Poison(f"{deaths} processes died with this record in hand; it is not handed out any more")
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a commit says of hands. `count` records from its offset on were in them, None: any number may have been.
+    """The note of a commit: `count` records from its offset on were in hand, None: any number may have been.
 
     So many as `named` were in hand at an earlier death, and have not been alone in hand since. `by` is the process that
     says so: one that finds its own note has lost the partition meanwhile, and not died.
@@ -82,7 +82,7 @@ class Caution:
 
     `by` is the process that takes the partition now. `at_once` is how many records may be in hand at once where there
     is no need for care. `end` is the offset behind the last record that the one before can have read, None where
-    nobody tells.
+    it is unknown.
     """
 
     def __init__(
@@ -116,26 +116,27 @@ class Caution:
 
     @property
     def condemned(self) -> bool:
-        """Whether the record that comes next is not to be handed out any more."""
+        """True when the record that comes next is not to be handed out any more."""
         return self.careful and self.deaths >= DEATHS_MAX
 
     @property
     def waiting(self) -> str:
-        """What commits say while nothing is in hand, or no care is taken."""
+        """The note while nothing is in hand, or no care is taken."""
         return Note(0, self.deaths, self._by, self._alone).text if self.careful else Note(None, by=self._by).text
 
     @property
     def released(self) -> str:
-        """What the last commit of this assignment says."""
+        """The note of the last commit of this assignment."""
         return Note(0, self.deaths, self._by, self._alone).text if self.careful else ""
 
     def take(self, available: int) -> tuple[int, str]:
-        """How many of the records that come next may be in hand now, and what the commit before says."""
+        """Number of next records that may be in hand now, and the note of the commit before."""
         count = 1 if self.deaths or self._alone > 0 else min(self._count, available)
         return count, Note(count, self.deaths, self._by, self._alone).text
 
     def came_back(self, position: int, count: int, seconds: float) -> bool:
-        """So many records have come out of their hands; `position` is the next offset. Whether care goes on."""
+        """Note that so many records are through their handlers; `position` is the next offset. True while care goes
+        on."""
         self._spent_s += seconds
         self._handled += count
         self._alone -= count

@@ -19,9 +19,7 @@ class Committing:
     """The commits of one loop. `mark` is the breaker's, which all of them carry."""
 
     def __init__(self, parts: LoopParts, progress: ConsumeProgress) -> None:
-        self._consumer = parts.consumer
-        self._stats = parts.stats
-        self._clock = parts.clock
+        self._parts = parts
         self._interval_s = parts.settings.commit_interval_s
         self._progress = progress
         self._due_at = parts.clock.monotonic() + self._interval_s
@@ -30,7 +28,7 @@ class Committing:
 
     def soon(self) -> None:
         """Make the next commit due now."""
-        self._due_at = self._clock.monotonic()
+        self._due_at = self._parts.clock.monotonic()
 
     def carry(self, mark: str) -> None:
         """Carry this mark from now on; a new one is committed soon."""
@@ -40,22 +38,22 @@ class Committing:
 
     @property
     def due(self) -> bool:
-        return not self._in_flight and self._clock.monotonic() >= self._due_at
+        return not self._in_flight and self._parts.clock.monotonic() >= self._due_at
 
     def commit(self) -> None:
         """Commit what moved since the last commit; returns at once."""
-        self._due_at = self._clock.monotonic() + self._interval_s
+        self._due_at = self._parts.clock.monotonic() + self._interval_s
         offsets = self._progress.committable(self.mark)
         if offsets:
             self._in_flight = True
-            self._consumer.commit_async(offsets, self._committed)
+            self._parts.consumer.commit_async(offsets, self._committed)
 
     def commit_leaving(self, partitions: Partitions, timeout_s: float) -> int:
         """Commit partitions that are about to go, and wait; returns how many had something to commit."""
         offsets = {each: offset for each, part in partitions.items() if (offset := part.committable(self.mark))}
         if offsets:
             try:
-                self._consumer.commit(offsets, timeout_s)
+                self._parts.consumer.commit(offsets, timeout_s)
             except ConsumerError as error:
                 self.note(offsets, error)
             else:
@@ -69,9 +67,9 @@ class Committing:
     def note(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None) -> None:
         """Count a commit that was answered, and keep what it covers."""
         if error is None:
-            self._stats.commits += 1
+            self._parts.stats.commits += 1
             self._progress.committed(offsets)
         else:
-            self._stats.commit_failures += 1
+            self._parts.stats.commit_failures += 1
             reason = getattr(error, "reason", type(error).__name__)
             LOG.info("commit failed; it is repeated if still ours", extra=fields(reason=reason, error=str(error)))

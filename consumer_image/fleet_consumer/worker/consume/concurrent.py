@@ -43,11 +43,8 @@ class ConcurrentLoop:
     """A `Loop` with an executor, which its owner starts. Making one starts nothing."""
 
     def __init__(self, parts: LoopParts, executor: Executor, concurrency: Concurrency) -> None:
-        self._consumer = parts.consumer
-        self._outcomes = parts.outcomes
+        self._parts = parts
         self._writing = parts.writing
-        self._intake = parts.intake
-        self._pauses = parts.pauses
         self._stats = parts.stats
         self._clock = parts.clock
         self._concurrency = concurrency
@@ -92,7 +89,7 @@ class ConcurrentLoop:
         self._turn(0 if self._drain.begun else max(0, room))
 
     def close(self, timeout_s: float) -> None:
-        """As `Loop.close`; when the worker stops, what has begun may come to its end first, in the drain time.
+        """Close (`Loop.close`); when the worker stops, what has begun may come to its end first, in the drain time.
 
         Polls go on meanwhile, so the membership is kept however long it takes.
         """
@@ -105,7 +102,7 @@ class ConcurrentLoop:
             self._ownership.close(timeout_s)
 
     def _comes_to_an_end(self) -> bool:
-        """Whether anything in flight is with the executor, or may still get there."""
+        """True while anything in flight is with the executor, or may still get there."""
         return bool(self._calls.out or (self.in_flight and self._throttle.pace is Pace.FULL))
 
     def _turn(self, room: int) -> None:
@@ -123,7 +120,7 @@ class ConcurrentLoop:
                 self._suspects.put_aside(run)
         self._stats.batches += bool(runs)
         wrote = self._take_back()
-        if self._consumer.holds_session():
+        if self._parts.consumer.holds_session():
             # In doubt another member may own the records; either a heartbeat gets through, or they are lost.
             self._issue()
         self._open_writes = self._writing.tend(self.progress.partitions) or wrote
@@ -134,11 +131,11 @@ class ConcurrentLoop:
     def _receive(self, limit: int) -> Records:
         """Records that are there, or else a wait for whatever comes first.
 
-        A poll that waits for records may hear from the executor a little late; one that takes none hears at once, but
-        not of records. So with records in flight the first only looks, and the second waits: for long only while every
-        call is taken, because then no new record could begin anyway.
+        Results of the executor end a poll for records a little late, and one that takes none at once; but records do
+        not end the latter. So with records in flight the first only looks, and the second waits: for long only while
+        every call is taken, because then no new record could begin anyway.
         """
-        wait_s = self._intake.before_poll(self.progress.partitions, POLL_TIMEOUT_S)
+        wait_s = self._parts.intake.before_poll(self.progress.partitions, POLL_TIMEOUT_S)
         if not self.in_flight:
             return self._polling.poll(min(SHORT_POLL_S, wait_s) if self._open_writes else wait_s, max_records=limit)
         records = self._polling.poll(0.0, max_records=limit) if limit else Records([])
@@ -169,7 +166,7 @@ class ConcurrentLoop:
             staying = []
             if self._ownership.owns(work.topic_partition, work.partition):
                 for entry, result in zip(work.entries, results, strict=True):
-                    if not self._outcomes.conclude(entry, result):
+                    if not self._parts.outcomes.conclude(entry, result):
                         staying.append(entry)
                     elif entry.writes:
                         wrote = True
@@ -186,14 +183,14 @@ class ConcurrentLoop:
         window = self._concurrency.window
         for topic_partition, partition in self.progress.partitions.items():
             behind = len(partition.unfinished)
-            full = WINDOW_FULL in self._pauses.reasons.get(topic_partition, ())
+            full = WINDOW_FULL in self._parts.pauses.reasons.get(topic_partition, ())
             if behind >= window and not full:
-                self._pauses.pause(topic_partition, WINDOW_FULL)
+                self._parts.pauses.pause(topic_partition, WINDOW_FULL)
             elif full and behind <= window // 2:
-                self._pauses.resume(topic_partition, WINDOW_FULL)
+                self._parts.pauses.resume(topic_partition, WINDOW_FULL)
 
     def has_in_hand(self, partition: PartitionProgress) -> bool:
-        """Whether any record of this partition is taken up and not through its handler."""
+        """True while any record of this partition is taken up and not through its handler."""
         return any(not each.handled for each in partition.unfinished)
 
     def finish(self, going: Partitions, timeout_s: float) -> None:

@@ -16,7 +16,7 @@ class Drain:
         self.gives_up = False
 
     def begin(self, within_s: float | None, *, gives_up: bool) -> None:
-        """As `Loop.stop`."""
+        """Begin to stop (`Loop.stop`)."""
         self.gives_up = gives_up
         if self._until is None:
             self._until = self._clock.monotonic() + (self._drain_s if within_s is None else within_s)
@@ -28,5 +28,5 @@ class Drain:
 
     @property
     def over(self) -> bool:
-        """Whether the time of a stop is over; False while none has begun."""
+        """True once the time of a stop is over; False while none has begun."""
         return self._until is not None and self._clock.monotonic() >= self._until

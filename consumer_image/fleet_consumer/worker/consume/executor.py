@@ -1,8 +1,8 @@
-"""Who runs handlers when it is not the consume loop: threads, or one thread with an event loop.
+"""Executors run handlers outside of the consume loop: threads, or one thread with an event loop.
 
 An executor belongs to the worker's process and outlives sessions, because `setup` may have opened things in its event
 loop, and because a handler that is still busy when a session ends has to stay visible. The consume loop gives it no
-more jobs at once than it has calls; what comes back goes to the job. Nothing here knows of offsets or of order.
+more jobs at once than it has calls; what comes back goes to the job. Offsets and order are the loop's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fleet_consumer.record import Record
 LOG = logging.getLogger("fleet_consumer.worker")
 
 CANCEL_WAIT_S: Final = 2.0
-"""How long ending waits for cancelled calls: enough for their `finally`, not for their work."""
+"""Time for cancelled calls to end: enough for their `finally`, not for their work."""
 
 
 class Job(Protocol):
@@ -45,7 +45,7 @@ class Executor(Protocol):
 
     @property
     def size(self) -> int:
-        """How many jobs run at once."""
+        """Number of jobs that run at once."""
         ...
 
     def start(self) -> None:
@@ -57,7 +57,7 @@ class Executor(Protocol):
         ...
 
     def calls(self) -> list[HandlerCall]:
-        """What is being handled now. Any thread."""
+        """The calls under way. Any thread."""
         ...
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
@@ -169,7 +169,7 @@ class LoopExecutor:
         try:
             asked.result(CANCEL_WAIT_S)
         except TimeoutError:
-            LOG.exception("the event loop of the handler does not come round; a call blocks it")
+            LOG.exception("a call blocks the handler's event loop; run blocking code in a thread")
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -202,11 +202,11 @@ class LoopExecutor:
             end_forked_child(self._pid)
         except BaseException as error:
             end_forked_child(self._pid, error)
-            # Unless we ended the call, whoever waits for the job must hear of its end: its lane stands still till then.
+            # Unless `cancel` ended the call, its end must be reported: its order key stands still until then.
             if call.ended:
                 raise
             results = [Result(error=error)] * count
         finally:
-            # Empty before anybody hears of the results: whoever counts calls then counts right.
+            # Removed before the results are reported, so that a count of calls is right from then on.
             del self._calls[call]
         job.done(results, self._clock.monotonic() - began)

@@ -1,4 +1,4 @@
-"""What the consume loop may handle of what polls bring: all of it, unless the worker reads retry topics."""
+"""The filter between polls and handlers: main workers handle everything, retry workers what is due."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Intake(Protocol):
     """Stands between polls and handlers. Used by the consume loop's thread only, except `heads`."""
 
     present: Callable[[Record], Record | None] | None
-    """From a record as it was read to what its handler is given, None for a copy that is passed over; None in place of
-    the function where both are the same record."""
+    """Turns a record as it was read into the handler's, None for a copy that is passed over; None in place of the
+    function where both are the same record."""
 
     @property
     def heads(self) -> tuple[WaitingHead, ...]:
-        """What is waited for now. Any thread."""
+        """The records that are waited for now. Any thread."""
         ...
 
     def retell(self, record: Record) -> Record:
@@ -43,15 +43,15 @@ class Intake(Protocol):
         ...
 
     def before_poll(self, partitions: Partitions, most_s: float) -> float:
-        """See to partitions whose time has come; how many of `most_s` seconds the next poll may wait for records."""
+        """Resume partitions that are due; returns how many of `most_s` seconds the next poll may wait for records."""
         ...
 
     def admit(self, runs: list[Run], partitions: Partitions) -> list[Run]:
-        """What of these may be handled now. What is left out is sought back to, and comes again later."""
+        """The records that may be handled now. Those left out are sought back to, and come again later."""
         ...
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """These partitions are not ours any more."""
+        """Drop partitions that are not owned any more."""
         ...
 
 

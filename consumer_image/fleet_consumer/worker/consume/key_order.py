@@ -1,4 +1,4 @@
-"""What may be handled now, when several records are handled at once: the order that keys ask for, and nothing more.
+"""Order of concurrent handling: records of one key stay in order, all others are free.
 
 An order key is what has to stay in order: the records of one key in one partition, or a partition's batches. One piece
 of work of an order key is out at a time, the next only when it has come back. Work without an order key is free. Order
@@ -17,7 +17,7 @@ W = TypeVar("W")
 
 
 class KeyOrder(Generic[L, W]):
-    """Work that waits, by order key. What `next` has given out comes back by `done`."""
+    """Work that waits, by order key. `done` returns what `next` has given out."""
 
     def __init__(self) -> None:
         # An order key stands here while it has work waiting or out; its deque holds what waits.
@@ -54,7 +54,7 @@ class KeyOrder(Generic[L, W]):
         return None
 
     def following(self, order_key: L | None) -> W | None:
-        """What waits first in an order key that is out; `follow` gives it out too."""
+        """The first waiting piece of an order key that is out; `follow` gives it out too."""
         waiting = self._waiting.get(order_key) if order_key is not None and order_key in self._out else None
         return waiting[0] if waiting else None
 
@@ -63,7 +63,7 @@ class KeyOrder(Generic[L, W]):
         return self._waiting[order_key].popleft()
 
     def done(self, order_key: L | None) -> None:
-        """What was out of this order key has come back; the order key's next piece may go."""
+        """Note that the piece of this order key that was out has come back; its next piece may go."""
         if order_key is None:
             return
         self._out.remove(order_key)

@@ -1,13 +1,13 @@
 """The consume loop: poll, handle, write, commit, in an order that loses nothing.
 
 All of it runs on one thread, the one that polls. This is the loop of synchronous handlers that take one record at a
-time; `concurrent` is the loop of all others, and shares its parts but not its way, where each record pays for each
-step. A poll's records are handled partition by partition in offset order; what they write is sent at once, and while it
-is on its way the next polls' records are handled, as long as there are any: only a loop that has nothing else to do,
-has too much on its way or is to stop waits for acknowledgements. An offset is committable once everything before it is
-handled and written (`progress`), so what goes on meanwhile commits nothing too early. Between two records, about once a
-second, the loop looks after what cannot wait for the end of a long batch: the poll that keeps the membership, commits,
-an ordered stop.
+time. `concurrent` is the loop of all others; both share parts, but no code that runs for each record.
+
+A poll's records are handled partition by partition in offset order. Their writes are sent at once, and the next polls'
+records are handled meanwhile. The loop waits for acknowledgements only if it has nothing else to do, has too much on
+its way, or is to stop. An offset is committable once everything before it is handled and written (`progress`), so
+nothing is committed too early. Between two records, about once a second, the loop looks after what cannot wait for the
+end of a long batch: the poll that keeps the membership, commits, an ordered stop.
 
 A partition whose writes cannot be acknowledged stands still ("held"): it is paused, tried again with backoff, and
 shown. The other partitions go on. When too much fails (`pacing`), all stand still: the record that failed last and all
@@ -104,7 +104,7 @@ class ConsumeLoop:
         self._ownership.close(timeout_s)
 
     def has_in_hand(self, partition: PartitionProgress) -> bool:
-        """Never: what this loop does between two records is no handler's."""
+        """False: between two records no handler has one."""
         return False
 
     def finish(self, going: Partitions, timeout_s: float) -> None:
@@ -117,7 +117,7 @@ class ConsumeLoop:
             self._batch.pop(topic_partition, None)
 
     def _begin(self, run: Run) -> PartitionProgress:
-        """Put a run into the batch in hand, bound to its partition's progress of now.
+        """Begin a run: it joins the batch in hand, bound to its partition's progress of now.
 
         Should the partition be taken away and come back while the run waits its turn, it comes back with other
         progress: reading starts again at the committed offset, and handling the old run as well would move the new
@@ -249,7 +249,7 @@ class ConsumeLoop:
 
 
 def _place(records: Sequence[Record], record: Record, start: int) -> int:
-    """Where `record` stands in its run, looked for from `start` on: by identity, for records compare by content."""
+    """The place of `record` in its run, from `start` on: by identity, for records compare by content."""
     return next(place for place in range(start, len(records)) if records[place] is record)
 
 

@@ -1,4 +1,4 @@
-"""Reading and writing what a partition's commits say about hands (`caution`), around an assignment.
+"""The notes about records in hand (`caution`) in a partition's commits, read and written around an assignment.
 
 Before the first record of a partition is handed out, the note of its last commit is read, and one of our own is
 written in its place, for all partitions that begin together: two questions to the coordinator for each rebalance, and
@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from fleet_consumer.clock import Clock
+from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, TopicPartition
@@ -24,32 +25,14 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 ANSWER_WAIT_S: Final = 5.0
-"""For each question to the coordinator; what is not answered is asked again."""
+"""Timeout of each request to the coordinator; an unanswered one is repeated."""
 PROCESS: Final = secrets.token_hex(4)
 """This process, among all that take partitions of the group."""
 
 AGAIN_S: Final = 1.0
-"""After a question that came to nothing."""
+"""Wait after a request that failed."""
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
-
-
-class Committing(Protocol):
-    """The part of `Consumer` that is needed here."""
-
-    def committed(
-        self, partitions: Iterable[TopicPartition] | None, timeout_s: float
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's commits."""
-        ...
-
-    def end_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each."""
-        ...
-
-    def commit(self, offsets: Offsets, timeout_s: float) -> None:
-        """Commit and wait."""
-        ...
 
 
 class Notes:
@@ -57,7 +40,7 @@ class Notes:
 
     def __init__(
         self,
-        consumer: Committing,
+        consumer: Consumer,
         *,
         answered: Callable[[Offsets, Exception | None], None],
         at_once: int,
@@ -83,7 +66,7 @@ class Notes:
         self.unwritten.add(topic_partition)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """These partitions are not ours any more."""
+        """Drop partitions that are not owned any more."""
         for known in (self.unread, self.unwritten, self.careful):
             known.difference_update(partitions)
 
@@ -108,7 +91,7 @@ class Notes:
         except FatalConsumerError:
             raise
         except ConsumerError as error:
-            LOG.warning("partitions wait: their commits cannot be read", extra=fields(error=str(error)))
+            LOG.warning("partitions wait: their commits cannot be read; tried again", extra=fields(error=str(error)))
             return False
         return True
 
@@ -139,19 +122,19 @@ class Notes:
             if caution.careful:
                 self.careful.add(topic_partition)
                 LOG.warning(
-                    "the partition's last owner died; its next records are handed out with care",
+                    "the partition's last owner died; its next records are handled a few at a time",
                     extra=fields(**topic_partition._asdict(), offset=start, deaths=caution.deaths),
                 )
         self.unread.difference_update(asked)
 
     def deaths(self, partition: PartitionProgress) -> int:
-        """How many processes have died at the record that comes next."""
+        """Number of processes that died at the record that comes next."""
         return 0 if partition.caution is None else partition.caution.deaths
 
     def take(
         self, topic_partition: TopicPartition, partition: PartitionProgress, records: Sequence[Record]
     ) -> tuple[int, Poison | None]:
-        """How many of these records may be handed out now, 0 where that could not be committed; and the error of one
+        """Number of records that may be handed out now, 0 where that could not be committed; and the error of one
         that is not to be handed out any more. For a partition in which nothing is unfinished."""
         caution = partition.caution
         if caution is None or not caution.careful:
@@ -171,7 +154,7 @@ class Notes:
     def came_back(
         self, topic_partition: TopicPartition, partition: PartitionProgress, count: int, seconds: float
     ) -> None:
-        """So many records that were taken with care have been through their handlers, up to the next offset."""
+        """Note that so many records taken with care have been through their handlers, up to the next offset."""
         partition.in_hand, caution = False, partition.caution
         if caution is None or not caution.careful:
             return
@@ -179,10 +162,10 @@ class Notes:
         partition.note = caution.waiting
         if not goes_on:
             self.careful.discard(topic_partition)
-            LOG.info("the partition is handled as always again", extra=fields(**topic_partition._asdict()))
+            LOG.info("the partition is handled at full speed again", extra=fields(**topic_partition._asdict()))
 
     def release(self, topic_partition: TopicPartition, partition: PartitionProgress, *, died: bool) -> None:
-        """A partition is about to be given back. `died`: not in order, whatever is in hand counts as it stands."""
+        """Prepare a partition's last commit. `died`: not in order, whatever is in hand counts as it stands."""
         if topic_partition in self.unread or died:
             return
         partition.in_hand = False

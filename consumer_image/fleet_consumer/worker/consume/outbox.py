@@ -29,10 +29,10 @@ HOLD_REASONS: Final = {
     "_ALL_BROKERS_DOWN": "BrokerUnreachable",
     "_TRANSPORT": "BrokerUnreachable",
 }
-"""librdkafka's words for what keeps a partition from going on, in those of our conditions."""
+"""Condition reasons for librdkafka's error names."""
 
 WRITE_BYTES: Final = 1024
-"""What a record on its way takes besides its bytes, about: so a bound in bytes is one of their number as well."""
+"""Rough memory of a write besides its bytes: so a bound in bytes bounds the number of writes as well."""
 
 
 class Outgoing:
@@ -58,23 +58,23 @@ class Outgoing:
 
     @property
     def done(self) -> bool:
-        """Whether the latest send's fate is known."""
+        """True once the latest send is acknowledged or failed."""
         return self._handle is not None and self._handle.done
 
     @property
     def error(self) -> ProduceFailed | None:
-        """Why the latest send did not succeed."""
+        """The error of the latest send."""
         return None if self._handle is None else self._handle.error
 
     @property
     def size(self) -> int:
-        """How many bytes of memory it takes, about."""
+        """Rough size in memory, in bytes."""
         headers = sum(len(name) + len(value or b"") for name, value in self.headers)
         return WRITE_BYTES + len(self.key or b"") + len(self.value or b"") + headers
 
     @property
     def refused(self) -> bool:
-        """Whether the topic will never take this record."""
+        """True if the topic will never take this record."""
         return self.error is not None and self.error.reason in REFUSED_RECORD_REASONS
 
 
@@ -105,7 +105,7 @@ class Outbox:
     def send(self, outgoing: Outgoing) -> None:
         """Send a record, or send it again. An earlier copy may have been written after all: at least once."""
         broken = outgoing.error is not None and outgoing.error.reason in BROKEN_PRODUCER_REASONS
-        # Many records tell of one broken producer: only the first of them replaces it.
+        # Many records report one broken producer: only the first of them replaces it.
         if broken and self._producer is not None and outgoing._sender is self._producer:
             self._producer.abandon()
             self._producer = None
@@ -127,5 +127,5 @@ class Outbox:
 
 
 def hold_reason(error: ProduceFailed) -> str:
-    """Our word for why a record could not be written."""
+    """The condition reason for a record that could not be written."""
     return HOLD_REASONS.get(error.reason, "ProduceFailed")

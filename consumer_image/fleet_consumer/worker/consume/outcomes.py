@@ -1,4 +1,4 @@
-"""What becomes of one record: decoded, answered, tried again later, failed or dropped, and what is written for it.
+"""Outcome of one record: done, tried again later, failed or dropped, with the writes that follow.
 
 Every method here begins writes and waits for none; `writing` sees them through. A record goes on as it was read: what
 its handler was given is the handler's own, and what a handler may assign to it counts for nothing. In a retry the
@@ -25,7 +25,8 @@ from fleet_consumer.handlers.performing import Result
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record
 from fleet_consumer.retry.delivered import story_of
-from fleet_consumer.retry.failure import Drop, Failure, FailureReason, Retry, classify, without_words
+from fleet_consumer.retry.failure import Drop, Failure, FailureReason, Retry, classify, cut, without_words
+from fleet_consumer.retry.headers import without_details
 from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, partition_of, route
 from fleet_consumer.worker.breaker.pacing import Course, Pacing
 from fleet_consumer.worker.consume.outbox import Outbox, Outgoing
@@ -42,7 +43,7 @@ Handle = Callable[[Record], Any]
 
 
 class PassedOver(Exception):
-    """Raised in place of a handler's call for a record that is a copy of one before; counted where it is found."""
+    """Raised for a duplicate, instead of calling the handler; counted where it is found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,26 +162,32 @@ class Outcomes:
         unfinished.handled, unfinished.handled_at = True, self._clock.monotonic()
         return True
 
-    def refused(self, unfinished: Unfinished, failure: Failure) -> None:
-        """What was to be written for this record will never be taken: the record itself goes to the failed topic."""
+    def refused(self, unfinished: Unfinished, write: Outgoing) -> None:
+        """Replace a write that its topic will never take: an output by its record's failure; a record that goes on by
+        one with fewer headers, then by one in the failed topic. One that is refused even there stays, and its
+        partition is held."""
+        if unfinished.result == DONE:
+            error_class, error = "OutputRefused", f"an output was refused by its topic: {write.error}"
+        elif len(smaller := without_details(write.headers)) < len(write.headers):
+            write.headers = smaller
+            self._outbox.send(write)
+            return
+        elif unfinished.result == RETRIED:
+            error_class, error = "HopRefused", f"its retry topic does not take the record: {write.error}"
+        else:
+            return
         shown = self._retell(unfinished.record)
-        way = self._routed(shown, failure, self._policy_of(shown))
+        way = self._routed(shown, Failure(FailureReason.FATAL, error_class, cut(error)), self._policy_of(shown))
         assert not isinstance(way, Dropped), "a failure is never dropped"
         unfinished.result = _result(way)
         unfinished.writes = [self._send_on(shown, way)]
 
-    def _begin(
-        self,
-        partition: PartitionProgress,
-        read: Record,
-        result: str,
-        writes: list[Outgoing],
-    ) -> None:
+    def _begin(self, partition: PartitionProgress, read: Record, result: str, writes: list[Outgoing]) -> None:
         now, size = self._clock.monotonic(), sum(write.size for write in writes)
         partition.begin(Unfinished(read, result, writes, handled_at=now, size=size))
 
     def _way(self, shown: Record, error: BaseException) -> Hop | ToFailed | Dropped | None:
-        """Where the record goes; None when it stays."""
+        """The record's way on; None when it stays."""
         policy = self._policy_of(shown)
         verdict = classify(error, policy)
         if isinstance(verdict, Retry):
@@ -192,7 +199,7 @@ class Outcomes:
         if not self._rules.error_text:
             verdict = without_words(verdict)
         if isinstance(verdict, Drop):
-            self._tell("record dropped", shown, reason="skip", error=verdict.message)
+            self._log("record dropped", shown, reason="skip", error=verdict.message)
         return self._routed(shown, verdict, policy)
 
     def _policy_of(self, shown: Record) -> Policy | None:
@@ -212,16 +219,16 @@ class Outcomes:
     def _send_on(self, shown: Record, way: Hop | ToFailed, error: BaseException | None = None) -> Outgoing:
         """Begin to write a record's copy, with its bytes as they were read."""
         failure, key = way.failure, shown.key
-        told = {"errorClass": failure.error_class, "error": failure.message}
+        what = {"errorClass": failure.error_class, "error": failure.message}
         if isinstance(way, Hop):
             delay = canonical_delay(way.delay_s)
             self._stats.hopped(delay)
             topic = way.topic
-            self._tell("record will be tried again", shown, delay=delay, **told, **self._calls(failure, error))
+            self._log("record will be tried again", shown, delay=delay, **what, **self._calls(failure, error))
         else:
             self._stats.gave_up(failure.reason.value, failure.error_class)
             topic = self._rules.failed_topic
-            self._tell("record failed", shown, reason=failure.reason.value, **told, **self._calls(failure, error))
+            self._log("record failed", shown, reason=failure.reason.value, **what, **self._calls(failure, error))
         if failure.reason is FailureReason.TIMEOUT:
             self._stats.timeouts += 1
         policies = self._rules.policies()
@@ -240,11 +247,11 @@ class Outcomes:
         self._shown_at[failure.place] = now
         return {"exception": "".join(traceback.format_exception(error))[-MESSAGE_CHARACTERS_MAX:]}
 
-    def _tell(self, message: str, record: Record, **values: object) -> None:
+    def _log(self, message: str, record: Record, **values: object) -> None:
         allowed, left_out = self._budget.spend(self._clock.monotonic())
         allowed = allowed or "exception" in values
         if left_out:
-            LOG.warning("lines about single records were left out", extra=fields(count=left_out))
+            LOG.warning("log lines about single records were left out", extra=fields(count=left_out))
         if allowed:
             LOG.warning(message, extra=fields(**about(record), **values))
 

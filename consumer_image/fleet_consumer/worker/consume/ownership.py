@@ -19,14 +19,14 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 REVOKE_WAIT_S: Final = 10.0
-"""How long a rebalance waits for acknowledgements and for the commit: longer saves duplicates, yet delays all."""
+"""A rebalance waits so long for acknowledgements and for the commit: longer saves duplicates, yet delays all."""
 
 
 class InHand(Protocol):
     """A loop's own records, as a rebalance sees them."""
 
     def has_in_hand(self, partition: PartitionProgress) -> bool:
-        """Whether a handler has a record of this partition, while the loop itself is doing something else."""
+        """True if a handler has a record of this partition, while the loop itself is doing something else."""
         ...
 
     def finish(self, going: Partitions, timeout_s: float) -> None:
@@ -43,7 +43,6 @@ class Ownership:
 
     def __init__(self, parts: LoopParts, in_hand: InHand, drain: Drain, *, at_once: int) -> None:
         self._parts = parts
-        self._consumer = parts.consumer
         self._in_hand = in_hand
         self._drain = drain
         self._revoke_wait_s = REVOKE_WAIT_S
@@ -54,30 +53,30 @@ class Ownership:
         self.care = Care(parts, self.progress, self.committing, at_once=at_once)
 
     def subscribe(self, topics: Topics) -> None:
-        """As `Loop.subscribe`."""
+        """Consume these topics (`Loop.subscribe`)."""
         self.topics = topics
-        self._consumer.subscribe(topics, on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost)
+        self._parts.consumer.subscribe(topics, on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost)
 
     def close(self, timeout_s: float) -> None:
-        """As `Loop.close`."""
+        """Close the consumer (`Loop.close`)."""
         self._revoke_wait_s = min(REVOKE_WAIT_S, timeout_s / 3)
-        self._consumer.close(timeout_s)
+        self._parts.consumer.close(timeout_s)
 
     def owns(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
-        """Whether a partition is still in the assignment that this progress belongs to."""
+        """True while the partition is in the assignment that this progress belongs to."""
         return self.progress.partitions.get(topic_partition) is partition
 
     def admit(self, records: Records) -> list[Run]:
         """The runs of a poll that may be handled now: their readings are known, and the intake lets them through."""
         partitions = self.progress.partitions
-        note_polled(self._consumer, records, partitions)
+        note_polled(self._parts.consumer, records, partitions)
         return self._parts.intake.admit(self._parts.readings.admit(records.runs, partitions), partitions)
 
     def commit_if_due(self) -> None:
         """At each commit interval, begin partitions that have handed out nothing yet, and commit."""
         if not self.committing.due:
             return
-        note_starts(self._consumer, self.progress.partitions, self.progress.partitions)
+        note_starts(self._parts.consumer, self.progress.partitions, self.progress.partitions)
         self._parts.readings.begin(self.progress.partitions)
         self.care.begin()
         self.committing.commit()
@@ -93,7 +92,7 @@ class Ownership:
 
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit what is finished of partitions that are about to go, so that nobody repeats it."""
-        note_starts(self._consumer, partitions, self.progress.partitions)
+        note_starts(self._parts.consumer, partitions, self.progress.partitions)
         self.care.notes.find(self.progress.partitions)
         going = {each: self.progress.partitions[each] for each in partitions if each in self.progress.partitions}
         self._in_hand.finish(going, self._revoke_wait_s)
@@ -106,7 +105,7 @@ class Ownership:
         LOG.info("partitions revoked", extra=fields(partitions=_names(partitions), committed=committed))
 
     def _lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Forget partitions that may be somebody else's already: nothing of them may be committed any more."""
+        """Forget partitions that another member may own already: nothing of them may be committed any more."""
         self._parts.stats.lost_partitions += len(partitions)
         self._forget(partitions)
         LOG.warning("partitions lost", extra=fields(partitions=_names(partitions)))

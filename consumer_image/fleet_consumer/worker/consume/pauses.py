@@ -1,4 +1,4 @@
-"""Which partitions stand still, and why: a pause ends when its last reason ends.
+"""Paused partitions and the reasons: a pause ends when its last reason ends.
 
 Written by the consume loop's thread; others may read `reasons`, which is replaced as a whole.
 """
@@ -26,7 +26,7 @@ class Pausable(Protocol):
     """The part of `Consumer` that pausing needs."""
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """HandlerCall out nothing of these partitions."""
+        """Hand out nothing of these partitions."""
         ...
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -64,7 +64,7 @@ class Pauses:
             self._consumer.resume([partition])
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """These partitions are not ours any more; the consumer has ended their pauses itself."""
+        """Drop partitions that are not owned any more; the consumer has ended their pauses itself."""
         gone = frozenset(partitions)
         if not gone.isdisjoint(self.reasons):
             self.reasons = {each: why for each, why in self.reasons.items() if each not in gone}

@@ -80,11 +80,11 @@ class Pending:
 
     @property
     def parked(self) -> bool:
-        """Whether any record failed and has to be handled again."""
+        """True while any record that failed has to be handled again."""
         return bool(self._parked)
 
     def take_up(self, run: Run, partition: PartitionProgress) -> None:
-        """From now on these records are ours to finish; each is kept as it was read, and its handler has its own."""
+        """Take up these records, to be finished here; each is kept as it was read, and its handler has its own."""
         for work in self.works(run.topic_partition, partition, run.records):
             self._key_order.add(work.order_key, work)
 
@@ -130,7 +130,7 @@ class Pending:
         self._begun[work.partition] = max(self._begun.get(work.partition, -1), work.entries[-1].record.offset)
 
     def _fill_up(self, order_key: OrderKey, work: Work) -> None:
-        """What came in while the order key was busy goes with it: the slower the handler, the larger its batches."""
+        """Add what came in while the order key was busy: the slower the handler, the larger its batches."""
         while (more := self._key_order.following(order_key)) is not None and more.partition is work.partition:
             if len(work.entries) + len(more.entries) > self._concurrency.poll_max:
                 break
@@ -159,7 +159,7 @@ class Pending:
             self._parked.append(again)
 
     def _from_parked(self, pace: Pace) -> Work:
-        """What was parked first; where one record at a time is let through, only its first one. The others wait for
+        """The work parked first; of it only the first record where one at a time is let through. The others wait for
         that one in its order key, whatever the pace is by then."""
         work = self._parked.popleft()
         if pace is Pace.PROBE and len(work.entries) > 1:

@@ -13,7 +13,7 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 POLL_TIMEOUT_S: Final = 0.5
-"""How long a poll may wait for records: bounds the delay of commits and holds on a quiet topic."""
+"""Longest wait of a poll for records: bounds the delay of commits and holds on a quiet topic."""
 
 ERROR_PAUSE_S: Final = 1.0
 """Pause after a poll that raised: a cause that stays must not become a hot loop."""
@@ -26,28 +26,26 @@ class Polling:
     """The polls of one loop."""
 
     def __init__(self, parts: LoopParts) -> None:
-        self._consumer = parts.consumer
-        self._clock = parts.clock
-        self._pause = parts.pause
+        self._parts = parts
         self._error: tuple[ConsumerError, float] | None = None
 
     @property
     def error(self) -> ConsumerError | None:
-        """As `Loop.error`. Any thread."""
+        """The current error (`Loop.error`). Any thread."""
         last = self._error
-        return last[0] if last is not None and self._clock.monotonic() < last[1] else None
+        return last[0] if last is not None and self._parts.clock.monotonic() < last[1] else None
 
     def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
         """Records, none after an error. Raises FatalConsumerError."""
         try:
-            records = self._consumer.poll(timeout_s, max_records=max_records)
+            records = self._parts.consumer.poll(timeout_s, max_records=max_records)
         except FatalConsumerError:
             raise
         except ConsumerError as error:
             if str(error) != str(self.error):
                 LOG.warning("poll failed", extra=fields(reason=error.reason, error=str(error)))
-            self._error = error, self._clock.monotonic() + ERROR_SHOWN_S
-            self._pause(ERROR_PAUSE_S)
+            self._error = error, self._parts.clock.monotonic() + ERROR_SHOWN_S
+            self._parts.pause(ERROR_PAUSE_S)
             return Records([])
         if records:
             self._error = None

@@ -1,4 +1,4 @@
-"""How far each partition has come: what was handled, what is written, and therefore what may be committed.
+"""Progress of each owned partition: the records handled, their writes, and the offset that may be committed.
 
 A record is finished when its handler is done *and* everything written for it is acknowledged. The committable offset
 is that of the first record which is not finished; nothing ever moves it past such a record. Pure bookkeeping: nothing
@@ -26,7 +26,7 @@ from fleet_consumer.worker.consume.outbox import Outgoing
 class Unfinished:
     """A record whose writes are not all acknowledged yet. `result` is what it counts as once they are.
 
-    `record` is as it was read and nobody else's, whatever decoding or the handler made of theirs. Where several records
+    `record` is as it was read, whatever decoding or the handler made of theirs. Where several records
     are handled at once, a record stands here from the moment it is taken up; `handled` turns true when its handler is
     done, at `handled_at` (monotonic seconds). `size` is about how many bytes of memory its writes take, where that is
     counted.
@@ -45,13 +45,13 @@ class Unfinished:
 
     @property
     def unwritten(self) -> bool:
-        """Whether the handler is done, and something written for the record is not acknowledged."""
+        """True when the handler is done, and a write of the record is not acknowledged."""
         return self.handled and not self.finished
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Why a partition stands still: from which offset, since when (wall clock, seconds), and what for."""
+    """A held partition: its first offset, since when (wall clock, seconds), and the reason."""
 
     offset: int
     since: float
@@ -118,7 +118,7 @@ class PartitionProgress:
 
     @property
     def next_offset(self) -> int | None:
-        """Where taking up goes on; None while not even the start is known."""
+        """The next offset to take up; None while not even the start is known."""
         return self.start if self.position is None else self.position
 
     def committable(self, mark: str = "") -> OffsetAndMetadata | None:
@@ -148,7 +148,7 @@ class PartitionProgress:
         return OffsetAndMetadata(offset, epoch, metadata)
 
     def _rides_along(self, mark: str, metadata: str) -> bool:
-        """Whether only the mark is new, and worth no commit: a closed breaker's where none is marked as open."""
+        """True if only the mark is new, and worth no commit: a closed breaker's where none is marked as open."""
         if read_closed_mark(mark) is None or read_mark(self.mark) is not None:
             return False
         return without_mark(metadata) == without_mark(self.mark)
@@ -164,7 +164,7 @@ class ConsumeProgress:
         self.partitions: dict[TopicPartition, PartitionProgress] = {}
 
     def committable(self, mark: str = "") -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a commit would say now; only partitions that moved, or have another mark, since the last acknowledged
+        """Offsets to commit now: only partitions that moved, or have another mark, since the last acknowledged
         commit."""
         offsets = {}
         for topic_partition, partition in self.partitions.items():

@@ -1,4 +1,4 @@
-"""Which reading each assigned partition is in: found out before any of its records is handled.
+"""The reading that each assigned partition is in, found out before any of its records is handled.
 
 A new reading is committed before its first record is handled. Otherwise a worker that dies before its first commit
 would have a successor that begins another one, and the hops of both would not be known as copies.
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from fleet_consumer.clock import Clock
+from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, Run, TopicPartition
@@ -26,31 +27,9 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 ASK_TIMEOUT_S: Final = 5.0
-"""How long one question, or one commit, may hold up the partitions that are known already."""
+"""Longest time that one request, or one commit, holds up the partitions that are known already."""
 AGAIN_S: Final = 5.0
-"""How long after one that failed the next try is made."""
-
-
-class ReadingConsumer(Protocol):
-    """The part of `Consumer` that is needed here."""
-
-    def committed(
-        self, partitions: Iterable[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets."""
-        ...
-
-    def end_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each."""
-        ...
-
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
-        """Commit and wait."""
-        ...
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on there."""
-        ...
+"""Wait after a request that failed."""
 
 
 class Readings:
@@ -60,7 +39,7 @@ class Readings:
     read for the first time are known as copies of others whichever way each of them came.
     """
 
-    def __init__(self, consumer: ReadingConsumer, clock: Clock, *, bounded: bool) -> None:
+    def __init__(self, consumer: Consumer, clock: Clock, *, bounded: bool) -> None:
         self._consumer = consumer
         self._clock = clock
         self._bounded = bounded
@@ -94,7 +73,7 @@ class Readings:
             raise error
 
     def begin_leaving(self, partitions: Partitions, timeout_s: float) -> None:
-        """The last chance for partitions that are about to go: one without a commit is worth one, under `latest`."""
+        """Begin partitions that are about to go: one without a commit is worth one, under `latest`."""
         self._try(partitions, timeout_s / 3)
 
     def _try(self, partitions: Partitions, timeout_s: float) -> ConsumerError | None:
@@ -106,7 +85,7 @@ class Readings:
         except ConsumerError as error:
             self._again_at = self._clock.monotonic() + AGAIN_S
             LOG.warning(
-                "partitions cannot be begun before their commits are read; tried again",
+                "partitions wait: their commits cannot be read; tried again",
                 extra=fields(partitions=len(new), reason=error.reason, error=str(error)),
             )
             return error
@@ -134,12 +113,12 @@ class Readings:
             partition = partitions[each]
             partition.reading, partition.committed, partition.mark = readings[each], entry.offset, entry.metadata
         LOG.info(
-            "partitions are read anew: their commits were made by no worker, or there were none",
+            "new reading of partitions: they had no commits, or none of a worker",
             extra=fields(partitions=sorted(f"{each.topic}-{each.partition}" for each in readings)),
         )
 
-    def telling(self, retell: Callable[[Record], Record]) -> Callable[[Record], Record]:
-        """`retell` for whoever writes hops: the record with the reading that its next hop belongs to."""
+    def retelling(self, retell: Callable[[Record], Record]) -> Callable[[Record], Record]:
+        """`retell` for writers of hops: the record with the reading that its next hop belongs to."""
 
         def retell_with_reading(record: Record) -> Record:
             partition = self._partitions.get(TopicPartition(record.topic, record.partition))

@@ -1,4 +1,4 @@
-"""What a retry worker may handle of what polls bring: what is due, once each, with its origin's coordinates.
+"""The intake of retry workers: records that are due, once each, with their origin's coordinates.
 
 After an assignment each partition is read again from a little before its committed offset; those records only fill the
 window in which copies of a hop are found (`retry.suppression`), and move nothing. From the committed offset on records
@@ -14,9 +14,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from fleet_consumer.clock import Clock
+from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
@@ -37,11 +38,11 @@ from fleet_consumer.worker.stats import Stats
 LOG = logging.getLogger("fleet_consumer.worker")
 
 WAKE_EVERY_S: Final = 0.02
-"""How long after partitions were woken the next ones are, so that many records are due by then. Less than a tenth of
-what lateness may come to."""
+"""Least time between two wake-ups of partitions, so that many records are due at once. Less than a tenth of the
+lateness that is allowed."""
 
 KEEP_MS: Final = 1_000
-"""For how long the rest of a run is kept instead of being fetched again: to the length of a poll, and a little more."""
+"""The rest of a run is kept for so long instead of being fetched again: the length of a poll, and a little more."""
 
 KEEP_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of keys and values that are kept so, of all partitions. What is beyond is fetched again."""
@@ -53,28 +54,7 @@ records it is this, and not their number, that bounds the time until the first d
 ONLY_NOT_DUE: Final = frozenset((NOT_DUE,))
 
 BOUNDS_WAIT_S: Final = 5.0
-"""How long finding out where partitions begin and end may take; without an answer copies are looked for from now on
-only."""
-
-
-class RetryConsumer(Protocol):
-    """The part of `Consumer` that is needed here."""
-
-    def position(self, partition: TopicPartition) -> int | None:
-        """The next offset to hand out, None while it is being looked up."""
-        ...
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on there."""
-        ...
-
-    def beginning_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
-        """The first offset of each."""
-        ...
-
-    def end_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each."""
-        ...
+"""Timeout of the look-up of first and last offsets; without an answer copies are found from now on only."""
 
 
 @dataclass(slots=True)
@@ -90,7 +70,7 @@ class _History:
     size: int = 0
 
     def jump(self) -> int | None:
-        """Where to go on so that what is left fits the share, by the size of what was read; None to read on.
+        """The offset to go on at so that the rest fits the share, by the size of the records read; None to read on.
 
         The records just before the commit are worth the most: copies lie near it.
         """
@@ -118,7 +98,7 @@ class RetryIntake:
 
     def __init__(
         self,
-        consumer: RetryConsumer,
+        consumer: Consumer,
         pauses: Pauses,
         policies: Callable[[], Policies | None],
         *,
@@ -146,7 +126,7 @@ class RetryIntake:
 
     def retell(self, record: Record) -> Record:
         """A record as its handler knows it, from the record as it was read."""
-        return retried(record, self._followed(self._told(record)))
+        return retried(record, self._followed(self._story(record)))
 
     def handling(self, handle: Handle, watch: Watch) -> Handle:
         """`handle` for a loop that calls it with records as they were read."""
@@ -223,7 +203,7 @@ class RetryIntake:
     def _ready(self) -> list[TopicPartition]:
         """Partitions with kept records that are due, and that nothing else makes stand still.
 
-        Where somebody has sought the partition since, because its records are to come again, the kept ones are void.
+        Kept records are dropped where the partition was sought since, because its records are to come again.
         """
         if not self._kept:
             return []
@@ -239,7 +219,7 @@ class RetryIntake:
         return ready
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """These partitions are not ours any more."""
+        """Drop partitions that are not owned any more."""
         for topic_partition in partitions:
             self._windows.pop(topic_partition, None)
             self._histories.pop(topic_partition, None)
@@ -278,14 +258,14 @@ class RetryIntake:
         return sought
 
     def _bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """The first offset of each and the one behind its last; nothing when nobody tells."""
+        """The first offset of each and the one behind its last; empty after an error."""
         try:
             first = self._consumer.beginning_offsets(partitions, BOUNDS_WAIT_S)
             end = self._consumer.end_offsets(partitions, BOUNDS_WAIT_S)
         except FatalConsumerError:
             raise
         except ConsumerError as error:
-            LOG.warning("copies from before this assignment are not found", extra=fields(error=str(error)))
+            LOG.warning("first and last offsets unknown; earlier copies are not found", extra=fields(error=str(error)))
             return {}
         return {each: (first[each], end[each]) for each in first}
 
@@ -304,7 +284,7 @@ class RetryIntake:
             for record in records:
                 if record.offset >= history.until:
                     break
-                window.duplicate(identity(self._told(record), record.key, record.value), record.offset)
+                window.duplicate(identity(self._story(record), record.key, record.value), record.offset)
                 count += 1
         history.reached = run.next_offset
         if count < len(records) or history.reached >= history.until:
@@ -320,34 +300,34 @@ class RetryIntake:
 
     def _present(self, record: Record) -> Record | None:
         """The record for its handler, None for a copy. Asked again about the same record it answers the same."""
-        told = self._told(record)
+        found = self._story(record)
         window = self._windows.get(TopicPartition(record.topic, record.partition))
-        # By what its headers tell: clamped to a shorter sequence, two attempts would be copies of each other.
-        if window is not None and window.duplicate(identity(told, record.key, record.value), record.offset):
+        # By the headers as read: clamped to a shorter sequence, two attempts would be copies of each other.
+        if window is not None and window.duplicate(identity(found, record.key, record.value), record.offset):
             self._stats.suppressed += 1
-            self._tell_copy(retried(record, told))
+            self._log_copy(retried(record, found))
             return None
-        story = self._followed(told)
+        story = self._followed(found)
         self._stats.damaged_headers += story.damaged
         delay_s = self._delay_s(record.topic)
         if delay_s and record.timestamp >= 0:
             self._stats.lateness.observe(max(0.0, self._clock.wall() - record.timestamp / 1000 - delay_s))
         return retried(record, story)
 
-    def _tell_copy(self, shown: Record) -> None:
+    def _log_copy(self, shown: Record) -> None:
         allowed, left_out = self._budget.spend(self._clock.monotonic())
         if left_out:
-            LOG.info("lines about copies were left out", extra=fields(count=left_out))
+            LOG.info("log lines about duplicates were left out", extra=fields(count=left_out))
         if allowed:
-            LOG.info("a copy is passed over", extra=fields(**about(shown)))
+            LOG.info("duplicate skipped", extra=fields(**about(shown)))
 
-    def _told(self, record: Record) -> Story:
+    def _story(self, record: Record) -> Story:
         return read(record, now_ms=self._now_ms())
 
-    def _followed(self, told: Story) -> Story:
+    def _followed(self, found: Story) -> Story:
         """A record's story under the policy that it follows."""
         policies = self._policies()
-        return told if policies is None else clamped(told, policies)
+        return found if policies is None else clamped(found, policies)
 
     def _delay_s(self, topic: str) -> int:
         """The delay in a topic's name, which the group's own settings gave it; none for what is no retry topic."""

@@ -38,8 +38,7 @@ class Suspects:
     def __init__(
         self, parts: LoopParts, ownership: Ownership, pending: Pending, calls: Calls, concurrency: Concurrency
     ) -> None:
-        self._pauses = parts.pauses
-        self._clock = parts.clock
+        self._parts = parts
         self._ownership = ownership
         self._notes = ownership.care.notes
         self._pending = pending
@@ -53,14 +52,14 @@ class Suspects:
 
     @property
     def aside(self) -> bool:
-        """Whether records wait for care."""
+        """True while records wait for care."""
         return bool(self._aside)
 
     def put_aside(self, run: Run) -> None:
         """Have a run wait for its turns; its partition is not read meanwhile."""
         if run.topic_partition in self._ownership.progress.partitions:
             self._aside.setdefault(run.topic_partition, []).extend(run.records)
-            self._pauses.pause(run.topic_partition, SUSPECT)
+            self._parts.pauses.pause(run.topic_partition, SUSPECT)
 
     def others_may_go(self, *, stopping: bool) -> bool:
         """Go on with what waits aside; False while it has to be in hand alone, or waits for the others' end."""
@@ -104,7 +103,7 @@ class Suspects:
             self._calls.give(work)
 
     def _hand_out(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
-        """Begin with the next part of what waits aside; whether any of it is in hand now."""
+        """Begin with the next part of what waits aside. True when any of it is in hand now."""
         records = self._aside[topic_partition]
         probe = self._ownership.throttle.pace is Pace.PROBE
         most = 1 if probe else len(records) if self._batch else _side_by_side(records)
@@ -113,7 +112,7 @@ class Suspects:
             return False
         works = self._pending.works(topic_partition, partition, records[:count])
         del records[:count]
-        self._alone = _Part(topic_partition, partition, count, self._clock.monotonic())
+        self._alone = _Part(topic_partition, partition, count, self._parts.clock.monotonic())
         for work in works:
             # Without an order key: nothing of their partition is anywhere else, and no two of them have one key.
             work.order_key = None
@@ -128,18 +127,18 @@ class Suspects:
         topic_partition, partition = alone.topic_partition, alone.partition
         if not self._ownership.owns(topic_partition, partition):
             return
-        self._notes.came_back(topic_partition, partition, alone.count, self._clock.monotonic() - alone.began)
+        self._notes.came_back(topic_partition, partition, alone.count, self._parts.clock.monotonic() - alone.began)
         records = self._aside.get(topic_partition, [])
         if topic_partition not in self._notes.careful or not records:
             self._aside.pop(topic_partition, None)
-            self._pauses.resume(topic_partition, SUSPECT)
+            self._parts.pauses.resume(topic_partition, SUSPECT)
             if records:
                 self._pending.take_up(Run(topic_partition, records), partition)
             self._ownership.committing.soon()
 
 
 def _side_by_side(records: Sequence[Record]) -> int:
-    """How many of the first of these may be in hand in any order: one of each key."""
+    """Number of first records that may be in hand in any order: one of each key."""
     keys = set[Any]()
     for count, record in enumerate(records):
         if (key := as_read(record).key) is not None and key in keys:

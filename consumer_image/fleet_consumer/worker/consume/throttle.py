@@ -15,8 +15,7 @@ class Throttle:
     """The pace of one loop. The loop writes `idle`: there was nothing to handle, and nothing is being handled."""
 
     def __init__(self, parts: LoopParts, progress: ConsumeProgress, committing: Committing) -> None:
-        self._pacing = parts.pacing
-        self._pauses = parts.pauses
+        self._parts = parts
         self._progress = progress
         self._committing = committing
         self.pace = Pace.FULL
@@ -24,18 +23,18 @@ class Throttle:
 
     def adjust(self) -> None:
         """Take over the pacing's pace and mark. Other workers see the mark at once: it is committed soon."""
-        pace = self._pacing.pace(idle=self.idle)
-        self._committing.carry(self._pacing.mark)
+        pace = self._parts.pacing.pace(idle=self.idle)
+        self._committing.carry(self._parts.pacing.mark)
         if pace is self.pace:
             return
         self.pace = pace
         for topic_partition in self._progress.partitions:
             if pace is Pace.STOP:
-                self._pauses.pause(topic_partition, BREAKER_OPEN)
+                self._parts.pauses.pause(topic_partition, BREAKER_OPEN)
             else:
-                self._pauses.resume(topic_partition, BREAKER_OPEN)
+                self._parts.pauses.resume(topic_partition, BREAKER_OPEN)
 
     def assigned(self, topic_partition: TopicPartition) -> None:
         """A partition that comes while all stand still is paused like them."""
         if self.pace is Pace.STOP:
-            self._pauses.pause(topic_partition, BREAKER_OPEN)
+            self._parts.pauses.pause(topic_partition, BREAKER_OPEN)

@@ -14,29 +14,27 @@ from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.retry.failure import Failure, FailureReason, cut
-from fleet_consumer.retry.headers import without_details
-from fleet_consumer.worker.consume.outbox import Outbox, Outgoing, hold_reason
+from fleet_consumer.worker.consume.outbox import Outbox, hold_reason
 from fleet_consumer.worker.consume.outcomes import Outcomes
 from fleet_consumer.worker.consume.pauses import Pausable
 from fleet_consumer.worker.consume.progress import Hold, PartitionProgress, Partitions, Unfinished
 from fleet_consumer.worker.logs import fields
-from fleet_consumer.worker.stats import DONE, RETRIED, Stats
+from fleet_consumer.worker.stats import Stats
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
 ACK_WAIT_S: Final = 5.0
-"""How long an acknowledgement may take before its partition is held and others go on."""
+"""An acknowledgement may take so long before its partition is held and others go on."""
 
 LOOK_INTERVAL_S: Final = 0.1
-"""How often those who never wait look at everything that is under way, and all look at what is held."""
+"""Interval of the look at held partitions, and of `tend`'s look at everything under way."""
 
 ACK_LOOK_S: Final = 0.02
-"""How long a wait for acknowledgements lasts at a time, because it does not hear of anything else: of records, or that
-only those are missing that nobody waits for."""
+"""Slice of a wait for acknowledgements, because nothing else ends it: neither records, nor that only those of held
+partitions are missing."""
 
 OPEN_BYTES_MAX: Final = 8 * 1024 * 1024
-"""So much memory may be taken by what waits for acknowledgements before nothing is added to it: some 6,000 hops of
+"""Memory that unacknowledged writes may take before no record is added to them: some 6,000 hops of
 small records, more than a worker writes in the time of an acknowledgement, and far below librdkafka's own limits."""
 
 BACKOFF_FIRST_S: Final = 1.0
@@ -69,11 +67,11 @@ class Writing:
 
     @property
     def open(self) -> bool:
-        """Whether acknowledgements are awaited that may come at any moment: others than those of held partitions."""
+        """True while acknowledgements are awaited other than those of held partitions."""
         return bool(self._awaited)
 
     def expect(self, batch: Partitions) -> None:
-        """Records of these partitions were handled: from now on `follow` sees to what is written for them."""
+        """Hand over partitions whose records were handled: `follow` sees to what is written for them."""
         for topic_partition, partition in batch.items():
             if partition.unfinished and topic_partition not in self._held:
                 self._awaited[topic_partition] = partition
@@ -110,7 +108,7 @@ class Writing:
         return held + sum(each.size for each in self._awaited.values()) >= OPEN_BYTES_MAX
 
     def tend(self, partitions: Partitions) -> bool:
-        """For those who never wait: take in acknowledgements, and hold the partitions that miss some for too long.
+        """Take in acknowledgements without waiting, and hold the partitions that miss some for too long.
 
         Returns whether any write was still open at the last look at all of them, so that the next comes soon. That look
         costs as much as there are records under way, so it is taken a few times a second and not for each record.
@@ -148,7 +146,7 @@ class Writing:
                 return
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """These partitions are not ours any more."""
+        """Drop partitions that are not owned any more."""
         for topic_partition in partitions:
             self._held.pop(topic_partition, None)
             self._awaited.pop(topic_partition, None)
@@ -195,25 +193,8 @@ class Writing:
         for unfinished in partition.unfinished:
             for write in unfinished.writes:
                 if write.refused:
-                    self._replace(unfinished, write)
+                    self._outcomes.refused(unfinished, write)
                     break
-
-    def _replace(self, unfinished: Unfinished, write: Outgoing) -> None:
-        """What a topic will never take is replaced by what it may take: an output by its record's failure; a record
-        that goes on by one that says less, then by one in the failed topic. One that is refused even there stays, and
-        its partition is held."""
-        if unfinished.result == DONE:
-            self._give_up(unfinished, "OutputRefused", f"an output was refused by its topic: {write.error}")
-            return
-        smaller = without_details(write.headers)
-        if len(smaller) < len(write.headers):
-            write.headers = smaller
-            self._outbox.send(write)
-        elif unfinished.result == RETRIED:
-            self._give_up(unfinished, "HopRefused", f"its retry topic does not take the record: {write.error}")
-
-    def _give_up(self, unfinished: Unfinished, error_class: str, error: str) -> None:
-        self._outcomes.refused(unfinished, Failure(FailureReason.FATAL, error_class, cut(error)))
 
     def _hold(self, topic_partition: TopicPartition, partition: PartitionProgress, now: float) -> None:
         partition.hold = hold = _hold_of(partition, None, self._clock.wall())
@@ -228,7 +209,7 @@ class Writing:
         del self._held[topic_partition]
         partition.hold = None
         self._consumer.resume([topic_partition])
-        LOG.info("partition goes on", extra=fields(topic=topic_partition.topic, partition=topic_partition.partition))
+        LOG.info("partition released: its writes are acknowledged", extra=fields(**topic_partition._asdict()))
 
     def _send_again(self, partition: PartitionProgress) -> None:
         for unfinished in partition.unfinished:
@@ -242,7 +223,7 @@ def _first_unwritten(partition: PartitionProgress) -> Unfinished | None:
 
 
 def _on_its_way(partitions: Partitions) -> bool:
-    """Whether the fate of anything that is written for these is not known yet."""
+    """True while any write of these partitions is neither acknowledged nor failed."""
     return any(
         not write.done
         for partition in partitions.values()
@@ -256,7 +237,7 @@ def _failed(unfinished: Unfinished) -> bool:
 
 
 def _hold_of(partition: PartitionProgress, previous: Hold | None, wall: float) -> Hold:
-    """Why a partition stands still, as far as is known; what was known stays known while a write is tried again."""
+    """The reason for holding a partition; a known one stays while a write is tried again."""
     first = _first_unwritten(partition)
     assert first is not None, "only a partition that misses acknowledgements is held"
     offset = first.record.offset
@@ -269,5 +250,5 @@ def _hold_of(partition: PartitionProgress, previous: Hold | None, wall: float) -
     else:
         topics = sorted({write.topic for write in first.writes if not write.done})
         reason = "Unacknowledged"
-        message = f"no acknowledgement yet from {', '.join(topics)}; see whether its brokers are up"
+        message = f"no acknowledgement yet from {', '.join(topics)}; check that its brokers are up"
     return Hold(offset, previous.since if previous is not None and same else wall, reason, message)

@@ -1,4 +1,4 @@
-"""The record in a handler's hands, kept in the container's termination message in case the process is killed.
+"""Termination message written ahead of time: it names the record in hand in case the process is killed.
 
 A process that runs out of memory or crashes in native code writes nothing at its end. So the message is written while
 it lives: by the watchdog for a record that takes long, and before each call of the handler in a container that was
@@ -21,13 +21,13 @@ from fleet_consumer.record import Record
 from fleet_consumer.worker.lifecycle.termination import TERMINATION_LOG
 
 ALIVE_MARKER: Final = Path("/tmp/.consumer-fleet-alive")
-"""A file that outlives the container but not its pod: whoever finds it at its start follows a process that died."""
+"""A file that outlives the container but not its pod: a process that finds it at its start follows one that died."""
 
 SUSPICION_S: Final = 600.0
-"""How long after a death every call is noted; after that the record that killed is not among those that are read."""
+"""Every call is noted for so long after a death; later the record that killed is not among those that are read."""
 
 NAMED_MAX: Final = 4
-"""How many records in hand are named; the message may have 4 KiB."""
+"""Number of records in hand that are named; the message may have 4 KiB."""
 
 REASON: Final = "ProcessDied"
 
@@ -62,7 +62,7 @@ class LastWord:
             self._file = None
 
     def close(self) -> None:
-        """The process ends in order: nothing is to be said of it. Idempotent."""
+        """Clear the message, because the process ends in order. Idempotent."""
         with self._lock:
             if self._file is not None:
                 self._write(())
@@ -71,7 +71,7 @@ class LastWord:
                 self._marker.unlink(missing_ok=True)
 
     def look(self, held: Iterable[Record | None]) -> None:
-        """What handlers have in their hands now, several times a second: noted once it has been there for two looks."""
+        """Take the records in hand now, several times a second: one is noted once it was seen at two looks."""
         if self._file is None or self._in_hand:
             return
         record = next((each for each in held if each is not None), None)
@@ -130,7 +130,7 @@ class LastWord:
 
 
 def last_word(records: list[Record]) -> bytes:
-    """The termination message of a process that dies with these records in its handlers' hands; empty without any."""
+    """The termination message of a process that dies with these records in hand; empty without any."""
     if not records:
         return b""
     named = [

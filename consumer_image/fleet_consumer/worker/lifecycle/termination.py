@@ -1,4 +1,4 @@
-"""How a worker's process ends before its time, and the last word that it leaves for the kubelet."""
+"""Forced exit and termination message."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ NOT_DRAINED: Final = "the handler did not end within the drain time"
 TERMINATION_LOG: Final = Path("/dev/termination-log")
 
 
-def end_process(why: str, told: Mapping[str, object], reason: str = "HandlerTimeout") -> NoReturn:
-    """End the process although a thread of it hangs; what it has in call is not committed, so nothing is lost."""
-    LOG.critical(why, extra=fields(**told))
-    named = {key: told.get(f"read{key.title()}", told.get(key)) for key in ("topic", "partition", "offset")}
+def end_process(why: str, details: Mapping[str, object], reason: str = "HandlerTimeout") -> NoReturn:
+    """End the process although a thread of it hangs; its records in hand are not committed, so nothing is lost."""
+    LOG.critical(why, extra=fields(**details))
+    named = {key: details.get(f"read{key.title()}", details.get(key)) for key in ("topic", "partition", "offset")}
     records = [named] if named["topic"] is not None else []
-    tell_termination(json.dumps({"ok": False, "reason": reason, "message": f"{why}: {told}", "records": records}))
+    write_termination(json.dumps({"ok": False, "reason": reason, "message": f"{why}: {details}", "records": records}))
     sys.stderr.flush()
     os._exit(EXIT_HUNG)
 
 
-def tell_termination(text: str, path: Path = TERMINATION_LOG) -> None:
-    """Leave the last word where the kubelet looks for it; only a container has that file, so it is never created."""
+def write_termination(text: str, path: Path = TERMINATION_LOG) -> None:
+    """Write the termination message for the kubelet; only a container has that file, so it is never created."""
     if path.exists():
         path.write_text(text, encoding="utf-8")

@@ -1,11 +1,11 @@
-"""Noticing a handler that does not answer.
+"""Detection of handlers that do not return.
 
 A synchronous handler cannot be cancelled from outside, so nothing here tries. It is *seen*: past its time-out the
 worker names the record, and past the group's poll interval, when the membership is gone anyway, the process ends so
 that a fresh one can take its place.
 
-The loop only stores the record it is about to handle (one attribute, no clock, no lock), and crews show their hands. A
-thread of its own looks every quarter of a second and measures how long the same object has been there.
+The loop only stores the record it is about to handle (one attribute, no clock, no lock), and executors show their
+calls. A thread of its own looks every quarter of a second and measures how long the same object has been there.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fleet_consumer.handlers.call import HandlerCall
 from fleet_consumer.record import Record
 
 LOOK_INTERVAL_S: Final = 0.25
-"""How often the watchdog looks; what bounds the precision of time-outs, and the delay of an ordered stop."""
+"""Interval of the watchdog's looks; bounds the precision of time-outs, and the delay of an ordered stop."""
 
 STACK_FRAMES_MAX: Final = 5
-"""Innermost frames of a hung handler that are told: enough to see which call it waits in."""
+"""Innermost frames of a hung handler that are logged: enough to see which call it waits in."""
 
 
 class Watch:
-    """What the consume loop and the watchdog share.
+    """State shared by the consume loop and the watchdog.
 
-    `record` is written by the loop: the record in its handler's hands, None between batches. `due` is raised by the
+    `record` is written by the loop: the record that its handler has, None between batches. `due` is raised by the
     watchdog once a second, and lowered by the loop, as the sign to look after what cannot wait for the batch's end.
     """
 
@@ -43,7 +43,7 @@ class Watch:
 
 
 class Held(NamedTuple):
-    """A record in a handler's hands; `call` is the same object for as long as the same call has it."""
+    """A record that a handler has; `call` is the same object for as long as the same call has it."""
 
     record: Record
     call: object
@@ -65,7 +65,7 @@ class HangDetector:
     """Decides, from what is seen at some times, which handlers hang. Pure: `now` is monotonic seconds.
 
     This is the progress watchdog of each partition as well: where polls do not wait for handlers, the membership
-    tells nothing, but a partition can stand still only because the call with its first unfinished record does, or
+    proves nothing, but a partition can stand still only because the call with its first unfinished record does, or
     because its writes do not come through, which `writing` watches.
     """
 
@@ -76,7 +76,7 @@ class HangDetector:
         self._seen: dict[int, tuple[object, float]] = {}
 
     def look(self, held: Sequence[Held], now: float) -> list[Hang]:
-        """Tell which of these records have been in their handlers' hands for too long."""
+        """The hangs: records that their handlers have had for too long."""
         before, self._seen = self._seen, {}
         hangs = []
         for each in held:
@@ -89,7 +89,7 @@ class HangDetector:
 class Watchdog:
     """The thread that looks. Making one starts nothing.
 
-    `calls()` tells what is handled elsewhere than in the consume loop. `on_look(now)` runs at every look;
+    `calls()` returns the calls outside of the consume loop. `on_look(now)` runs at every look;
     `on_hang(hang, stack)` once for each record that hangs, and once more when the hang is over the limit: the owner
     ends the process then.
     """
@@ -127,7 +127,7 @@ class Watchdog:
             self._thread = None
 
     def _run(self, watched: int | None) -> None:
-        told: list[tuple[Record, bool]] = []
+        reported: list[tuple[Record, bool]] = []
         second = 0.0
         while not self._closed.wait(LOOK_INTERVAL_S):
             now = self._clock.monotonic()
@@ -137,9 +137,9 @@ class Watchdog:
             hangs = self._detector.look(self._held(watched), now)
             self.hangs = tuple(hangs)
             for hang in hangs:
-                if not any(record is hang.record and over == hang.over for record, over in told):
+                if not any(record is hang.record and over == hang.over for record, over in reported):
                     self._on_hang(hang, stack_of(hang.thread))
-            told = [(hang.record, hang.over) for hang in hangs]
+            reported = [(hang.record, hang.over) for hang in hangs]
 
     def _held(self, watched: int | None) -> list[Held]:
         held = []
