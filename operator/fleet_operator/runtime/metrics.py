@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 PREFIX: Final = "consumer_fleet_operator"
-GROUP_PREFIX: Final = "consumer_fleet_group"
 GROUP_LABELS: Final = ("namespace", "name")
 LATENCY_BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0)
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -63,31 +62,31 @@ class Metrics:
     def _register_groups(self) -> None:
         gauge = partial(Gauge, labelnames=GROUP_LABELS, registry=self.registry)
         self.group_lag = gauge(
-            f"{GROUP_PREFIX}_lag_records", "Records between committed and end offsets; absent while unknown."
+            "consumer_fleet_group_lag_records", "Records between committed and end offsets; absent while unknown."
         )
-        self.group_members = gauge(f"{GROUP_PREFIX}_members", "Members of the group.")
-        self.group_ready_replicas = gauge(f"{GROUP_PREFIX}_ready_replicas", "Ready workers.")
+        self.group_members = gauge("consumer_fleet_group_members", "Members of the group.")
+        self.group_ready_replicas = gauge("consumer_fleet_group_ready_replicas", "Ready workers.")
         self.group_state = gauge(
-            f"{GROUP_PREFIX}_state", "1 for the state the group is in.", labelnames=(*GROUP_LABELS, "state")
+            "consumer_fleet_group_state", "1 for the state the group is in.", labelnames=(*GROUP_LABELS, "state")
         )
         self.group_retry_waiting = gauge(
-            f"{GROUP_PREFIX}_retry_waiting_records",
+            "consumer_fleet_group_retry_waiting_records",
             "Records in the retry and redrive topics that the retry workers have not committed; absent while unknown.",
         )
         self.group_retry_due = gauge(
-            f"{GROUP_PREFIX}_retry_due_lag_records",
+            "consumer_fleet_group_retry_due_lag_records",
             "Those of the waiting records whose time has come; absent while unknown.",
         )
         self.group_retry_oldest_due = gauge(
-            f"{GROUP_PREFIX}_retry_oldest_due_timestamp_seconds",
+            "consumer_fleet_group_retry_oldest_due_timestamp_seconds",
             "When the oldest due record became due (Unix time); absent while none is, or while unknown.",
         )
         self.group_failed = gauge(
-            f"{GROUP_PREFIX}_failed_records",
+            "consumer_fleet_group_failed_records",
             "Records in the failed topic that are not known to be put back; absent while unknown.",
         )
         self.group_breakers_open = gauge(
-            f"{GROUP_PREFIX}_breakers_open",
+            "consumer_fleet_group_breakers_open",
             "Workers that hold their records back because too many fail; of those that could be asked.",
         )
 
