@@ -559,14 +559,10 @@ def test_stuck_partitions_stay_while_their_worker_cannot_be_asked() -> None:
     telling = WorkerObservation(pod="orders-1", stuck=(stuck,))
     before = project(facts(workers=(telling,)))
     assert condition(before, "Stuck") == condition(before, "Degraded") == ("True", "PartitionStuck")
-    assert (
-        message(before, "Stuck")
-        == message(before, "Degraded")
-        == (
-            "records that workers cannot complete: orders-2:7; the oldest in pod orders-1 since 2027-01-15T07:58:30Z: "
-            "WriteFailed: topic orders-done is not there"
-        )
-    )
+    oldest = "the oldest in pod orders-1 since 2027-01-15T07:58:30Z"
+    cause_text = "WriteFailed: topic orders-done is not there"
+    said = f"records that workers cannot complete: orders-2:7; {oldest}: {cause_text}"
+    assert message(before, "Stuck") == message(before, "Degraded") == said
     silent = project(facts(workers=()), before, NOW + 5)
     assert silent["stuckPartitions"] == before["stuckPartitions"]
     mended = project(facts(workers=(replace(telling, stuck=()),)), silent, NOW + 10)
