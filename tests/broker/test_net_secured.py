@@ -201,7 +201,7 @@ def test_each_refusal_of_tls_has_its_reason_and_its_remedy(
     cases = {
         "CertificateNotTrusted": (secured.tls_bootstrap, TlsSettings(ca_file=other.ca_file), "CA file"),
         "HostNameMismatch": (f"{OTHER_NAME}:{parse_address(secured.tls_bootstrap).port}", None, OTHER_NAME),
-        "ClientCertificateMissing": (secured.mutual_bootstrap, TlsSettings(ca_file=pki.ca_file), "give certificate"),
+        "ClientCertificateMissing": (secured.mutual_bootstrap, TlsSettings(ca_file=pki.ca_file), "set certificate"),
         "ClientCertificateRefused": (
             secured.mutual_bootstrap,
             TlsSettings(ca_file=pki.ca_file, cert_file=other.cert_file, key_file=other.key_file),
