@@ -78,7 +78,7 @@ def test_invalid_content_keeps_the_last_good_one(site: MakeSite) -> None:
     here.apply(objects.policy(here.name, *(f"{second}s" for second in range(1, 18))))
     message = ready(here, status="False", reason="TooManyDelays")
     assert "17 different delays" in message
-    assert f"groups stay with revision {good}" in message
+    assert f"groups keep revision {good}" in message
     here.apply(
         objects.policy(here.name, "5m", classify=[{"when": {"messageRegex": "[\\p{L}]{1,100}"}, "then": "Fail"}])
     )
