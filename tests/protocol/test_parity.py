@@ -105,11 +105,10 @@ CLIENT_APIS = {
     "SaslHandshake": 1,
     "ApiVersions": 4,
     "SaslAuthenticate": 2,
-    "OffsetDelete": 0,
 }
 """The APIs of a classic member and its tools, and the highest version of each that this client implements."""
-ONE_ENCODING = {"SaslHandshake", "OffsetDelete"}
-"""Kafka has never given these the flexible encoding."""
+ONE_ENCODING = {"SaslHandshake"}
+"""Kafka has never given it the flexible encoding."""
 ADMIN_APIS = {
     "CreateTopics": 7,
     "DeleteTopics": 6,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import INT32, array, boolean, int16, int32, string, structure
 
@@ -18,13 +16,8 @@ class CreatePartitionsTopicResult:
 
 
 @structure
-class CreatePartitionsResponse(Response):
+class CreatePartitionsResponse(Response, api_key=37, versions=(0, 3), flexible_from=2):
     """One result per topic."""
-
-    API_KEY: ClassVar[int] = 37
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 3
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
 
     throttle_time_ms: int = int32()
     results: tuple[CreatePartitionsTopicResult, ...] = array(CreatePartitionsTopicResult)
@@ -51,8 +44,6 @@ class CreatePartitionsTopic:
 @structure
 class CreatePartitionsRequest(Request[CreatePartitionsResponse]):
     """`timeout_ms`: how long the broker may wait for the controller."""
-
-    RESPONSE: ClassVar[type[Response]] = CreatePartitionsResponse
 
     topics: tuple[CreatePartitionsTopic, ...] = array(CreatePartitionsTopic)
     timeout_ms: int = int32()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
 from uuid import UUID
 
 from fleet_consumer.wire.message import Request, Response
@@ -37,13 +36,8 @@ class CreatableTopicResult:
 
 
 @structure
-class CreateTopicsResponse(Response):
+class CreateTopicsResponse(Response, api_key=19, versions=(2, 7), flexible_from=5):
     """One result per topic."""
-
-    API_KEY: ClassVar[int] = 19
-    MIN_VERSION: ClassVar[int] = 2
-    MAX_VERSION: ClassVar[int] = 7
-    FLEXIBLE_FROM: ClassVar[int | None] = 5
 
     throttle_time_ms: int = int32()
     topics: tuple[CreatableTopicResult, ...] = array(CreatableTopicResult)
@@ -79,8 +73,6 @@ class CreatableTopic:
 @structure
 class CreateTopicsRequest(Request[CreateTopicsResponse]):
     """`timeout_ms`: how long the broker may wait for the controller."""
-
-    RESPONSE: ClassVar[type[Response]] = CreateTopicsResponse
 
     topics: tuple[CreatableTopic, ...] = array(CreatableTopic)
     timeout_ms: int = int32(default=60000)
