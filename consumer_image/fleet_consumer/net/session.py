@@ -6,6 +6,7 @@ them in order. After an exception the session is over.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Generator
 from typing import Any, Final, NamedTuple
@@ -13,7 +14,6 @@ from typing import Any, Final, NamedTuple
 from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.call import Call
 from fleet_consumer.net.errors import MalformedResponse
-from fleet_consumer.net.framing import UNASKED_FRAME_BYTES_MAX, FrameDecoder, FrameTooLong, frame
 from fleet_consumer.net.negotiation import BrokerVersions, Step, authenticate, learn_versions, pick_version
 from fleet_consumer.net.oauth import OAuthToken
 from fleet_consumer.net.settings import SaslSettings
@@ -30,6 +30,48 @@ RENEWAL_SECONDS_MIN: Final = 1.05
 USABLE_SHARE: Final = 0.95
 """The part of a login's lifetime in which requests are sent: by the broker's clock it began a little earlier than by
 ours, and a request takes time to arrive."""
+
+UNASKED_FRAME_BYTES_MAX: Final = 64 * 1024
+"""The most bytes read while no response is due; enough to describe the offence."""
+
+_SIZE: Final = struct.Struct(">i")
+_TLS_ALERT: Final = b"\x15\x03"
+
+
+class FrameTooLong(Exception):
+    """The announced size exceeds the limit: not a Kafka broker, or a hostile one."""
+
+
+class FrameDecoder:
+    """A buffer of received bytes that yields whole messages. Memory follows the data, not the announced size."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self.frame_bytes_max = UNASKED_FRAME_BYTES_MAX
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    def next_frame(self) -> bytes | None:
+        """The next whole message, or None if incomplete. Raises FrameTooLong; the stream is then unusable."""
+        if len(self._buffer) < _SIZE.size:
+            return None
+        size = _SIZE.unpack_from(self._buffer)[0]
+        if not 0 <= size <= self.frame_bytes_max:
+            raise FrameTooLong(self._explain(size))
+        end = _SIZE.size + size
+        if len(self._buffer) < end:
+            return None
+        message = bytes(memoryview(self._buffer)[_SIZE.size : end])
+        del self._buffer[:end]
+        return message
+
+    def _explain(self, size: int) -> str:
+        if self._buffer.startswith(_TLS_ALERT):
+            return "it speaks TLS, but no TLS is configured"
+        return (
+            f"it announced a message of {size} bytes, at most {self.frame_bytes_max} are allowed; is it a Kafka broker?"
+        )
 
 
 class _Outstanding(NamedTuple):
@@ -132,7 +174,8 @@ class AuthenticatedSession:
 
     def _write(self, request: Request[Any], version: int, call: Call[Any] | None) -> None:
         correlation_id = self._correlation_id
-        self.outbox += frame(encode_request(request, version, correlation_id, self._client_id))
+        message = encode_request(request, version, correlation_id, self._client_id)
+        self.outbox += _SIZE.pack(len(message)) + message
         self._correlation_id = correlation_id + 1 & 0x7FFF_FFFF
         self._outstanding.append(_Outstanding(correlation_id, version, request, call))
 
