@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.net.addresses import BrokerAddress
-from fleet_consumer.net.call import Call
 from fleet_consumer.net.connection import IoLoop
 from fleet_consumer.net.errors import (
     AllBrokersUnreachable,
@@ -24,6 +23,7 @@ from fleet_consumer.net.errors import (
     UnsupportedByBroker,
 )
 from fleet_consumer.net.lane import BrokerLane, ReconnectPause
+from fleet_consumer.net.session import Call
 from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.wire.errors import ErrorCode, KafkaError
 from fleet_consumer.wire.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest

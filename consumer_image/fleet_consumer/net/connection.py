@@ -18,11 +18,10 @@ from typing import Any, Final, NamedTuple
 
 from fleet_consumer.net import tls
 from fleet_consumer.net.addresses import BrokerAddress
-from fleet_consumer.net.call import Call
 from fleet_consumer.net.errors import ConnectFailed, Disconnected, NetError, TokenUnavailable
 from fleet_consumer.net.oauth import OAuthToken
 from fleet_consumer.net.resolver import Lookup, SocketAddress
-from fleet_consumer.net.session import AuthenticatedSession
+from fleet_consumer.net.session import AuthenticatedSession, Call
 from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.net.transport import Transport, make_transport
 

@@ -1,4 +1,4 @@
-"""The protocol of one connection: negotiation first, then requests and responses in order. No I/O, no clock.
+"""The protocol of one connection and its calls: negotiation, then requests and responses in order. No I/O, no clock.
 
 Bytes to send collect in `outbox`; received bytes go into `receive`. Several requests may be in flight; a broker answers
 them in order. After an exception the session is over.
@@ -9,17 +9,18 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Generator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from fleet_consumer.net.addresses import BrokerAddress
-from fleet_consumer.net.call import Call
-from fleet_consumer.net.errors import MalformedResponse
+from fleet_consumer.net.errors import MalformedResponse, NetError
 from fleet_consumer.net.negotiation import BrokerVersions, Step, authenticate, learn_versions, pick_version
 from fleet_consumer.net.oauth import OAuthToken
 from fleet_consumer.net.settings import SaslSettings
 from fleet_consumer.wire.failures import MalformedMessage
 from fleet_consumer.wire.headers import decode_response_header, encode_request
 from fleet_consumer.wire.message import Request, Response
+
+ResponseT = TypeVar("ResponseT", bound=Response)
 
 IN_FLIGHT_MAX: Final = 100
 """The most requests in flight on one connection, as in Kafka's consumer; more wait in the lane."""
@@ -36,6 +37,43 @@ UNASKED_FRAME_BYTES_MAX: Final = 64 * 1024
 
 _SIZE: Final = struct.Struct(">i")
 _TLS_ALERT: Final = b"\x15\x03"
+
+
+class Call(Generic[ResponseT]):
+    """A request in flight and, once `done`, its response or error. Only the client's own thread may use it."""
+
+    __slots__ = ("_response", "address", "deadline", "error", "request", "timeout_s")
+
+    def __init__(
+        self, address: BrokerAddress, request: Request[ResponseT], *, timeout_s: float, deadline: float
+    ) -> None:
+        self.address = address
+        self.request: Request[Any] = request
+        self.timeout_s = timeout_s
+        self.deadline = deadline
+        self.error: NetError | None = None
+        self._response: Response | None = None
+
+    @property
+    def done(self) -> bool:
+        """True once there is a response or an error."""
+        return self._response is not None or self.error is not None
+
+    @property
+    def response(self) -> ResponseT:
+        """The broker's response; raises `error` if there is none. Only valid once `done`."""
+        if self.error is not None:
+            raise self.error
+        assert self._response is not None, "the call is not done"
+        return cast(ResponseT, self._response)
+
+    def succeed(self, response: Response) -> None:
+        assert not self.done, "a call ends once"
+        self._response = response
+
+    def fail(self, error: NetError) -> None:
+        assert not self.done, "a call ends once"
+        self.error = error
 
 
 class FrameTooLong(Exception):

@@ -22,8 +22,6 @@ _VERSION: Final = struct.Struct(">h")
 
 @structure
 class ConsumerProtocolTopicPartitions:
-    """Partitions of one topic."""
-
     topic: str = string()
     partitions: tuple[int, ...] = array(INT32)
 

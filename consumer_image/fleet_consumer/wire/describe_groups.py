@@ -34,8 +34,6 @@ class DescribedGroup:
 
 @structure
 class DescribeGroupsResponse(Response, api_key=15, versions=(0, 6), flexible_from=5, bytes_max=64 * 1024 * 1024):
-    """One result per group."""
-
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     groups: tuple[DescribedGroup, ...] = array(DescribedGroup)
 

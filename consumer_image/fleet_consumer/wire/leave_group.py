@@ -8,8 +8,6 @@ from fleet_consumer.wire.schema import array, int16, int32, string, structure
 
 @structure
 class LeaveGroupResponseMember:
-    """The result for one member."""
-
     member_id: str = string()
     group_instance_id: str | None = string(nullable_since=0)
     error_code: int = int16()

@@ -29,16 +29,12 @@ class ListOffsetsPartitionResponse:
 
 @structure
 class ListOffsetsTopicResponse:
-    """One topic's results."""
-
     name: str = string()
     partitions: tuple[ListOffsetsPartitionResponse, ...] = array(ListOffsetsPartitionResponse)
 
 
 @structure
 class ListOffsetsResponse(Response, api_key=2, versions=(1, 8), flexible_from=6, bytes_max=32 * 1024 * 1024):
-    """One result per partition."""
-
     throttle_time_ms: int = int32(since=2, default=0, ignorable=True)
     topics: tuple[ListOffsetsTopicResponse, ...] = array(ListOffsetsTopicResponse)
 
@@ -54,8 +50,6 @@ class ListOffsetsPartition:
 
 @structure
 class ListOffsetsTopic:
-    """One topic of the request."""
-
     name: str = string()
     partitions: tuple[ListOffsetsPartition, ...] = array(ListOffsetsPartition)
 

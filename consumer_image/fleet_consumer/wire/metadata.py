@@ -60,8 +60,6 @@ class MetadataResponse(Response, api_key=3, versions=(0, 12), flexible_from=9, b
 
 @structure
 class MetadataRequestTopic:
-    """One topic of the request."""
-
     topic_id: UUID = uuid(since=10, default=ZERO_UUID, ignorable=True)
     name: str | None = string(nullable_since=10)
 

@@ -18,8 +18,6 @@ LAST_BY_NAME: Final = 9
 
 @structure
 class OffsetCommitResponsePartition:
-    """The result for one partition."""
-
     partition_index: int = int32()
     error_code: int = int16()
 
@@ -35,8 +33,6 @@ class OffsetCommitResponseTopic:
 
 @structure
 class OffsetCommitResponse(Response, api_key=8, versions=(2, 10), flexible_from=8, bytes_max=32 * 1024 * 1024):
-    """One result per partition."""
-
     throttle_time_ms: int = int32(since=3, default=0, ignorable=True)
     topics: tuple[OffsetCommitResponseTopic, ...] = array(OffsetCommitResponseTopic)
 

@@ -22,8 +22,6 @@ class OffsetFetchResponsePartitions:
 
 @structure
 class OffsetFetchResponseTopics:
-    """One topic's offsets."""
-
     name: str = string()
     partitions: tuple[OffsetFetchResponsePartitions, ...] = array(OffsetFetchResponsePartitions)
 
@@ -49,8 +47,6 @@ class OffsetFetchResponse(Response, api_key=9, versions=(1, 9), flexible_from=6,
 
 @structure
 class OffsetFetchRequestTopics:
-    """One topic of the request."""
-
     name: str = string()
     partition_indexes: tuple[int, ...] = array(INT32)
 

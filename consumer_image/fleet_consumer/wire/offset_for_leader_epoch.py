@@ -21,16 +21,12 @@ class EpochEndOffset:
 
 @structure
 class OffsetForLeaderTopicResult:
-    """One topic's results."""
-
     topic: str = string()
     partitions: tuple[EpochEndOffset, ...] = array(EpochEndOffset)
 
 
 @structure
 class OffsetForLeaderEpochResponse(Response, api_key=23, versions=(2, 4), flexible_from=4):
-    """One result per partition."""
-
     throttle_time_ms: int = int32(default=0, ignorable=True)
     topics: tuple[OffsetForLeaderTopicResult, ...] = array(OffsetForLeaderTopicResult)
 
@@ -46,8 +42,6 @@ class OffsetForLeaderPartition:
 
 @structure
 class OffsetForLeaderTopic:
-    """One topic of the request."""
-
     topic: str = string()
     partitions: tuple[OffsetForLeaderPartition, ...] = array(OffsetForLeaderPartition)
 

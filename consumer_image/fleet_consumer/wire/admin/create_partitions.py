@@ -8,8 +8,6 @@ from fleet_consumer.wire.schema import INT32, array, boolean, int16, int32, stri
 
 @structure
 class CreatePartitionsTopicResult:
-    """The result for one topic."""
-
     name: str = string()
     error_code: int = int16()
     error_message: str | None = string(default=None, nullable_since=0)
@@ -17,8 +15,6 @@ class CreatePartitionsTopicResult:
 
 @structure
 class CreatePartitionsResponse(Response, api_key=37, versions=(0, 3), flexible_from=2):
-    """One result per topic."""
-
     throttle_time_ms: int = int32()
     results: tuple[CreatePartitionsTopicResult, ...] = array(CreatePartitionsTopicResult)
 

@@ -21,8 +21,6 @@ class CreatableTopicConfigs:
 
 @structure
 class CreatableTopicResult:
-    """The result for one topic."""
-
     name: str = string()
     topic_id: UUID = uuid(since=7, default=ZERO_UUID, ignorable=True)
     error_code: int = int16()
@@ -37,8 +35,6 @@ class CreatableTopicResult:
 
 @structure
 class CreateTopicsResponse(Response, api_key=19, versions=(2, 7), flexible_from=5):
-    """One result per topic."""
-
     throttle_time_ms: int = int32()
     topics: tuple[CreatableTopicResult, ...] = array(CreatableTopicResult)
 
@@ -53,8 +49,6 @@ class CreatableReplicaAssignment:
 
 @structure
 class CreatableTopicConfig:
-    """One topic setting."""
-
     name: str = string()
     value: str | None = string(nullable_since=0)
 

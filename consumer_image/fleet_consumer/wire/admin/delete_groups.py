@@ -16,8 +16,6 @@ class DeletableGroupResult:
 
 @structure
 class DeleteGroupsResponse(Response, api_key=42, versions=(0, 2), flexible_from=2):
-    """One result per group."""
-
     throttle_time_ms: int = int32()
     results: tuple[DeletableGroupResult, ...] = array(DeletableGroupResult)
 

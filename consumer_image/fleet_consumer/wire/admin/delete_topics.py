@@ -20,8 +20,6 @@ class DeletableTopicResult:
 
 @structure
 class DeleteTopicsResponse(Response, api_key=20, versions=(1, 6), flexible_from=4):
-    """One result per topic."""
-
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     responses: tuple[DeletableTopicResult, ...] = array(DeletableTopicResult)
 

@@ -37,8 +37,6 @@ class DescribeConfigsResourceResult:
 
 @structure
 class DescribeConfigsResult:
-    """The settings of one resource."""
-
     error_code: int = int16()
     error_message: str | None = string(nullable_since=0)
     resource_type: int = int8()
@@ -48,8 +46,6 @@ class DescribeConfigsResult:
 
 @structure
 class DescribeConfigsResponse(Response, api_key=32, versions=(1, 4), flexible_from=4):
-    """One result per resource."""
-
     throttle_time_ms: int = int32()
     results: tuple[DescribeConfigsResult, ...] = array(DescribeConfigsResult)
 

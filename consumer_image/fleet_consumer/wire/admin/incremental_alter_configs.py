@@ -16,8 +16,6 @@ DELETE: Final = 1
 
 @structure
 class AlterConfigsResourceResponse:
-    """The result for one resource."""
-
     error_code: int = int16()
     error_message: str | None = string(nullable_since=0)
     resource_type: int = int8()
@@ -26,8 +24,6 @@ class AlterConfigsResourceResponse:
 
 @structure
 class IncrementalAlterConfigsResponse(Response, api_key=44, versions=(0, 1), flexible_from=1):
-    """One result per resource."""
-
     throttle_time_ms: int = int32()
     responses: tuple[AlterConfigsResourceResponse, ...] = array(AlterConfigsResourceResponse)
 
