@@ -22,7 +22,7 @@ import pytest
 from e2e.local_cluster.jars import ensure_kafka_jars
 from e2e.local_cluster.kafka_node import find_java
 from fleet_consumer.assignors import Assignment, ClusterView, Subscription, load
-from fleet_consumer.assignors.sticky_user_data import decode_sticky
+from fleet_consumer.assignors.sticky_user_data import StickyReader
 
 CLUSTERS = 10_000
 STICKY_CLUSTERS = 5_000
@@ -267,7 +267,7 @@ def test_user_data_is_javas_to_the_byte() -> None:
         assert user_data is not None
         if len(question["remember"]) > 1:
             # The order of topics is that of a hash map in Java; the decoded contents are compared.
-            assert decode_sticky(user_data) == decode_sticky(base64.b64decode(answer))
+            assert StickyReader().read(user_data) == StickyReader().read(base64.b64decode(answer))
             assert len(user_data) == len(base64.b64decode(answer))
         else:
             assert user_data == base64.b64decode(answer)

@@ -21,7 +21,6 @@ from fleet_consumer.wire.admin.describe_configs import (
 )
 from fleet_consumer.wire.admin.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
 from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
-from fleet_consumer.wire.admin.offset_delete import OffsetDeleteRequest
 from fleet_consumer.wire.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
 from fleet_consumer.wire.errors import ErrorCode
@@ -83,7 +82,6 @@ def sample(cls: type[Request[Any]], version: int) -> Request[Any]:
         ),
         DescribeGroupsRequest: DescribeGroupsRequest(groups=(GROUP,)),
         ListGroupsRequest: ListGroupsRequest(states_filter=(), types_filter=()),
-        OffsetDeleteRequest: OffsetDeleteRequest(group_id=GROUP, topics=()),
         CreateTopicsRequest: CreateTopicsRequest(topics=(), timeout_ms=1_000, validate_only=True),
         CreatePartitionsRequest: CreatePartitionsRequest(
             topics=(CreatePartitionsTopic(name="missing", count=2, assignments=None),),

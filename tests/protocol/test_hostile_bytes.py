@@ -14,13 +14,14 @@ from fleet_consumer.wire import primitives
 from fleet_consumer.wire.admin.list_groups import ListedGroup, ListGroupsResponse
 from fleet_consumer.wire.consumer_protocol import decode_assignment, decode_subscription
 from fleet_consumer.wire.failures import MalformedMessage
-from fleet_consumer.wire.headers import decode_request_header, decode_response_header
+from fleet_consumer.wire.headers import decode_response_header
 from fleet_consumer.wire.message import Message
 from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
 from fleet_consumer.wire.schema import fields_of
 from tests.protocol.feeding import feed
 from tests.protocol.messages import MESSAGE_IDS, MESSAGES, REQUESTS, messages
+from tests.support.broker_headers import decode_request_header
 
 EXAMPLES = settings(max_examples=10, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 MEMORY_BYTES_MAX = 20_000_000

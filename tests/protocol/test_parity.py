@@ -17,12 +17,13 @@ from fleet_consumer.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from fleet_consumer.wire.headers import decode_response_header, encode_request, encode_response
+from fleet_consumer.wire.headers import decode_response_header, encode_request
 from fleet_consumer.wire.message import Message, Request
 from tests.protocol.feeding import feed
 from tests.protocol.kafka_python_oracle import kafka_python_class, to_kafka_python
 from tests.protocol.kio_oracle import kio_class, kio_decode, kio_encode, to_kio
 from tests.protocol.messages import MESSAGE_IDS, MESSAGES, REQUESTS, messages
+from tests.support.broker_headers import encode_response
 
 EXAMPLES = settings(max_examples=15, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 BLOBS = [(cls, version) for cls in (ConsumerProtocolSubscription, ConsumerProtocolAssignment) for version in range(4)]
@@ -105,11 +106,10 @@ CLIENT_APIS = {
     "SaslHandshake": 1,
     "ApiVersions": 4,
     "SaslAuthenticate": 2,
-    "OffsetDelete": 0,
 }
 """The APIs of a classic member and its tools, and the highest version of each that this client implements."""
-ONE_ENCODING = {"SaslHandshake", "OffsetDelete"}
-"""Kafka has never given these the flexible encoding."""
+ONE_ENCODING = {"SaslHandshake"}
+"""Kafka has never given it the flexible encoding."""
 ADMIN_APIS = {
     "CreateTopics": 7,
     "DeleteTopics": 6,

@@ -34,11 +34,6 @@ def encode_sticky(owned: Mapping[str, Sequence[int]], generation: int) -> bytes:
     return b"".join(parts)
 
 
-def decode_sticky(data: bytes | None) -> Claim:
-    """Read version 1, or 0, whose generation is unknown; NOTHING when the bytes are neither."""
-    return StickyReader().read(data)
-
-
 class StickyReader:
     """A reader of many members' user data, for a leader; caches topic names and layouts.
 
@@ -51,6 +46,7 @@ class StickyReader:
         self._forms: dict[int, _Form | None] = {}
 
     def read(self, data: bytes | None) -> Claim:
+        """Read version 1, or 0, whose generation is unknown; NOTHING when the bytes are neither."""
         if not data:
             return NOTHING
         form = self._forms.get(len(data))

@@ -195,7 +195,10 @@ class FetchThread:
         """
         taken = False
         try:
-            taken = self._take_turn()
+            # Not while the thread wants the turn: a command may void what is read now.
+            if self._asked or self._commands or not self._buffers:
+                return None
+            taken = self._turn.acquire(blocking=False)
             if not taken:
                 return None
             while (came := self._read(timeout_s)) == READ_BATCH and self.read_ahead.waiting < limit:
@@ -216,13 +219,6 @@ class FetchThread:
                 self._turn.release()
         except RuntimeError:
             return  # it is not held by this thread
-
-    def _take_turn(self) -> bool:
-        """Take the turn if there is something to read and the thread does not want it: a command may void what is
-        read now."""
-        if self._asked or self._commands or not self._buffers:
-            return False
-        return self._turn.acquire(blocking=False)
 
     def close(self, timeout_s: float) -> bool:
         """End the thread and librdkafka's consumer; whether both ended in time."""

@@ -6,7 +6,6 @@ One thread owns a `NetworkClient`. Of groups it knows only their coordinators.
 from __future__ import annotations
 
 from fleet_consumer.net.addresses import BrokerAddress, parse_address
-from fleet_consumer.net.call import Call
 from fleet_consumer.net.client import Coordinator, NetworkClient
 from fleet_consumer.net.errors import (
     AllBrokersUnreachable,
@@ -21,8 +20,9 @@ from fleet_consumer.net.errors import (
     UnsupportedByBroker,
 )
 from fleet_consumer.net.oauth import OAuthSettings, OAuthToken
+from fleet_consumer.net.session import Call
 from fleet_consumer.net.settings import ConnectionSettings, SaslSettings, TlsSettings
-from fleet_consumer.net.tls_files import FileWatch
+from fleet_consumer.net.tls import FileWatch
 from fleet_consumer.net.tokens import TokenSource
 from fleet_consumer.wire.errors import KafkaError
 

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.net.addresses import BrokerAddress
-from fleet_consumer.net.call import Call
 from fleet_consumer.net.connection import IoLoop
 from fleet_consumer.net.errors import (
     AllBrokersUnreachable,
@@ -24,6 +23,7 @@ from fleet_consumer.net.errors import (
     UnsupportedByBroker,
 )
 from fleet_consumer.net.lane import BrokerLane, ReconnectPause
+from fleet_consumer.net.session import Call
 from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.wire.errors import ErrorCode, KafkaError
 from fleet_consumer.wire.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
@@ -103,7 +103,13 @@ class NetworkClient:
             return call
         key = (address, lane)
         if key not in self._lanes:
-            self._lanes[key] = self._new_lane(address)
+            self._lanes[key] = BrokerLane(
+                address,
+                self._settings,
+                loop=IoLoop(self._selector, self.wakeup),
+                pause=self._pauses.setdefault(address, ReconnectPause(self._settings, self._chance)),
+                chance=self._chance,
+            )
         self._lanes[key].add(call)
         heapq.heappush(self._deadlines, (call.deadline, next(self._sequence), call, self._lanes[key]))
         return call
@@ -153,7 +159,9 @@ class NetworkClient:
         # A broker that is still starting may know of none; the brokers known before are then the better guess.
         if response.brokers:
             self._brokers = {broker.node_id: BrokerAddress(broker.host, broker.port) for broker in response.brokers}
-            self._forget_strangers()
+            in_use = {address for address, _ in self._lanes}
+            for address in self._pauses.keys() - {*self._brokers.values(), *self._bootstrap} - in_use:
+                del self._pauses[address]
         return response
 
     def find_coordinators(self, group_ids: Sequence[str], *, timeout_s: float) -> dict[str, Coordinator | KafkaError]:
@@ -201,7 +209,10 @@ class NetworkClient:
         for key, mask in self._selector.select(max(0.0, min(wait_s, due - now))):
             lane: BrokerLane | None = key.data
             if lane is None:
-                self._take_wakeup()
+                self._woken = True
+                with contextlib.suppress(BlockingIOError):
+                    while self._wake_reader.recv(4096):
+                        continue
             else:
                 ended += lane.on_events(mask, self._clock.monotonic())
         ended += self._advance(self._clock.monotonic())[0]
@@ -223,21 +234,6 @@ class NetworkClient:
             else:
                 due = min(due, lane.due(now))
         return ended, due
-
-    def _take_wakeup(self) -> None:
-        self._woken = True
-        with contextlib.suppress(BlockingIOError):
-            while self._wake_reader.recv(4096):
-                continue
-
-    def _new_lane(self, address: BrokerAddress) -> BrokerLane:
-        return BrokerLane(
-            address,
-            self._settings,
-            loop=IoLoop(self._selector, self.wakeup),
-            pause=self._pauses.setdefault(address, ReconnectPause(self._settings, self._chance)),
-            chance=self._chance,
-        )
 
     def _call_any(self, request: Request[ResponseT], lane: str, timeout_s: float) -> ResponseT:
         """Try one broker after the other until one answers or the time is over.
@@ -285,9 +281,3 @@ class NetworkClient:
             return not (lane is not None and lane.open), pause.failures if pause is not None else 0
 
         return sorted(addresses, key=preference)
-
-    def _forget_strangers(self) -> None:
-        known = {*self._brokers.values(), *self._bootstrap}
-        in_use = {address for address, _ in self._lanes}
-        for address in set(self._pauses) - known - in_use:
-            del self._pauses[address]

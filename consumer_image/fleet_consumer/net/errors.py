@@ -14,12 +14,17 @@ from fleet_consumer.net.addresses import BrokerAddress
 class NetError(Exception):
     """Base class of the errors of `net`; never raised itself.
 
-    `reason` is a CamelCase word for conditions and metrics. `address` is the broker, None if there was no single one.
+    `reason` is a CamelCase word for conditions and metrics, by default the class's name. `address` is the broker, None
+    if there was no single one.
     `retriable`: the same request may succeed later without a change of settings.
     """
 
     reason: str = "NetError"
     retriable: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.reason = cls.__name__
 
     def __init__(self, message: str, *, address: BrokerAddress | None = None, reason: str | None = None) -> None:
         super().__init__(message)
@@ -31,14 +36,11 @@ class NetError(Exception):
 class ConnectFailed(NetError):
     """No TCP connection: refused, unreachable, timed out, or (reason NameNotResolved) no address for the name."""
 
-    reason = "ConnectFailed"
     retriable = True
 
 
 class TlsFailed(NetError):
     """No TLS session: untrusted certificates, unreadable files, or a listener without TLS."""
-
-    reason = "TlsFailed"
 
 
 class AuthenticationFailed(NetError):
@@ -47,46 +49,36 @@ class AuthenticationFailed(NetError):
     Also raised if the token endpoint refuses the client; `address` is then None.
     """
 
-    reason = "AuthenticationFailed"
-
 
 class TokenUnavailable(NetError):
     """No token to log in with: the token endpoint failed, or the user's callback raised."""
 
-    reason = "TokenUnavailable"
     retriable = True
 
 
 class RequestTimedOut(NetError):
     """No response in time. The broker may have carried out the request."""
 
-    reason = "RequestTimedOut"
     retriable = True
 
 
 class Disconnected(NetError):
     """The connection ended before the response. The broker may have carried out the request."""
 
-    reason = "Disconnected"
     retriable = True
 
 
 class MalformedResponse(NetError):
     """The peer sent an invalid response; the connection was closed."""
 
-    reason = "MalformedResponse"
-
 
 class UnsupportedByBroker(NetError):
     """The broker does not support the API, or no version that can carry the request."""
-
-    reason = "UnsupportedByBroker"
 
 
 class AllBrokersUnreachable(NetError):
     """No known address answered; `failures` holds the last error of each."""
 
-    reason = "AllBrokersUnreachable"
     retriable = True
 
     def __init__(self, message: str, *, failures: tuple[NetError, ...] = ()) -> None:

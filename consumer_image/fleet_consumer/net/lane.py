@@ -7,9 +7,9 @@ from collections import deque
 from typing import Any, Final
 
 from fleet_consumer.net.addresses import BrokerAddress
-from fleet_consumer.net.call import Call
 from fleet_consumer.net.connection import Connection, ConnectionPhase, IoLoop
 from fleet_consumer.net.errors import AuthenticationFailed, Disconnected, NetError, RequestTimedOut, UnsupportedByBroker
+from fleet_consumer.net.session import Call
 from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.wire.failures import UnencodableMessage
 

@@ -1,4 +1,4 @@
-"""The protocol of one connection: negotiation first, then requests and responses in order. No I/O, no clock.
+"""The protocol of one connection and its calls: negotiation, then requests and responses in order. No I/O, no clock.
 
 Bytes to send collect in `outbox`; received bytes go into `receive`. Several requests may be in flight; a broker answers
 them in order. After an exception the session is over.
@@ -6,20 +6,21 @@ them in order. After an exception the session is over.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Generator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from fleet_consumer.net.addresses import BrokerAddress
-from fleet_consumer.net.call import Call
-from fleet_consumer.net.errors import MalformedResponse
-from fleet_consumer.net.framing import UNASKED_FRAME_BYTES_MAX, FrameDecoder, FrameTooLong, frame
+from fleet_consumer.net.errors import MalformedResponse, NetError
 from fleet_consumer.net.negotiation import BrokerVersions, Step, authenticate, learn_versions, pick_version
 from fleet_consumer.net.oauth import OAuthToken
 from fleet_consumer.net.settings import SaslSettings
 from fleet_consumer.wire.failures import MalformedMessage
 from fleet_consumer.wire.headers import decode_response_header, encode_request
 from fleet_consumer.wire.message import Request, Response
+
+ResponseT = TypeVar("ResponseT", bound=Response)
 
 IN_FLIGHT_MAX: Final = 100
 """The most requests in flight on one connection, as in Kafka's consumer; more wait in the lane."""
@@ -30,6 +31,85 @@ RENEWAL_SECONDS_MIN: Final = 1.05
 USABLE_SHARE: Final = 0.95
 """The part of a login's lifetime in which requests are sent: by the broker's clock it began a little earlier than by
 ours, and a request takes time to arrive."""
+
+UNASKED_FRAME_BYTES_MAX: Final = 64 * 1024
+"""The most bytes read while no response is due; enough to describe the offence."""
+
+_SIZE: Final = struct.Struct(">i")
+_TLS_ALERT: Final = b"\x15\x03"
+
+
+class Call(Generic[ResponseT]):
+    """A request in flight and, once `done`, its response or error. Only the client's own thread may use it."""
+
+    __slots__ = ("_response", "address", "deadline", "error", "request", "timeout_s")
+
+    def __init__(
+        self, address: BrokerAddress, request: Request[ResponseT], *, timeout_s: float, deadline: float
+    ) -> None:
+        self.address = address
+        self.request: Request[Any] = request
+        self.timeout_s = timeout_s
+        self.deadline = deadline
+        self.error: NetError | None = None
+        self._response: Response | None = None
+
+    @property
+    def done(self) -> bool:
+        """True once there is a response or an error."""
+        return self._response is not None or self.error is not None
+
+    @property
+    def response(self) -> ResponseT:
+        """The broker's response; raises `error` if there is none. Only valid once `done`."""
+        if self.error is not None:
+            raise self.error
+        assert self._response is not None, "the call is not done"
+        return cast(ResponseT, self._response)
+
+    def succeed(self, response: Response) -> None:
+        assert not self.done, "a call ends once"
+        self._response = response
+
+    def fail(self, error: NetError) -> None:
+        assert not self.done, "a call ends once"
+        self.error = error
+
+
+class FrameTooLong(Exception):
+    """The announced size exceeds the limit: not a Kafka broker, or a hostile one."""
+
+
+class FrameDecoder:
+    """A buffer of received bytes that yields whole messages. Memory follows the data, not the announced size."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self.frame_bytes_max = UNASKED_FRAME_BYTES_MAX
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    def next_frame(self) -> bytes | None:
+        """The next whole message, or None if incomplete. Raises FrameTooLong; the stream is then unusable."""
+        if len(self._buffer) < _SIZE.size:
+            return None
+        size = _SIZE.unpack_from(self._buffer)[0]
+        if not 0 <= size <= self.frame_bytes_max:
+            raise FrameTooLong(self._explain(size))
+        end = _SIZE.size + size
+        if len(self._buffer) < end:
+            return None
+        message = bytes(memoryview(self._buffer)[_SIZE.size : end])
+        del self._buffer[:end]
+        return message
+
+    def _explain(self, size: int) -> str:
+        if self._buffer.startswith(_TLS_ALERT):
+            return "it speaks TLS, but no TLS is configured"
+        return (
+            f"it announced a message of {size} bytes, at most {self.frame_bytes_max} are allowed; is it a Kafka broker?"
+        )
 
 
 class _Outstanding(NamedTuple):
@@ -132,7 +212,8 @@ class AuthenticatedSession:
 
     def _write(self, request: Request[Any], version: int, call: Call[Any] | None) -> None:
         correlation_id = self._correlation_id
-        self.outbox += frame(encode_request(request, version, correlation_id, self._client_id))
+        message = encode_request(request, version, correlation_id, self._client_id)
+        self.outbox += _SIZE.pack(len(message)) + message
         self._correlation_id = correlation_id + 1 & 0x7FFF_FFFF
         self._outstanding.append(_Outstanding(correlation_id, version, request, call))
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.errors import TlsFailed
 from fleet_consumer.net.settings import TlsSettings
-from fleet_consumer.net.tls_files import stamps_of
+from fleet_consumer.net.tls import client_context
 
 RECEIVE_BYTES: Final = 256 * 1024
 """The most bytes received from one connection before the next has its turn."""
@@ -124,30 +124,8 @@ def make_transport(connected: socket.socket, tls: TlsSettings | None, address: B
     """The transport for these settings. Raises TlsFailed if the files of `tls` cannot be used."""
     if tls is None:
         return PlainTransport(connected)
-    context = _context(tls, address)
+    context = client_context(tls, address)
     try:
         return TlsTransport(connected, context, address.host)
     except ValueError as error:  # a host name that no certificate can have
         raise TlsFailed(f"TLS to broker {address}: {error}", address=address) from error
-
-
-def _context(tls: TlsSettings, address: BrokerAddress) -> ssl.SSLContext:
-    """Read the files. They are renewed as a whole, so an inconsistent mixture of old and new is read again."""
-    paths = [path for path in (tls.ca_file, tls.cert_file, tls.key_file) if path is not None]
-    while True:
-        before = stamps_of(paths)
-        try:
-            context = ssl.create_default_context(cafile=tls.ca_file)
-            if tls.cert_file is not None:
-                # An encrypted key would make OpenSSL ask on the terminal.
-                context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")
-        except (OSError, ValueError) as error:
-            if stamps_of(paths) != before:
-                continue
-            raise TlsFailed(
-                f"TLS to broker {address}: cannot use the files ca={tls.ca_file} cert={tls.cert_file} "
-                f"key={tls.key_file}: {error}; they must exist, be PEM, and the key must fit and have no passphrase",
-                address=address,
-                reason="TlsFilesInvalid",
-            ) from error
-        return context

@@ -5,8 +5,6 @@ A broker that does not know the requested version answers in version 0 with UNSU
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import array, boolean, int16, int32, int64, string, structure
@@ -40,14 +38,8 @@ class ApiVersionsFinalizedFeature:
 
 
 @structure
-class ApiVersionsResponse(Response):
+class ApiVersionsResponse(Response, api_key=18, versions=(0, 4), flexible_from=3, bytes_max=1024 * 1024):
     """The APIs and versions that the broker supports."""
-
-    API_KEY: ClassVar[int] = 18
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 4
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-    BYTES_MAX: ClassVar[int] = 1024 * 1024
 
     error_code: int = int16()
     api_keys: tuple[ApiVersionsResponseKey, ...] = array(ApiVersionsResponseKey)
@@ -65,8 +57,6 @@ class ApiVersionsResponse(Response):
 @structure
 class ApiVersionsRequest(Request[ApiVersionsResponse]):
     """Asks for the supported APIs; brokers keep statistics of the client's name and version (KIP-511)."""
-
-    RESPONSE: ClassVar[type[Response]] = ApiVersionsResponse
 
     client_software_name: str = string(since=3, default="", ignorable=True)
     client_software_version: str = string(since=3, default="", ignorable=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import ClassVar, Final, TypeVar
+from typing import Final, TypeVar
 
 from fleet_consumer.wire.failures import MalformedMessage
 from fleet_consumer.wire.message import Message
@@ -22,18 +22,13 @@ _VERSION: Final = struct.Struct(">h")
 
 @structure
 class ConsumerProtocolTopicPartitions:
-    """Partitions of one topic."""
-
     topic: str = string()
     partitions: tuple[int, ...] = array(INT32)
 
 
 @structure
-class ConsumerProtocolSubscription(Message):
+class ConsumerProtocolSubscription(Message, versions=(0, 3)):
     """A member's topics and owned partitions; `generation_id` is the generation that assigned `owned_partitions`."""
-
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 3
 
     topics: tuple[str, ...] = array(STRING)
     user_data: bytes | None = blob(default=None, nullable_since=0)
@@ -45,11 +40,8 @@ class ConsumerProtocolSubscription(Message):
 
 
 @structure
-class ConsumerProtocolAssignment(Message):
+class ConsumerProtocolAssignment(Message, versions=(0, 3)):
     """A member's assigned partitions."""
-
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 3
 
     assigned_partitions: tuple[ConsumerProtocolTopicPartitions, ...] = array(ConsumerProtocolTopicPartitions)
     user_data: bytes | None = blob(default=None, nullable_since=0)

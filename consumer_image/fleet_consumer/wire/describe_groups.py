@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import STRING, array, blob, boolean, int16, int32, string, structure
 
@@ -35,15 +33,7 @@ class DescribedGroup:
 
 
 @structure
-class DescribeGroupsResponse(Response):
-    """One result per group."""
-
-    API_KEY: ClassVar[int] = 15
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 6
-    FLEXIBLE_FROM: ClassVar[int | None] = 5
-    BYTES_MAX: ClassVar[int] = 64 * 1024 * 1024
-
+class DescribeGroupsResponse(Response, api_key=15, versions=(0, 6), flexible_from=5, bytes_max=64 * 1024 * 1024):
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     groups: tuple[DescribedGroup, ...] = array(DescribedGroup)
 
@@ -51,8 +41,6 @@ class DescribeGroupsResponse(Response):
 @structure
 class DescribeGroupsRequest(Request[DescribeGroupsResponse]):
     """Must be sent to the coordinator of all the groups it names."""
-
-    RESPONSE: ClassVar[type[Response]] = DescribeGroupsResponse
 
     groups: tuple[str, ...] = array(STRING)
     include_authorized_operations: bool = boolean(since=3, default=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import STRING, array, int8, int16, int32, string, structure
@@ -24,13 +24,8 @@ class FindCoordinatorResponseCoordinator:
 
 
 @structure
-class FindCoordinatorResponse(Response):
+class FindCoordinatorResponse(Response, api_key=10, versions=(0, 6), flexible_from=3):
     """One coordinator up to version 3; `coordinators` from version 4 on."""
-
-    API_KEY: ClassVar[int] = 10
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 6
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
 
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     error_code: int = int16(until=3, default=0)
@@ -46,8 +41,6 @@ class FindCoordinatorResponse(Response):
 @structure
 class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
     """`key_type` is 0 for groups, 1 for transactions; `key` up to version 3, `coordinator_keys` from version 4 on."""
-
-    RESPONSE: ClassVar[type[Response]] = FindCoordinatorResponse
 
     key: str = string(until=3, default="")
     key_type: int = int8(since=1, default=0)

@@ -8,7 +8,7 @@ versions are known.
 from __future__ import annotations
 
 import struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from fleet_consumer.wire import primitives
 from fleet_consumer.wire.api_versions import ApiVersionsResponse
@@ -18,16 +18,6 @@ from fleet_consumer.wire.message import Request, Response
 _FIXED: Final = struct.Struct(">hhi")
 _CORRELATION: Final = struct.Struct(">i")
 _write_client_id: Final = primitives.string_writer(primitives.write_length_int16, nullable=True)
-_read_client_id: Final = primitives.string_reader(primitives.read_length_int16, nullable=True)
-
-
-class RequestHeader(NamedTuple):
-    """API, version, client and correlation id of a request."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
 
 
 def encode_request(request: Request[Any], version: int, correlation_id: int, client_id: str | None) -> bytes:
@@ -44,38 +34,12 @@ def encode_request(request: Request[Any], version: int, correlation_id: int, cli
     return bytes(out)
 
 
-def decode_request_header(data: bytes, request: type[Request[Any]]) -> tuple[RequestHeader, int]:
-    """Read a request header; returns it and the position of the body. Raises MalformedMessage."""
-    try:
-        api_key, version, correlation_id = _FIXED.unpack_from(data)
-        client_id, pos = _read_client_id(data, _FIXED.size)
-        if request.is_flexible(version):
-            pos = skip_tags(data, pos)
-    except (IndexError, struct.error, UnicodeDecodeError) as error:
-        raise MalformedMessage(f"request header in {len(data)} bytes: {error}") from error
-    return RequestHeader(api_key, version, correlation_id, client_id), pos
-
-
-def encode_response(response: Response, version: int, correlation_id: int) -> bytes:
-    """Header and body of a response, as a broker sends it. Raises UnencodableMessage."""
-    tags = b"\0" if _has_tags(type(response), version) else b""
-    return _CORRELATION.pack(correlation_id) + tags + response.encode(version)
-
-
 def decode_response_header(data: bytes, response: type[Response], version: int) -> tuple[int, int]:
     """Read a response header; returns the correlation id and the position of the body. Raises MalformedMessage."""
     try:
-        correlation_id = _CORRELATION.unpack_from(data)[0]
-        pos = skip_tags(data, _CORRELATION.size) if _has_tags(response, version) else _CORRELATION.size
+        correlation_id, pos = _CORRELATION.unpack_from(data)[0], _CORRELATION.size
+        if response.is_flexible(version) and response is not ApiVersionsResponse:
+            pos = primitives.read_tags(data, pos, {}, {})  # headers have no tagged fields that we use
     except (IndexError, struct.error) as error:
         raise MalformedMessage(f"response header in {len(data)} bytes: {error}") from error
     return correlation_id, pos
-
-
-def skip_tags(data: bytes, pos: int) -> int:
-    """The position after a tagged section; headers have no tagged fields that we use."""
-    return primitives.read_tags(data, pos, {}, {})
-
-
-def _has_tags(response: type[Response], version: int) -> bool:
-    return response.is_flexible(version) and response is not ApiVersionsResponse

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import int16, int32, string, structure
 
 
 @structure
-class HeartbeatResponse(Response):
+class HeartbeatResponse(Response, api_key=12, versions=(0, 4), flexible_from=4, bytes_max=64 * 1024):
     """REBALANCE_IN_PROGRESS: the member must join again."""
-
-    API_KEY: ClassVar[int] = 12
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 4
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-    BYTES_MAX: ClassVar[int] = 64 * 1024
 
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     error_code: int = int16()
@@ -25,8 +17,6 @@ class HeartbeatResponse(Response):
 @structure
 class HeartbeatRequest(Request[HeartbeatResponse]):
     """The member and its current generation."""
-
-    RESPONSE: ClassVar[type[Response]] = HeartbeatResponse
 
     group_id: str = string()
     generation_id: int = int32()

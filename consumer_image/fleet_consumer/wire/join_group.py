@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import array, blob, boolean, int16, int32, string, structure
 
@@ -18,17 +16,11 @@ class JoinGroupResponseMember:
 
 
 @structure
-class JoinGroupResponse(Response):
+class JoinGroupResponse(Response, api_key=11, versions=(0, 9), flexible_from=6, bytes_max=64 * 1024 * 1024):
     """The new generation; only the leader receives `members`.
 
     `skip_assignment`: a returning static leader keeps the previous assignment (KIP-814).
     """
-
-    API_KEY: ClassVar[int] = 11
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 9
-    FLEXIBLE_FROM: ClassVar[int | None] = 6
-    BYTES_MAX: ClassVar[int] = 64 * 1024 * 1024
 
     throttle_time_ms: int = int32(since=2, default=0, ignorable=True)
     error_code: int = int16()
@@ -52,8 +44,6 @@ class JoinGroupRequestProtocol:
 @structure
 class JoinGroupRequest(Request[JoinGroupResponse]):
     """A member's protocols in order of preference; `reason` is for the broker's log (KIP-800)."""
-
-    RESPONSE: ClassVar[type[Response]] = JoinGroupResponse
 
     group_id: str = string()
     session_timeout_ms: int = int32()

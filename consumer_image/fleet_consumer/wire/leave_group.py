@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import array, int16, int32, string, structure
 
 
 @structure
 class LeaveGroupResponseMember:
-    """The result for one member."""
-
     member_id: str = string()
     group_instance_id: str | None = string(nullable_since=0)
     error_code: int = int16()
 
 
 @structure
-class LeaveGroupResponse(Response):
+class LeaveGroupResponse(Response, api_key=13, versions=(0, 5), flexible_from=4, bytes_max=1024 * 1024):
     """`error_code` concerns the whole request; each member has its own."""
-
-    API_KEY: ClassVar[int] = 13
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 5
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-    BYTES_MAX: ClassVar[int] = 1024 * 1024
 
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     error_code: int = int16()
@@ -44,8 +34,6 @@ class LeaveGroupRequestMember:
 @structure
 class LeaveGroupRequest(Request[LeaveGroupResponse]):
     """`member_id` up to version 2, `members` from version 3 on."""
-
-    RESPONSE: ClassVar[type[Response]] = LeaveGroupResponse
 
     group_id: str = string()
     member_id: str = string(until=2, default="")

@@ -5,7 +5,7 @@ Versions from 9 on only add special timestamps for tiered storage and a timeout 
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import array, int8, int16, int32, int64, string, structure
@@ -29,22 +29,12 @@ class ListOffsetsPartitionResponse:
 
 @structure
 class ListOffsetsTopicResponse:
-    """One topic's results."""
-
     name: str = string()
     partitions: tuple[ListOffsetsPartitionResponse, ...] = array(ListOffsetsPartitionResponse)
 
 
 @structure
-class ListOffsetsResponse(Response):
-    """One result per partition."""
-
-    API_KEY: ClassVar[int] = 2
-    MIN_VERSION: ClassVar[int] = 1
-    MAX_VERSION: ClassVar[int] = 8
-    FLEXIBLE_FROM: ClassVar[int | None] = 6
-    BYTES_MAX: ClassVar[int] = 32 * 1024 * 1024
-
+class ListOffsetsResponse(Response, api_key=2, versions=(1, 8), flexible_from=6, bytes_max=32 * 1024 * 1024):
     throttle_time_ms: int = int32(since=2, default=0, ignorable=True)
     topics: tuple[ListOffsetsTopicResponse, ...] = array(ListOffsetsTopicResponse)
 
@@ -60,8 +50,6 @@ class ListOffsetsPartition:
 
 @structure
 class ListOffsetsTopic:
-    """One topic of the request."""
-
     name: str = string()
     partitions: tuple[ListOffsetsPartition, ...] = array(ListOffsetsPartition)
 
@@ -69,8 +57,6 @@ class ListOffsetsTopic:
 @structure
 class ListOffsetsRequest(Request[ListOffsetsResponse]):
     """`replica_id` -1 marks a client; `isolation_level` 1 requests the last stable offset as the end."""
-
-    RESPONSE: ClassVar[type[Response]] = ListOffsetsResponse
 
     replica_id: int = int32()
     isolation_level: int = int8(since=2, default=0)

@@ -5,7 +5,7 @@ Both can be encoded and decoded, because scripted brokers of tests need the brok
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
 
 from fleet_consumer.wire import codec
 from fleet_consumer.wire.failures import MalformedMessage, UnencodableMessage
@@ -15,9 +15,12 @@ BYTES_PER_UNIT = 4
 
 
 class Message:
-    """A top-level structure with versions of its own."""
+    """A top-level structure with versions of its own, declared in its class statement as in Kafka's schemas."""
 
     __slots__ = ()
+
+    API_KEY: ClassVar[int]
+    """Of requests and responses only."""
 
     MIN_VERSION: ClassVar[int]
     MAX_VERSION: ClassVar[int]
@@ -27,6 +30,25 @@ class Message:
     BYTES_MAX: ClassVar[int] = 16 * 1024 * 1024
     """The largest such message accepted, and for every `BYTES_PER_UNIT` of it one array element: the bound of the
     memory that a hostile peer can claim. Large enough for the largest clusters."""
+
+    def __init_subclass__(
+        cls,
+        *,
+        api_key: int | None = None,
+        versions: tuple[int, int] | None = None,
+        flexible_from: int | None = None,
+        bytes_max: int | None = None,
+    ) -> None:
+        super().__init_subclass__()
+        # `structure` makes the class anew without these arguments; the constants of the first are kept.
+        if api_key is not None:
+            cls.API_KEY = api_key
+        if versions is not None:
+            cls.MIN_VERSION, cls.MAX_VERSION = versions
+        if flexible_from is not None:
+            cls.FLEXIBLE_FROM = flexible_from
+        if bytes_max is not None:
+            cls.BYTES_MAX = bytes_max
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
@@ -69,8 +91,6 @@ class Response(Message):
 
     __slots__ = ()
 
-    API_KEY: ClassVar[int]
-
 
 ResponseT_co = TypeVar("ResponseT_co", bound=Response, covariant=True)
 
@@ -83,10 +103,11 @@ class Request(Message, Generic[ResponseT_co]):
 
     __slots__ = ()
 
-    API_KEY: ClassVar[int]
     RESPONSE: ClassVar[type[Response]]
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        (cls.RESPONSE,) = get_args(vars(cls)["__orig_bases__"][0])
         cls.API_KEY = cls.RESPONSE.API_KEY
         cls.MIN_VERSION = cls.RESPONSE.MIN_VERSION
         cls.MAX_VERSION = cls.RESPONSE.MAX_VERSION

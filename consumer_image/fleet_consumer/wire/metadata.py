@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
 from uuid import UUID
 
 from fleet_consumer.wire.message import Request, Response
@@ -48,14 +47,8 @@ class MetadataResponseTopic:
 
 
 @structure
-class MetadataResponse(Response):
+class MetadataResponse(Response, api_key=3, versions=(0, 12), flexible_from=9, bytes_max=32 * 1024 * 1024):
     """The cluster as this broker sees it."""
-
-    API_KEY: ClassVar[int] = 3
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 12
-    FLEXIBLE_FROM: ClassVar[int | None] = 9
-    BYTES_MAX: ClassVar[int] = 32 * 1024 * 1024
 
     throttle_time_ms: int = int32(since=3, default=0, ignorable=True)
     brokers: tuple[MetadataResponseBroker, ...] = array(MetadataResponseBroker)
@@ -67,8 +60,6 @@ class MetadataResponse(Response):
 
 @structure
 class MetadataRequestTopic:
-    """One topic of the request."""
-
     topic_id: UUID = uuid(since=10, default=ZERO_UUID, ignorable=True)
     name: str | None = string(nullable_since=10)
 
@@ -76,8 +67,6 @@ class MetadataRequestTopic:
 @structure
 class MetadataRequest(Request[MetadataResponse]):
     """Requests brokers, and topics by name or (from version 12 on) by id."""
-
-    RESPONSE: ClassVar[type[Response]] = MetadataResponse
 
     topics: tuple[MetadataRequestTopic, ...] | None = array(MetadataRequestTopic, nullable_since=1)
     allow_auto_topic_creation: bool = boolean(since=4, default=True)

@@ -6,7 +6,7 @@ id cannot end up in another topic of the same name; the broker refuses it with U
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 from uuid import UUID
 
 from fleet_consumer.wire.message import Request, Response
@@ -18,8 +18,6 @@ LAST_BY_NAME: Final = 9
 
 @structure
 class OffsetCommitResponsePartition:
-    """The result for one partition."""
-
     partition_index: int = int32()
     error_code: int = int16()
 
@@ -34,15 +32,7 @@ class OffsetCommitResponseTopic:
 
 
 @structure
-class OffsetCommitResponse(Response):
-    """One result per partition."""
-
-    API_KEY: ClassVar[int] = 8
-    MIN_VERSION: ClassVar[int] = 2
-    MAX_VERSION: ClassVar[int] = 10
-    FLEXIBLE_FROM: ClassVar[int | None] = 8
-    BYTES_MAX: ClassVar[int] = 32 * 1024 * 1024
-
+class OffsetCommitResponse(Response, api_key=8, versions=(2, 10), flexible_from=8, bytes_max=32 * 1024 * 1024):
     throttle_time_ms: int = int32(since=3, default=0, ignorable=True)
     topics: tuple[OffsetCommitResponseTopic, ...] = array(OffsetCommitResponseTopic)
 
@@ -69,8 +59,6 @@ class OffsetCommitRequestTopic:
 @structure
 class OffsetCommitRequest(Request[OffsetCommitResponse]):
     """A member's commit; with generation -1 an administrative commit, which requires an empty group."""
-
-    RESPONSE: ClassVar[type[Response]] = OffsetCommitResponse
 
     group_id: str = string()
     generation_id_or_member_epoch: int = int32(default=-1)

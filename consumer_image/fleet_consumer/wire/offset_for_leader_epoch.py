@@ -5,8 +5,6 @@ A consumer whose offset lies beyond the end of its epoch has read records that a
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import array, int16, int32, int64, string, structure
 
@@ -23,21 +21,12 @@ class EpochEndOffset:
 
 @structure
 class OffsetForLeaderTopicResult:
-    """One topic's results."""
-
     topic: str = string()
     partitions: tuple[EpochEndOffset, ...] = array(EpochEndOffset)
 
 
 @structure
-class OffsetForLeaderEpochResponse(Response):
-    """One result per partition."""
-
-    API_KEY: ClassVar[int] = 23
-    MIN_VERSION: ClassVar[int] = 2
-    MAX_VERSION: ClassVar[int] = 4
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-
+class OffsetForLeaderEpochResponse(Response, api_key=23, versions=(2, 4), flexible_from=4):
     throttle_time_ms: int = int32(default=0, ignorable=True)
     topics: tuple[OffsetForLeaderTopicResult, ...] = array(OffsetForLeaderTopicResult)
 
@@ -53,8 +42,6 @@ class OffsetForLeaderPartition:
 
 @structure
 class OffsetForLeaderTopic:
-    """One topic of the request."""
-
     topic: str = string()
     partitions: tuple[OffsetForLeaderPartition, ...] = array(OffsetForLeaderPartition)
 
@@ -62,8 +49,6 @@ class OffsetForLeaderTopic:
 @structure
 class OffsetForLeaderEpochRequest(Request[OffsetForLeaderEpochResponse]):
     """`replica_id` -1 marks a consumer."""
-
-    RESPONSE: ClassVar[type[Response]] = OffsetForLeaderEpochResponse
 
     replica_id: int = int32(since=3, default=-2, ignorable=True)
     topics: tuple[OffsetForLeaderTopic, ...] = array(OffsetForLeaderTopic)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.failures import MalformedMessage
@@ -23,11 +22,8 @@ _VERSION = struct.Struct(">h")
 
 
 @structure
-class OffsetCommitKey(Message):
+class OffsetCommitKey(Message, versions=(0, 1)):
     """Group, topic and partition of a committed offset: key versions 0 and 1."""
-
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 1
 
     group: str = string()
     topic: str = string()
@@ -35,12 +31,8 @@ class OffsetCommitKey(Message):
 
 
 @structure
-class OffsetCommitValue(Message):
+class OffsetCommitValue(Message, versions=(0, 4), flexible_from=4):
     """A committed offset; times in milliseconds since the epoch, -1 where the version has none."""
-
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 4
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
 
     offset: int = int64()
     leader_epoch: int = int32(since=3, default=-1, ignorable=True)
@@ -50,11 +42,8 @@ class OffsetCommitValue(Message):
 
 
 @structure
-class GroupMetadataKey(Message):
+class GroupMetadataKey(Message, versions=(2, 2)):
     """A group's id: key version 2."""
-
-    MIN_VERSION: ClassVar[int] = 2
-    MAX_VERSION: ClassVar[int] = 2
 
     group: str = string()
 
@@ -74,12 +63,8 @@ class GroupMetadataMember:
 
 
 @structure
-class GroupMetadataValue(Message):
+class GroupMetadataValue(Message, versions=(0, 4), flexible_from=4):
     """A group after a rebalance, or empty; `current_state_timestamp` in milliseconds, -1 before version 2."""
-
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 4
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
 
     protocol_type: str = string()
     generation: int = int32()

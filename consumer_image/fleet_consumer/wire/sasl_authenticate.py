@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import blob, int16, int64, string, structure
 
 
 @structure
-class SaslAuthenticateResponse(Response):
+class SaslAuthenticateResponse(Response, api_key=36, versions=(0, 2), flexible_from=2, bytes_max=1024 * 1024):
     """The server's next bytes; a lifetime of 0 means no expiry."""
-
-    API_KEY: ClassVar[int] = 36
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 2
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-    BYTES_MAX: ClassVar[int] = 1024 * 1024
 
     error_code: int = int16()
     error_message: str | None = string(nullable_since=0)
@@ -27,7 +19,5 @@ class SaslAuthenticateResponse(Response):
 @structure
 class SaslAuthenticateRequest(Request[SaslAuthenticateResponse]):
     """The client's next bytes; never to be logged."""
-
-    RESPONSE: ClassVar[type[Response]] = SaslAuthenticateResponse
 
     auth_bytes: bytes = blob()

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import array, blob, int16, int32, string, structure
 
 
 @structure
-class SyncGroupResponse(Response):
+class SyncGroupResponse(Response, api_key=14, versions=(0, 5), flexible_from=4, bytes_max=64 * 1024 * 1024):
     """The receiver's own assignment."""
-
-    API_KEY: ClassVar[int] = 14
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 5
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-    BYTES_MAX: ClassVar[int] = 64 * 1024 * 1024
 
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     error_code: int = int16()
@@ -36,8 +28,6 @@ class SyncGroupRequestAssignment:
 @structure
 class SyncGroupRequest(Request[SyncGroupResponse]):
     """`assignments` is empty unless the sender leads."""
-
-    RESPONSE: ClassVar[type[Response]] = SyncGroupResponse
 
     group_id: str = string()
     generation_id: int = int32()

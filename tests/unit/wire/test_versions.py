@@ -13,11 +13,12 @@ from fleet_consumer.wire.api_versions import ApiVersionsRequest, ApiVersionsResp
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.failures import MalformedMessage, UnencodableMessage
 from fleet_consumer.wire.find_coordinator import FindCoordinatorRequest
-from fleet_consumer.wire.headers import decode_request_header, decode_response_header, encode_request, encode_response
+from fleet_consumer.wire.headers import decode_response_header, encode_request
 from fleet_consumer.wire.heartbeat import HeartbeatRequest, HeartbeatResponse
 from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupResponse
 from fleet_consumer.wire.offset_commit import OffsetCommitRequest, OffsetCommitRequestTopic
 from fleet_consumer.wire.schema import ZERO_UUID
+from tests.support.broker_headers import decode_request_header, encode_response
 
 
 def join_request(**changes: Any) -> JoinGroupRequest:

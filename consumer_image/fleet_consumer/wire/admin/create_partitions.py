@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import INT32, array, boolean, int16, int32, string, structure
 
 
 @structure
 class CreatePartitionsTopicResult:
-    """The result for one topic."""
-
     name: str = string()
     error_code: int = int16()
     error_message: str | None = string(default=None, nullable_since=0)
 
 
 @structure
-class CreatePartitionsResponse(Response):
-    """One result per topic."""
-
-    API_KEY: ClassVar[int] = 37
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 3
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
+class CreatePartitionsResponse(Response, api_key=37, versions=(0, 3), flexible_from=2):
     throttle_time_ms: int = int32()
     results: tuple[CreatePartitionsTopicResult, ...] = array(CreatePartitionsTopicResult)
 
@@ -51,8 +40,6 @@ class CreatePartitionsTopic:
 @structure
 class CreatePartitionsRequest(Request[CreatePartitionsResponse]):
     """`timeout_ms`: how long the broker may wait for the controller."""
-
-    RESPONSE: ClassVar[type[Response]] = CreatePartitionsResponse
 
     topics: tuple[CreatePartitionsTopic, ...] = array(CreatePartitionsTopic)
     timeout_ms: int = int32()

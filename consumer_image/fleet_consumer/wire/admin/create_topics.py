@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
 from uuid import UUID
 
 from fleet_consumer.wire.message import Request, Response
@@ -22,8 +21,6 @@ class CreatableTopicConfigs:
 
 @structure
 class CreatableTopicResult:
-    """The result for one topic."""
-
     name: str = string()
     topic_id: UUID = uuid(since=7, default=ZERO_UUID, ignorable=True)
     error_code: int = int16()
@@ -37,14 +34,7 @@ class CreatableTopicResult:
 
 
 @structure
-class CreateTopicsResponse(Response):
-    """One result per topic."""
-
-    API_KEY: ClassVar[int] = 19
-    MIN_VERSION: ClassVar[int] = 2
-    MAX_VERSION: ClassVar[int] = 7
-    FLEXIBLE_FROM: ClassVar[int | None] = 5
-
+class CreateTopicsResponse(Response, api_key=19, versions=(2, 7), flexible_from=5):
     throttle_time_ms: int = int32()
     topics: tuple[CreatableTopicResult, ...] = array(CreatableTopicResult)
 
@@ -59,8 +49,6 @@ class CreatableReplicaAssignment:
 
 @structure
 class CreatableTopicConfig:
-    """One topic setting."""
-
     name: str = string()
     value: str | None = string(nullable_since=0)
 
@@ -79,8 +67,6 @@ class CreatableTopic:
 @structure
 class CreateTopicsRequest(Request[CreateTopicsResponse]):
     """`timeout_ms`: how long the broker may wait for the controller."""
-
-    RESPONSE: ClassVar[type[Response]] = CreateTopicsResponse
 
     topics: tuple[CreatableTopic, ...] = array(CreatableTopic)
     timeout_ms: int = int32(default=60000)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import STRING, array, int16, int32, string, structure
 
@@ -17,14 +15,7 @@ class DeletableGroupResult:
 
 
 @structure
-class DeleteGroupsResponse(Response):
-    """One result per group."""
-
-    API_KEY: ClassVar[int] = 42
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 2
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
+class DeleteGroupsResponse(Response, api_key=42, versions=(0, 2), flexible_from=2):
     throttle_time_ms: int = int32()
     results: tuple[DeletableGroupResult, ...] = array(DeletableGroupResult)
 
@@ -32,7 +23,5 @@ class DeleteGroupsResponse(Response):
 @structure
 class DeleteGroupsRequest(Request[DeleteGroupsResponse]):
     """Groups of one coordinator, by id."""
-
-    RESPONSE: ClassVar[type[Response]] = DeleteGroupsResponse
 
     groups_names: tuple[str, ...] = array(STRING)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
 from uuid import UUID
 
 from fleet_consumer.wire.message import Request, Response
@@ -20,14 +19,7 @@ class DeletableTopicResult:
 
 
 @structure
-class DeleteTopicsResponse(Response):
-    """One result per topic."""
-
-    API_KEY: ClassVar[int] = 20
-    MIN_VERSION: ClassVar[int] = 1
-    MAX_VERSION: ClassVar[int] = 6
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-
+class DeleteTopicsResponse(Response, api_key=20, versions=(1, 6), flexible_from=4):
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     responses: tuple[DeletableTopicResult, ...] = array(DeletableTopicResult)
 
@@ -43,8 +35,6 @@ class DeleteTopicState:
 @structure
 class DeleteTopicsRequest(Request[DeleteTopicsResponse]):
     """`topic_names` up to version 5, then `topics`, which all brokers since Kafka 2.8 understand."""
-
-    RESPONSE: ClassVar[type[Response]] = DeleteTopicsResponse
 
     topics: tuple[DeleteTopicState, ...] = array(DeleteTopicState, since=6, default=())
     topic_names: tuple[str, ...] = array(STRING, until=5, default=(), ignorable=True)

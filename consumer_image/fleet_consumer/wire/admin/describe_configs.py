@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import STRING, array, boolean, int8, int16, int32, string, structure
@@ -37,8 +37,6 @@ class DescribeConfigsResourceResult:
 
 @structure
 class DescribeConfigsResult:
-    """The settings of one resource."""
-
     error_code: int = int16()
     error_message: str | None = string(nullable_since=0)
     resource_type: int = int8()
@@ -47,14 +45,7 @@ class DescribeConfigsResult:
 
 
 @structure
-class DescribeConfigsResponse(Response):
-    """One result per resource."""
-
-    API_KEY: ClassVar[int] = 32
-    MIN_VERSION: ClassVar[int] = 1
-    MAX_VERSION: ClassVar[int] = 4
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-
+class DescribeConfigsResponse(Response, api_key=32, versions=(1, 4), flexible_from=4):
     throttle_time_ms: int = int32()
     results: tuple[DescribeConfigsResult, ...] = array(DescribeConfigsResult)
 
@@ -71,8 +62,6 @@ class DescribeConfigsResource:
 @structure
 class DescribeConfigsRequest(Request[DescribeConfigsResponse]):
     """Requests settings of resources."""
-
-    RESPONSE: ClassVar[type[Response]] = DescribeConfigsResponse
 
     resources: tuple[DescribeConfigsResource, ...] = array(DescribeConfigsResource)
     include_synonyms: bool = boolean(default=False)

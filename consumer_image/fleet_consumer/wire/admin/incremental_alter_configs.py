@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 from fleet_consumer.wire.admin.describe_configs import TOPIC_RESOURCE
 from fleet_consumer.wire.message import Request, Response
@@ -16,8 +16,6 @@ DELETE: Final = 1
 
 @structure
 class AlterConfigsResourceResponse:
-    """The result for one resource."""
-
     error_code: int = int16()
     error_message: str | None = string(nullable_since=0)
     resource_type: int = int8()
@@ -25,14 +23,7 @@ class AlterConfigsResourceResponse:
 
 
 @structure
-class IncrementalAlterConfigsResponse(Response):
-    """One result per resource."""
-
-    API_KEY: ClassVar[int] = 44
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 1
-    FLEXIBLE_FROM: ClassVar[int | None] = 1
-
+class IncrementalAlterConfigsResponse(Response, api_key=44, versions=(0, 1), flexible_from=1):
     throttle_time_ms: int = int32()
     responses: tuple[AlterConfigsResourceResponse, ...] = array(AlterConfigsResourceResponse)
 
@@ -58,8 +49,6 @@ class AlterConfigsResource:
 @structure
 class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsResponse]):
     """Changes of any number of resources; each resource is changed atomically."""
-
-    RESPONSE: ClassVar[type[Response]] = IncrementalAlterConfigsResponse
 
     resources: tuple[AlterConfigsResource, ...] = array(AlterConfigsResource)
     validate_only: bool = boolean(default=False)

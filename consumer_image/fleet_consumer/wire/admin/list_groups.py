@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import STRING, array, int16, int32, string, structure
 
@@ -19,14 +17,8 @@ class ListedGroup:
 
 
 @structure
-class ListGroupsResponse(Response):
+class ListGroupsResponse(Response, api_key=16, versions=(0, 5), flexible_from=3, bytes_max=32 * 1024 * 1024):
     """The groups of this broker only."""
-
-    API_KEY: ClassVar[int] = 16
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 5
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-    BYTES_MAX: ClassVar[int] = 32 * 1024 * 1024
 
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     error_code: int = int16()
@@ -36,8 +28,6 @@ class ListGroupsResponse(Response):
 @structure
 class ListGroupsRequest(Request[ListGroupsResponse]):
     """Empty filters match every group."""
-
-    RESPONSE: ClassVar[type[Response]] = ListGroupsResponse
 
     states_filter: tuple[str, ...] = array(STRING, since=4, default=())
     types_filter: tuple[str, ...] = array(STRING, since=5, default=())
