@@ -10,31 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from fleet_consumer.assignors import Assignment, ClusterView
-from fleet_consumer.group import errors, reasons
+from fleet_consumer.group import errors, messages, reasons
 from fleet_consumer.group.classic.planning import owned_counts, read_subscriptions, wanted_topics
 from fleet_consumer.group.classic.requests import join_request, sync_request
 from fleet_consumer.group.classic.state import MemberState
 from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
-from fleet_consumer.group.messages import (
-    CallBack,
-    CallBackKind,
-    CalledBack,
-    Channel,
-    CollectUserData,
-    ForJoin,
-    ForPlan,
-    ForSync,
-    MemberIdentity,
-    MembershipReport,
-    NotifyAssignor,
-    PlanFailed,
-    Planned,
-    RebalanceAttempt,
-    RunAssignor,
-    UserDataCollected,
-    UserDataFailed,
-)
 from fleet_consumer.group.metadata import PartitionsByTopic, by_topic, flatten, topics_request, without
 from fleet_consumer.group.sighting import GONE_AFTER_S, Doubts, sight
 from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, partitions_by_topic
@@ -81,22 +62,24 @@ def _may_rejoin(member: MemberState, now: float) -> bool:
     return not member.match_stale
 
 
-def _to_give_back(member: MemberState) -> tuple[CallBackKind, PartitionsByTopic]:
+def _to_give_back(member: MemberState) -> tuple[messages.CallBackKind, PartitionsByTopic]:
     """The callback that the user's thread must run before the join, and its partitions; empty for no callback."""
     if not member.identity.valid:
-        return CallBackKind.LOST, member.owned
+        return messages.CallBackKind.LOST, member.owned
     if not member.cooperative:
-        return CallBackKind.REVOKED, member.owned
-    return CallBackKind.REVOKED, {topic: parts for topic, parts in member.owned.items() if not member.wants(topic)}
+        return messages.CallBackKind.REVOKED, member.owned
+    return messages.CallBackKind.REVOKED, {
+        topic: parts for topic, parts in member.owned.items() if not member.wants(topic)
+    }
 
 
-def _give_back(member: MemberState, kind: CallBackKind, partitions: PartitionsByTopic) -> None:
+def _give_back(member: MemberState, kind: messages.CallBackKind, partitions: PartitionsByTopic) -> None:
     generation, subscription = member.identity.generation, member.subscription
-    member.giving_back = CallBack(kind, flatten(partitions), generation=generation, subscription=subscription)
+    member.giving_back = messages.CallBack(kind, flatten(partitions), generation=generation, subscription=subscription)
     member.actions.append(member.giving_back)
 
 
-def on_called_back(member: MemberState, event: CalledBack, _now: float) -> None:
+def on_called_back(member: MemberState, event: messages.CalledBack, _now: float) -> None:
     """Take back control after the user's callback; go on with the rebalance that waited for it."""
     if event.callback is not member.giving_back:
         return
@@ -111,13 +94,13 @@ def on_called_back(member: MemberState, event: CalledBack, _now: float) -> None:
 
 def _prepare_join(member: MemberState, reason: str) -> None:
     """Begin an attempt: its JoinGroup needs user data, which assignors, possibly user code, have to supply."""
-    attempt = member.attempt = RebalanceAttempt(reason, member.identity, member.topics)
+    attempt = member.attempt = messages.RebalanceAttempt(reason, member.identity, member.topics)
     # The others wait at most a rebalance timeout for the plan.
     attempt.doubts = Doubts(min(GONE_AFTER_S, member.settings.rebalance_timeout_s / 3))
-    member.actions.append(CollectUserData(attempt, tuple(member.assignors.values())))
+    member.actions.append(messages.CollectUserData(attempt, tuple(member.assignors.values())))
 
 
-def on_user_data(member: MemberState, event: UserDataCollected, now: float) -> None:
+def on_user_data(member: MemberState, event: messages.UserDataCollected, now: float) -> None:
     """Send the JoinGroup, unless something changed while the user data was collected: then `advance` begins anew."""
     attempt = event.attempt
     if not _is_preparing(member, attempt):
@@ -130,24 +113,26 @@ def on_user_data(member: MemberState, event: UserDataCollected, now: float) -> N
     member.attempt, member.rejoin_reason = attempt, None
     member.heartbeat.in_flight = False
     request = join_request(member.settings, attempt, member.owned, event.user_data)
-    member.send(request, ForJoin(attempt), channel=Channel.JOIN, timeout_s=member.settings.join_timeout_s)
+    member.send(
+        request, messages.ForJoin(attempt), channel=messages.Channel.JOIN, timeout_s=member.settings.join_timeout_s
+    )
 
 
-def on_user_data_failed(member: MemberState, event: UserDataFailed, now: float) -> None:
+def on_user_data_failed(member: MemberState, event: messages.UserDataFailed, now: float) -> None:
     """Report the assignor's error and try again later; until then the membership stays as it is."""
     if _is_preparing(member, event.attempt):
         member.attempt = None
         member.last_error = event.error
-        member.actions.append(MembershipReport(event.error))
+        member.actions.append(messages.MembershipReport(event.error))
         member.next_join_at = now + member.settings.retry_backoff_max_s
 
 
-def _is_preparing(member: MemberState, attempt: RebalanceAttempt) -> bool:
+def _is_preparing(member: MemberState, attempt: messages.RebalanceAttempt) -> bool:
     """True while the current attempt waits for user data; the answer to an earlier one changes nothing."""
     return attempt is member.attempt and member.state in (State.UNJOINED, State.STABLE)
 
 
-def on_join_response(member: MemberState, context: ForJoin, response: JoinGroupResponse, now: float) -> None:
+def on_join_response(member: MemberState, context: messages.ForJoin, response: JoinGroupResponse, now: float) -> None:
     """Take a JoinGroup response."""
     attempt, code = context.attempt, response.error_code
     if _is_stale(member, Api.JOIN_GROUP, context, code):
@@ -157,7 +142,7 @@ def on_join_response(member: MemberState, context: ForJoin, response: JoinGroupR
         case Verdict.OK:
             _joined(member, attempt, response, now)
         case Verdict.ADOPT_MEMBER_ID:
-            member.identity = MemberIdentity(member_id=response.member_id)
+            member.identity = messages.MemberIdentity(member_id=response.member_id)
             member.end_attempt(reasons.MEMBER_ID_REQUIRED, _hastily(member, now))
         case Verdict.REJOIN:
             member.end_attempt(attempt.reason, _hastily(member, now))
@@ -175,12 +160,12 @@ def on_join_response(member: MemberState, context: ForJoin, response: JoinGroupR
             member.fail(error_for(Api.JOIN_GROUP, code, member.settings.group_id, rule))
 
 
-def _joined(member: MemberState, attempt: RebalanceAttempt, response: JoinGroupResponse, now: float) -> None:
+def _joined(member: MemberState, attempt: messages.RebalanceAttempt, response: JoinGroupResponse, now: float) -> None:
     assignor = member.assignors.get(response.protocol_name or "")
     if response.protocol_type not in (None, PROTOCOL_TYPE) or assignor is None:
         _fail_inconsistent(member, response.protocol_type, response.protocol_name)
         return
-    member.identity = attempt.identity = MemberIdentity(
+    member.identity = attempt.identity = messages.MemberIdentity(
         response.generation_id, response.member_id, response.protocol_name
     )
     member.heartbeat.begin_rebalance(now)
@@ -200,11 +185,11 @@ def _joined(member: MemberState, attempt: RebalanceAttempt, response: JoinGroupR
 # Planning, by the leader.
 
 
-def _request_counts(member: MemberState, attempt: RebalanceAttempt) -> None:
-    member.send(topics_request(wanted_topics(attempt.subscriptions)), ForPlan(attempt), anywhere=True)
+def _request_counts(member: MemberState, attempt: messages.RebalanceAttempt) -> None:
+    member.send(topics_request(wanted_topics(attempt.subscriptions)), messages.ForPlan(attempt), anywhere=True)
 
 
-def on_plan_metadata(member: MemberState, context: ForPlan, response: Any, now: float) -> None:
+def on_plan_metadata(member: MemberState, context: messages.ForPlan, response: Any, now: float) -> None:
     """Run the assignor with the partition counts of a Metadata response, once they are beyond doubt."""
     attempt = context.attempt
     if attempt is not member.attempt or attempt.assignor is None:
@@ -221,20 +206,22 @@ def on_plan_metadata(member: MemberState, context: ForPlan, response: Any, now: 
     if any(subscription.rack is not None for subscription in attempt.subscriptions.values()):
         attempt.racks = member.watch.racks.of_topics(response, attempt.counts.keys())
     cluster = ClusterView(partitions=attempt.counts, racks=attempt.racks)
-    member.actions.append(RunAssignor(attempt, attempt.assignor, cluster, attempt.subscriptions, member.cooperative))
+    member.actions.append(
+        messages.RunAssignor(attempt, attempt.assignor, cluster, attempt.subscriptions, member.cooperative)
+    )
 
 
-def on_planned(member: MemberState, event: Planned, now: float) -> None:
+def on_planned(member: MemberState, event: messages.Planned, now: float) -> None:
     """Hand in the plan."""
     if event.attempt is member.attempt and member.state is State.PLANNING:
         _sync(member, event.attempt, event.assignments, now)
 
 
-def on_plan_failed(member: MemberState, event: PlanFailed, now: float) -> None:
+def on_plan_failed(member: MemberState, event: messages.PlanFailed, now: float) -> None:
     """Report the assignor's error, and join again later."""
     if event.attempt is member.attempt and member.state is State.PLANNING:
         member.last_error = event.error
-        member.actions.append(MembershipReport(event.error))
+        member.actions.append(messages.MembershipReport(event.error))
         member.end_attempt(reasons.rebalance_failed(event.error), now + member.settings.retry_backoff_max_s)
 
 
@@ -242,15 +229,20 @@ def on_plan_failed(member: MemberState, event: PlanFailed, now: float) -> None:
 
 
 def _sync(
-    member: MemberState, attempt: RebalanceAttempt, assignments: tuple[SyncGroupRequestAssignment, ...], now: float
+    member: MemberState,
+    attempt: messages.RebalanceAttempt,
+    assignments: tuple[SyncGroupRequestAssignment, ...],
+    now: float,
 ) -> None:
     member.move(State.SYNCING)
     attempt.sync_sent_at = now
     request = sync_request(member.settings, attempt.identity, assignments)
-    member.send(request, ForSync(attempt), channel=Channel.JOIN, timeout_s=member.settings.join_timeout_s)
+    member.send(
+        request, messages.ForSync(attempt), channel=messages.Channel.JOIN, timeout_s=member.settings.join_timeout_s
+    )
 
 
-def on_sync_response(member: MemberState, context: ForSync, response: SyncGroupResponse, now: float) -> None:
+def on_sync_response(member: MemberState, context: messages.ForSync, response: SyncGroupResponse, now: float) -> None:
     """Take a SyncGroup response."""
     attempt, code = context.attempt, response.error_code
     if _is_stale(member, Api.SYNC_GROUP, context, code):
@@ -272,7 +264,7 @@ def on_sync_response(member: MemberState, context: ForSync, response: SyncGroupR
             member.fail(error_for(Api.SYNC_GROUP, code, member.settings.group_id, rule))
 
 
-def _synced(member: MemberState, attempt: RebalanceAttempt, response: SyncGroupResponse, now: float) -> None:
+def _synced(member: MemberState, attempt: messages.RebalanceAttempt, response: SyncGroupResponse, now: float) -> None:
     if response.protocol_name not in (None, attempt.identity.protocol):
         _fail_inconsistent(member, response.protocol_type, response.protocol_name)
         return
@@ -305,23 +297,25 @@ def _synced(member: MemberState, attempt: RebalanceAttempt, response: SyncGroupR
 
 
 def _take_assignment(
-    member: MemberState, attempt: RebalanceAttempt, assigned: PartitionsByTopic, user_data: bytes | None
+    member: MemberState, attempt: messages.RebalanceAttempt, assigned: PartitionsByTopic, user_data: bytes | None
 ) -> None:
     """Revoke, notify the assignor, assign: Java's order. An eager member owns nothing here, so all is new to it."""
     before, member.owned = member.owned, assigned
     revoked = without(before, assigned)
     if revoked:
-        _give_back(member, CallBackKind.REVOKED, revoked)
+        _give_back(member, messages.CallBackKind.REVOKED, revoked)
         member.request_rejoin(reasons.TO_REVOKE)
     generation = member.identity.generation
     if attempt.assignor is not None:
-        member.actions.append(NotifyAssignor(attempt.assignor, Assignment(assigned, user_data), generation))
+        member.actions.append(messages.NotifyAssignor(attempt.assignor, Assignment(assigned, user_data), generation))
     added = flatten(without(assigned, before))
     appeared = member.watch.appeared(added)
-    member.actions.append(CallBack(CallBackKind.ASSIGNED, added, generation, appeared, member.subscription))
+    member.actions.append(
+        messages.CallBack(messages.CallBackKind.ASSIGNED, added, generation, appeared, member.subscription)
+    )
 
 
-def _watch_as_leader(member: MemberState, attempt: RebalanceAttempt, now: float) -> None:
+def _watch_as_leader(member: MemberState, attempt: messages.RebalanceAttempt, now: float) -> None:
     member.old_plan.wanted = False
     if not attempt.leader:
         member.watch.follow()
@@ -338,13 +332,13 @@ def _hastily(member: MemberState, now: float) -> float:
     return now if member.hasty_rejoins <= HASTY_REJOINS_MAX else now + member.join_backoff.next()
 
 
-def is_awaited(member: MemberState, context: ForJoin | ForSync) -> bool:
+def is_awaited(member: MemberState, context: messages.ForJoin | messages.ForSync) -> bool:
     """True while the outcome of this request decides; False for one of an earlier attempt, or a second outcome."""
-    state = State.JOINING if isinstance(context, ForJoin) else State.SYNCING
+    state = State.JOINING if isinstance(context, messages.ForJoin) else State.SYNCING
     return context.attempt is member.attempt and member.state is state
 
 
-def _is_stale(member: MemberState, api: Api, context: ForJoin | ForSync, code: int) -> bool:
+def _is_stale(member: MemberState, api: Api, context: messages.ForJoin | messages.ForSync, code: int) -> bool:
     """True for a response that is not awaited. FENCED_INSTANCE_ID is final even then."""
     if is_awaited(member, context):
         return False

@@ -4,45 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet_consumer.group import errors, reasons
+from fleet_consumer.group import errors, messages, reasons
 from fleet_consumer.group.classic.requests import heartbeat_request, lookup_request
 from fleet_consumer.group.classic.state import MemberState
 from fleet_consumer.group.classic.states import HEARTBEATING, State
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
 from fleet_consumer.group.lookup import read_lookup
-from fleet_consumer.group.messages import (
-    CommitRequested,
-    CoordinatorDoubted,
-    CoordinatorWanted,
-    FinishCommit,
-    ForCommit,
-    ForHeartbeat,
-    ForLeave,
-    ForLookup,
-    LoginRefused,
-)
 from fleet_consumer.wire.errors import ErrorCode, describe
 
 # The coordinator.
 
 
-def on_coordinator_wanted(member: MemberState, _event: CoordinatorWanted, _now: float) -> None:
+def on_coordinator_wanted(member: MemberState, _event: messages.CoordinatorWanted, _now: float) -> None:
     """Look for the coordinator, also without a subscription."""
     member.coordinator_wanted = True
 
 
-def on_coordinator_doubted(member: MemberState, event: CoordinatorDoubted, now: float) -> None:
+def on_coordinator_doubted(member: MemberState, event: messages.CoordinatorDoubted, now: float) -> None:
     """Look for the coordinator again if the doubted one is still the current one."""
     if event.address == member.lookup.address:
         member.lookup.lost(now)
 
 
-def on_login_refused(member: MemberState, event: LoginRefused, _now: float) -> None:
+def on_login_refused(member: MemberState, event: messages.LoginRefused, _now: float) -> None:
     """End the member."""
     member.fail(event.error)
 
 
-def on_lookup_response(member: MemberState, _context: ForLookup, response: Any, now: float) -> None:
+def on_lookup_response(member: MemberState, _context: messages.ForLookup, response: Any, now: float) -> None:
     """Take a FindCoordinator response."""
     code, address = read_lookup(response)
     rule = rule_for(Api.FIND_COORDINATOR, code)
@@ -69,13 +58,13 @@ def look_up(member: MemberState, now: float) -> None:
         member.give_up_coordinator(now)
     if member.lookup.due(now) and (member.state is not State.IDLE or member.coordinator_wanted):
         member.lookup.in_flight = True
-        member.send(lookup_request(member.settings), ForLookup(), anywhere=True)
+        member.send(lookup_request(member.settings), messages.ForLookup(), anywhere=True)
 
 
 # Heartbeats and poll timer.
 
 
-def on_heartbeat_response(member: MemberState, context: ForHeartbeat, response: Any, now: float) -> None:
+def on_heartbeat_response(member: MemberState, context: messages.ForHeartbeat, response: Any, now: float) -> None:
     """Take a Heartbeat response of the current identity."""
     code = response.error_code
     # After a close the broker may answer that the member is unknown, because LeaveGroup overtook the heartbeat.
@@ -113,7 +102,7 @@ def heartbeat(member: MemberState, now: float) -> None:
         member.heartbeat.sent(now)
         # A response after the session timeout proves nothing any more.
         timeout_s = min(member.settings.request_timeout_s, member.settings.session_timeout_s)
-        context = ForHeartbeat(member.identity, now)
+        context = messages.ForHeartbeat(member.identity, now)
         member.send(heartbeat_request(member.settings, member.identity), context, timeout_s=timeout_s)
 
 
@@ -135,7 +124,7 @@ def expire_poll_timer(member: MemberState, now: float) -> None:
     )
 
 
-def on_leave_response(member: MemberState, context: ForLeave, _response: Any, _now: float) -> None:
+def on_leave_response(member: MemberState, context: messages.ForLeave, _response: Any, _now: float) -> None:
     """Finish closing. Best effort, as in Java: after an error the session times out instead."""
     if context.closing:
         member.leaving = False
@@ -144,17 +133,17 @@ def on_leave_response(member: MemberState, context: ForLeave, _response: Any, _n
 # Commits.
 
 
-def on_commit_requested(member: MemberState, event: CommitRequested, now: float) -> None:
+def on_commit_requested(member: MemberState, event: messages.CommitRequested, now: float) -> None:
     """Start a commit."""
     event.commit.requested_at = now
     member.coordinator_wanted = member.coordinator_wanted or event.commit.alone
     if member.fatal is not None:
-        member.actions.append(FinishCommit(event.commit, member.fatal))
+        member.actions.append(messages.FinishCommit(event.commit, member.fatal))
     else:
         member.actions += member.commits.start(event.commit, member.standing, now)
 
 
-def on_commit_response(member: MemberState, context: ForCommit, response: Any, now: float) -> None:
+def on_commit_response(member: MemberState, context: messages.ForCommit, response: Any, now: float) -> None:
     """Take an OffsetCommit response: the commit's outcome, and what it means for the membership."""
     commit = context.commit
     if not member.commits.knows(commit):
