@@ -172,23 +172,16 @@ def try_offsets(times: Mapping[TopicPartition, int], *, read_committed: bool) ->
     """
 
     def request(epochs: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for part, epoch in epochs.items():
+            asked = ListOffsetsPartition(
+                partition_index=part.partition, current_leader_epoch=epoch, timestamp=times[part]
+            )
+            topics.setdefault(part.topic, []).append(asked)
         return ListOffsetsRequest(
             replica_id=CONSUMER,
             isolation_level=READ_COMMITTED if read_committed else 0,
-            topics=tuple(
-                ListOffsetsTopic(
-                    name=topic,
-                    partitions=tuple(
-                        ListOffsetsPartition(
-                            partition_index=number,
-                            current_leader_epoch=epochs[TopicPartition(topic, number)],
-                            timestamp=times[TopicPartition(topic, number)],
-                        )
-                        for number in numbers
-                    ),
-                )
-                for topic, numbers in by_topic(epochs).items()
-            ),
+            topics=tuple(ListOffsetsTopic(name=topic, partitions=tuple(parts)) for topic, parts in topics.items()),
         )
 
     def read(response: Any, attempt: Attempt[Start]) -> None:
@@ -207,22 +200,15 @@ def try_epoch_ends(epochs: Mapping[TopicPartition, int]) -> Flow[Attempt[EpochEn
 
     def request(current: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
         leaders.update(current)
+        topics: dict[str, list[OffsetForLeaderPartition]] = {}
+        for part, leader_epoch in current.items():
+            asked = OffsetForLeaderPartition(
+                partition=part.partition, current_leader_epoch=leader_epoch, leader_epoch=epochs[part]
+            )
+            topics.setdefault(part.topic, []).append(asked)
         return OffsetForLeaderEpochRequest(
             replica_id=CONSUMER,
-            topics=tuple(
-                OffsetForLeaderTopic(
-                    topic=topic,
-                    partitions=tuple(
-                        OffsetForLeaderPartition(
-                            partition=number,
-                            current_leader_epoch=current[TopicPartition(topic, number)],
-                            leader_epoch=epochs[TopicPartition(topic, number)],
-                        )
-                        for number in numbers
-                    ),
-                )
-                for topic, numbers in by_topic(current).items()
-            ),
+            topics=tuple(OffsetForLeaderTopic(topic=topic, partitions=tuple(parts)) for topic, parts in topics.items()),
         )
 
     def read(response: Any, attempt: Attempt[EpochEnd]) -> None:

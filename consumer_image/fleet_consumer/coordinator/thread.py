@@ -200,10 +200,6 @@ class CoordinatorThread:
         """Read topics and their partitions, with None of all that may be described (`topics.describe_topics`)."""
         return self._begin(describe_topics(names))
 
-    def nudge(self) -> None:
-        """Check timers and `polled_at` now."""
-        self._client.wakeup()
-
     def close(self, *, leave: bool, timeout_s: float) -> bool:
         """Finish commits, leave if so wished, end the thread. False if it did not end within about `timeout_s`."""
         if self._thread.ident is None:

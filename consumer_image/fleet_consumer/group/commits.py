@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from fleet_consumer.group import errors, messages
+from fleet_consumer.group import errors
 from fleet_consumer.group.classification import Api, Rule, Verdict, error_for, rule_for
+from fleet_consumer.group.messages import Action, Channel, Commit, FinishCommit, ForCommit, MemberIdentity, Send
 from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.group.timing import Backoff
 from fleet_consumer.record import TopicPartition
@@ -67,8 +68,8 @@ class Standing:
     user's thread still holds partitions.
     """
 
-    identity: messages.MemberIdentity
-    coordinator: messages.Address | None
+    identity: MemberIdentity
+    coordinator: tuple[str, int] | None
     holds: bool
     may_commit: bool
     rebalancing: bool
@@ -77,9 +78,7 @@ class Standing:
     expelled: bool
 
 
-def commit_request(
-    settings: GroupSettings, identity: messages.MemberIdentity, commit: messages.Commit
-) -> OffsetCommitRequest:
+def commit_request(settings: GroupSettings, identity: MemberIdentity, commit: Commit) -> OffsetCommitRequest:
     """Build the OffsetCommit of this member and generation, or of no member while the group is empty.
 
     Topics go by id if the broker takes ids and all of them are known, else all by name, as in Java's client. A commit
@@ -130,8 +129,8 @@ class CommitFlow:
     def __init__(self, settings: GroupSettings, backoff: Backoff) -> None:
         self._settings = settings
         self._backoff = backoff
-        self._waiting: list[tuple[float, messages.Commit]] = []
-        self._in_flight: list[messages.Commit] = []
+        self._waiting: list[tuple[float, Commit]] = []
+        self._in_flight: list[Commit] = []
         # Topic ids unknown to the coordinator, and since when.
         self._unknown_ids: dict[UUID, float] = {}
 
@@ -145,42 +144,42 @@ class CommitFlow:
         """True while a commit is unfinished."""
         return bool(self._waiting or self._in_flight)
 
-    def advance(self, standing: Standing, now: float) -> list[messages.Action]:
+    def advance(self, standing: Standing, now: float) -> list[Action]:
         """Send due commits; finish those that cannot succeed any more or have run out of time."""
         due = [commit for at, commit in self._waiting if now >= at]
         self._waiting = [(at, commit) for at, commit in self._waiting if now < at]
         return [action for commit in due for action in self.start(commit, standing, now)]
 
-    def start(self, commit: messages.Commit, standing: Standing, now: float) -> list[messages.Action]:
+    def start(self, commit: Commit, standing: Standing, now: float) -> list[Action]:
         """Send a commit, keep it for later, or finish it with an error."""
         if commit.deadline is not None and now >= commit.deadline:
             return self._later(commit, now, self._rebalancing() if standing.keeps else self._retriable("time is up"))
         if not commit.alone and not standing.may_commit:
             if standing.keeps:
                 return self._later(commit, now, self._rebalancing())
-            return [messages.FinishCommit(commit, self._not_a_member(standing))]
+            return [FinishCommit(commit, self._not_a_member(standing))]
         if standing.coordinator is None:
             if self._may_wait_for_the_coordinator(commit, now):
                 # Due at once, so that waiting commits are sent in the order of their requests.
                 self._waiting.append((now, commit))
                 return []
             return self._later(commit, now, self._retriable("the group's coordinator is unknown"))
-        commit.sent_as = messages.MemberIdentity() if commit.alone else standing.identity
+        commit.sent_as = MemberIdentity() if commit.alone else standing.identity
         self._in_flight.append(commit)
         request = commit_request(self._settings, commit.sent_as, commit)
         return [
-            messages.Send(
+            Send(
                 standing.coordinator,
-                messages.Channel.MAIN,
+                Channel.MAIN,
                 request,
                 self._settings.request_timeout_s,
-                messages.ForCommit(commit),
+                ForCommit(commit),
             )
         ]
 
     def answered(
-        self, commit: messages.Commit, response: OffsetCommitResponse, standing: Standing, now: float
-    ) -> tuple[list[messages.Action], CommitJudgement]:
+        self, commit: Commit, response: OffsetCommitResponse, standing: Standing, now: float
+    ) -> tuple[list[Action], CommitJudgement]:
         """Take a response. Returns actions for the commit, and the judgement for the membership."""
         self._in_flight.remove(commit)
         judgement = judge(response, commit.ids)
@@ -191,16 +190,12 @@ class CommitFlow:
             case Verdict.OK:
                 self._backoff.reset()
                 error = None
-            case Verdict.RETRY if not self._in_vain(commit, judgement, now):
-                return self._later(commit, now, self._retriable(describe(judgement.code))), judgement
-            case Verdict.COORDINATOR_LOST:
+            case Verdict.RETRY | Verdict.COORDINATOR_LOST if not self._in_vain(commit, judgement, now):
                 return self._later(commit, now, self._retriable(describe(judgement.code))), judgement
             case Verdict.REJOIN | Verdict.RESET_MEMBER | Verdict.RESET_GENERATION if self._overtaken(
                 commit, judgement, standing
             ):
                 return self._later(commit, now, self._rebalancing()), judgement
-            case Verdict.RETRY:
-                error = self._refused(judgement)
             case Verdict.REJOIN:
                 error = self._rebalancing()
             case Verdict.RESET_MEMBER | Verdict.RESET_GENERATION:
@@ -211,31 +206,31 @@ class CommitFlow:
                 error = error_for(Api.OFFSET_COMMIT, judgement.code, self._settings.group_id, judgement.rule)
             case _:
                 error = self._refused(judgement)
-        return [messages.FinishCommit(commit, error)], judgement
+        return [FinishCommit(commit, error)], judgement
 
-    def unanswered(self, commit: messages.Commit, cause: Exception, now: float) -> list[messages.Action]:
+    def unanswered(self, commit: Commit, cause: Exception, now: float) -> list[Action]:
         """Retry after a lost request: the offsets may be stored, and storing them again does no harm."""
         self._in_flight.remove(commit)
         return self._later(commit, now, self._retriable(str(cause)))
 
-    def abandon(self, error: Exception) -> list[messages.Action]:
+    def abandon(self, error: Exception) -> list[Action]:
         """Finish all commits with `error`; no response will be taken any more."""
         ended = [commit for _, commit in self._waiting] + self._in_flight
         self._waiting, self._in_flight = [], []
-        return [messages.FinishCommit(commit, error) for commit in ended]
+        return [FinishCommit(commit, error) for commit in ended]
 
-    def knows(self, commit: messages.Commit) -> bool:
+    def knows(self, commit: Commit) -> bool:
         """True while a response to `commit` is awaited."""
         return commit in self._in_flight
 
-    def _later(self, commit: messages.Commit, now: float, failure: errors.ConsumerError) -> list[messages.Action]:
+    def _later(self, commit: Commit, now: float, failure: errors.ConsumerError) -> list[Action]:
         """Retry after the backoff, or finish with `failure` without retries or time left."""
         if commit.deadline is None or now >= commit.deadline:
-            return [messages.FinishCommit(commit, failure)]
+            return [FinishCommit(commit, failure)]
         self._waiting.append((min(now + self._backoff.next(), commit.deadline), commit))
         return []
 
-    def _may_wait_for_the_coordinator(self, commit: messages.Commit, now: float) -> bool:
+    def _may_wait_for_the_coordinator(self, commit: Commit, now: float) -> bool:
         """True while a commit without retries may wait for its first coordinator.
 
         A consumer without a membership looks for a coordinator no sooner than at its first commit.
@@ -243,7 +238,7 @@ class CommitFlow:
         waits = commit.alone and commit.deadline is None and commit.sent_as is None
         return waits and now < commit.requested_at + self._settings.request_timeout_s
 
-    def _overtaken(self, commit: messages.Commit, judgement: CommitJudgement, standing: Standing) -> bool:
+    def _overtaken(self, commit: Commit, judgement: CommitJudgement, standing: Standing) -> bool:
         """True if a rebalance overtook the commit of a member that keeps its partitions.
 
         The same offsets can be committed in the new generation.
@@ -253,7 +248,7 @@ class CommitFlow:
         older = commit.sent_as is not standing.identity or standing.joining
         return older or judgement.rule.verdict is Verdict.REJOIN
 
-    def _note_ids(self, commit: messages.Commit, judgement: CommitJudgement, now: float) -> None:
+    def _note_ids(self, commit: Commit, judgement: CommitJudgement, now: float) -> None:
         """Remember since when the coordinator has not known a topic id. Brokers learn of new topics within moments."""
         if judgement.code == ErrorCode.UNKNOWN_TOPIC_ID:
             for part in judgement.partitions:
@@ -263,7 +258,7 @@ class CommitFlow:
             for topic_id in commit.ids.values():
                 self._unknown_ids.pop(topic_id, None)
 
-    def _in_vain(self, commit: messages.Commit, judgement: CommitJudgement, now: float) -> bool:
+    def _in_vain(self, commit: Commit, judgement: CommitJudgement, now: float) -> bool:
         """True if all refused topics have been unknown for so long that they are gone; others may be new."""
         if judgement.code == ErrorCode.UNKNOWN_TOPIC_ID:
             since = [self._unknown_ids[commit.ids[part]] for part in judgement.partitions if part in commit.ids]
@@ -283,7 +278,7 @@ class CommitFlow:
             named += f" and {len(parts) - NAMED_MAX} more" if len(parts) > NAMED_MAX else ""
         return kind(self._about(f"{named}: {describe(judgement.code)}{advice}"))
 
-    def _stale(self, commit: messages.Commit, code: int, standing: Standing) -> errors.ConsumerError:
+    def _stale(self, commit: Commit, code: int, standing: Standing) -> errors.ConsumerError:
         """The error for a commit under an unknown member id or generation, an earlier one of ours or the current
         one."""
         if commit.alone:

@@ -309,7 +309,7 @@ def _take_assignment(
     if attempt.assignor is not None:
         member.actions.append(messages.NotifyAssignor(attempt.assignor, Assignment(assigned, user_data), generation))
     added = flatten(without(assigned, before))
-    appeared = member.watch.appeared(added)
+    appeared = member.watch.first_sight.appeared(added)
     member.actions.append(
         messages.CallBack(messages.CallBackKind.ASSIGNED, added, generation, appeared, member.subscription)
     )

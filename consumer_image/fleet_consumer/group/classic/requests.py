@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fleet_consumer.group.messages import MemberIdentity, RebalanceAttempt
 from fleet_consumer.group.metadata import PartitionsByTopic
-from fleet_consumer.group.reasons import shorten
+from fleet_consumer.group.reasons import LENGTH_MAX
 from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.wire.consumer_protocol import (
     PROTOCOL_TYPE,
@@ -64,7 +64,7 @@ def join_request(
             )
             for name, data in user_data.items()
         ),
-        reason=shorten(attempt.reason),
+        reason=attempt.reason[:LENGTH_MAX],
     )
 
 
@@ -101,6 +101,6 @@ def old_plan_request(settings: GroupSettings) -> DescribeGroupsRequest:
 def leave_request(settings: GroupSettings, identity: MemberIdentity, reason: str) -> LeaveGroupRequest:
     """Leave the group; a static member by its instance id, otherwise the broker would keep its place (KIP-1092)."""
     member = LeaveGroupRequestMember(
-        member_id=identity.member_id, group_instance_id=settings.instance_id, reason=shorten(reason)
+        member_id=identity.member_id, group_instance_id=settings.instance_id, reason=reason[:LENGTH_MAX]
     )
     return LeaveGroupRequest(group_id=settings.group_id, members=(member,))
