@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from fleet_consumer.group import messages
-from fleet_consumer.group.classic.assignor_calls import collect_user_data, notify_assignor, run_assignor
+from fleet_consumer.group.classic.planning import collect_user_data, notify_assignor, run_assignor
 
 logger = logging.getLogger(__name__)
 

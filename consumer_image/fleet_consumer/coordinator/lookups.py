@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 RETRY_S = 0.2
 """The shortest wait before a retry; most failed lookups succeed after an election."""
+RETRY_MAX_S = 5.0
+"""The longest wait before a retry."""
 READ_COMMITTED = 1
 CONSUMER = -1
 

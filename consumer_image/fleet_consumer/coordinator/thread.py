@@ -16,14 +16,13 @@ from uuid import UUID
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.naming import TopicPattern
+from fleet_consumer.coordinator import queries
 from fleet_consumer.coordinator.assignor_calls import AssignorCalls
 from fleet_consumer.coordinator.flows import Flow, FlowRunner, Ticket
 from fleet_consumer.coordinator.lookups import Start
-from fleet_consumer.coordinator.offsets import fetch_committed, list_offsets
 from fleet_consumer.coordinator.remade import LogsSeen, see_logs
 from fleet_consumer.coordinator.requests import Requests
 from fleet_consumer.coordinator.starts import StartQuery, Starts, find_starts
-from fleet_consumer.coordinator.topics import describe_topics, end_offsets
 from fleet_consumer.group import errors, messages
 from fleet_consumer.group.machine import GroupMachine
 from fleet_consumer.group.membership import OffsetAndMetadata
@@ -171,7 +170,7 @@ class CoordinatorThread:
         """Read the group's committed offsets, with None all of them."""
         wanted = None if partitions is None else tuple(partitions)
         self._post(messages.CoordinatorWanted())
-        return self._begin(fetch_committed(self._settings.group_id, wanted))
+        return self._begin(queries.fetch_committed(self._settings.group_id, wanted))
 
     def find_starts(self, query: StartQuery) -> Ticket[Starts]:
         """Find where partitions begin (`starts.find_starts`)."""
@@ -187,18 +186,18 @@ class CoordinatorThread:
     def list_offsets(
         self, times: Mapping[TopicPartition, int], *, read_committed: bool
     ) -> Ticket[dict[TopicPartition, Start]]:
-        """Read offsets by time from the partitions' leaders (`offsets.list_offsets`)."""
-        return self._begin(list_offsets(times, read_committed=read_committed))
+        """Read offsets by time from the partitions' leaders (`queries.list_offsets`)."""
+        return self._begin(queries.list_offsets(times, read_committed=read_committed))
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], *, read_committed: bool
     ) -> Ticket[dict[TopicPartition, int]]:
-        """Read the ends of partitions in one attempt (`topics.end_offsets`)."""
-        return self._begin(end_offsets(tuple(partitions), read_committed=read_committed))
+        """Read the ends of partitions in one attempt (`queries.end_offsets`)."""
+        return self._begin(queries.end_offsets(tuple(partitions), read_committed=read_committed))
 
     def topics(self, names: Iterable[str] | None) -> Ticket[dict[str, tuple[PartitionInfo, ...]]]:
-        """Read topics and their partitions, with None of all that may be described (`topics.describe_topics`)."""
-        return self._begin(describe_topics(names))
+        """Read topics and their partitions, with None of all that may be described (`queries.describe_topics`)."""
+        return self._begin(queries.describe_topics(names))
 
     def close(self, *, leave: bool, timeout_s: float) -> bool:
         """Finish commits, leave if so wished, end the thread. False if it did not end within about `timeout_s`."""

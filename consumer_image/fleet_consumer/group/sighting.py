@@ -123,7 +123,10 @@ class FirstSight:
         self._misses = misses
 
     def appeared(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those of `partitions` that did not exist at the subscription; none before the first response."""
+        """Those of `partitions` that did not exist at the subscription; none before the first response.
+
+        They start at the beginning: records written before the member knew of them must not be skipped.
+        """
         if not self._informed:
             return frozenset()
         return frozenset(

@@ -1,4 +1,4 @@
-"""Heartbeat and session timers, and exponential backoff. Arithmetic only: `now` comes in."""
+"""Exponential backoff, heartbeat and session timers, lookup of the coordinator. Arithmetic only: `now` comes in."""
 
 from __future__ import annotations
 
@@ -96,3 +96,37 @@ class HeartbeatTimer:
         """Give a newly found coordinator a whole session timeout; a heartbeat to its predecessor is not waited for."""
         self.in_flight = False
         self.session_deadline = now + self._session_timeout_s
+
+
+class CoordinatorLookup:
+    """The coordinator's address while it is known, and the retry timer while it is not."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff = backoff
+        self.address: tuple[str, int] | None = None
+        self.in_flight = False
+        self.next_at = NEVER
+
+    def due(self, now: float) -> bool:
+        """True when FindCoordinator should be sent now."""
+        return self.address is None and not self.in_flight and now >= self.next_at
+
+    def found(self, address: tuple[str, int]) -> None:
+        """Take the coordinator's address from a response."""
+        self.in_flight = False
+        self.address = address
+
+    def settled(self) -> None:
+        """Reset the backoff after a good response from the coordinator: the next loss starts with a short wait."""
+        self._backoff.reset()
+
+    def lost(self, now: float) -> None:
+        """Forget a lost coordinator and look again after the backoff, which grows until `settled`."""
+        if self.address is not None:
+            self.address = None
+            self.next_at = now + self._backoff.next()
+
+    def failed(self, now: float, wait_s: float = 0.0) -> None:
+        """Retry a failed lookup after the backoff, or after `wait_s` if that is longer."""
+        self.in_flight = False
+        self.next_at = now + max(self._backoff.next(), wait_s)

@@ -18,8 +18,8 @@ from fleet_consumer.coordinator.flows import (
     Ticket,
     Where,
 )
-from fleet_consumer.coordinator.lookups import Start
-from fleet_consumer.coordinator.offsets import RETRY_MAX_S, fetch_committed, list_offsets
+from fleet_consumer.coordinator.lookups import RETRY_MAX_S, Start
+from fleet_consumer.coordinator.queries import fetch_committed, list_offsets
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
 from fleet_consumer.coordinator.starts import StartQuery, find_starts
 from fleet_consumer.group import errors

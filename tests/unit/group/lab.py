@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from fleet_consumer.assignors import Assignor, load
-from fleet_consumer.group.classic.assignor_calls import collect_user_data, notify_assignor, run_assignor
 from fleet_consumer.group.classic.machine import ClassicMachine
+from fleet_consumer.group.classic.planning import collect_user_data, notify_assignor, run_assignor
 from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.group.messages import (

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from fleet_consumer.assignors import Assignor, load
-from fleet_consumer.group.classic.assignor_calls import collect_user_data, notify_assignor, run_assignor
 from fleet_consumer.group.classic.machine import ClassicMachine
+from fleet_consumer.group.classic.planning import collect_user_data, notify_assignor, run_assignor
 from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.messages import (
     Answered,

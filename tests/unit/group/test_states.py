@@ -11,7 +11,7 @@ import pytest
 
 from fleet_consumer.group import errors
 from fleet_consumer.group.classic import state as member_state
-from fleet_consumer.group.classic.assignor_calls import collect_user_data, run_assignor
+from fleet_consumer.group.classic.planning import collect_user_data, run_assignor
 from fleet_consumer.group.classic.states import MOVES, IllegalMove, Moves, State, Trigger, check_move
 from fleet_consumer.group.classification import RULES, Api, Verdict
 from fleet_consumer.group.messages import (

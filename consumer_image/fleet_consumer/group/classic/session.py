@@ -9,7 +9,6 @@ from fleet_consumer.group.classic.requests import heartbeat_request, lookup_requ
 from fleet_consumer.group.classic.state import MemberState
 from fleet_consumer.group.classic.states import HEARTBEATING, State
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
-from fleet_consumer.group.lookup import read_lookup
 from fleet_consumer.wire.errors import ErrorCode, describe
 
 # The coordinator.
@@ -33,10 +32,11 @@ def on_login_refused(member: MemberState, event: messages.LoginRefused, _now: fl
 
 def on_lookup_response(member: MemberState, _context: messages.ForLookup, response: Any, now: float) -> None:
     """Take a FindCoordinator response."""
-    code, address = read_lookup(response)
+    entry = response.coordinators[0] if response.coordinators else None
+    code = entry.error_code if entry is not None else ErrorCode.COORDINATOR_NOT_AVAILABLE
     rule = rule_for(Api.FIND_COORDINATOR, code)
-    if rule.verdict is Verdict.OK:
-        member.lookup.found(address)
+    if entry is not None and rule.verdict is Verdict.OK:
+        member.lookup.found((entry.host, entry.port))
         member.heartbeat.restart_session(now)
         return
     member.lookup.failed(now)

@@ -17,10 +17,9 @@ from fleet_consumer.group.classic.old_plan import OldPlan
 from fleet_consumer.group.classic.requests import leave_request
 from fleet_consumer.group.classic.states import IN_REBALANCE, State, Trigger, check_move
 from fleet_consumer.group.commits import CommitFlow, Standing
-from fleet_consumer.group.lookup import CoordinatorLookup
 from fleet_consumer.group.metadata import PartitionsByTopic
 from fleet_consumer.group.settings import GroupSettings
-from fleet_consumer.group.timing import NEVER, Backoff, HeartbeatTimer
+from fleet_consumer.group.timing import NEVER, Backoff, CoordinatorLookup, HeartbeatTimer
 from fleet_consumer.group.watch import MetadataWatch, topics_denied
 from fleet_consumer.wire.message import Request
 
