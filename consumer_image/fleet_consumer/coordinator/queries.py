@@ -12,7 +12,7 @@ from fleet_consumer.coordinator.flows import Ask, AskAll, Flow, Pause, Where
 from fleet_consumer.coordinator.lookups import RETRY_MAX_S, RETRY_S, Attempt, Start, try_committed, try_offsets
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.group.metadata import all_topics_request, topics_request
+from fleet_consumer.group.metadata import topics_request
 from fleet_consumer.group.timing import SLOW_RETRY_S, Backoff
 from fleet_consumer.group.topics import PartitionInfo, partition_infos
 from fleet_consumer.net import AuthenticationFailed, NetError, TlsFailed
@@ -82,7 +82,7 @@ def describe_topics(names: Iterable[str] | None) -> Flow[dict[str, tuple[Partiti
 
     Raises TopicAuthorizationFailed for a named topic, MetadataLookupFailed.
     """
-    request = all_topics_request() if names is None else topics_request(names)
+    request = topics_request(names)
     unknown = 0
     while True:
         (answer,) = yield AskAll((Ask(Where.ANY, request),))

@@ -7,8 +7,8 @@ from typing import Any
 
 from fleet_consumer.coordinator.flows import Ask, Where
 from fleet_consumer.group.messages import Address, Channel, Send
-from fleet_consumer.group.sighting import lacks_topics
 from fleet_consumer.net import BrokerAddress, Call, NetError, NetworkClient
+from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.metadata import MetadataResponse
 
 DIRECTORY_LANE = "directory"
@@ -110,7 +110,8 @@ class Requests:
                 self._directory.failed(address)
             elif isinstance(answer, MetadataResponse):
                 self._directory.learn(answer)
-                if lacks_topics(answer):
+                if any(topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in answer.topics):
+                    # Another broker may know the topic.
                     self._directory.failed(address)
             on_answer(answer)
 

@@ -157,9 +157,13 @@ class CommitFlow:
         if not commit.alone and not standing.may_commit:
             if standing.keeps:
                 return self._later(commit, now, self._rebalancing())
-            return [FinishCommit(commit, self._not_a_member(standing))]
+            rejoins = standing.rebalancing and not standing.expelled
+            error = self._rebalancing() if rejoins else errors.CommitFailed(self._about(NOT_A_MEMBER))
+            return [FinishCommit(commit, error)]
         if standing.coordinator is None:
-            if self._may_wait_for_the_coordinator(commit, now):
+            # A consumer without a membership looks for a coordinator no sooner than at its first commit.
+            waits = commit.alone and commit.deadline is None and commit.sent_as is None
+            if waits and now < commit.requested_at + self._settings.request_timeout_s:
                 # Due at once, so that waiting commits are sent in the order of their requests.
                 self._waiting.append((now, commit))
                 return []
@@ -230,14 +234,6 @@ class CommitFlow:
         self._waiting.append((min(now + self._backoff.next(), commit.deadline), commit))
         return []
 
-    def _may_wait_for_the_coordinator(self, commit: Commit, now: float) -> bool:
-        """True while a commit without retries may wait for its first coordinator.
-
-        A consumer without a membership looks for a coordinator no sooner than at its first commit.
-        """
-        waits = commit.alone and commit.deadline is None and commit.sent_as is None
-        return waits and now < commit.requested_at + self._settings.request_timeout_s
-
     def _overtaken(self, commit: Commit, judgement: CommitJudgement, standing: Standing) -> bool:
         """True if a rebalance overtook the commit of a member that keeps its partitions.
 
@@ -293,11 +289,6 @@ class CommitFlow:
                 self._about("a newer generation is being joined; poll, then commit the partitions still assigned")
             )
         return errors.CommitFailed(self._about(f"{describe(code)}: {NOT_A_MEMBER}"))
-
-    def _not_a_member(self, standing: Standing) -> errors.ConsumerError:
-        if standing.rebalancing and not standing.expelled:
-            return self._rebalancing()
-        return errors.CommitFailed(self._about(NOT_A_MEMBER))
 
     def _rebalancing(self) -> errors.ConsumerError:
         return errors.RebalanceInProgress(self._about("the group is rebalancing; poll and commit again"))

@@ -64,11 +64,6 @@ def sight(
     return Sighting(counts, frozenset(doubtful), denied, frozenset(hidden))
 
 
-def lacks_topics(response: MetadataResponse) -> bool:
-    """True if the broker does not know a topic that it was asked for; another one may know it."""
-    return any(topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in response.topics)
-
-
 class Doubts:
     """Start times of doubts about topics."""
 

@@ -55,18 +55,16 @@ class HeartbeatTimer:
 
     def start(self, sent_at: float, now: float) -> None:
         """Begin the session after a successful SyncGroup that was sent at `sent_at`."""
-        self.in_flight = False
         # While the leader planned, later heartbeats of this generation may have been answered.
         self.last_good_sent_at = max(sent_at, self.last_good_sent_at or sent_at)
-        self.session_deadline = now + self._session_timeout_s
         # Late when the sync took long: then the next heartbeat is due at once and renews the fence.
         self.next_at = self.last_good_sent_at + self._interval_s
+        self.restart_session(now)
         self._backoff.reset()
 
     def begin_rebalance(self, now: float) -> None:
         """Restart after a successful JoinGroup: the member is alive, heartbeats go on while the leader plans."""
-        self.in_flight = False
-        self.session_deadline = now + self._session_timeout_s
+        self.restart_session(now)
         self.next_at = now + self._interval_s
 
     def stop(self) -> None:
@@ -82,9 +80,8 @@ class HeartbeatTimer:
 
     def succeeded(self, sent_at: float, now: float) -> None:
         """Renew session and fence after a good response to the heartbeat sent at `sent_at`."""
-        self.in_flight = False
         self.last_good_sent_at = max(sent_at, self.last_good_sent_at or sent_at)
-        self.session_deadline = now + self._session_timeout_s
+        self.restart_session(now)
         self._backoff.reset()
 
     def failed(self, now: float) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from fleet_consumer.contract.naming import TopicPattern, pattern_matches
 from fleet_consumer.group import errors, reasons
-from fleet_consumer.group.metadata import BrokerRacks, Racks, all_topics_request, partition_counts, topics_request
+from fleet_consumer.group.metadata import BrokerRacks, Racks, partition_counts, topics_request
 from fleet_consumer.group.sighting import Doubts, FirstSight, Sighting, sight
 from fleet_consumer.group.timing import NEVER, Backoff
 from fleet_consumer.wire.errors import describe
@@ -103,7 +103,7 @@ class MetadataWatch:
 
     def request(self) -> MetadataRequest:
         """The request for the watched topics."""
-        return topics_request(self.own | self._group) if self._pattern is None else all_topics_request()
+        return topics_request(self.own | self._group if self._pattern is None else None)
 
     def answered(self, response: MetadataResponse, now: float) -> str | None:
         """Take a response to `request`. Returns the reason for the leader to plan again, None while its plan holds."""

@@ -34,32 +34,26 @@ class ClassicMachine:
 
     @property
     def state(self) -> State:
-        """The state of the protocol."""
         return self._member.state
 
     @property
     def closed(self) -> bool:
-        """True once closing is complete: LeaveGroup was answered, or not sent."""
         return self._member.state is State.LEFT and not self._member.leaving
 
     @property
     def fatal(self) -> Exception | None:
-        """The error that ended the member, else None."""
         return self._member.fatal
 
     @property
     def commits_pending(self) -> bool:
-        """True while a commit is unfinished."""
         return self._member.commits.pending
 
     @property
     def fence_deadline(self) -> float:
-        """End of certain ownership of the partitions."""
         return self._member.heartbeat.fence_deadline if self._member.identity.valid else NEVER
 
     @property
     def coordinator(self) -> messages.Address | None:
-        """The coordinator's address; None while it is unknown."""
         return self._member.lookup.address
 
     def next_deadline(self, now: float) -> float:
@@ -76,7 +70,6 @@ class ClassicMachine:
         return min((at for at in times if at > now), default=now + IDLE_TICK_S)
 
     def snapshot(self) -> Membership:
-        """The membership as other threads may see it."""
         member = self._member
         return Membership(
             group_id=member.settings.group_id,

@@ -133,7 +133,6 @@ def _is_preparing(member: MemberState, attempt: messages.RebalanceAttempt) -> bo
 
 
 def on_join_response(member: MemberState, context: messages.ForJoin, response: JoinGroupResponse, now: float) -> None:
-    """Take a JoinGroup response."""
     attempt, code = context.attempt, response.error_code
     if _is_stale(member, Api.JOIN_GROUP, context, code):
         return
@@ -212,7 +211,6 @@ def on_plan_metadata(member: MemberState, context: messages.ForPlan, response: A
 
 
 def on_planned(member: MemberState, event: messages.Planned, now: float) -> None:
-    """Hand in the plan."""
     if event.attempt is member.attempt and member.state is State.PLANNING:
         _sync(member, event.attempt, event.assignments, now)
 
@@ -243,7 +241,6 @@ def _sync(
 
 
 def on_sync_response(member: MemberState, context: messages.ForSync, response: SyncGroupResponse, now: float) -> None:
-    """Take a SyncGroup response."""
     attempt, code = context.attempt, response.error_code
     if _is_stale(member, Api.SYNC_GROUP, context, code):
         return

@@ -14,8 +14,6 @@ from fleet_consumer.wire.consumer_protocol import (
     ConsumerProtocolTopicPartitions,
     encode_subscription,
 )
-from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
-from fleet_consumer.wire.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
 from fleet_consumer.wire.heartbeat import HeartbeatRequest
 from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from fleet_consumer.wire.leave_group import LeaveGroupRequest, LeaveGroupRequestMember
@@ -23,11 +21,6 @@ from fleet_consumer.wire.sync_group import SyncGroupRequest, SyncGroupRequestAss
 
 SUBSCRIPTION_VERSION = 3
 """Version written; readers fall back to the newest that they know."""
-
-
-def lookup_request(settings: GroupSettings) -> FindCoordinatorRequest:
-    """Look for the group's coordinator, in the form of KIP-699, which all supported brokers know."""
-    return FindCoordinatorRequest(key_type=GROUP_KEY_TYPE, coordinator_keys=(settings.group_id,))
 
 
 def join_request(
@@ -91,11 +84,6 @@ def heartbeat_request(settings: GroupSettings, identity: MemberIdentity) -> Hear
         member_id=identity.member_id,
         group_instance_id=settings.instance_id,
     )
-
-
-def old_plan_request(settings: GroupSettings) -> DescribeGroupsRequest:
-    """Read the assignments of all members."""
-    return DescribeGroupsRequest(groups=(settings.group_id,))
 
 
 def leave_request(settings: GroupSettings, identity: MemberIdentity, reason: str) -> LeaveGroupRequest:

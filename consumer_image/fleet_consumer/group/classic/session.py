@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from fleet_consumer.group import errors, messages, reasons
-from fleet_consumer.group.classic.requests import heartbeat_request, lookup_request
+from fleet_consumer.group.classic.requests import heartbeat_request
 from fleet_consumer.group.classic.state import MemberState
 from fleet_consumer.group.classic.states import HEARTBEATING, State
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
 from fleet_consumer.wire.errors import ErrorCode, describe
+from fleet_consumer.wire.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
 
 # The coordinator.
 
@@ -26,12 +27,10 @@ def on_coordinator_doubted(member: MemberState, event: messages.CoordinatorDoubt
 
 
 def on_login_refused(member: MemberState, event: messages.LoginRefused, _now: float) -> None:
-    """End the member."""
     member.fail(event.error)
 
 
 def on_lookup_response(member: MemberState, _context: messages.ForLookup, response: Any, now: float) -> None:
-    """Take a FindCoordinator response."""
     entry = response.coordinators[0] if response.coordinators else None
     code = entry.error_code if entry is not None else ErrorCode.COORDINATOR_NOT_AVAILABLE
     rule = rule_for(Api.FIND_COORDINATOR, code)
@@ -58,7 +57,9 @@ def look_up(member: MemberState, now: float) -> None:
         member.give_up_coordinator(now)
     if member.lookup.due(now) and (member.state is not State.IDLE or member.coordinator_wanted):
         member.lookup.in_flight = True
-        member.send(lookup_request(member.settings), messages.ForLookup(), anywhere=True)
+        # In the form of KIP-699, which all supported brokers know.
+        request = FindCoordinatorRequest(key_type=GROUP_KEY_TYPE, coordinator_keys=(member.settings.group_id,))
+        member.send(request, messages.ForLookup(), anywhere=True)
 
 
 # Heartbeats and poll timer.
@@ -134,7 +135,6 @@ def on_leave_response(member: MemberState, context: messages.ForLeave, _response
 
 
 def on_commit_requested(member: MemberState, event: messages.CommitRequested, now: float) -> None:
-    """Start a commit."""
     event.commit.requested_at = now
     member.coordinator_wanted = member.coordinator_wanted or event.commit.alone
     if member.fatal is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fleet_consumer.group import errors, messages, reasons
-from fleet_consumer.group.classic.requests import old_plan_request
 from fleet_consumer.group.classic.state import MemberState
 from fleet_consumer.group.classic.states import State
+from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
 
 
 def on_tick(member: MemberState, event: messages.Tick, _now: float) -> None:
@@ -54,7 +54,6 @@ def on_unsubscribed(member: MemberState, _event: messages.Unsubscribed, _now: fl
 
 
 def on_rebalance_requested(member: MemberState, event: messages.RebalanceRequested, _now: float) -> None:
-    """Join again at the user's wish."""
     if member.state not in (State.IDLE, State.LEFT, State.FAILED):
         member.request_rejoin(event.reason or reasons.ENFORCED)
 
@@ -102,4 +101,4 @@ def watch_topics(member: MemberState, now: float) -> None:
         member.send(member.watch.request(), messages.ForWatch(), anywhere=True)
     if member.state is State.STABLE and member.lookup.address is not None and member.old_plan.due(now):
         member.old_plan.asked(now, member.settings.request_timeout_s)
-        member.send(old_plan_request(member.settings), messages.ForOldPlan(member.identity))
+        member.send(DescribeGroupsRequest(groups=(member.settings.group_id,)), messages.ForOldPlan(member.identity))
