@@ -25,8 +25,7 @@ from fleet_consumer.coordinator.requests import Requests
 from fleet_consumer.coordinator.starts import StartQuery, Starts, find_starts
 from fleet_consumer.group import errors, messages
 from fleet_consumer.group.machine import GroupMachine
-from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.group.settings import GroupSettings
+from fleet_consumer.group.membership import GroupSettings, OffsetAndMetadata
 from fleet_consumer.group.timing import NEVER
 from fleet_consumer.group.topics import PartitionInfo
 from fleet_consumer.net import AuthenticationFailed, ConnectionSettings, NetError, NetworkClient, TlsFailed

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from fleet_consumer.group import errors
 from fleet_consumer.group.classification import Api, Rule, Verdict, error_for, rule_for
+from fleet_consumer.group.membership import GroupSettings
 from fleet_consumer.group.messages import Action, Channel, Commit, FinishCommit, ForCommit, MemberIdentity, Send
-from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.group.timing import Backoff
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode, describe

@@ -148,13 +148,9 @@ class MetadataWatch:
             planned, count = self._planned.setdefault(topic, self.counts.get(topic, 0)), self.counts.get(topic, 0)
             if planned != count:
                 return f"{reasons.METADATA_CHANGED}: topic {topic} went from {planned} to {count} partitions"
-        return self._moved(response) if self._rack is not None else None
-
-    def _moved(self, response: MetadataResponse) -> str | None:
-        """The reason if replicas of a topic are in other racks than at the time of the plan."""
-        now = self.racks.of_topics(response, self._group)
-        for topic in sorted(now):
-            if self._planned_racks.setdefault(topic, now[topic]) != now[topic]:
+        racks = self.racks.of_topics(response, self._group) if self._rack is not None else {}
+        for topic in sorted(racks):
+            if self._planned_racks.setdefault(topic, racks[topic]) != racks[topic]:
                 return f"{reasons.METADATA_CHANGED}: replicas of topic {topic} are in other racks"
         return None
 

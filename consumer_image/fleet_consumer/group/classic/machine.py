@@ -16,8 +16,7 @@ from fleet_consumer.group import messages, reasons
 from fleet_consumer.group.classic import rebalance, session, subscription
 from fleet_consumer.group.classic.state import MemberState, new_member
 from fleet_consumer.group.classic.states import State, Trigger
-from fleet_consumer.group.membership import Membership
-from fleet_consumer.group.settings import GroupSettings
+from fleet_consumer.group.membership import GroupSettings, Membership
 from fleet_consumer.group.timing import NEVER, SLOW_RETRY_S
 
 IDLE_TICK_S = 1.0

@@ -16,6 +16,7 @@ from fleet_consumer.group.classic.requests import join_request, sync_request
 from fleet_consumer.group.classic.state import MemberState
 from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
+from fleet_consumer.group.messages import CallBackKind, RebalanceAttempt
 from fleet_consumer.group.metadata import PartitionsByTopic, by_topic, flatten, topics_request, without
 from fleet_consumer.group.sighting import GONE_AFTER_S, Doubts, sight
 from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, partitions_by_topic
@@ -62,18 +63,16 @@ def _may_rejoin(member: MemberState, now: float) -> bool:
     return not member.match_stale
 
 
-def _to_give_back(member: MemberState) -> tuple[messages.CallBackKind, PartitionsByTopic]:
+def _to_give_back(member: MemberState) -> tuple[CallBackKind, PartitionsByTopic]:
     """The callback that the user's thread must run before the join, and its partitions; empty for no callback."""
     if not member.identity.valid:
-        return messages.CallBackKind.LOST, member.owned
+        return CallBackKind.LOST, member.owned
     if not member.cooperative:
-        return messages.CallBackKind.REVOKED, member.owned
-    return messages.CallBackKind.REVOKED, {
-        topic: parts for topic, parts in member.owned.items() if not member.wants(topic)
-    }
+        return CallBackKind.REVOKED, member.owned
+    return CallBackKind.REVOKED, {topic: parts for topic, parts in member.owned.items() if not member.wants(topic)}
 
 
-def _give_back(member: MemberState, kind: messages.CallBackKind, partitions: PartitionsByTopic) -> None:
+def _give_back(member: MemberState, kind: CallBackKind, partitions: PartitionsByTopic) -> None:
     generation, subscription = member.identity.generation, member.subscription
     member.giving_back = messages.CallBack(kind, flatten(partitions), generation=generation, subscription=subscription)
     member.actions.append(member.giving_back)
@@ -94,7 +93,7 @@ def on_called_back(member: MemberState, event: messages.CalledBack, _now: float)
 
 def _prepare_join(member: MemberState, reason: str) -> None:
     """Begin an attempt: its JoinGroup needs user data, which assignors, possibly user code, have to supply."""
-    attempt = member.attempt = messages.RebalanceAttempt(reason, member.identity, member.topics)
+    attempt = member.attempt = RebalanceAttempt(reason, member.identity, member.topics)
     # The others wait at most a rebalance timeout for the plan.
     attempt.doubts = Doubts(min(GONE_AFTER_S, member.settings.rebalance_timeout_s / 3))
     member.actions.append(messages.CollectUserData(attempt, tuple(member.assignors.values())))
@@ -113,9 +112,7 @@ def on_user_data(member: MemberState, event: messages.UserDataCollected, now: fl
     member.attempt, member.rejoin_reason = attempt, None
     member.heartbeat.in_flight = False
     request = join_request(member.settings, attempt, member.owned, event.user_data)
-    member.send(
-        request, messages.ForJoin(attempt), channel=messages.Channel.JOIN, timeout_s=member.settings.join_timeout_s
-    )
+    member.send(request, messages.ForJoin(attempt))
 
 
 def on_user_data_failed(member: MemberState, event: messages.UserDataFailed, now: float) -> None:
@@ -127,7 +124,7 @@ def on_user_data_failed(member: MemberState, event: messages.UserDataFailed, now
         member.next_join_at = now + member.settings.retry_backoff_max_s
 
 
-def _is_preparing(member: MemberState, attempt: messages.RebalanceAttempt) -> bool:
+def _is_preparing(member: MemberState, attempt: RebalanceAttempt) -> bool:
     """True while the current attempt waits for user data; the answer to an earlier one changes nothing."""
     return attempt is member.attempt and member.state in (State.UNJOINED, State.STABLE)
 
@@ -159,7 +156,7 @@ def on_join_response(member: MemberState, context: messages.ForJoin, response: J
             member.fail(error_for(Api.JOIN_GROUP, code, member.settings.group_id, rule))
 
 
-def _joined(member: MemberState, attempt: messages.RebalanceAttempt, response: JoinGroupResponse, now: float) -> None:
+def _joined(member: MemberState, attempt: RebalanceAttempt, response: JoinGroupResponse, now: float) -> None:
     assignor = member.assignors.get(response.protocol_name or "")
     if response.protocol_type not in (None, PROTOCOL_TYPE) or assignor is None:
         _fail_inconsistent(member, response.protocol_type, response.protocol_name)
@@ -184,7 +181,7 @@ def _joined(member: MemberState, attempt: messages.RebalanceAttempt, response: J
 # Planning, by the leader.
 
 
-def _request_counts(member: MemberState, attempt: messages.RebalanceAttempt) -> None:
+def _request_counts(member: MemberState, attempt: RebalanceAttempt) -> None:
     member.send(topics_request(wanted_topics(attempt.subscriptions)), messages.ForPlan(attempt), anywhere=True)
 
 
@@ -227,17 +224,12 @@ def on_plan_failed(member: MemberState, event: messages.PlanFailed, now: float) 
 
 
 def _sync(
-    member: MemberState,
-    attempt: messages.RebalanceAttempt,
-    assignments: tuple[SyncGroupRequestAssignment, ...],
-    now: float,
+    member: MemberState, attempt: RebalanceAttempt, assignments: tuple[SyncGroupRequestAssignment, ...], now: float
 ) -> None:
     member.move(State.SYNCING)
     attempt.sync_sent_at = now
     request = sync_request(member.settings, attempt.identity, assignments)
-    member.send(
-        request, messages.ForSync(attempt), channel=messages.Channel.JOIN, timeout_s=member.settings.join_timeout_s
-    )
+    member.send(request, messages.ForSync(attempt))
 
 
 def on_sync_response(member: MemberState, context: messages.ForSync, response: SyncGroupResponse, now: float) -> None:
@@ -261,7 +253,7 @@ def on_sync_response(member: MemberState, context: messages.ForSync, response: S
             member.fail(error_for(Api.SYNC_GROUP, code, member.settings.group_id, rule))
 
 
-def _synced(member: MemberState, attempt: messages.RebalanceAttempt, response: SyncGroupResponse, now: float) -> None:
+def _synced(member: MemberState, attempt: RebalanceAttempt, response: SyncGroupResponse, now: float) -> None:
     if response.protocol_name not in (None, attempt.identity.protocol):
         _fail_inconsistent(member, response.protocol_type, response.protocol_name)
         return
@@ -294,25 +286,23 @@ def _synced(member: MemberState, attempt: messages.RebalanceAttempt, response: S
 
 
 def _take_assignment(
-    member: MemberState, attempt: messages.RebalanceAttempt, assigned: PartitionsByTopic, user_data: bytes | None
+    member: MemberState, attempt: RebalanceAttempt, assigned: PartitionsByTopic, user_data: bytes | None
 ) -> None:
     """Revoke, notify the assignor, assign: Java's order. An eager member owns nothing here, so all is new to it."""
     before, member.owned = member.owned, assigned
     revoked = without(before, assigned)
     if revoked:
-        _give_back(member, messages.CallBackKind.REVOKED, revoked)
+        _give_back(member, CallBackKind.REVOKED, revoked)
         member.request_rejoin(reasons.TO_REVOKE)
     generation = member.identity.generation
     if attempt.assignor is not None:
         member.actions.append(messages.NotifyAssignor(attempt.assignor, Assignment(assigned, user_data), generation))
     added = flatten(without(assigned, before))
     appeared = member.watch.first_sight.appeared(added)
-    member.actions.append(
-        messages.CallBack(messages.CallBackKind.ASSIGNED, added, generation, appeared, member.subscription)
-    )
+    member.actions.append(messages.CallBack(CallBackKind.ASSIGNED, added, generation, appeared, member.subscription))
 
 
-def _watch_as_leader(member: MemberState, attempt: messages.RebalanceAttempt, now: float) -> None:
+def _watch_as_leader(member: MemberState, attempt: RebalanceAttempt, now: float) -> None:
     member.old_plan.wanted = False
     if not attempt.leader:
         member.watch.follow()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fleet_consumer.group.membership import GroupSettings
 from fleet_consumer.group.messages import MemberIdentity, RebalanceAttempt
 from fleet_consumer.group.metadata import PartitionsByTopic
 from fleet_consumer.group.reasons import LENGTH_MAX
-from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.wire.consumer_protocol import (
     PROTOCOL_TYPE,
     ConsumerProtocolSubscription,

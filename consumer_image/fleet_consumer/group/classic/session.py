@@ -101,10 +101,8 @@ def heartbeat(member: MemberState, now: float) -> None:
     due = beats and member.identity.valid and member.lookup.address is not None
     if due and not member.heartbeat.in_flight and now >= member.heartbeat.next_at:
         member.heartbeat.sent(now)
-        # A response after the session timeout proves nothing any more.
-        timeout_s = min(member.settings.request_timeout_s, member.settings.session_timeout_s)
         context = messages.ForHeartbeat(member.identity, now)
-        member.send(heartbeat_request(member.settings, member.identity), context, timeout_s=timeout_s)
+        member.send(heartbeat_request(member.settings, member.identity), context)
 
 
 def expire_poll_timer(member: MemberState, now: float) -> None:

@@ -17,8 +17,8 @@ from fleet_consumer.group.classic.old_plan import OldPlan
 from fleet_consumer.group.classic.requests import leave_request
 from fleet_consumer.group.classic.states import IN_REBALANCE, State, Trigger, check_move
 from fleet_consumer.group.commits import CommitFlow, Standing
+from fleet_consumer.group.membership import GroupSettings
 from fleet_consumer.group.metadata import PartitionsByTopic
-from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.group.timing import NEVER, Backoff, CoordinatorLookup, HeartbeatTimer
 from fleet_consumer.group.watch import MetadataWatch, topics_denied
 from fleet_consumer.wire.message import Request
@@ -126,18 +126,15 @@ class MemberState:
         check_move(self.state, self.trigger, target)
         self.state = target
 
-    def send(
-        self,
-        request: Request[Any],
-        context: messages.Context,
-        *,
-        channel: messages.Channel = messages.Channel.MAIN,
-        timeout_s: float | None = None,
-        anywhere: bool = False,
-    ) -> None:
+    def send(self, request: Request[Any], context: messages.Context, *, anywhere: bool = False) -> None:
         """Send a request to the coordinator, or with `anywhere` to any broker."""
+        channel, timeout_s = messages.Channel.MAIN, self.settings.request_timeout_s
+        if isinstance(context, messages.ForJoin | messages.ForSync):
+            channel, timeout_s = messages.Channel.JOIN, self.settings.join_timeout_s
+        elif isinstance(context, messages.ForHeartbeat):
+            # A response after the session timeout proves nothing any more.
+            timeout_s = min(timeout_s, self.settings.session_timeout_s)
         address = None if anywhere else self.lookup.address
-        timeout_s = self.settings.request_timeout_s if timeout_s is None else timeout_s
         self.actions.append(messages.Send(address, channel, request, timeout_s, context))
 
     def leave(self, reason: str, *, closing: bool) -> None:
