@@ -11,8 +11,6 @@ from fleet_consumer.group.classic.planning import collect_user_data, notify_assi
 
 logger = logging.getLogger(__name__)
 
-AssignorAction = messages.RunAssignor | messages.CollectUserData | messages.NotifyAssignor
-
 
 class AssignorCalls:
     """Carries out a member's assignor actions. `post` takes the event that answers one, from any thread."""
@@ -24,7 +22,7 @@ class AssignorCalls:
         self._post = post
         self._report = report
 
-    def carry_out(self, action: AssignorAction) -> None:
+    def carry_out(self, action: messages.RunAssignor | messages.CollectUserData | messages.NotifyAssignor) -> None:
         """Call the assignor: for plans on a thread of their own, else on this one, the coordinator thread."""
         if isinstance(action, messages.RunAssignor):
             name = f"assignor-{self._group_id}"

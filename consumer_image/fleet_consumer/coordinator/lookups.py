@@ -114,26 +114,26 @@ def name(partition: TopicPartition) -> str:
 
 
 def try_committed(
-    group_id: str, partitions: Iterable[TopicPartition] | None
+    group_id: str, partitions: tuple[TopicPartition, ...] | None
 ) -> Flow[Attempt[OffsetAndMetadata | None]]:
     """Read the group's committed offsets, with None all of them; None for partitions without one.
 
     Reads stable ones: an open transaction may still change others (KIP-447). Raises GroupAuthorizationFailed.
     """
-    wanted = None if partitions is None else tuple(partitions)
+    wanted = partitions or ()
     attempt: Attempt[OffsetAndMetadata | None] = Attempt()
-    (answer,) = yield AskAll((Ask(Where.COORDINATOR, _committed_request(group_id, wanted)),))
+    (answer,) = yield AskAll((Ask(Where.COORDINATOR, _committed_request(group_id, partitions)),))
     if isinstance(answer, NetError):
         attempt.failure = str(answer)
-        attempt.unanswered(wanted or (), answer)
+        attempt.unanswered(wanted, answer)
         yield DoubtCoordinator()
         return attempt
     if _read_committed(group_id, answer, attempt):
         yield DoubtCoordinator()
     attempt.failure = attempt.failure or ("" if answer.groups else "the answer left the group out")
     if attempt.failure:
-        attempt.waiting.update(dict.fromkeys(wanted or (), attempt.failure))
-    attempt.settle(wanted or ())
+        attempt.waiting.update(dict.fromkeys(wanted, attempt.failure))
+    attempt.settle(wanted)
     return attempt
 
 

@@ -27,14 +27,13 @@ UNKNOWN_TIMES = 5
 
 
 def fetch_committed(
-    group_id: str, partitions: Iterable[TopicPartition] | None
+    group_id: str, partitions: tuple[TopicPartition, ...] | None
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
     """Read the group's committed offsets, with None all of them; None for partitions without one.
 
     Raises GroupAuthorizationFailed, TopicAuthorizationFailed, OffsetLookupFailed.
     """
-    wanted = None if partitions is None else tuple(partitions)
-    return (yield from _until_found(wanted, lambda missing: try_committed(group_id, missing)))
+    return (yield from _until_found(partitions, lambda missing: try_committed(group_id, missing)))
 
 
 def list_offsets(times: Mapping[TopicPartition, int], *, read_committed: bool) -> Flow[dict[TopicPartition, Start]]:

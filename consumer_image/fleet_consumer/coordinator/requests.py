@@ -79,11 +79,8 @@ class Requests:
         if ask.where is Where.ANY:
             self._ask_anyone(ask.request, on_answer)
             return True
-        address: BrokerAddress | None
-        if ask.where is Where.COORDINATOR:
-            address = BrokerAddress(*coordinator) if coordinator is not None else None
-        else:
-            address = self._directory.broker(int(ask.where))
+        known = None if coordinator is None else BrokerAddress(*coordinator)
+        address = self._directory.broker(ask.where) if isinstance(ask.where, int) else known
         if address is None:
             return False
         self._calls.append((self._client.send(address, ask.request), on_answer))

@@ -123,11 +123,6 @@ class CoordinatorThread:
         """True once `start` was called."""
         return self._thread.ident is not None
 
-    @property
-    def alive(self) -> bool:
-        """True while the thread runs."""
-        return self._thread.is_alive()
-
     def subscribe(self, topics: Iterable[str], pattern: TopicPattern | None = None) -> None:
         """Be a member with a subscription to these topics, or with `pattern` to all that match."""
         self._post(messages.Subscribed(tuple(topics), pattern))
@@ -320,13 +315,10 @@ class CoordinatorThread:
         context = action.context
 
         def on_answer(answer: Any) -> None:
-            now = self._clock.monotonic()
+            event: messages.Event = messages.Answered(context, answer)
             if isinstance(answer, NetError):
-                self._feed(
-                    messages.Unanswered(context, answer, isinstance(answer, (AuthenticationFailed, TlsFailed))), now
-                )
-            else:
-                self._feed(messages.Answered(context, answer), now)
+                event = messages.Unanswered(context, answer, isinstance(answer, (AuthenticationFailed, TlsFailed)))
+            self._feed(event, self._clock.monotonic())
 
         self._requests.send(action, on_answer)
 

@@ -14,7 +14,7 @@ from fleet_consumer.group import errors
 from fleet_consumer.group.classification import Api, Rule, Verdict, error_for, rule_for
 from fleet_consumer.group.membership import GroupSettings
 from fleet_consumer.group.messages import Action, Channel, Commit, FinishCommit, ForCommit, MemberIdentity, Send
-from fleet_consumer.group.timing import Backoff
+from fleet_consumer.group.timing import NEVER, Backoff
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode, describe
 from fleet_consumer.wire.offset_commit import (
@@ -135,9 +135,9 @@ class CommitFlow:
         self._unknown_ids: dict[UUID, float] = {}
 
     @property
-    def next_at(self) -> float | None:
-        """The time at which the next waiting commit is due; None without one."""
-        return min((at for at, _ in self._waiting), default=None)
+    def next_at(self) -> float:
+        """The time at which the next waiting commit is due; NEVER without one."""
+        return min((at for at, _ in self._waiting), default=NEVER)
 
     @property
     def pending(self) -> bool:
@@ -235,10 +235,7 @@ class CommitFlow:
         return []
 
     def _overtaken(self, commit: Commit, judgement: CommitJudgement, standing: Standing) -> bool:
-        """True if a rebalance overtook the commit of a member that keeps its partitions.
-
-        The same offsets can be committed in the new generation.
-        """
+        """True if a rebalance overtook the commit of a member that keeps its partitions: the new generation commits."""
         if not standing.holds or not standing.identity.valid:
             return False
         older = commit.sent_as is not standing.identity or standing.joining
@@ -275,8 +272,7 @@ class CommitFlow:
         return kind(self._about(f"{named}: {describe(judgement.code)}{advice}"))
 
     def _stale(self, commit: Commit, code: int, standing: Standing) -> errors.ConsumerError:
-        """The error for a commit under an unknown member id or generation, an earlier one of ours or the current
-        one."""
+        """The error for a commit under an unknown member id or generation, an earlier or the current one."""
         if commit.alone:
             return errors.CommitFailed(
                 self._about(

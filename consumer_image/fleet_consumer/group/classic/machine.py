@@ -62,8 +62,12 @@ class ClassicMachine:
         """
         member = self._member
         times = [member.polled_at + member.settings.max_poll_interval_s, member.next_join_at, member.lookup.next_at]
-        times += [member.heartbeat.next_at, member.heartbeat.session_deadline, member.watch.next_at]
-        times += [at for at in (member.commits.next_at,) if at is not None]
+        times += [
+            member.heartbeat.next_at,
+            member.heartbeat.session_deadline,
+            member.watch.next_at,
+            member.commits.next_at,
+        ]
         if member.attempt is not None and member.attempt.metadata_retry_at is not None:
             times.append(member.attempt.metadata_retry_at)
         return min((at for at in times if at > now), default=now + IDLE_TICK_S)

@@ -163,9 +163,8 @@ def collect_user_data(action: messages.CollectUserData) -> messages.UserDataColl
         try:
             found: object = assignor.subscription_user_data(action.attempt.topics)
         except Exception as cause:
-            return messages.UserDataFailed(
-                action.attempt, _failed(assignor.name, "subscription_user_data raised ", cause)
-            )
+            failure = _failed(assignor.name, "subscription_user_data raised ", cause)
+            return messages.UserDataFailed(action.attempt, failure)
         if not isinstance(found, bytes | bytearray | memoryview | None):
             seen = f"assignor {assignor.name!r}: subscription_user_data returned {type(found).__name__}"
             return messages.UserDataFailed(action.attempt, AssignorFailed(f"{seen}; return bytes or None"))

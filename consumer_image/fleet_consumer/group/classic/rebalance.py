@@ -202,9 +202,8 @@ def on_plan_metadata(member: MemberState, context: messages.ForPlan, response: A
     if any(subscription.rack is not None for subscription in attempt.subscriptions.values()):
         attempt.racks = member.watch.racks.of_topics(response, attempt.counts.keys())
     cluster = ClusterView(partitions=attempt.counts, racks=attempt.racks)
-    member.actions.append(
-        messages.RunAssignor(attempt, attempt.assignor, cluster, attempt.subscriptions, member.cooperative)
-    )
+    run = messages.RunAssignor(attempt, attempt.assignor, cluster, attempt.subscriptions, member.cooperative)
+    member.actions.append(run)
 
 
 def on_planned(member: MemberState, event: messages.Planned, now: float) -> None:

@@ -59,10 +59,11 @@ Moves = Mapping[Trigger, frozenset[State]]
 
 def _moves(ends: Moves, moves: Mapping[Trigger, State | tuple[State, ...]]) -> Moves:
     """A row of the table: the shared `ends`, and moves of the state's own."""
-    own = {
-        trigger: frozenset(targets if isinstance(targets, tuple) else (targets,)) for trigger, targets in moves.items()
-    }
-    return {trigger: ends.get(trigger, frozenset()) | own.get(trigger, frozenset()) for trigger in {**ends, **own}}
+    row = dict(ends)
+    for trigger, targets in moves.items():
+        own = frozenset(targets if isinstance(targets, tuple) else (targets,))
+        row[trigger] = own | row.get(trigger, frozenset())
+    return row
 
 
 _OPEN: Moves = {Trigger.CLOSED: frozenset({State.LEFT})} | dict.fromkeys(_FATAL, frozenset({State.FAILED}))
