@@ -154,7 +154,7 @@ def _read_committed(group_id: str, response: OffsetFetchResponse, attempt: Attem
         rule = rule_for(Api.OFFSET_FETCH, group.error_code)
         lost |= rule.verdict is Verdict.COORDINATOR_LOST
         if rule.verdict in (Verdict.FATAL, Verdict.REFUSED):
-            raise error_for(Api.OFFSET_FETCH, group.error_code, group_id, rule)
+            raise error_for(Api.OFFSET_FETCH, group.error_code, group_id)
         if rule.verdict is not Verdict.OK:
             attempt.failure = f"OffsetFetch was answered {describe(group.error_code)}"
             continue

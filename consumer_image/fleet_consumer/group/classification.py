@@ -208,8 +208,9 @@ def rule_for(api: Api, code: int) -> Rule:
     return RULES[api].get(code) or OTHERWISE.get(api, _UNEXPECTED)
 
 
-def error_for(api: Api, code: int, group_id: str, rule: Rule) -> errors.ConsumerError:
-    """The exception for a FATAL or REFUSED rule; `UnexpectedAnswer` for a rule without one."""
+def error_for(api: Api, code: int, group_id: str) -> errors.ConsumerError:
+    """The exception for a code with a FATAL or REFUSED rule; `UnexpectedAnswer` for a rule without one."""
+    rule = rule_for(api, code)
     kind = rule.error or errors.UnexpectedAnswer
     advice = f"; {rule.advice}" if rule.advice else ""
     return kind(f"group {group_id!r}: {api.value} was answered {describe(code)}{advice}")

@@ -207,7 +207,7 @@ class CommitFlow:
             case Verdict.FATAL if older and judgement.code == ErrorCode.FENCED_INSTANCE_ID:
                 error = self._stale(commit, judgement.code, standing)
             case Verdict.FATAL:
-                error = error_for(Api.OFFSET_COMMIT, judgement.code, self._settings.group_id, judgement.rule)
+                error = error_for(Api.OFFSET_COMMIT, judgement.code, self._settings.group_id)
             case _:
                 error = self._refused(judgement)
         return [FinishCommit(commit, error)], judgement

@@ -133,8 +133,7 @@ def on_join_response(member: MemberState, context: messages.ForJoin, response: J
     attempt, code = context.attempt, response.error_code
     if _is_stale(member, Api.JOIN_GROUP, context, code):
         return
-    rule = rule_for(Api.JOIN_GROUP, code)
-    match rule.verdict:
+    match rule_for(Api.JOIN_GROUP, code).verdict:
         case Verdict.OK:
             _joined(member, attempt, response, now)
         case Verdict.ADOPT_MEMBER_ID:
@@ -145,15 +144,15 @@ def on_join_response(member: MemberState, context: messages.ForJoin, response: J
         case Verdict.RESET_MEMBER:
             member.reset(keep_member_id=False, reason=reasons.answered("JoinGroup", describe(code)))
             member.next_join_at = _hastily(member, now)
-        case Verdict.RETRY | Verdict.COORDINATOR_LOST:
-            if rule.verdict is Verdict.COORDINATOR_LOST:
+        case (Verdict.RETRY | Verdict.COORDINATOR_LOST) as verdict:
+            if verdict is Verdict.COORDINATOR_LOST:
                 member.lookup.lost(now)
             member.last_error = errors.CoordinatorUnavailable(
                 f"group {member.settings.group_id!r}: JoinGroup was answered {describe(code)}; it is repeated"
             )
             member.end_attempt(reasons.rebalance_failed(describe(code)), now + member.join_backoff.next())
         case _:
-            member.fail(error_for(Api.JOIN_GROUP, code, member.settings.group_id, rule))
+            member.fail(error_for(Api.JOIN_GROUP, code, member.settings.group_id))
 
 
 def _joined(member: MemberState, attempt: RebalanceAttempt, response: JoinGroupResponse, now: float) -> None:
@@ -235,21 +234,20 @@ def on_sync_response(member: MemberState, context: messages.ForSync, response: S
     attempt, code = context.attempt, response.error_code
     if _is_stale(member, Api.SYNC_GROUP, context, code):
         return
-    rule = rule_for(Api.SYNC_GROUP, code)
-    match rule.verdict:
+    match rule_for(Api.SYNC_GROUP, code).verdict:
         case Verdict.OK:
             _synced(member, attempt, response, now)
         case Verdict.REJOIN:
             member.end_attempt(reasons.GROUP_REBALANCING, _hastily(member, now))
-        case Verdict.RESET_MEMBER | Verdict.RESET_GENERATION:
-            keep = rule.verdict is Verdict.RESET_GENERATION
+        case (Verdict.RESET_MEMBER | Verdict.RESET_GENERATION) as verdict:
+            keep = verdict is Verdict.RESET_GENERATION
             member.reset(keep_member_id=keep, reason=reasons.answered("SyncGroup", describe(code)))
             member.next_join_at = _hastily(member, now)
         case Verdict.COORDINATOR_LOST:
             member.lookup.lost(now)
             member.end_attempt(reasons.rebalance_failed(describe(code)), now + member.join_backoff.next())
         case _:
-            member.fail(error_for(Api.SYNC_GROUP, code, member.settings.group_id, rule))
+            member.fail(error_for(Api.SYNC_GROUP, code, member.settings.group_id))
 
 
 def _synced(member: MemberState, attempt: RebalanceAttempt, response: SyncGroupResponse, now: float) -> None:
@@ -329,7 +327,7 @@ def _is_stale(member: MemberState, api: Api, context: messages.ForJoin | message
     if is_awaited(member, context):
         return False
     if code == ErrorCode.FENCED_INSTANCE_ID:
-        member.fail(error_for(api, code, member.settings.group_id, rule_for(api, code)))
+        member.fail(error_for(api, code, member.settings.group_id))
     return True
 
 

@@ -40,7 +40,7 @@ def on_lookup_response(member: MemberState, _context: messages.ForLookup, respon
         return
     member.lookup.failed(now)
     if rule.verdict is Verdict.FATAL:
-        member.fail(error_for(Api.FIND_COORDINATOR, code, member.settings.group_id, rule))
+        member.fail(error_for(Api.FIND_COORDINATOR, code, member.settings.group_id))
     else:
         member.last_error = errors.CoordinatorUnavailable(
             f"group {member.settings.group_id!r}: no coordinator yet: FindCoordinator was answered {describe(code)}; "
@@ -71,28 +71,27 @@ def on_heartbeat_response(member: MemberState, context: messages.ForHeartbeat, r
     # After a close the broker may answer that the member is unknown, because LeaveGroup overtook the heartbeat.
     if context.identity is not member.identity or member.state is State.LEFT:
         return
-    rule = rule_for(Api.HEARTBEAT, code)
-    match rule.verdict:
+    match rule_for(Api.HEARTBEAT, code).verdict:
         case verdict if member.joining_with_partitions and verdict not in (Verdict.OK, Verdict.REJOIN):
             # The next generation may have begun at the broker; the JoinGroup response decides.
             member.heartbeat.failed(now)
-        case Verdict.OK | Verdict.REJOIN:
+        case (Verdict.OK | Verdict.REJOIN) as verdict:
             member.heartbeat.succeeded(context.sent_at, now)
             member.lookup.settled()
             member.last_error = None
             # Outside of STABLE the announced rebalance is already under way.
-            if rule.verdict is Verdict.REJOIN and member.state is State.STABLE:
+            if verdict is Verdict.REJOIN and member.state is State.STABLE:
                 member.request_rejoin(reasons.GROUP_REBALANCING)
         case Verdict.COORDINATOR_LOST:
             member.lookup.lost(now)
             member.heartbeat.failed(now)
         case Verdict.RETRY:
             member.heartbeat.failed(now)
-        case Verdict.RESET_MEMBER | Verdict.RESET_GENERATION:
-            keep = rule.verdict is Verdict.RESET_GENERATION
+        case (Verdict.RESET_MEMBER | Verdict.RESET_GENERATION) as verdict:
+            keep = verdict is Verdict.RESET_GENERATION
             member.reset(keep_member_id=keep, reason=reasons.answered("Heartbeat", describe(code)))
         case _:
-            member.fail(error_for(Api.HEARTBEAT, code, member.settings.group_id, rule))
+            member.fail(error_for(Api.HEARTBEAT, code, member.settings.group_id))
 
 
 def heartbeat(member: MemberState, now: float) -> None:
@@ -158,7 +157,6 @@ def on_commit_response(member: MemberState, context: messages.ForCommit, respons
             keep = verdict is Verdict.RESET_GENERATION
             member.reset(keep_member_id=keep, reason=reasons.answered("OffsetCommit", describe(judgement.code)))
         case Verdict.FATAL if commit.sent_as is member.identity or judgement.code != ErrorCode.FENCED_INSTANCE_ID:
-            rule = judgement.rule
-            member.fail(error_for(Api.OFFSET_COMMIT, judgement.code, member.settings.group_id, rule))
+            member.fail(error_for(Api.OFFSET_COMMIT, judgement.code, member.settings.group_id))
         case _:
             """Only the commit is affected."""
