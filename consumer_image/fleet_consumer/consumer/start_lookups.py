@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from fleet_consumer.consumer.log_watch import LogWatch
 from fleet_consumer.consumer.settings import ConsumerSettings
 from fleet_consumer.coordinator.flows import Ticket
-from fleet_consumer.coordinator.lookups import RETRY_S, Start
-from fleet_consumer.coordinator.offsets import RETRY_MAX_S
+from fleet_consumer.coordinator.lookups import RETRY_MAX_S, RETRY_S, Start
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
 from fleet_consumer.coordinator.starts import StartQuery, Starts
 from fleet_consumer.coordinator.thread import CoordinatorThread

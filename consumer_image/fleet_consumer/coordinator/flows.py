@@ -68,7 +68,8 @@ class Ticket(Generic[T]):
 
     def __init__(self) -> None:
         self._ended = threading.Event()
-        self._cancelled = False
+        self.cancelled = False
+        """The work is not wanted any more."""
         self.result: T | None = None
         self.error: Exception | None = None
 
@@ -77,14 +78,9 @@ class Ticket(Generic[T]):
         """True once there is a result or an error."""
         return self._ended.is_set()
 
-    @property
-    def cancelled(self) -> bool:
-        """True once the work is not wanted any more."""
-        return self._cancelled
-
     def cancel(self) -> None:
         """Cancel the work; its thread stops when it notices."""
-        self._cancelled = True
+        self.cancelled = True
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the end; False at the timeout."""

@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 RETRY_S = 0.2
 """The shortest wait before a retry; most failed lookups succeed after an election."""
+RETRY_MAX_S = 5.0
+"""The longest wait before a retry."""
 READ_COMMITTED = 1
 CONSUMER = -1
 
@@ -112,26 +114,26 @@ def name(partition: TopicPartition) -> str:
 
 
 def try_committed(
-    group_id: str, partitions: Iterable[TopicPartition] | None
+    group_id: str, partitions: tuple[TopicPartition, ...] | None
 ) -> Flow[Attempt[OffsetAndMetadata | None]]:
     """Read the group's committed offsets, with None all of them; None for partitions without one.
 
     Reads stable ones: an open transaction may still change others (KIP-447). Raises GroupAuthorizationFailed.
     """
-    wanted = None if partitions is None else tuple(partitions)
+    wanted = partitions or ()
     attempt: Attempt[OffsetAndMetadata | None] = Attempt()
-    (answer,) = yield AskAll((Ask(Where.COORDINATOR, _committed_request(group_id, wanted)),))
+    (answer,) = yield AskAll((Ask(Where.COORDINATOR, _committed_request(group_id, partitions)),))
     if isinstance(answer, NetError):
         attempt.failure = str(answer)
-        attempt.unanswered(wanted or (), answer)
+        attempt.unanswered(wanted, answer)
         yield DoubtCoordinator()
         return attempt
     if _read_committed(group_id, answer, attempt):
         yield DoubtCoordinator()
     attempt.failure = attempt.failure or ("" if answer.groups else "the answer left the group out")
     if attempt.failure:
-        attempt.waiting.update(dict.fromkeys(wanted or (), attempt.failure))
-    attempt.settle(wanted or ())
+        attempt.waiting.update(dict.fromkeys(wanted, attempt.failure))
+    attempt.settle(wanted)
     return attempt
 
 
@@ -152,7 +154,7 @@ def _read_committed(group_id: str, response: OffsetFetchResponse, attempt: Attem
         rule = rule_for(Api.OFFSET_FETCH, group.error_code)
         lost |= rule.verdict is Verdict.COORDINATOR_LOST
         if rule.verdict in (Verdict.FATAL, Verdict.REFUSED):
-            raise error_for(Api.OFFSET_FETCH, group.error_code, group_id, rule)
+            raise error_for(Api.OFFSET_FETCH, group.error_code, group_id)
         if rule.verdict is not Verdict.OK:
             attempt.failure = f"OffsetFetch was answered {describe(group.error_code)}"
             continue
@@ -172,23 +174,16 @@ def try_offsets(times: Mapping[TopicPartition, int], *, read_committed: bool) ->
     """
 
     def request(epochs: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for part, epoch in epochs.items():
+            asked = ListOffsetsPartition(
+                partition_index=part.partition, current_leader_epoch=epoch, timestamp=times[part]
+            )
+            topics.setdefault(part.topic, []).append(asked)
         return ListOffsetsRequest(
             replica_id=CONSUMER,
             isolation_level=READ_COMMITTED if read_committed else 0,
-            topics=tuple(
-                ListOffsetsTopic(
-                    name=topic,
-                    partitions=tuple(
-                        ListOffsetsPartition(
-                            partition_index=number,
-                            current_leader_epoch=epochs[TopicPartition(topic, number)],
-                            timestamp=times[TopicPartition(topic, number)],
-                        )
-                        for number in numbers
-                    ),
-                )
-                for topic, numbers in by_topic(epochs).items()
-            ),
+            topics=tuple(ListOffsetsTopic(name=topic, partitions=tuple(parts)) for topic, parts in topics.items()),
         )
 
     def read(response: Any, attempt: Attempt[Start]) -> None:
@@ -207,22 +202,15 @@ def try_epoch_ends(epochs: Mapping[TopicPartition, int]) -> Flow[Attempt[EpochEn
 
     def request(current: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
         leaders.update(current)
+        topics: dict[str, list[OffsetForLeaderPartition]] = {}
+        for part, leader_epoch in current.items():
+            asked = OffsetForLeaderPartition(
+                partition=part.partition, current_leader_epoch=leader_epoch, leader_epoch=epochs[part]
+            )
+            topics.setdefault(part.topic, []).append(asked)
         return OffsetForLeaderEpochRequest(
             replica_id=CONSUMER,
-            topics=tuple(
-                OffsetForLeaderTopic(
-                    topic=topic,
-                    partitions=tuple(
-                        OffsetForLeaderPartition(
-                            partition=number,
-                            current_leader_epoch=current[TopicPartition(topic, number)],
-                            leader_epoch=epochs[TopicPartition(topic, number)],
-                        )
-                        for number in numbers
-                    ),
-                )
-                for topic, numbers in by_topic(current).items()
-            ),
+            topics=tuple(OffsetForLeaderTopic(topic=topic, partitions=tuple(parts)) for topic, parts in topics.items()),
         )
 
     def read(response: Any, attempt: Attempt[EpochEnd]) -> None:

@@ -9,7 +9,7 @@ from fleet_consumer.assignors import Assignor
 from fleet_consumer.clock import Clock
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.group.classic.machine import ClassicMachine
-from fleet_consumer.group.settings import GroupSettings
+from fleet_consumer.group.membership import GroupSettings
 from fleet_consumer.net import ConnectionSettings
 
 

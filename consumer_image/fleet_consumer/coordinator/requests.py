@@ -7,8 +7,8 @@ from typing import Any
 
 from fleet_consumer.coordinator.flows import Ask, Where
 from fleet_consumer.group.messages import Address, Channel, Send
-from fleet_consumer.group.sighting import lacks_topics
 from fleet_consumer.net import BrokerAddress, Call, NetError, NetworkClient
+from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.metadata import MetadataResponse
 
 DIRECTORY_LANE = "directory"
@@ -79,11 +79,8 @@ class Requests:
         if ask.where is Where.ANY:
             self._ask_anyone(ask.request, on_answer)
             return True
-        address: BrokerAddress | None
-        if ask.where is Where.COORDINATOR:
-            address = BrokerAddress(*coordinator) if coordinator is not None else None
-        else:
-            address = self._directory.broker(int(ask.where))
+        known = None if coordinator is None else BrokerAddress(*coordinator)
+        address = self._directory.broker(ask.where) if isinstance(ask.where, int) else known
         if address is None:
             return False
         self._calls.append((self._client.send(address, ask.request), on_answer))
@@ -110,7 +107,8 @@ class Requests:
                 self._directory.failed(address)
             elif isinstance(answer, MetadataResponse):
                 self._directory.learn(answer)
-                if lacks_topics(answer):
+                if any(topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in answer.topics):
+                    # Another broker may know the topic.
                     self._directory.failed(address)
             on_answer(answer)
 

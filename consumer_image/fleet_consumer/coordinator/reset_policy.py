@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-BY_DURATION = "by_duration"
 WORDS = "use earliest, latest, none or by_duration:<ISO-8601 duration>, such as by_duration:PT1H"
 
 _DURATION = re.compile(
@@ -32,7 +31,7 @@ class ResetPolicy:
         word, colon, duration = text.partition(":")
         if word in ("earliest", "latest", "none") and not colon:
             return cls(word)
-        if word == BY_DURATION and colon:
+        if word == "by_duration" and colon:
             return cls(word, _milliseconds(duration))
         raise ValueError(f"auto_offset_reset is {text!r}; {WORDS}")
 

@@ -16,40 +16,16 @@ from uuid import UUID
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.naming import TopicPattern
+from fleet_consumer.coordinator import queries
 from fleet_consumer.coordinator.assignor_calls import AssignorCalls
 from fleet_consumer.coordinator.flows import Flow, FlowRunner, Ticket
 from fleet_consumer.coordinator.lookups import Start
-from fleet_consumer.coordinator.offsets import fetch_committed, list_offsets
 from fleet_consumer.coordinator.remade import LogsSeen, see_logs
 from fleet_consumer.coordinator.requests import Requests
 from fleet_consumer.coordinator.starts import StartQuery, Starts, find_starts
-from fleet_consumer.coordinator.topics import describe_topics, end_offsets
-from fleet_consumer.group import errors
+from fleet_consumer.group import errors, messages
 from fleet_consumer.group.machine import GroupMachine
-from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.group.messages import (
-    Action,
-    Answered,
-    CallBack,
-    CalledBack,
-    CloseRequested,
-    Commit,
-    CommitRequested,
-    CoordinatorDoubted,
-    CoordinatorWanted,
-    Disconnect,
-    Event,
-    FinishCommit,
-    LoginRefused,
-    MembershipReport,
-    RebalanceRequested,
-    Send,
-    Subscribed,
-    Tick,
-    Unanswered,
-    Unsubscribed,
-)
-from fleet_consumer.group.settings import GroupSettings
+from fleet_consumer.group.membership import GroupSettings, OffsetAndMetadata
 from fleet_consumer.group.timing import NEVER
 from fleet_consumer.group.topics import PartitionInfo
 from fleet_consumer.net import AuthenticationFailed, ConnectionSettings, NetError, NetworkClient, TlsFailed
@@ -72,7 +48,7 @@ for a second."""
 NAMED_MAX = 20
 """Partitions that a log line names."""
 
-News = CallBack | MembershipReport | FinishCommit
+News = messages.CallBack | messages.MembershipReport | messages.FinishCommit
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +87,10 @@ class CoordinatorThread:
         self._clock = clock
         self._on_news = on_news
         # The two queues: the user's thread appends to one, this thread to the other; the other side pops.
-        self._inbox: deque[Event | _Begin | _Close] = deque()
+        self._inbox: deque[messages.Event | _Begin | _Close] = deque()
         self.news: deque[News] = deque()
         # Unfinished commits: the user's thread adds one, the thread that ends one removes it. They outlive the machine.
-        self._commits: dict[Ticket[None], Commit] = {}
+        self._commits: dict[Ticket[None], messages.Commit] = {}
         # Written by the user's thread alone, read here: the time of its last poll.
         self.polled_at = clock.monotonic()
         # Written here alone, read by any thread.
@@ -147,26 +123,21 @@ class CoordinatorThread:
         """True once `start` was called."""
         return self._thread.ident is not None
 
-    @property
-    def alive(self) -> bool:
-        """True while the thread runs."""
-        return self._thread.is_alive()
-
     def subscribe(self, topics: Iterable[str], pattern: TopicPattern | None = None) -> None:
         """Be a member with a subscription to these topics, or with `pattern` to all that match."""
-        self._post(Subscribed(tuple(topics), pattern))
+        self._post(messages.Subscribed(tuple(topics), pattern))
 
     def unsubscribe(self) -> None:
         """Leave the group."""
-        self._post(Unsubscribed())
+        self._post(messages.Unsubscribed())
 
     def enforce_rebalance(self, reason: str) -> None:
         """Join again."""
-        self._post(RebalanceRequested(reason))
+        self._post(messages.RebalanceRequested(reason))
 
-    def called_back(self, callback: CallBack) -> None:
+    def called_back(self, callback: messages.CallBack) -> None:
         """Note that the user's callback has run."""
-        self._post(CalledBack(callback))
+        self._post(messages.CalledBack(callback))
 
     def commit(
         self,
@@ -182,9 +153,9 @@ class CoordinatorThread:
         whose records were read.
         """
         ticket: Ticket[None] = Ticket()
-        commit = Commit(dict(offsets), deadline, ticket, alone=alone, ids=dict(ids or {}))
+        commit = messages.Commit(dict(offsets), deadline, ticket, alone=alone, ids=dict(ids or {}))
         self._commits[ticket] = commit
-        self._post(CommitRequested(commit))
+        self._post(messages.CommitRequested(commit))
         return ticket
 
     def committed(
@@ -192,14 +163,14 @@ class CoordinatorThread:
     ) -> Ticket[dict[TopicPartition, OffsetAndMetadata | None]]:
         """Read the group's committed offsets, with None all of them."""
         wanted = None if partitions is None else tuple(partitions)
-        self._post(CoordinatorWanted())
-        return self._begin(fetch_committed(self._settings.group_id, wanted))
+        self._post(messages.CoordinatorWanted())
+        return self._begin(queries.fetch_committed(self._settings.group_id, wanted))
 
     def find_starts(self, query: StartQuery) -> Ticket[Starts]:
         """Find where partitions begin (`starts.find_starts`)."""
         if query.use_committed:
             # A consumer that assigned its partitions itself has no coordinator so far.
-            self._post(CoordinatorWanted())
+            self._post(messages.CoordinatorWanted())
         return self._begin(find_starts(self._settings.group_id, query, now_ms=round(self._clock.wall() * 1000)))
 
     def see_logs(self, known: Mapping[TopicPartition, UUID | None], *, delay_s: float) -> Ticket[LogsSeen]:
@@ -209,22 +180,18 @@ class CoordinatorThread:
     def list_offsets(
         self, times: Mapping[TopicPartition, int], *, read_committed: bool
     ) -> Ticket[dict[TopicPartition, Start]]:
-        """Read offsets by time from the partitions' leaders (`offsets.list_offsets`)."""
-        return self._begin(list_offsets(times, read_committed=read_committed))
+        """Read offsets by time from the partitions' leaders (`queries.list_offsets`)."""
+        return self._begin(queries.list_offsets(times, read_committed=read_committed))
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], *, read_committed: bool
     ) -> Ticket[dict[TopicPartition, int]]:
-        """Read the ends of partitions in one attempt (`topics.end_offsets`)."""
-        return self._begin(end_offsets(tuple(partitions), read_committed=read_committed))
+        """Read the ends of partitions in one attempt (`queries.end_offsets`)."""
+        return self._begin(queries.end_offsets(tuple(partitions), read_committed=read_committed))
 
     def topics(self, names: Iterable[str] | None) -> Ticket[dict[str, tuple[PartitionInfo, ...]]]:
-        """Read topics and their partitions, with None of all that may be described (`topics.describe_topics`)."""
-        return self._begin(describe_topics(names))
-
-    def nudge(self) -> None:
-        """Check timers and `polled_at` now."""
-        self._client.wakeup()
+        """Read topics and their partitions, with None of all that may be described (`queries.describe_topics`)."""
+        return self._begin(queries.describe_topics(names))
 
     def close(self, *, leave: bool, timeout_s: float) -> bool:
         """Finish commits, leave if so wished, end the thread. False if it did not end within about `timeout_s`."""
@@ -240,7 +207,7 @@ class CoordinatorThread:
         self._post(_Begin(flow, ticket))
         return ticket
 
-    def _post(self, what: Event | _Begin | _Close) -> None:
+    def _post(self, what: messages.Event | _Begin | _Close) -> None:
         self._inbox.append(what)
         self._client.wakeup()
         if self._ended:
@@ -256,7 +223,7 @@ class CoordinatorThread:
                 self._take_inbox(now)
                 if self._finished(now):
                     break
-                self._feed(Tick(self.polled_at), now)
+                self._feed(messages.Tick(self.polled_at), now)
                 self._flows.advance(now)
                 idle_s = IDLE_S if self._leave_until is None else LEAVE_GRACE_S
                 due = min(self._machine.next_deadline(now), self._flows.next_deadline(now), now + idle_s)
@@ -272,7 +239,7 @@ class CoordinatorThread:
     def _end(self, failure: Exception | None) -> None:
         self.fence_deadline = NEVER
         if failure is not None:
-            self._notify_user(MembershipReport(failure))
+            self._notify_user(messages.MembershipReport(failure))
         self._end_reason = failure or errors.ConsumerClosed("the consumer was closed")
         self._flows.abandon(self._end_reason)
         self._client.close()
@@ -287,7 +254,7 @@ class CoordinatorThread:
             if isinstance(left, _Begin):
                 left.ticket.end(None, self._end_reason)
         for commit in list(self._commits.values()):
-            self._notify_user(FinishCommit(commit, self._end_reason))
+            self._notify_user(messages.FinishCommit(commit, self._end_reason))
 
     def _finished(self, now: float) -> bool:
         """Close in order, commits first, then LeaveGroup, each as long as there is time. True when both are done."""
@@ -297,7 +264,7 @@ class CoordinatorThread:
             return False
         if self._leave_until is None:
             self._leave_until = max(self._closing.deadline, now + LEAVE_GRACE_S)
-            self._feed(CloseRequested(self._closing.leave), now)
+            self._feed(messages.CloseRequested(self._closing.leave), now)
         return self._machine.closed or (now >= self._leave_until and self._leave_turns >= LEAVE_TURNS)
 
     def _take_inbox(self, now: float) -> None:
@@ -322,10 +289,10 @@ class CoordinatorThread:
     def _give_up(self, refusal: NetError) -> None:
         kind = errors.TlsFailed if isinstance(refusal, TlsFailed) else errors.AuthenticationFailed
         fatal = kind(f"group {self._settings.group_id!r}: {refusal}")
-        self._feed(LoginRefused(fatal), self._clock.monotonic())
+        self._feed(messages.LoginRefused(fatal), self._clock.monotonic())
         self._flows.abandon(fatal)
 
-    def _feed(self, event: Event, now: float) -> None:
+    def _feed(self, event: messages.Event, now: float) -> None:
         actions = self._machine.handle(event, now)
         # The snapshot goes out before the news, so that a callback sees the state that belongs to it.
         self.snapshot = self._machine.snapshot()
@@ -333,35 +300,34 @@ class CoordinatorThread:
         for action in actions:
             self._act(action)
 
-    def _act(self, action: Action) -> None:
+    def _act(self, action: messages.Action) -> None:
         self._log_rebalance(action)
-        if isinstance(action, Send):
+        if isinstance(action, messages.Send):
             self._send(action)
-        elif isinstance(action, Disconnect):
+        elif isinstance(action, messages.Disconnect):
             self._requests.disconnect(action.address)
-        elif isinstance(action, CallBack | MembershipReport | FinishCommit):
+        elif isinstance(action, messages.CallBack | messages.MembershipReport | messages.FinishCommit):
             self._notify_user(action)
         else:
             self._assignors.carry_out(action)
 
-    def _send(self, action: Send) -> None:
+    def _send(self, action: messages.Send) -> None:
         context = action.context
 
         def on_answer(answer: Any) -> None:
-            now = self._clock.monotonic()
+            event: messages.Event = messages.Answered(context, answer)
             if isinstance(answer, NetError):
-                self._feed(Unanswered(context, answer, isinstance(answer, (AuthenticationFailed, TlsFailed))), now)
-            else:
-                self._feed(Answered(context, answer), now)
+                event = messages.Unanswered(context, answer, isinstance(answer, (AuthenticationFailed, TlsFailed)))
+            self._feed(event, self._clock.monotonic())
 
         self._requests.send(action, on_answer)
 
     def _doubt_coordinator(self) -> None:
         if self._machine.coordinator is not None:
-            self._feed(CoordinatorDoubted(self._machine.coordinator), self._clock.monotonic())
+            self._feed(messages.CoordinatorDoubted(self._machine.coordinator), self._clock.monotonic())
 
     def _notify_user(self, news: News) -> None:
-        if isinstance(news, FinishCommit):
+        if isinstance(news, messages.FinishCommit):
             if self._commits.pop(news.commit.ticket, None) is None:
                 return  # Another thread ended it at the same moment.
             news.commit.ticket.end(None, news.error)
@@ -371,13 +337,13 @@ class CoordinatorThread:
         self.news.append(news)
         self._on_news()
 
-    def _log_rebalance(self, action: Action) -> None:
+    def _log_rebalance(self, action: messages.Action) -> None:
         """Log the reason of a join, and the partitions that a rebalance moves. Brokers log less (KIP-800)."""
         group_id = self._settings.group_id
-        if isinstance(action, Send) and isinstance(action.request, JoinGroupRequest):
+        if isinstance(action, messages.Send) and isinstance(action.request, JoinGroupRequest):
             request = action.request
             logger.info("group %s: joining as %s: %s", group_id, request.member_id or "a new member", request.reason)
-        elif isinstance(action, CallBack) and action.partitions:
+        elif isinstance(action, messages.CallBack) and action.partitions:
             named = ", ".join(f"{topic}-{number}" for topic, number in action.partitions[:NAMED_MAX])
             more = len(action.partitions) - NAMED_MAX
             suffix = f" and {more} more" if more > 0 else ""

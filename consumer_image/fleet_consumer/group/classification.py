@@ -89,10 +89,20 @@ _JOIN_REFUSALS: Mapping[int, Rule] = {
     ),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: _GROUP_AUTHORIZATION,
 }
-_COORDINATOR_GONE: Mapping[int, Rule] = {
+_BY_COORDINATOR: Mapping[int, Rule] = {
+    ErrorCode.NONE: _OK,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: _LOST,
     ErrorCode.NOT_COORDINATOR: _LOST,
 }
+_CURRENT_MEMBER: Mapping[int, Rule] = {
+    **_BY_COORDINATOR,
+    ErrorCode.REBALANCE_IN_PROGRESS: _REJOIN,
+    ErrorCode.UNKNOWN_MEMBER_ID: _RESET_MEMBER,
+    ErrorCode.ILLEGAL_GENERATION: _RESET_GENERATION,
+    ErrorCode.FENCED_INSTANCE_ID: _FENCED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: _GROUP_AUTHORIZATION,
+}
+"""Rules for requests of a member that has a generation."""
 
 _LOOKUP_REFUSED = Rule(Verdict.REFUSED, errors.OffsetLookupFailed, "the lookup is repeated; see the broker's log")
 _LEADER_MOVES: Mapping[int, Rule] = {
@@ -123,8 +133,7 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
         **_JOIN_REFUSALS,
     },
     Api.JOIN_GROUP: {
-        ErrorCode.NONE: _OK,
-        **_COORDINATOR_GONE,
+        **_BY_COORDINATOR,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
         ErrorCode.REBALANCE_IN_PROGRESS: _REJOIN,
         ErrorCode.UNKNOWN_MEMBER_ID: _RESET_MEMBER,
@@ -136,13 +145,7 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
         **_JOIN_REFUSALS,
     },
     Api.SYNC_GROUP: {
-        ErrorCode.NONE: _OK,
-        **_COORDINATOR_GONE,
-        ErrorCode.REBALANCE_IN_PROGRESS: _REJOIN,
-        ErrorCode.UNKNOWN_MEMBER_ID: _RESET_MEMBER,
-        ErrorCode.ILLEGAL_GENERATION: _RESET_GENERATION,
-        ErrorCode.FENCED_INSTANCE_ID: _FENCED,
-        ErrorCode.GROUP_AUTHORIZATION_FAILED: _GROUP_AUTHORIZATION,
+        **_CURRENT_MEMBER,
         # A coordinator that is loading has lost this rebalance. Before Kafka 4 it answered RebalanceInProgress; Java's
         # client treats the new code as fatal.
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _REJOIN,
@@ -150,18 +153,11 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
         ErrorCode.INCONSISTENT_GROUP_PROTOCOL: _JOIN_REFUSALS[ErrorCode.INCONSISTENT_GROUP_PROTOCOL],
     },
     Api.HEARTBEAT: {
-        ErrorCode.NONE: _OK,
-        **_COORDINATOR_GONE,
+        **_CURRENT_MEMBER,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
-        ErrorCode.REBALANCE_IN_PROGRESS: _REJOIN,
-        ErrorCode.UNKNOWN_MEMBER_ID: _RESET_MEMBER,
-        ErrorCode.ILLEGAL_GENERATION: _RESET_GENERATION,
-        ErrorCode.FENCED_INSTANCE_ID: _FENCED,
-        ErrorCode.GROUP_AUTHORIZATION_FAILED: _GROUP_AUTHORIZATION,
     },
     Api.OFFSET_COMMIT: {
-        ErrorCode.NONE: _OK,
-        **_COORDINATOR_GONE,
+        **_CURRENT_MEMBER,
         ErrorCode.REQUEST_TIMED_OUT: _LOST,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _RETRY,
@@ -172,11 +168,6 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
             "the topic was deleted after it was read; these positions are not valid in a new topic of the same name, "
             "which is read from its beginning",
         ),
-        ErrorCode.REBALANCE_IN_PROGRESS: _REJOIN,
-        ErrorCode.UNKNOWN_MEMBER_ID: _RESET_MEMBER,
-        ErrorCode.ILLEGAL_GENERATION: _RESET_GENERATION,
-        ErrorCode.FENCED_INSTANCE_ID: _FENCED,
-        ErrorCode.GROUP_AUTHORIZATION_FAILED: _GROUP_AUTHORIZATION,
         ErrorCode.TOPIC_AUTHORIZATION_FAILED: Rule(
             Verdict.REFUSED, errors.TopicAuthorizationFailed, "allow the principal Read on the topic"
         ),
@@ -188,8 +179,7 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
         ),
     },
     Api.OFFSET_FETCH: {
-        ErrorCode.NONE: _OK,
-        **_COORDINATOR_GONE,
+        **_BY_COORDINATOR,
         ErrorCode.REQUEST_TIMED_OUT: _RETRY,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
         # An open transaction may still change the offset (KIP-447).
@@ -218,8 +208,9 @@ def rule_for(api: Api, code: int) -> Rule:
     return RULES[api].get(code) or OTHERWISE.get(api, _UNEXPECTED)
 
 
-def error_for(api: Api, code: int, group_id: str, rule: Rule) -> errors.ConsumerError:
-    """The exception for a FATAL or REFUSED rule; `UnexpectedAnswer` for a rule without one."""
+def error_for(api: Api, code: int, group_id: str) -> errors.ConsumerError:
+    """The exception for a code with a FATAL or REFUSED rule; `UnexpectedAnswer` for a rule without one."""
+    rule = rule_for(api, code)
     kind = rule.error or errors.UnexpectedAnswer
     advice = f"; {rule.advice}" if rule.advice else ""
     return kind(f"group {group_id!r}: {api.value} was answered {describe(code)}{advice}")

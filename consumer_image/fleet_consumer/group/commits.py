@@ -12,18 +12,9 @@ from uuid import UUID
 
 from fleet_consumer.group import errors
 from fleet_consumer.group.classification import Api, Rule, Verdict, error_for, rule_for
-from fleet_consumer.group.messages import (
-    Action,
-    Address,
-    Channel,
-    Commit,
-    FinishCommit,
-    ForCommit,
-    MemberIdentity,
-    Send,
-)
-from fleet_consumer.group.settings import GroupSettings
-from fleet_consumer.group.timing import Backoff
+from fleet_consumer.group.membership import GroupSettings
+from fleet_consumer.group.messages import Action, Channel, Commit, FinishCommit, ForCommit, MemberIdentity, Send
+from fleet_consumer.group.timing import NEVER, Backoff
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode, describe
 from fleet_consumer.wire.offset_commit import (
@@ -78,7 +69,7 @@ class Standing:
     """
 
     identity: MemberIdentity
-    coordinator: Address | None
+    coordinator: tuple[str, int] | None
     holds: bool
     may_commit: bool
     rebalancing: bool
@@ -144,9 +135,9 @@ class CommitFlow:
         self._unknown_ids: dict[UUID, float] = {}
 
     @property
-    def next_at(self) -> float | None:
-        """The time at which the next waiting commit is due; None without one."""
-        return min((at for at, _ in self._waiting), default=None)
+    def next_at(self) -> float:
+        """The time at which the next waiting commit is due; NEVER without one."""
+        return min((at for at, _ in self._waiting), default=NEVER)
 
     @property
     def pending(self) -> bool:
@@ -166,9 +157,13 @@ class CommitFlow:
         if not commit.alone and not standing.may_commit:
             if standing.keeps:
                 return self._later(commit, now, self._rebalancing())
-            return [FinishCommit(commit, self._not_a_member(standing))]
+            rejoins = standing.rebalancing and not standing.expelled
+            error = self._rebalancing() if rejoins else errors.CommitFailed(self._about(NOT_A_MEMBER))
+            return [FinishCommit(commit, error)]
         if standing.coordinator is None:
-            if self._may_wait_for_the_coordinator(commit, now):
+            # A consumer without a membership looks for a coordinator no sooner than at its first commit.
+            waits = commit.alone and commit.deadline is None and commit.sent_as is None
+            if waits and now < commit.requested_at + self._settings.request_timeout_s:
                 # Due at once, so that waiting commits are sent in the order of their requests.
                 self._waiting.append((now, commit))
                 return []
@@ -176,7 +171,15 @@ class CommitFlow:
         commit.sent_as = MemberIdentity() if commit.alone else standing.identity
         self._in_flight.append(commit)
         request = commit_request(self._settings, commit.sent_as, commit)
-        return [Send(standing.coordinator, Channel.MAIN, request, self._settings.request_timeout_s, ForCommit(commit))]
+        return [
+            Send(
+                standing.coordinator,
+                Channel.MAIN,
+                request,
+                self._settings.request_timeout_s,
+                ForCommit(commit),
+            )
+        ]
 
     def answered(
         self, commit: Commit, response: OffsetCommitResponse, standing: Standing, now: float
@@ -191,16 +194,12 @@ class CommitFlow:
             case Verdict.OK:
                 self._backoff.reset()
                 error = None
-            case Verdict.RETRY if not self._in_vain(commit, judgement, now):
-                return self._later(commit, now, self._retriable(describe(judgement.code))), judgement
-            case Verdict.COORDINATOR_LOST:
+            case Verdict.RETRY | Verdict.COORDINATOR_LOST if not self._in_vain(commit, judgement, now):
                 return self._later(commit, now, self._retriable(describe(judgement.code))), judgement
             case Verdict.REJOIN | Verdict.RESET_MEMBER | Verdict.RESET_GENERATION if self._overtaken(
                 commit, judgement, standing
             ):
                 return self._later(commit, now, self._rebalancing()), judgement
-            case Verdict.RETRY:
-                error = self._refused(judgement)
             case Verdict.REJOIN:
                 error = self._rebalancing()
             case Verdict.RESET_MEMBER | Verdict.RESET_GENERATION:
@@ -208,7 +207,7 @@ class CommitFlow:
             case Verdict.FATAL if older and judgement.code == ErrorCode.FENCED_INSTANCE_ID:
                 error = self._stale(commit, judgement.code, standing)
             case Verdict.FATAL:
-                error = error_for(Api.OFFSET_COMMIT, judgement.code, self._settings.group_id, judgement.rule)
+                error = error_for(Api.OFFSET_COMMIT, judgement.code, self._settings.group_id)
             case _:
                 error = self._refused(judgement)
         return [FinishCommit(commit, error)], judgement
@@ -235,19 +234,8 @@ class CommitFlow:
         self._waiting.append((min(now + self._backoff.next(), commit.deadline), commit))
         return []
 
-    def _may_wait_for_the_coordinator(self, commit: Commit, now: float) -> bool:
-        """True while a commit without retries may wait for its first coordinator.
-
-        A consumer without a membership looks for a coordinator no sooner than at its first commit.
-        """
-        waits = commit.alone and commit.deadline is None and commit.sent_as is None
-        return waits and now < commit.requested_at + self._settings.request_timeout_s
-
     def _overtaken(self, commit: Commit, judgement: CommitJudgement, standing: Standing) -> bool:
-        """True if a rebalance overtook the commit of a member that keeps its partitions.
-
-        The same offsets can be committed in the new generation.
-        """
+        """True if a rebalance overtook the commit of a member that keeps its partitions: the new generation commits."""
         if not standing.holds or not standing.identity.valid:
             return False
         older = commit.sent_as is not standing.identity or standing.joining
@@ -284,8 +272,7 @@ class CommitFlow:
         return kind(self._about(f"{named}: {describe(judgement.code)}{advice}"))
 
     def _stale(self, commit: Commit, code: int, standing: Standing) -> errors.ConsumerError:
-        """The error for a commit under an unknown member id or generation, an earlier one of ours or the current
-        one."""
+        """The error for a commit under an unknown member id or generation, an earlier or the current one."""
         if commit.alone:
             return errors.CommitFailed(
                 self._about(
@@ -298,11 +285,6 @@ class CommitFlow:
                 self._about("a newer generation is being joined; poll, then commit the partitions still assigned")
             )
         return errors.CommitFailed(self._about(f"{describe(code)}: {NOT_A_MEMBER}"))
-
-    def _not_a_member(self, standing: Standing) -> errors.ConsumerError:
-        if standing.rebalancing and not standing.expelled:
-            return self._rebalancing()
-        return errors.CommitFailed(self._about(NOT_A_MEMBER))
 
     def _rebalancing(self) -> errors.ConsumerError:
         return errors.RebalanceInProgress(self._about("the group is rebalancing; poll and commit again"))

@@ -1,7 +1,7 @@
 """Errors of a consumer: one class for each case that callers may handle differently.
 
 After a `ConsumerError` the consumer goes on. A `FatalConsumerError` ends it: every later call raises the same one,
-except `close`. Each carries `reason`, a CamelCase word for conditions and metrics, and a message that names the object,
+except `close`. Each carries `reason`, its class name, for conditions and metrics, and a message that names the object,
 what was seen and what to do.
 """
 
@@ -18,150 +18,105 @@ class ConsumerError(Exception):
 
     reason: ClassVar[str] = "ConsumerError"
 
+    def __init_subclass__(cls) -> None:
+        cls.reason = cls.__name__
+
 
 class FatalConsumerError(ConsumerError):
     """Base class of errors that end a consumer: close it, fix the cause, make a new one."""
-
-    reason: ClassVar[str] = "FatalConsumerError"
 
 
 class FencedInstance(FatalConsumerError):
     """Another consumer has joined with the same `group_instance_id` (KIP-345)."""
 
-    reason = "FencedInstance"
-
 
 class InconsistentProtocol(FatalConsumerError):
     """The group shares no assignor with this consumer, or is not a consumer group at all."""
-
-    reason = "InconsistentProtocol"
 
 
 class InvalidSessionTimeout(FatalConsumerError):
     """The session timeout is outside the broker's `group.min/max.session.timeout.ms`."""
 
-    reason = "InvalidSessionTimeout"
-
 
 class InvalidGroupId(FatalConsumerError):
     """The broker refuses the group id."""
-
-    reason = "InvalidGroupId"
 
 
 class GroupFull(FatalConsumerError):
     """The group has `group.max.size` members."""
 
-    reason = "GroupFull"
-
 
 class GroupAuthorizationFailed(FatalConsumerError):
     """The principal lacks Read on the group."""
-
-    reason = "GroupAuthorizationFailed"
 
 
 class AuthenticationFailed(FatalConsumerError):
     """A broker, or the token endpoint, refused the credentials. Not fatal with `retry_authentication`."""
 
-    reason = "AuthenticationFailed"
-
 
 class TlsFailed(AuthenticationFailed):
     """The TLS handshake failed: a certificate is not trusted, on either side, or a file cannot be used."""
-
-    reason = "TlsFailed"
 
 
 class UnsupportedByCoordinator(FatalConsumerError):
     """The coordinator is too old for a setting, such as `group_instance_id` before Kafka 2.3."""
 
-    reason = "UnsupportedByCoordinator"
-
 
 class UnexpectedAnswer(FatalConsumerError):
     """The coordinator answered an error that the protocol does not allow here; retries would only hide it."""
-
-    reason = "UnexpectedAnswer"
 
 
 class TopicAuthorizationFailed(ConsumerError):
     """The principal lacks Read or Describe on a topic."""
 
-    reason = "TopicAuthorizationFailed"
-
 
 class TopicMissing(ConsumerError):
     """A subscribed topic does not exist (yet); it is looked up again until it does."""
-
-    reason = "TopicMissing"
 
 
 class AssignorFailed(ConsumerError):
     """The assignor raised, or broke its contract, while this member led a rebalance; the rebalance is tried again."""
 
-    reason = "AssignorFailed"
-
 
 class CoordinatorUnavailable(ConsumerError):
     """The group has no coordinator now, or it is still loading the group; retried until it answers."""
-
-    reason = "CoordinatorUnavailable"
 
 
 class PollTimedOut(ConsumerError):
     """`poll` was not called within `max_poll_interval_ms`, so this member gave up its membership; polling rejoins."""
 
-    reason = "PollTimedOut"
-
 
 class CommitFailed(ConsumerError):
     """The offsets were not committed: another member may own the partitions. Do not repeat the commit."""
-
-    reason = "CommitFailed"
 
 
 class RebalanceInProgress(ConsumerError):
     """The offsets were not committed because the group is rebalancing; poll, then commit what is still owned."""
 
-    reason = "RebalanceInProgress"
-
 
 class RetriableCommitFailed(ConsumerError):
     """The offsets were not committed, or the outcome is unknown; commit the same or later offsets again."""
 
-    reason = "RetriableCommitFailed"
-
 
 class CommitRefused(ConsumerError):
     """The broker refused the content of the commit (metadata too large, topic not allowed or unknown)."""
-
-    reason = "CommitRefused"
 
 
 class TopicDeleted(CommitRefused):
     """The topic was deleted after its records were read, and the positions were not committed: they are not valid in a
     new topic of the same name, which is read from its beginning. Do not repeat the commit."""
 
-    reason = "TopicDeleted"
-
 
 class OffsetLookupFailed(ConsumerError):
     """Committed offsets, or the first or last offset of a partition, could not be read."""
-
-    reason = "OffsetLookupFailed"
 
 
 class MetadataLookupFailed(ConsumerError):
     """Topics and their partitions could not be read from the brokers."""
 
-    reason = "MetadataLookupFailed"
-
 
 class NoOffsetForPartition(ConsumerError):
     """A partition has no usable offset and the reset policy is `none`; seek it, or commit an offset for it."""
-
-    reason = "NoOffsetForPartition"
 
     def __init__(self, message: str, partitions: Iterable[TopicPartition]) -> None:
         super().__init__(message)
@@ -171,58 +126,38 @@ class NoOffsetForPartition(ConsumerError):
 class GroupMetadataUnknown(ConsumerError):
     """The linked librdkafka writes group metadata, which transactions need, in an unknown format."""
 
-    reason = "GroupMetadataUnknown"
-
 
 class NotAssigned(ConsumerError):
     """The call names a partition that this consumer does not own now."""
-
-    reason = "NotAssigned"
 
 
 class NotSubscribed(ConsumerError):
     """The call needs a subscription or assigned partitions."""
 
-    reason = "NotSubscribed"
-
 
 class SubscriptionConflict(ConsumerError):
     """`subscribe` and `assign` exclude each other; call `unsubscribe` in between."""
-
-    reason = "SubscriptionConflict"
 
 
 class GroupIdMissing(ConsumerError):
     """The call needs a group, and the settings have no `group_id`."""
 
-    reason = "GroupIdMissing"
-
 
 class ConsumerClosed(ConsumerError):
     """The consumer was closed."""
-
-    reason = "ConsumerClosed"
 
 
 class ForkedConsumer(ConsumerError):
     """This process is a fork of the consumer's, without its threads; make a new consumer here."""
 
-    reason = "ForkedConsumer"
-
 
 class ConcurrentUse(ConsumerError):
     """Two threads used the consumer at once; only `wakeup` and `membership` are for any thread."""
-
-    reason = "ConcurrentUse"
 
 
 class DataPlaneFailed(ConsumerError):
     """librdkafka reported an error about the records of one partition, or of all."""
 
-    reason = "DataPlaneFailed"
-
 
 class InternalFailure(FatalConsumerError):
     """A bug ended one of the consumer's threads; the log has the traceback."""
-
-    reason = "InternalFailure"

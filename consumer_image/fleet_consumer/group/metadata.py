@@ -39,17 +39,10 @@ def flatten(partitions: Mapping[str, Sequence[int]]) -> tuple[TopicPartition, ..
     return tuple(TopicPartition(topic, number) for topic in sorted(partitions) for number in sorted(partitions[topic]))
 
 
-def topics_request(topics: Iterable[str]) -> MetadataRequest:
-    """Ask for these topics without creating them."""
-    names = sorted(set(topics))
-    return MetadataRequest(
-        topics=tuple(MetadataRequestTopic(name=name) for name in names), allow_auto_topic_creation=False
-    )
-
-
-def all_topics_request() -> MetadataRequest:
-    """Ask for every topic that the principal may describe."""
-    return MetadataRequest(topics=None, allow_auto_topic_creation=False)
+def topics_request(topics: Iterable[str] | None) -> MetadataRequest:
+    """Ask for these topics without creating them, with None for all that the principal may describe."""
+    named = None if topics is None else tuple(MetadataRequestTopic(name=name) for name in sorted(set(topics)))
+    return MetadataRequest(topics=named, allow_auto_topic_creation=False)
 
 
 def partition_counts(response: MetadataResponse) -> tuple[dict[str, int], dict[str, int]]:

@@ -16,6 +16,7 @@ UNSUBSCRIBED = "the consumer unsubscribed from all topics"
 ENFORCED = "rebalance enforced by user"
 CLOSING = "the consumer is being closed"
 TO_REVOKE = "need to revoke partitions and re-join"
+METADATA_CHANGED = "cached metadata has changed"
 ASSIGNMENT_MISMATCH = "received assignment does not match the current subscription"
 
 
@@ -27,18 +28,3 @@ def rebalance_failed(cause: object) -> str:
 def answered(api: str, error: str) -> str:
     """The reason after a response that took the identity away."""
     return f"encountered {error} from {api} response"
-
-
-def metadata_changed(topic: str, before: int, after: int) -> str:
-    """The reason when the partition count of a topic differs from the plan's."""
-    return f"cached metadata has changed: topic {topic} went from {before} to {after} partitions"
-
-
-def racks_changed(topic: str) -> str:
-    """The reason when the racks of a topic's replicas differ from the plan's."""
-    return f"cached metadata has changed: replicas of topic {topic} are in other racks"
-
-
-def shorten(reason: str) -> str:
-    """Cut a reason to the length that brokers keep."""
-    return reason[:LENGTH_MAX]

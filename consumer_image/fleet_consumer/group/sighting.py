@@ -64,11 +64,6 @@ def sight(
     return Sighting(counts, frozenset(doubtful), denied, frozenset(hidden))
 
 
-def lacks_topics(response: MetadataResponse) -> bool:
-    """True if the broker does not know a topic that it was asked for; another one may know it."""
-    return any(topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in response.topics)
-
-
 class Doubts:
     """Start times of doubts about topics."""
 
@@ -123,7 +118,10 @@ class FirstSight:
         self._misses = misses
 
     def appeared(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those of `partitions` that did not exist at the subscription; none before the first response."""
+        """Those of `partitions` that did not exist at the subscription; none before the first response.
+
+        They start at the beginning: records written before the member knew of them must not be skipped.
+        """
         if not self._informed:
             return frozenset()
         return frozenset(

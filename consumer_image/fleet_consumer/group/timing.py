@@ -1,4 +1,4 @@
-"""Heartbeat and session timers, and exponential backoff. Arithmetic only: `now` comes in."""
+"""Exponential backoff, heartbeat and session timers, lookup of the coordinator. Arithmetic only: `now` comes in."""
 
 from __future__ import annotations
 
@@ -55,18 +55,16 @@ class HeartbeatTimer:
 
     def start(self, sent_at: float, now: float) -> None:
         """Begin the session after a successful SyncGroup that was sent at `sent_at`."""
-        self.in_flight = False
         # While the leader planned, later heartbeats of this generation may have been answered.
         self.last_good_sent_at = max(sent_at, self.last_good_sent_at or sent_at)
-        self.session_deadline = now + self._session_timeout_s
         # Late when the sync took long: then the next heartbeat is due at once and renews the fence.
         self.next_at = self.last_good_sent_at + self._interval_s
+        self.restart_session(now)
         self._backoff.reset()
 
     def begin_rebalance(self, now: float) -> None:
         """Restart after a successful JoinGroup: the member is alive, heartbeats go on while the leader plans."""
-        self.in_flight = False
-        self.session_deadline = now + self._session_timeout_s
+        self.restart_session(now)
         self.next_at = now + self._interval_s
 
     def stop(self) -> None:
@@ -82,9 +80,8 @@ class HeartbeatTimer:
 
     def succeeded(self, sent_at: float, now: float) -> None:
         """Renew session and fence after a good response to the heartbeat sent at `sent_at`."""
-        self.in_flight = False
         self.last_good_sent_at = max(sent_at, self.last_good_sent_at or sent_at)
-        self.session_deadline = now + self._session_timeout_s
+        self.restart_session(now)
         self._backoff.reset()
 
     def failed(self, now: float) -> None:
@@ -96,3 +93,37 @@ class HeartbeatTimer:
         """Give a newly found coordinator a whole session timeout; a heartbeat to its predecessor is not waited for."""
         self.in_flight = False
         self.session_deadline = now + self._session_timeout_s
+
+
+class CoordinatorLookup:
+    """The coordinator's address while it is known, and the retry timer while it is not."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff = backoff
+        self.address: tuple[str, int] | None = None
+        self.in_flight = False
+        self.next_at = NEVER
+
+    def due(self, now: float) -> bool:
+        """True when FindCoordinator should be sent now."""
+        return self.address is None and not self.in_flight and now >= self.next_at
+
+    def found(self, address: tuple[str, int]) -> None:
+        """Take the coordinator's address from a response."""
+        self.in_flight = False
+        self.address = address
+
+    def settled(self) -> None:
+        """Reset the backoff after a good response from the coordinator: the next loss starts with a short wait."""
+        self._backoff.reset()
+
+    def lost(self, now: float) -> None:
+        """Forget a lost coordinator and look again after the backoff, which grows until `settled`."""
+        if self.address is not None:
+            self.address = None
+            self.next_at = now + self._backoff.next()
+
+    def failed(self, now: float, wait_s: float = 0.0) -> None:
+        """Retry a failed lookup after the backoff, or after `wait_s` if that is longer."""
+        self.in_flight = False
+        self.next_at = now + max(self._backoff.next(), wait_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponseTopic
+from fleet_consumer.wire.metadata import MetadataResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +32,15 @@ class PartitionInfo:
 def partition_infos(response: MetadataResponse) -> dict[str, tuple[PartitionInfo, ...]]:
     """The partitions of all topics in a response, sorted by number; topics without partitions are left out."""
     nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
-    return {topic.name or "": _partitions(topic, nodes) for topic in response.topics if topic.partitions}
 
-
-def _partitions(topic: MetadataResponseTopic, nodes: dict[int, Node]) -> tuple[PartitionInfo, ...]:
     def named(ids: tuple[int, ...]) -> tuple[Node, ...]:
         return tuple(nodes.get(node) or Node(node) for node in ids)
 
-    return tuple(
-        PartitionInfo(
-            topic.name or "",
-            part.partition_index,
-            named((part.leader_id,))[0] if part.leader_id >= 0 else None,
-            named(part.replica_nodes),
-            named(part.isr_nodes),
-            named(part.offline_replicas),
-        )
-        for part in sorted(topic.partitions, key=lambda part: part.partition_index)
-    )
+    infos: dict[str, list[PartitionInfo]] = {}
+    for topic in response.topics:
+        for part in sorted(topic.partitions, key=lambda part: part.partition_index):
+            leader = named((part.leader_id,))[0] if part.leader_id >= 0 else None
+            replicas = named(part.replica_nodes), named(part.isr_nodes), named(part.offline_replicas)
+            info = PartitionInfo(topic.name or "", part.partition_index, leader, *replicas)
+            infos.setdefault(info.topic, []).append(info)
+    return {topic: tuple(parts) for topic, parts in infos.items()}

@@ -11,16 +11,9 @@ from collections.abc import Iterable, Mapping
 
 from fleet_consumer.contract.naming import TopicPattern, pattern_matches
 from fleet_consumer.group import errors, reasons
-from fleet_consumer.group.metadata import (
-    BrokerRacks,
-    Racks,
-    all_topics_request,
-    partition_counts,
-    topics_request,
-)
+from fleet_consumer.group.metadata import BrokerRacks, Racks, partition_counts, topics_request
 from fleet_consumer.group.sighting import Doubts, FirstSight, Sighting, sight
 from fleet_consumer.group.timing import NEVER, Backoff
-from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import describe
 from fleet_consumer.wire.metadata import MetadataRequest, MetadataResponse
 
@@ -45,7 +38,7 @@ class MetadataWatch:
         self._group: frozenset[str] = frozenset()
         self._planned: dict[str, int] = {}
         self._planned_racks: dict[str, Racks] = {}
-        self._first_sight = FirstSight()
+        self.first_sight = FirstSight()
         self._doubts = Doubts()
         self._informed = False
         self.own: frozenset[str] = frozenset()
@@ -63,7 +56,7 @@ class MetadataWatch:
         """Watch these topics of this member, or with a pattern all that match."""
         self.own = frozenset(topics)
         self._pattern = pattern
-        self._first_sight.subscribe(by_pattern=pattern is not None)
+        self.first_sight.subscribe(by_pattern=pattern is not None)
         self._informed = False
         self.error = None
         self.refresh()
@@ -110,7 +103,7 @@ class MetadataWatch:
 
     def request(self) -> MetadataRequest:
         """The request for the watched topics."""
-        return topics_request(self.own | self._group) if self._pattern is None else all_topics_request()
+        return topics_request(self.own | self._group if self._pattern is None else None)
 
     def answered(self, response: MetadataResponse, now: float) -> str | None:
         """Take a response to `request`. Returns the reason for the leader to plan again, None while its plan holds."""
@@ -132,7 +125,7 @@ class MetadataWatch:
         self.counts = counts | {topic: self.counts[topic] for topic in doubted if topic in self.counts}
         if self._pattern is not None:
             self.own = frozenset(topic for topic in self.counts if pattern_matches(self._pattern, topic))
-        self._first_sight.answered(self.own, sighting)
+        self.first_sight.answered(self.own, sighting)
         self.denied = sighting.denied
         self.error = self._visible_error(response)
         self._schedule(sighting, doubted, now)
@@ -143,7 +136,7 @@ class MetadataWatch:
         wait_s = self._max_age_s
         if self.own - self.counts.keys() or sighting.hidden:
             wait_s = min(wait_s, MISSING_TOPIC_RECHECK_S)
-        if doubted or self._first_sight.undecided:
+        if doubted or self.first_sight.undecided:
             wait_s = min(wait_s, DOUBT_RECHECK_S)
         self.next_at = now + wait_s
 
@@ -154,28 +147,17 @@ class MetadataWatch:
                 continue
             planned, count = self._planned.setdefault(topic, self.counts.get(topic, 0)), self.counts.get(topic, 0)
             if planned != count:
-                return reasons.metadata_changed(topic, planned, count)
-        return self._moved(response) if self._rack is not None else None
-
-    def _moved(self, response: MetadataResponse) -> str | None:
-        """The reason if replicas of a topic are in other racks than at the time of the plan."""
-        now = self.racks.of_topics(response, self._group)
-        for topic in sorted(now):
-            if self._planned_racks.setdefault(topic, now[topic]) != now[topic]:
-                return reasons.racks_changed(topic)
+                return f"{reasons.METADATA_CHANGED}: topic {topic} went from {planned} to {count} partitions"
+        racks = self.racks.of_topics(response, self._group) if self._rack is not None else {}
+        for topic in sorted(racks):
+            if self._planned_racks.setdefault(topic, racks[topic]) != racks[topic]:
+                return f"{reasons.METADATA_CHANGED}: replicas of topic {topic} are in other racks"
         return None
 
     def unanswered(self, now: float, wait_s: float = 0.0) -> None:
         """Retry after the backoff, or after `wait_s` if that is longer."""
         self.in_flight = False
         self.next_at = now + max(self._backoff.next(), wait_s)
-
-    def appeared(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those of `partitions` that did not exist when their topic was subscribed to.
-
-        They start at the beginning: records written before the member knew of them must not be skipped.
-        """
-        return self._first_sight.appeared(partitions)
 
     def _visible_error(self, response: MetadataResponse) -> errors.ConsumerError | None:
         _, failures = partition_counts(response)

@@ -15,8 +15,7 @@ from fleet_consumer.consumer.resets import OffsetReset, OutOfRangeReport
 from fleet_consumer.consumer.settings import ConsumerSettings
 from fleet_consumer.consumer.start_lookups import LOOKUP_RETRY_S
 from fleet_consumer.coordinator.flows import Ticket
-from fleet_consumer.coordinator.lookups import Start
-from fleet_consumer.coordinator.offsets import RETRY_MAX_S
+from fleet_consumer.coordinator.lookups import RETRY_MAX_S, Start
 from fleet_consumer.coordinator.remade import LogsSeen
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
 from fleet_consumer.coordinator.starts import StartQuery, Starts

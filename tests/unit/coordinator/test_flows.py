@@ -18,8 +18,8 @@ from fleet_consumer.coordinator.flows import (
     Ticket,
     Where,
 )
-from fleet_consumer.coordinator.lookups import Start
-from fleet_consumer.coordinator.offsets import RETRY_MAX_S, fetch_committed, list_offsets
+from fleet_consumer.coordinator.lookups import RETRY_MAX_S, Start
+from fleet_consumer.coordinator.queries import fetch_committed, list_offsets
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
 from fleet_consumer.coordinator.starts import StartQuery, find_starts
 from fleet_consumer.group import errors
@@ -142,7 +142,7 @@ def asked_times(lab: Lab) -> dict[int, int]:
 
 def test_committed_offsets_come_with_epoch_and_none_where_there_is_none() -> None:
     lab = Lab()
-    ticket = lab.start(fetch_committed("g", [ONE, OTHER]))
+    ticket = lab.start(fetch_committed("g", (ONE, OTHER)))
     assert lab.sent[0][0].where is Where.COORDINATOR
     assert requests(lab)[0].require_stable
     lab.answer(committed_answer({0: 42, 1: -1}))
@@ -153,7 +153,7 @@ def test_committed_offsets_come_with_epoch_and_none_where_there_is_none() -> Non
 @pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
 def test_broker_that_is_not_coordinator_is_looked_up_again_and_the_request_repeated(code: int) -> None:
     lab = Lab()
-    ticket = lab.start(fetch_committed("g", [ONE]))
+    ticket = lab.start(fetch_committed("g", (ONE,)))
     lab.answer(committed_answer({}, group_code=code))
     assert (lab.doubts, lab.sent) == (1, [])
     lab.advance(0.3)
@@ -164,7 +164,7 @@ def test_broker_that_is_not_coordinator_is_looked_up_again_and_the_request_repea
 @pytest.mark.parametrize("code", [ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
 def test_retriable_errors_are_waited_for(code: int) -> None:
     lab = Lab()
-    ticket = lab.start(fetch_committed("g", [ONE]))
+    ticket = lab.start(fetch_committed("g", (ONE,)))
     lab.answer(committed_answer({0: -1}, code=code))
     assert lab.doubts == 0
     lab.advance(0.5)
@@ -186,7 +186,7 @@ def test_retriable_errors_are_waited_for(code: int) -> None:
 )
 def test_fatal_errors_are_raised(code: int, error: type[Exception]) -> None:
     lab = Lab()
-    ticket = lab.start(fetch_committed("g", [ONE]))
+    ticket = lab.start(fetch_committed("g", (ONE,)))
     lab.answer(committed_answer({0: -1}, code=code))
     assert isinstance(ticket.error, error)
 
@@ -194,7 +194,7 @@ def test_fatal_errors_are_raised(code: int, error: type[Exception]) -> None:
 def test_request_to_an_unknown_coordinator_waits_until_it_is_known() -> None:
     lab = Lab()
     lab.known.remove(Where.COORDINATOR)
-    ticket = lab.start(fetch_committed("g", [ONE]))
+    ticket = lab.start(fetch_committed("g", (ONE,)))
     lab.advance(5.0)
     assert lab.sent == []
     lab.known.add(Where.COORDINATOR)
@@ -340,7 +340,7 @@ def test_error_of_a_groups_offsets_is_repeated_or_raised_by_the_table(code: int)
         ErrorCode.TOPIC_AUTHORIZATION_FAILED: errors.TopicAuthorizationFailed,
     }
     lab = Lab()
-    ticket = lab.start(fetch_committed("g", [ONE]))
+    ticket = lab.start(fetch_committed("g", (ONE,)))
     lab.answer(committed_answer({}, group_code=code))
     assert lab.doubts == (code in doubted)
     refusal = raised.get(ErrorCode(code), errors.OffsetLookupFailed) if code != 9_999 else errors.OffsetLookupFailed
@@ -385,7 +385,7 @@ def test_request_for_an_unknown_broker_is_answered_at_once() -> None:
 
 def test_cancelled_ticket_stops_its_flow() -> None:
     lab = Lab()
-    ticket = lab.start(fetch_committed("g", [ONE]))
+    ticket = lab.start(fetch_committed("g", (ONE,)))
     ticket.cancel()
     lab.advance(0.0)
     assert (ticket.done, ticket.result, lab.ended) == (True, None, 1)
@@ -395,7 +395,7 @@ def test_cancelled_ticket_stops_its_flow() -> None:
 
 def test_abandoned_flows_end_with_the_error_given() -> None:
     lab = Lab()
-    ticket = lab.start(fetch_committed("g", [ONE]))
+    ticket = lab.start(fetch_committed("g", (ONE,)))
     lab.runner.abandon(errors.ConsumerClosed("closed"))
     assert isinstance(ticket.error, errors.ConsumerClosed)
 

@@ -12,6 +12,7 @@ from fleet_consumer.assignors import Assignment, Assignor, load
 from fleet_consumer.assignors.range import RangeAssignor
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.consumer.settings import group_settings
+from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.coordinator.members import classic_member
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.group import errors
@@ -178,7 +179,7 @@ def test_commits_end_with_the_thread_that_was_to_make_them() -> None:
         eventually(lambda: broker.heard(OffsetCommitRequest), timeout_s=PATIENCE_S, what="the commit to be sent")
         thread.enforce_rebalance("so that the assignor is asked again")
         thread.called_back(next(news for news in thread.news if isinstance(news, CallBack)))
-        eventually(lambda: _given_back(thread) or under_way.done, timeout_s=PATIENCE_S, what="the thread to end")
+        eventually(lambda: _given_back(thread, under_way), timeout_s=PATIENCE_S, what="the thread to end")
         assert under_way.wait(PATIENCE_S)
         assert isinstance(under_way.error, errors.InternalFailure)
         late = thread.commit({PART: OffsetAndMetadata(8)}, SystemClock().monotonic() + 60.0)
@@ -187,12 +188,12 @@ def test_commits_end_with_the_thread_that_was_to_make_them() -> None:
         assert [news.commit.ticket for news in thread.news if isinstance(news, FinishCommit)] == [under_way, late]
 
 
-def _given_back(thread: CoordinatorThread) -> bool:
-    """Run callbacks until the thread has ended."""
+def _given_back(thread: CoordinatorThread, under_way: Ticket[None]) -> bool:
+    """Run callbacks until the commit has ended."""
     for news in list(thread.news):
         if isinstance(news, CallBack):
             thread.called_back(news)
-    return not thread.alive
+    return under_way.done
 
 
 class Failing(RangeAssignor):

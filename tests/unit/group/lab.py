@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from fleet_consumer.assignors import Assignor, load
-from fleet_consumer.group.classic.assignor_calls import collect_user_data, notify_assignor, run_assignor
 from fleet_consumer.group.classic.machine import ClassicMachine
+from fleet_consumer.group.classic.planning import collect_user_data, notify_assignor, run_assignor
 from fleet_consumer.group.classic.states import State
-from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.group.membership import GroupSettings, OffsetAndMetadata
 from fleet_consumer.group.messages import (
     Action,
     Answered,
@@ -36,7 +36,6 @@ from fleet_consumer.group.messages import (
     Tick,
     Unanswered,
 )
-from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.consumer_protocol import (
     ConsumerProtocolAssignment,

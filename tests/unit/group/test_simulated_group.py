@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from fleet_consumer.assignors import Assignor, load
-from fleet_consumer.group.classic.assignor_calls import collect_user_data, notify_assignor, run_assignor
 from fleet_consumer.group.classic.machine import ClassicMachine
+from fleet_consumer.group.classic.planning import collect_user_data, notify_assignor, run_assignor
 from fleet_consumer.group.classic.states import State
+from fleet_consumer.group.membership import GroupSettings
 from fleet_consumer.group.messages import (
     Answered,
     CallBack,
@@ -39,7 +40,6 @@ from fleet_consumer.group.messages import (
     Tick,
     Unanswered,
 )
-from fleet_consumer.group.settings import GroupSettings
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.heartbeat import HeartbeatResponse

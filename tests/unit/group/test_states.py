@@ -11,8 +11,8 @@ import pytest
 
 from fleet_consumer.group import errors
 from fleet_consumer.group.classic import state as member_state
-from fleet_consumer.group.classic.assignor_calls import collect_user_data, run_assignor
-from fleet_consumer.group.classic.states import MOVES, IllegalMove, State, Trigger, check_move, diagram
+from fleet_consumer.group.classic.planning import collect_user_data, run_assignor
+from fleet_consumer.group.classic.states import MOVES, IllegalMove, Moves, State, Trigger, check_move
 from fleet_consumer.group.classification import RULES, Api, Verdict
 from fleet_consumer.group.messages import (
     CloseRequested,
@@ -238,3 +238,33 @@ def test_page_about_rebalances_has_the_states_and_the_diagram_of_the_table() -> 
     rows = "".join(f"| {state.name} | {state.word} | {state.meaning} |\n" for state in State)
     assert f"|---|---|---|\n{rows}" in page
     assert f"```mermaid\n{diagram()}```\n" in page
+
+
+def diagram() -> str:
+    """`MOVES` as a Mermaid state diagram. Moves that all subscribed states share are drawn once, from their frame."""
+    members = [state for state in State if state not in (State.IDLE, State.LEFT, State.FAILED)]
+    shared = set.intersection(*({*_pairs(MOVES[state])} for state in members))
+    lines = ["stateDiagram-v2", "    [*] --> IDLE", '    state "subscribed" as SUBSCRIBED {']
+    for state in members:
+        own = [pair for pair in _pairs(MOVES[state]) if pair not in shared]
+        lines += [f"        {line}" for line in _arrows(state.name, own)]
+    lines.append("    }")
+    for state in (State.IDLE, State.FAILED):
+        lines += [f"    {line}" for line in _arrows(state.name, _pairs(MOVES[state]))]
+    pairs = [pair for pair in _pairs(MOVES[members[0]]) if pair in shared]
+    lines += [f"    {line}" for line in _arrows("SUBSCRIBED", pairs)]
+    return "\n".join([*lines, "    LEFT --> [*]", ""])
+
+
+def _pairs(moves: Moves) -> list[tuple[State, Trigger]]:
+    order = list(Trigger)
+    return [
+        (state, trigger) for state in State for trigger in sorted(moves, key=order.index) if state in moves[trigger]
+    ]
+
+
+def _arrows(source: str, pairs: list[tuple[State, Trigger]]) -> list[str]:
+    labels: dict[State, list[str]] = {}
+    for target, trigger in pairs:
+        labels.setdefault(target, []).append(trigger.value)
+    return [f"{source} --> {target.name}: {', '.join(names)}" for target, names in labels.items()]

@@ -8,7 +8,7 @@ import pytest
 
 from fleet_consumer.assignors import Assignment
 from fleet_consumer.group import errors
-from fleet_consumer.group.classic.assignor_calls import collect_user_data
+from fleet_consumer.group.classic.planning import collect_user_data
 from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.messages import (
     Answered,

@@ -12,42 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fleet_consumer.assignors import Assignor
-from fleet_consumer.group import reasons
+from fleet_consumer.group import messages, reasons
 from fleet_consumer.group.classic import rebalance, session, subscription
 from fleet_consumer.group.classic.state import MemberState, new_member
 from fleet_consumer.group.classic.states import State, Trigger
-from fleet_consumer.group.membership import Membership
-from fleet_consumer.group.messages import (
-    Action,
-    Address,
-    Answered,
-    CalledBack,
-    CloseRequested,
-    CommitRequested,
-    CoordinatorDoubted,
-    CoordinatorWanted,
-    Event,
-    ForCommit,
-    ForHeartbeat,
-    ForJoin,
-    ForLeave,
-    ForLookup,
-    ForOldPlan,
-    ForPlan,
-    ForSync,
-    ForWatch,
-    LoginRefused,
-    PlanFailed,
-    Planned,
-    RebalanceRequested,
-    Subscribed,
-    Tick,
-    Unanswered,
-    Unsubscribed,
-    UserDataCollected,
-    UserDataFailed,
-)
-from fleet_consumer.group.settings import GroupSettings
+from fleet_consumer.group.membership import GroupSettings, Membership
 from fleet_consumer.group.timing import NEVER, SLOW_RETRY_S
 
 IDLE_TICK_S = 1.0
@@ -64,32 +33,26 @@ class ClassicMachine:
 
     @property
     def state(self) -> State:
-        """The state of the protocol."""
         return self._member.state
 
     @property
     def closed(self) -> bool:
-        """True once closing is complete: LeaveGroup was answered, or not sent."""
         return self._member.state is State.LEFT and not self._member.leaving
 
     @property
     def fatal(self) -> Exception | None:
-        """The error that ended the member, else None."""
         return self._member.fatal
 
     @property
     def commits_pending(self) -> bool:
-        """True while a commit is unfinished."""
         return self._member.commits.pending
 
     @property
     def fence_deadline(self) -> float:
-        """End of certain ownership of the partitions."""
         return self._member.heartbeat.fence_deadline if self._member.identity.valid else NEVER
 
     @property
-    def coordinator(self) -> Address | None:
-        """The coordinator's address; None while it is unknown."""
+    def coordinator(self) -> messages.Address | None:
         return self._member.lookup.address
 
     def next_deadline(self, now: float) -> float:
@@ -99,14 +62,17 @@ class ClassicMachine:
         """
         member = self._member
         times = [member.polled_at + member.settings.max_poll_interval_s, member.next_join_at, member.lookup.next_at]
-        times += [member.heartbeat.next_at, member.heartbeat.session_deadline, member.watch.next_at]
-        times += [at for at in (member.commits.next_at,) if at is not None]
+        times += [
+            member.heartbeat.next_at,
+            member.heartbeat.session_deadline,
+            member.watch.next_at,
+            member.commits.next_at,
+        ]
         if member.attempt is not None and member.attempt.metadata_retry_at is not None:
             times.append(member.attempt.metadata_retry_at)
         return min((at for at in times if at > now), default=now + IDLE_TICK_S)
 
     def snapshot(self) -> Membership:
-        """The membership as other threads may see it."""
         member = self._member
         return Membership(
             group_id=member.settings.group_id,
@@ -124,14 +90,14 @@ class ClassicMachine:
             error=member.fatal or member.last_error or member.watch.error,
         )
 
-    def handle(self, event: Event, now: float) -> list[Action]:
+    def handle(self, event: messages.Event, now: float) -> list[messages.Action]:
         """Take one event; return actions to carry out in order. First its own effects, then what is due by time."""
         member = self._member
         match event:
-            case Answered(context, response):
+            case messages.Answered(context, response):
                 member.trigger, on_response = _RESPONSES[type(context)]
                 on_response(member, context, response, now)
-            case Unanswered(context):
+            case messages.Unanswered(context):
                 member.trigger = _LOST.get(type(context), Trigger.OTHER)
                 _on_unanswered(member, event, now)
             case _:
@@ -159,68 +125,68 @@ def _advance(member: MemberState, now: float) -> None:
     rebalance.advance(member, now)
 
 
-def _on_unanswered(member: MemberState, event: Unanswered, now: float) -> None:
+def _on_unanswered(member: MemberState, event: messages.Unanswered, now: float) -> None:
     context, wait = event.context, SLOW_RETRY_S if event.slow else 0.0
     match context:
-        case ForLookup():
+        case messages.ForLookup():
             member.last_error = event.error
             member.lookup.failed(now, wait)
-        case ForWatch():
+        case messages.ForWatch():
             member.watch.unanswered(now, wait)
-        case ForOldPlan():
+        case messages.ForOldPlan():
             member.old_plan.failed(now)
-        case ForPlan(attempt) if attempt is member.attempt:
+        case messages.ForPlan(attempt) if attempt is member.attempt:
             member.last_error = event.error
             attempt.metadata_retry_at = now + max(member.join_backoff.next(), wait)
-        case ForJoin(attempt) | ForSync(attempt) if rebalance.is_awaited(member, context):
+        case messages.ForJoin(attempt) | messages.ForSync(attempt) if rebalance.is_awaited(member, context):
             member.last_error = event.error
             member.lookup.lost(now)
             retry_at = now + max(member.join_backoff.next(), wait)
             member.end_attempt(reasons.rebalance_failed(event.error), retry_at)
-        case ForHeartbeat(identity, sent_at) if (
+        case messages.ForHeartbeat(identity, sent_at) if (
             identity is member.identity and sent_at == member.heartbeat.last_sent_at
         ):
             member.last_error = event.error
             member.give_up_coordinator(now)
             member.heartbeat.failed(now)
-        case ForCommit(commit) if member.commits.knows(commit):
+        case messages.ForCommit(commit) if member.commits.knows(commit):
             member.lookup.lost(now)
             member.actions += member.commits.unanswered(commit, event.error, now)
-        case ForLeave(closing=True):
+        case messages.ForLeave(closing=True):
             member.leaving = False
         case _:
             """A response that is not awaited any more changes nothing."""
 
 
 _EVENTS: Mapping[type, tuple[Trigger, Callable[[MemberState, Any, float], None]]] = {
-    Tick: (Trigger.OTHER, subscription.on_tick),
-    Subscribed: (Trigger.SUBSCRIBED, subscription.on_subscribed),
-    Unsubscribed: (Trigger.UNSUBSCRIBED, subscription.on_unsubscribed),
-    RebalanceRequested: (Trigger.OTHER, subscription.on_rebalance_requested),
-    CloseRequested: (Trigger.CLOSED, subscription.on_close),
-    LoginRefused: (Trigger.LOGIN_REFUSED, session.on_login_refused),
-    CoordinatorDoubted: (Trigger.OTHER, session.on_coordinator_doubted),
-    CoordinatorWanted: (Trigger.OTHER, session.on_coordinator_wanted),
-    CommitRequested: (Trigger.OTHER, session.on_commit_requested),
-    CalledBack: (Trigger.CALLED_BACK, rebalance.on_called_back),
-    UserDataCollected: (Trigger.USER_DATA, rebalance.on_user_data),
-    UserDataFailed: (Trigger.OTHER, rebalance.on_user_data_failed),
-    Planned: (Trigger.PLANNED, rebalance.on_planned),
-    PlanFailed: (Trigger.PLAN_FAILED, rebalance.on_plan_failed),
+    messages.Tick: (Trigger.OTHER, subscription.on_tick),
+    messages.Subscribed: (Trigger.SUBSCRIBED, subscription.on_subscribed),
+    messages.Unsubscribed: (Trigger.UNSUBSCRIBED, subscription.on_unsubscribed),
+    messages.RebalanceRequested: (Trigger.OTHER, subscription.on_rebalance_requested),
+    messages.CloseRequested: (Trigger.CLOSED, subscription.on_close),
+    messages.LoginRefused: (Trigger.LOGIN_REFUSED, session.on_login_refused),
+    messages.CoordinatorDoubted: (Trigger.OTHER, session.on_coordinator_doubted),
+    messages.CoordinatorWanted: (Trigger.OTHER, session.on_coordinator_wanted),
+    messages.CommitRequested: (Trigger.OTHER, session.on_commit_requested),
+    messages.CalledBack: (Trigger.CALLED_BACK, rebalance.on_called_back),
+    messages.UserDataCollected: (Trigger.USER_DATA, rebalance.on_user_data),
+    messages.UserDataFailed: (Trigger.OTHER, rebalance.on_user_data_failed),
+    messages.Planned: (Trigger.PLANNED, rebalance.on_planned),
+    messages.PlanFailed: (Trigger.PLAN_FAILED, rebalance.on_plan_failed),
 }
 
 _RESPONSES: Mapping[type, tuple[Trigger, Callable[[MemberState, Any, Any, float], None]]] = {
-    ForLookup: (Trigger.LOOKUP, session.on_lookup_response),
-    ForHeartbeat: (Trigger.HEARTBEAT, session.on_heartbeat_response),
-    ForCommit: (Trigger.COMMIT, session.on_commit_response),
-    ForLeave: (Trigger.OTHER, session.on_leave_response),
-    ForJoin: (Trigger.JOIN, rebalance.on_join_response),
-    ForPlan: (Trigger.OTHER, rebalance.on_plan_metadata),
-    ForSync: (Trigger.SYNC, rebalance.on_sync_response),
-    ForWatch: (Trigger.OTHER, subscription.on_watch_response),
-    ForOldPlan: (Trigger.OTHER, subscription.on_old_plan_response),
+    messages.ForLookup: (Trigger.LOOKUP, session.on_lookup_response),
+    messages.ForHeartbeat: (Trigger.HEARTBEAT, session.on_heartbeat_response),
+    messages.ForCommit: (Trigger.COMMIT, session.on_commit_response),
+    messages.ForLeave: (Trigger.OTHER, session.on_leave_response),
+    messages.ForJoin: (Trigger.JOIN, rebalance.on_join_response),
+    messages.ForPlan: (Trigger.OTHER, rebalance.on_plan_metadata),
+    messages.ForSync: (Trigger.SYNC, rebalance.on_sync_response),
+    messages.ForWatch: (Trigger.OTHER, subscription.on_watch_response),
+    messages.ForOldPlan: (Trigger.OTHER, subscription.on_old_plan_response),
 }
 """By the context of the request."""
 
-_LOST: Mapping[type, Trigger] = {ForJoin: Trigger.JOIN_LOST, ForSync: Trigger.SYNC_LOST}
+_LOST: Mapping[type, Trigger] = {messages.ForJoin: Trigger.JOIN_LOST, messages.ForSync: Trigger.SYNC_LOST}
 """Triggers of requests without a response."""

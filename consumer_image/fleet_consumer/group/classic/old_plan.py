@@ -28,12 +28,11 @@ class OldPlan:
         self._next_at = NEVER
 
     def due(self, now: float) -> bool:
-        """True when DescribeGroups should be sent now. A lost response delays the next request no longer than its
-        timeout."""
+        """True when DescribeGroups should be sent now."""
         return self.wanted and now >= self._next_at
 
     def asked(self, now: float, timeout_s: float) -> None:
-        """Note that DescribeGroups was sent."""
+        """Note that DescribeGroups was sent. A lost response delays the next request no longer than its timeout."""
         self._next_at = now + timeout_s
 
     def failed(self, now: float) -> None:

@@ -10,31 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from fleet_consumer.assignors import Assignment, ClusterView
-from fleet_consumer.group import errors, reasons
+from fleet_consumer.group import errors, messages, reasons
 from fleet_consumer.group.classic.planning import owned_counts, read_subscriptions, wanted_topics
 from fleet_consumer.group.classic.requests import join_request, sync_request
 from fleet_consumer.group.classic.state import MemberState
 from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
-from fleet_consumer.group.messages import (
-    CallBack,
-    CallBackKind,
-    CalledBack,
-    Channel,
-    CollectUserData,
-    ForJoin,
-    ForPlan,
-    ForSync,
-    MemberIdentity,
-    MembershipReport,
-    NotifyAssignor,
-    PlanFailed,
-    Planned,
-    RebalanceAttempt,
-    RunAssignor,
-    UserDataCollected,
-    UserDataFailed,
-)
+from fleet_consumer.group.messages import CallBackKind, RebalanceAttempt
 from fleet_consumer.group.metadata import PartitionsByTopic, by_topic, flatten, topics_request, without
 from fleet_consumer.group.sighting import GONE_AFTER_S, Doubts, sight
 from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, partitions_by_topic
@@ -92,11 +74,11 @@ def _to_give_back(member: MemberState) -> tuple[CallBackKind, PartitionsByTopic]
 
 def _give_back(member: MemberState, kind: CallBackKind, partitions: PartitionsByTopic) -> None:
     generation, subscription = member.identity.generation, member.subscription
-    member.giving_back = CallBack(kind, flatten(partitions), generation=generation, subscription=subscription)
+    member.giving_back = messages.CallBack(kind, flatten(partitions), generation=generation, subscription=subscription)
     member.actions.append(member.giving_back)
 
 
-def on_called_back(member: MemberState, event: CalledBack, _now: float) -> None:
+def on_called_back(member: MemberState, event: messages.CalledBack, _now: float) -> None:
     """Take back control after the user's callback; go on with the rebalance that waited for it."""
     if event.callback is not member.giving_back:
         return
@@ -114,10 +96,10 @@ def _prepare_join(member: MemberState, reason: str) -> None:
     attempt = member.attempt = RebalanceAttempt(reason, member.identity, member.topics)
     # The others wait at most a rebalance timeout for the plan.
     attempt.doubts = Doubts(min(GONE_AFTER_S, member.settings.rebalance_timeout_s / 3))
-    member.actions.append(CollectUserData(attempt, tuple(member.assignors.values())))
+    member.actions.append(messages.CollectUserData(attempt, tuple(member.assignors.values())))
 
 
-def on_user_data(member: MemberState, event: UserDataCollected, now: float) -> None:
+def on_user_data(member: MemberState, event: messages.UserDataCollected, now: float) -> None:
     """Send the JoinGroup, unless something changed while the user data was collected: then `advance` begins anew."""
     attempt = event.attempt
     if not _is_preparing(member, attempt):
@@ -130,15 +112,15 @@ def on_user_data(member: MemberState, event: UserDataCollected, now: float) -> N
     member.attempt, member.rejoin_reason = attempt, None
     member.heartbeat.in_flight = False
     request = join_request(member.settings, attempt, member.owned, event.user_data)
-    member.send(request, ForJoin(attempt), channel=Channel.JOIN, timeout_s=member.settings.join_timeout_s)
+    member.send(request, messages.ForJoin(attempt))
 
 
-def on_user_data_failed(member: MemberState, event: UserDataFailed, now: float) -> None:
+def on_user_data_failed(member: MemberState, event: messages.UserDataFailed, now: float) -> None:
     """Report the assignor's error and try again later; until then the membership stays as it is."""
     if _is_preparing(member, event.attempt):
         member.attempt = None
         member.last_error = event.error
-        member.actions.append(MembershipReport(event.error))
+        member.actions.append(messages.MembershipReport(event.error))
         member.next_join_at = now + member.settings.retry_backoff_max_s
 
 
@@ -147,32 +129,30 @@ def _is_preparing(member: MemberState, attempt: RebalanceAttempt) -> bool:
     return attempt is member.attempt and member.state in (State.UNJOINED, State.STABLE)
 
 
-def on_join_response(member: MemberState, context: ForJoin, response: JoinGroupResponse, now: float) -> None:
-    """Take a JoinGroup response."""
+def on_join_response(member: MemberState, context: messages.ForJoin, response: JoinGroupResponse, now: float) -> None:
     attempt, code = context.attempt, response.error_code
     if _is_stale(member, Api.JOIN_GROUP, context, code):
         return
-    rule = rule_for(Api.JOIN_GROUP, code)
-    match rule.verdict:
+    match rule_for(Api.JOIN_GROUP, code).verdict:
         case Verdict.OK:
             _joined(member, attempt, response, now)
         case Verdict.ADOPT_MEMBER_ID:
-            member.identity = MemberIdentity(member_id=response.member_id)
+            member.identity = messages.MemberIdentity(member_id=response.member_id)
             member.end_attempt(reasons.MEMBER_ID_REQUIRED, _hastily(member, now))
         case Verdict.REJOIN:
             member.end_attempt(attempt.reason, _hastily(member, now))
         case Verdict.RESET_MEMBER:
             member.reset(keep_member_id=False, reason=reasons.answered("JoinGroup", describe(code)))
             member.next_join_at = _hastily(member, now)
-        case Verdict.RETRY | Verdict.COORDINATOR_LOST:
-            if rule.verdict is Verdict.COORDINATOR_LOST:
+        case (Verdict.RETRY | Verdict.COORDINATOR_LOST) as verdict:
+            if verdict is Verdict.COORDINATOR_LOST:
                 member.lookup.lost(now)
             member.last_error = errors.CoordinatorUnavailable(
                 f"group {member.settings.group_id!r}: JoinGroup was answered {describe(code)}; it is repeated"
             )
             member.end_attempt(reasons.rebalance_failed(describe(code)), now + member.join_backoff.next())
         case _:
-            member.fail(error_for(Api.JOIN_GROUP, code, member.settings.group_id, rule))
+            member.fail(error_for(Api.JOIN_GROUP, code, member.settings.group_id))
 
 
 def _joined(member: MemberState, attempt: RebalanceAttempt, response: JoinGroupResponse, now: float) -> None:
@@ -180,7 +160,7 @@ def _joined(member: MemberState, attempt: RebalanceAttempt, response: JoinGroupR
     if response.protocol_type not in (None, PROTOCOL_TYPE) or assignor is None:
         _fail_inconsistent(member, response.protocol_type, response.protocol_name)
         return
-    member.identity = attempt.identity = MemberIdentity(
+    member.identity = attempt.identity = messages.MemberIdentity(
         response.generation_id, response.member_id, response.protocol_name
     )
     member.heartbeat.begin_rebalance(now)
@@ -201,10 +181,10 @@ def _joined(member: MemberState, attempt: RebalanceAttempt, response: JoinGroupR
 
 
 def _request_counts(member: MemberState, attempt: RebalanceAttempt) -> None:
-    member.send(topics_request(wanted_topics(attempt.subscriptions)), ForPlan(attempt), anywhere=True)
+    member.send(topics_request(wanted_topics(attempt.subscriptions)), messages.ForPlan(attempt), anywhere=True)
 
 
-def on_plan_metadata(member: MemberState, context: ForPlan, response: Any, now: float) -> None:
+def on_plan_metadata(member: MemberState, context: messages.ForPlan, response: Any, now: float) -> None:
     """Run the assignor with the partition counts of a Metadata response, once they are beyond doubt."""
     attempt = context.attempt
     if attempt is not member.attempt or attempt.assignor is None:
@@ -221,20 +201,20 @@ def on_plan_metadata(member: MemberState, context: ForPlan, response: Any, now: 
     if any(subscription.rack is not None for subscription in attempt.subscriptions.values()):
         attempt.racks = member.watch.racks.of_topics(response, attempt.counts.keys())
     cluster = ClusterView(partitions=attempt.counts, racks=attempt.racks)
-    member.actions.append(RunAssignor(attempt, attempt.assignor, cluster, attempt.subscriptions, member.cooperative))
+    run = messages.RunAssignor(attempt, attempt.assignor, cluster, attempt.subscriptions, member.cooperative)
+    member.actions.append(run)
 
 
-def on_planned(member: MemberState, event: Planned, now: float) -> None:
-    """Hand in the plan."""
+def on_planned(member: MemberState, event: messages.Planned, now: float) -> None:
     if event.attempt is member.attempt and member.state is State.PLANNING:
         _sync(member, event.attempt, event.assignments, now)
 
 
-def on_plan_failed(member: MemberState, event: PlanFailed, now: float) -> None:
+def on_plan_failed(member: MemberState, event: messages.PlanFailed, now: float) -> None:
     """Report the assignor's error, and join again later."""
     if event.attempt is member.attempt and member.state is State.PLANNING:
         member.last_error = event.error
-        member.actions.append(MembershipReport(event.error))
+        member.actions.append(messages.MembershipReport(event.error))
         member.end_attempt(reasons.rebalance_failed(event.error), now + member.settings.retry_backoff_max_s)
 
 
@@ -247,29 +227,27 @@ def _sync(
     member.move(State.SYNCING)
     attempt.sync_sent_at = now
     request = sync_request(member.settings, attempt.identity, assignments)
-    member.send(request, ForSync(attempt), channel=Channel.JOIN, timeout_s=member.settings.join_timeout_s)
+    member.send(request, messages.ForSync(attempt))
 
 
-def on_sync_response(member: MemberState, context: ForSync, response: SyncGroupResponse, now: float) -> None:
-    """Take a SyncGroup response."""
+def on_sync_response(member: MemberState, context: messages.ForSync, response: SyncGroupResponse, now: float) -> None:
     attempt, code = context.attempt, response.error_code
     if _is_stale(member, Api.SYNC_GROUP, context, code):
         return
-    rule = rule_for(Api.SYNC_GROUP, code)
-    match rule.verdict:
+    match rule_for(Api.SYNC_GROUP, code).verdict:
         case Verdict.OK:
             _synced(member, attempt, response, now)
         case Verdict.REJOIN:
             member.end_attempt(reasons.GROUP_REBALANCING, _hastily(member, now))
-        case Verdict.RESET_MEMBER | Verdict.RESET_GENERATION:
-            keep = rule.verdict is Verdict.RESET_GENERATION
+        case (Verdict.RESET_MEMBER | Verdict.RESET_GENERATION) as verdict:
+            keep = verdict is Verdict.RESET_GENERATION
             member.reset(keep_member_id=keep, reason=reasons.answered("SyncGroup", describe(code)))
             member.next_join_at = _hastily(member, now)
         case Verdict.COORDINATOR_LOST:
             member.lookup.lost(now)
             member.end_attempt(reasons.rebalance_failed(describe(code)), now + member.join_backoff.next())
         case _:
-            member.fail(error_for(Api.SYNC_GROUP, code, member.settings.group_id, rule))
+            member.fail(error_for(Api.SYNC_GROUP, code, member.settings.group_id))
 
 
 def _synced(member: MemberState, attempt: RebalanceAttempt, response: SyncGroupResponse, now: float) -> None:
@@ -315,10 +293,10 @@ def _take_assignment(
         member.request_rejoin(reasons.TO_REVOKE)
     generation = member.identity.generation
     if attempt.assignor is not None:
-        member.actions.append(NotifyAssignor(attempt.assignor, Assignment(assigned, user_data), generation))
+        member.actions.append(messages.NotifyAssignor(attempt.assignor, Assignment(assigned, user_data), generation))
     added = flatten(without(assigned, before))
-    appeared = member.watch.appeared(added)
-    member.actions.append(CallBack(CallBackKind.ASSIGNED, added, generation, appeared, member.subscription))
+    appeared = member.watch.first_sight.appeared(added)
+    member.actions.append(messages.CallBack(CallBackKind.ASSIGNED, added, generation, appeared, member.subscription))
 
 
 def _watch_as_leader(member: MemberState, attempt: RebalanceAttempt, now: float) -> None:
@@ -338,18 +316,18 @@ def _hastily(member: MemberState, now: float) -> float:
     return now if member.hasty_rejoins <= HASTY_REJOINS_MAX else now + member.join_backoff.next()
 
 
-def is_awaited(member: MemberState, context: ForJoin | ForSync) -> bool:
+def is_awaited(member: MemberState, context: messages.ForJoin | messages.ForSync) -> bool:
     """True while the outcome of this request decides; False for one of an earlier attempt, or a second outcome."""
-    state = State.JOINING if isinstance(context, ForJoin) else State.SYNCING
+    state = State.JOINING if isinstance(context, messages.ForJoin) else State.SYNCING
     return context.attempt is member.attempt and member.state is state
 
 
-def _is_stale(member: MemberState, api: Api, context: ForJoin | ForSync, code: int) -> bool:
+def _is_stale(member: MemberState, api: Api, context: messages.ForJoin | messages.ForSync, code: int) -> bool:
     """True for a response that is not awaited. FENCED_INSTANCE_ID is final even then."""
     if is_awaited(member, context):
         return False
     if code == ErrorCode.FENCED_INSTANCE_ID:
-        member.fail(error_for(api, code, member.settings.group_id, rule_for(api, code)))
+        member.fail(error_for(api, code, member.settings.group_id))
     return True
 
 

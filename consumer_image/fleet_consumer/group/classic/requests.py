@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fleet_consumer.group.membership import GroupSettings
 from fleet_consumer.group.messages import MemberIdentity, RebalanceAttempt
 from fleet_consumer.group.metadata import PartitionsByTopic
-from fleet_consumer.group.reasons import shorten
-from fleet_consumer.group.settings import GroupSettings
+from fleet_consumer.group.reasons import LENGTH_MAX
 from fleet_consumer.wire.consumer_protocol import (
     PROTOCOL_TYPE,
     ConsumerProtocolSubscription,
     ConsumerProtocolTopicPartitions,
     encode_subscription,
 )
-from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
-from fleet_consumer.wire.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
 from fleet_consumer.wire.heartbeat import HeartbeatRequest
 from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from fleet_consumer.wire.leave_group import LeaveGroupRequest, LeaveGroupRequestMember
@@ -23,11 +21,6 @@ from fleet_consumer.wire.sync_group import SyncGroupRequest, SyncGroupRequestAss
 
 SUBSCRIPTION_VERSION = 3
 """Version written; readers fall back to the newest that they know."""
-
-
-def lookup_request(settings: GroupSettings) -> FindCoordinatorRequest:
-    """Look for the group's coordinator, in the form of KIP-699, which all supported brokers know."""
-    return FindCoordinatorRequest(key_type=GROUP_KEY_TYPE, coordinator_keys=(settings.group_id,))
 
 
 def join_request(
@@ -64,7 +57,7 @@ def join_request(
             )
             for name, data in user_data.items()
         ),
-        reason=shorten(attempt.reason),
+        reason=attempt.reason[:LENGTH_MAX],
     )
 
 
@@ -93,14 +86,9 @@ def heartbeat_request(settings: GroupSettings, identity: MemberIdentity) -> Hear
     )
 
 
-def old_plan_request(settings: GroupSettings) -> DescribeGroupsRequest:
-    """Read the assignments of all members."""
-    return DescribeGroupsRequest(groups=(settings.group_id,))
-
-
 def leave_request(settings: GroupSettings, identity: MemberIdentity, reason: str) -> LeaveGroupRequest:
     """Leave the group; a static member by its instance id, otherwise the broker would keep its place (KIP-1092)."""
     member = LeaveGroupRequestMember(
-        member_id=identity.member_id, group_instance_id=settings.instance_id, reason=shorten(reason)
+        member_id=identity.member_id, group_instance_id=settings.instance_id, reason=reason[:LENGTH_MAX]
     )
     return LeaveGroupRequest(group_id=settings.group_id, members=(member,))

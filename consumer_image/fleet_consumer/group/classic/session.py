@@ -4,55 +4,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet_consumer.group import errors, reasons
-from fleet_consumer.group.classic.requests import heartbeat_request, lookup_request
+from fleet_consumer.group import errors, messages, reasons
+from fleet_consumer.group.classic.requests import heartbeat_request
 from fleet_consumer.group.classic.state import MemberState
 from fleet_consumer.group.classic.states import HEARTBEATING, State
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
-from fleet_consumer.group.lookup import read_lookup
-from fleet_consumer.group.messages import (
-    CommitRequested,
-    CoordinatorDoubted,
-    CoordinatorWanted,
-    FinishCommit,
-    ForCommit,
-    ForHeartbeat,
-    ForLeave,
-    ForLookup,
-    LoginRefused,
-)
 from fleet_consumer.wire.errors import ErrorCode, describe
+from fleet_consumer.wire.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
 
 # The coordinator.
 
 
-def on_coordinator_wanted(member: MemberState, _event: CoordinatorWanted, _now: float) -> None:
+def on_coordinator_wanted(member: MemberState, _event: messages.CoordinatorWanted, _now: float) -> None:
     """Look for the coordinator, also without a subscription."""
     member.coordinator_wanted = True
 
 
-def on_coordinator_doubted(member: MemberState, event: CoordinatorDoubted, now: float) -> None:
+def on_coordinator_doubted(member: MemberState, event: messages.CoordinatorDoubted, now: float) -> None:
     """Look for the coordinator again if the doubted one is still the current one."""
     if event.address == member.lookup.address:
         member.lookup.lost(now)
 
 
-def on_login_refused(member: MemberState, event: LoginRefused, _now: float) -> None:
-    """End the member."""
+def on_login_refused(member: MemberState, event: messages.LoginRefused, _now: float) -> None:
     member.fail(event.error)
 
 
-def on_lookup_response(member: MemberState, _context: ForLookup, response: Any, now: float) -> None:
-    """Take a FindCoordinator response."""
-    code, address = read_lookup(response)
+def on_lookup_response(member: MemberState, _context: messages.ForLookup, response: Any, now: float) -> None:
+    entry = response.coordinators[0] if response.coordinators else None
+    code = entry.error_code if entry is not None else ErrorCode.COORDINATOR_NOT_AVAILABLE
     rule = rule_for(Api.FIND_COORDINATOR, code)
-    if rule.verdict is Verdict.OK:
-        member.lookup.found(address)
+    if entry is not None and rule.verdict is Verdict.OK:
+        member.lookup.found((entry.host, entry.port))
         member.heartbeat.restart_session(now)
         return
     member.lookup.failed(now)
     if rule.verdict is Verdict.FATAL:
-        member.fail(error_for(Api.FIND_COORDINATOR, code, member.settings.group_id, rule))
+        member.fail(error_for(Api.FIND_COORDINATOR, code, member.settings.group_id))
     else:
         member.last_error = errors.CoordinatorUnavailable(
             f"group {member.settings.group_id!r}: no coordinator yet: FindCoordinator was answered {describe(code)}; "
@@ -69,40 +57,41 @@ def look_up(member: MemberState, now: float) -> None:
         member.give_up_coordinator(now)
     if member.lookup.due(now) and (member.state is not State.IDLE or member.coordinator_wanted):
         member.lookup.in_flight = True
-        member.send(lookup_request(member.settings), ForLookup(), anywhere=True)
+        # In the form of KIP-699, which all supported brokers know.
+        request = FindCoordinatorRequest(key_type=GROUP_KEY_TYPE, coordinator_keys=(member.settings.group_id,))
+        member.send(request, messages.ForLookup(), anywhere=True)
 
 
 # Heartbeats and poll timer.
 
 
-def on_heartbeat_response(member: MemberState, context: ForHeartbeat, response: Any, now: float) -> None:
+def on_heartbeat_response(member: MemberState, context: messages.ForHeartbeat, response: Any, now: float) -> None:
     """Take a Heartbeat response of the current identity."""
     code = response.error_code
     # After a close the broker may answer that the member is unknown, because LeaveGroup overtook the heartbeat.
     if context.identity is not member.identity or member.state is State.LEFT:
         return
-    rule = rule_for(Api.HEARTBEAT, code)
-    match rule.verdict:
+    match rule_for(Api.HEARTBEAT, code).verdict:
         case verdict if member.joining_with_partitions and verdict not in (Verdict.OK, Verdict.REJOIN):
             # The next generation may have begun at the broker; the JoinGroup response decides.
             member.heartbeat.failed(now)
-        case Verdict.OK | Verdict.REJOIN:
+        case (Verdict.OK | Verdict.REJOIN) as verdict:
             member.heartbeat.succeeded(context.sent_at, now)
             member.lookup.settled()
             member.last_error = None
             # Outside of STABLE the announced rebalance is already under way.
-            if rule.verdict is Verdict.REJOIN and member.state is State.STABLE:
+            if verdict is Verdict.REJOIN and member.state is State.STABLE:
                 member.request_rejoin(reasons.GROUP_REBALANCING)
         case Verdict.COORDINATOR_LOST:
             member.lookup.lost(now)
             member.heartbeat.failed(now)
         case Verdict.RETRY:
             member.heartbeat.failed(now)
-        case Verdict.RESET_MEMBER | Verdict.RESET_GENERATION:
-            keep = rule.verdict is Verdict.RESET_GENERATION
+        case (Verdict.RESET_MEMBER | Verdict.RESET_GENERATION) as verdict:
+            keep = verdict is Verdict.RESET_GENERATION
             member.reset(keep_member_id=keep, reason=reasons.answered("Heartbeat", describe(code)))
         case _:
-            member.fail(error_for(Api.HEARTBEAT, code, member.settings.group_id, rule))
+            member.fail(error_for(Api.HEARTBEAT, code, member.settings.group_id))
 
 
 def heartbeat(member: MemberState, now: float) -> None:
@@ -111,10 +100,8 @@ def heartbeat(member: MemberState, now: float) -> None:
     due = beats and member.identity.valid and member.lookup.address is not None
     if due and not member.heartbeat.in_flight and now >= member.heartbeat.next_at:
         member.heartbeat.sent(now)
-        # A response after the session timeout proves nothing any more.
-        timeout_s = min(member.settings.request_timeout_s, member.settings.session_timeout_s)
-        context = ForHeartbeat(member.identity, now)
-        member.send(heartbeat_request(member.settings, member.identity), context, timeout_s=timeout_s)
+        context = messages.ForHeartbeat(member.identity, now)
+        member.send(heartbeat_request(member.settings, member.identity), context)
 
 
 def expire_poll_timer(member: MemberState, now: float) -> None:
@@ -135,7 +122,7 @@ def expire_poll_timer(member: MemberState, now: float) -> None:
     )
 
 
-def on_leave_response(member: MemberState, context: ForLeave, _response: Any, _now: float) -> None:
+def on_leave_response(member: MemberState, context: messages.ForLeave, _response: Any, _now: float) -> None:
     """Finish closing. Best effort, as in Java: after an error the session times out instead."""
     if context.closing:
         member.leaving = False
@@ -144,17 +131,16 @@ def on_leave_response(member: MemberState, context: ForLeave, _response: Any, _n
 # Commits.
 
 
-def on_commit_requested(member: MemberState, event: CommitRequested, now: float) -> None:
-    """Start a commit."""
+def on_commit_requested(member: MemberState, event: messages.CommitRequested, now: float) -> None:
     event.commit.requested_at = now
     member.coordinator_wanted = member.coordinator_wanted or event.commit.alone
     if member.fatal is not None:
-        member.actions.append(FinishCommit(event.commit, member.fatal))
+        member.actions.append(messages.FinishCommit(event.commit, member.fatal))
     else:
         member.actions += member.commits.start(event.commit, member.standing, now)
 
 
-def on_commit_response(member: MemberState, context: ForCommit, response: Any, now: float) -> None:
+def on_commit_response(member: MemberState, context: messages.ForCommit, response: Any, now: float) -> None:
     """Take an OffsetCommit response: the commit's outcome, and what it means for the membership."""
     commit = context.commit
     if not member.commits.knows(commit):
@@ -171,7 +157,6 @@ def on_commit_response(member: MemberState, context: ForCommit, response: Any, n
             keep = verdict is Verdict.RESET_GENERATION
             member.reset(keep_member_id=keep, reason=reasons.answered("OffsetCommit", describe(judgement.code)))
         case Verdict.FATAL if commit.sent_as is member.identity or judgement.code != ErrorCode.FENCED_INSTANCE_ID:
-            rule = judgement.rule
-            member.fail(error_for(Api.OFFSET_COMMIT, judgement.code, member.settings.group_id, rule))
+            member.fail(error_for(Api.OFFSET_COMMIT, judgement.code, member.settings.group_id))
         case _:
             """Only the commit is affected."""

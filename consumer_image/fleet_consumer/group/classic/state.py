@@ -12,27 +12,14 @@ from typing import Any
 
 from fleet_consumer.assignors import COOPERATIVE, Assignor
 from fleet_consumer.contract.naming import TopicPattern, pattern_matches
-from fleet_consumer.group import errors
+from fleet_consumer.group import errors, messages
 from fleet_consumer.group.classic.old_plan import OldPlan
 from fleet_consumer.group.classic.requests import leave_request
 from fleet_consumer.group.classic.states import IN_REBALANCE, State, Trigger, check_move
 from fleet_consumer.group.commits import CommitFlow, Standing
-from fleet_consumer.group.lookup import CoordinatorLookup
-from fleet_consumer.group.messages import (
-    Action,
-    CallBack,
-    Channel,
-    Context,
-    Disconnect,
-    ForLeave,
-    MemberIdentity,
-    MembershipReport,
-    RebalanceAttempt,
-    Send,
-)
+from fleet_consumer.group.membership import GroupSettings
 from fleet_consumer.group.metadata import PartitionsByTopic
-from fleet_consumer.group.settings import GroupSettings
-from fleet_consumer.group.timing import NEVER, Backoff, HeartbeatTimer
+from fleet_consumer.group.timing import NEVER, Backoff, CoordinatorLookup, HeartbeatTimer
 from fleet_consumer.group.watch import MetadataWatch, topics_denied
 from fleet_consumer.wire.message import Request
 
@@ -59,8 +46,8 @@ class MemberState:
     state: State = State.IDLE
     trigger: Trigger = Trigger.OTHER
     """The cause that is being handled; moves are checked against it."""
-    identity: MemberIdentity = field(default_factory=MemberIdentity)
-    attempt: RebalanceAttempt | None = None
+    identity: messages.MemberIdentity = field(default_factory=messages.MemberIdentity)
+    attempt: messages.RebalanceAttempt | None = None
     """The attempt in progress. In UNJOINED and STABLE it waits for the assignors' user data for its JoinGroup."""
     leader: bool = False
     rejoin_reason: str | None = None
@@ -84,7 +71,7 @@ class MemberState:
 
     # Ownership.
     owned: PartitionsByTopic = field(default_factory=dict)
-    giving_back: CallBack | None = None
+    giving_back: messages.CallBack | None = None
     """The callback that takes partitions from the user's thread. JoinGroup waits until it returns; otherwise two
     members read one partition."""
 
@@ -101,7 +88,7 @@ class MemberState:
     rebalances: int = 0
     last_reason: str = ""
 
-    actions: list[Action] = field(default_factory=list)
+    actions: list[messages.Action] = field(default_factory=list)
     """Output of the event being handled."""
 
     @property
@@ -139,36 +126,33 @@ class MemberState:
         check_move(self.state, self.trigger, target)
         self.state = target
 
-    def send(
-        self,
-        request: Request[Any],
-        context: Context,
-        *,
-        channel: Channel = Channel.MAIN,
-        timeout_s: float | None = None,
-        anywhere: bool = False,
-    ) -> None:
+    def send(self, request: Request[Any], context: messages.Context, *, anywhere: bool = False) -> None:
         """Send a request to the coordinator, or with `anywhere` to any broker."""
+        channel, timeout_s = messages.Channel.MAIN, self.settings.request_timeout_s
+        if isinstance(context, messages.ForJoin | messages.ForSync):
+            channel, timeout_s = messages.Channel.JOIN, self.settings.join_timeout_s
+        elif isinstance(context, messages.ForHeartbeat):
+            # A response after the session timeout proves nothing any more.
+            timeout_s = min(timeout_s, self.settings.session_timeout_s)
         address = None if anywhere else self.lookup.address
-        timeout_s = self.settings.request_timeout_s if timeout_s is None else timeout_s
-        self.actions.append(Send(address, channel, request, timeout_s, context))
+        self.actions.append(messages.Send(address, channel, request, timeout_s, context))
 
     def leave(self, reason: str, *, closing: bool) -> None:
         """Send LeaveGroup, if this member is known to a known coordinator."""
         if self.lookup.address is not None and self.identity.member_id:
             self.leaving = closing
-            self.send(leave_request(self.settings, self.identity, reason), ForLeave(closing))
+            self.send(leave_request(self.settings, self.identity, reason), messages.ForLeave(closing))
 
     def report_denied(self, denied: frozenset[str]) -> None:
         """Raise TopicAuthorizationFailed from the user's next poll, once for each newly refused topic."""
         if denied - self.denied:
-            self.actions.append(MembershipReport(topics_denied(denied)))
+            self.actions.append(messages.MembershipReport(topics_denied(denied)))
         self.denied |= denied
 
     def give_up_coordinator(self, now: float) -> None:
         """Disconnect from a silent coordinator: later requests on its connections would wait behind the lost one."""
         if self.lookup.address is not None:
-            self.actions.append(Disconnect(self.lookup.address))
+            self.actions.append(messages.Disconnect(self.lookup.address))
             self.lookup.lost(now)
 
     def request_rejoin(self, reason: str) -> None:
@@ -188,7 +172,7 @@ class MemberState:
 
     def reset(self, *, keep_member_id: bool, reason: str) -> None:
         """Forget the generation, or the whole identity, that the coordinator does not know; all partitions are lost."""
-        self.identity = MemberIdentity(member_id=self.identity.member_id if keep_member_id else "")
+        self.identity = messages.MemberIdentity(member_id=self.identity.member_id if keep_member_id else "")
         self.heartbeat.stop()
         self.attempt = None
         self.leader = False
@@ -201,12 +185,12 @@ class MemberState:
         if self.state in (State.FAILED, State.LEFT):
             return
         self.fatal = error
-        self.identity = MemberIdentity(member_id=self.identity.member_id)
+        self.identity = messages.MemberIdentity(member_id=self.identity.member_id)
         self.attempt = None
         self.leader = False
         self.heartbeat.stop()
         self.actions += self.commits.abandon(error)
-        self.actions.append(MembershipReport(error))
+        self.actions.append(messages.MembershipReport(error))
         self.move(State.FAILED)
 
 

@@ -1,7 +1,6 @@
 """States of a classic member and the moves between them: one table of state × trigger → next states.
 
-The machine checks every move against `MOVES`; a move outside of it is a bug of ours. `diagram` renders the table for
-docs/rebalance.md.
+The machine checks every move against `MOVES`; a move outside of it is a bug of ours. docs/rebalance.md draws the table.
 """
 
 from __future__ import annotations
@@ -23,15 +22,9 @@ class State(Enum):
     LEFT = ("Left", "closed")
     FAILED = ("Failed", "fatal error; can only be closed")
 
-    @property
-    def word(self) -> str:
-        """Kafka's word for the state."""
-        return self.value[0]
-
-    @property
-    def meaning(self) -> str:
-        """The state in a few words."""
-        return self.value[1]
+    def __init__(self, word: str, meaning: str) -> None:
+        self.word = word
+        self.meaning = meaning
 
 
 class Trigger(Enum):
@@ -66,10 +59,11 @@ Moves = Mapping[Trigger, frozenset[State]]
 
 def _moves(ends: Moves, moves: Mapping[Trigger, State | tuple[State, ...]]) -> Moves:
     """A row of the table: the shared `ends`, and moves of the state's own."""
-    own = {
-        trigger: frozenset(targets if isinstance(targets, tuple) else (targets,)) for trigger, targets in moves.items()
-    }
-    return {trigger: ends.get(trigger, frozenset()) | own.get(trigger, frozenset()) for trigger in {**ends, **own}}
+    row = dict(ends)
+    for trigger, targets in moves.items():
+        own = frozenset(targets if isinstance(targets, tuple) else (targets,))
+        row[trigger] = own | row.get(trigger, frozenset())
+    return row
 
 
 _OPEN: Moves = {Trigger.CLOSED: frozenset({State.LEFT})} | dict.fromkeys(_FATAL, frozenset({State.FAILED}))
@@ -130,33 +124,3 @@ def check_move(current: State, trigger: Trigger, target: State) -> None:
     """Raise IllegalMove unless `trigger` may move `current` to `target`."""
     if target not in MOVES[current].get(trigger, ()):
         raise IllegalMove(f"{current.name} -> {target.name} at {trigger.value!r}")
-
-
-def diagram() -> str:
-    """`MOVES` as a Mermaid state diagram. Moves that all subscribed states share are drawn once, from their frame."""
-    members = [state for state in State if state not in (State.IDLE, State.LEFT, State.FAILED)]
-    shared = set.intersection(*({*_pairs(MOVES[state])} for state in members))
-    lines = ["stateDiagram-v2", "    [*] --> IDLE", '    state "subscribed" as SUBSCRIBED {']
-    for state in members:
-        own = [pair for pair in _pairs(MOVES[state]) if pair not in shared]
-        lines += [f"        {line}" for line in _arrows(state.name, own)]
-    lines.append("    }")
-    for state in (State.IDLE, State.FAILED):
-        lines += [f"    {line}" for line in _arrows(state.name, _pairs(MOVES[state]))]
-    pairs = [pair for pair in _pairs(MOVES[members[0]]) if pair in shared]
-    lines += [f"    {line}" for line in _arrows("SUBSCRIBED", pairs)]
-    return "\n".join([*lines, "    LEFT --> [*]", ""])
-
-
-def _pairs(moves: Moves) -> list[tuple[State, Trigger]]:
-    order = list(Trigger)
-    return [
-        (state, trigger) for state in State for trigger in sorted(moves, key=order.index) if state in moves[trigger]
-    ]
-
-
-def _arrows(source: str, pairs: list[tuple[State, Trigger]]) -> list[str]:
-    labels: dict[State, list[str]] = {}
-    for target, trigger in pairs:
-        labels.setdefault(target, []).append(trigger.value)
-    return [f"{source} --> {target.name}: {', '.join(names)}" for target, names in labels.items()]

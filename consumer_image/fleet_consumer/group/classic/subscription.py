@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet_consumer.group import errors, reasons
-from fleet_consumer.group.classic.requests import old_plan_request
+from fleet_consumer.group import errors, messages, reasons
 from fleet_consumer.group.classic.state import MemberState
 from fleet_consumer.group.classic.states import State
-from fleet_consumer.group.messages import (
-    CloseRequested,
-    ForOldPlan,
-    ForWatch,
-    MemberIdentity,
-    RebalanceRequested,
-    Subscribed,
-    Tick,
-    Unsubscribed,
-)
+from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
 
 
-def on_tick(member: MemberState, event: Tick, _now: float) -> None:
+def on_tick(member: MemberState, event: messages.Tick, _now: float) -> None:
     """Note the time of the user's last poll."""
     member.polled_at = max(member.polled_at, event.polled_at)
 
 
-def on_subscribed(member: MemberState, event: Subscribed, now: float) -> None:
+def on_subscribed(member: MemberState, event: messages.Subscribed, now: float) -> None:
     """Take a subscription; the same one again changes nothing."""
     member.polled_at = now
     topics = tuple(sorted(set(event.topics)))
@@ -45,7 +35,7 @@ def on_subscribed(member: MemberState, event: Subscribed, now: float) -> None:
         member.request_rejoin(reasons.SUBSCRIPTION_CHANGED)
 
 
-def on_unsubscribed(member: MemberState, _event: Unsubscribed, _now: float) -> None:
+def on_unsubscribed(member: MemberState, _event: messages.Unsubscribed, _now: float) -> None:
     """Leave the group and forget everything. Callbacks in flight to the user are void."""
     member.subscription += 1
     if member.state in (State.IDLE, State.LEFT, State.FAILED):
@@ -53,7 +43,7 @@ def on_unsubscribed(member: MemberState, _event: Unsubscribed, _now: float) -> N
     if member.settings.instance_id is None:
         member.leave(reasons.UNSUBSCRIBED, closing=False)
     member.named, member.topics, member.pattern, member.match_stale = (), (), None, False
-    member.identity, member.attempt, member.rejoin_reason = MemberIdentity(), None, None
+    member.identity, member.attempt, member.rejoin_reason = messages.MemberIdentity(), None, None
     member.owned, member.giving_back, member.leader = {}, None, False
     member.heartbeat.stop()
     member.watch.subscribe(())
@@ -63,13 +53,12 @@ def on_unsubscribed(member: MemberState, _event: Unsubscribed, _now: float) -> N
     member.move(State.IDLE)
 
 
-def on_rebalance_requested(member: MemberState, event: RebalanceRequested, _now: float) -> None:
-    """Join again at the user's wish."""
+def on_rebalance_requested(member: MemberState, event: messages.RebalanceRequested, _now: float) -> None:
     if member.state not in (State.IDLE, State.LEFT, State.FAILED):
         member.request_rejoin(event.reason or reasons.ENFORCED)
 
 
-def on_close(member: MemberState, event: CloseRequested, _now: float) -> None:
+def on_close(member: MemberState, event: messages.CloseRequested, _now: float) -> None:
     """Leave the group, if so wished, and end."""
     if member.state is State.LEFT:
         return
@@ -84,7 +73,7 @@ def on_close(member: MemberState, event: CloseRequested, _now: float) -> None:
     member.move(State.LEFT)
 
 
-def on_watch_response(member: MemberState, _context: ForWatch, response: Any, now: float) -> None:
+def on_watch_response(member: MemberState, _context: messages.ForWatch, response: Any, now: float) -> None:
     """Take a Metadata response of the watch: topics that match the pattern, changes that need a new plan."""
     change = member.watch.answered(response, now)
     member.denied &= member.watch.denied
@@ -98,7 +87,7 @@ def on_watch_response(member: MemberState, _context: ForWatch, response: Any, no
         member.topics, member.match_stale = matching, False
 
 
-def on_old_plan_response(member: MemberState, context: ForOldPlan, response: Any, now: float) -> None:
+def on_old_plan_response(member: MemberState, context: messages.ForOldPlan, response: Any, now: float) -> None:
     """Take a DescribeGroups response: the plan that this restarted static leader leads by."""
     planned = member.old_plan.answered(response, now)
     if planned is not None and context.identity is member.identity and member.leader:
@@ -109,7 +98,7 @@ def watch_topics(member: MemberState, now: float) -> None:
     """Send the requests about topics that are due."""
     if member.watch.due(now):
         member.watch.in_flight = True
-        member.send(member.watch.request(), ForWatch(), anywhere=True)
+        member.send(member.watch.request(), messages.ForWatch(), anywhere=True)
     if member.state is State.STABLE and member.lookup.address is not None and member.old_plan.due(now):
         member.old_plan.asked(now, member.settings.request_timeout_s)
-        member.send(old_plan_request(member.settings), ForOldPlan(member.identity))
+        member.send(DescribeGroupsRequest(groups=(member.settings.group_id,)), messages.ForOldPlan(member.identity))
