@@ -152,21 +152,6 @@ def coordinator_partition(group_id: str, partitions: int) -> int:
     return (0 if hashed == -0x8000_0000 else abs(hashed)) % partitions
 
 
-def stateful_set(name: str) -> str:
-    """StatefulSet of a ConsumerGroup's workers."""
-    return name
-
-
-def headless_service(name: str) -> str:
-    """Headless Service that gives each worker its DNS name."""
-    return name
-
-
-def disruption_budget(name: str) -> str:
-    """PodDisruptionBudget of a ConsumerGroup's workers."""
-    return name
-
-
 def revision_config(name: str, revision: str) -> str:
     """Immutable ConfigMap of one revision's settings and pod template."""
     return f"{name}-{revision}"
@@ -182,18 +167,9 @@ def preflight_pod(name: str, revision: str) -> str:
     return f"{name}-check-{revision}"
 
 
-def retry_stateful_set(name: str) -> str:
-    """StatefulSet of a ConsumerGroup's retry workers."""
-    return f"{name}-retry"
-
-
-def retry_headless_service(name: str) -> str:
-    """Headless Service of the retry workers."""
-    return f"{name}-retry"
-
-
-def retry_disruption_budget(name: str) -> str:
-    """PodDisruptionBudget of the retry workers."""
+def retry_workers(name: str) -> str:
+    """StatefulSet, headless Service and PodDisruptionBudget of the retry workers; the main workers' are named as the
+    ConsumerGroup."""
     return f"{name}-retry"
 
 

@@ -228,7 +228,7 @@ def _policy(name: str, revision: str, section: Section) -> Policy:
         Then(section.choice("undecodable", *Then)),
         section.optional_integer("maxTotalSeconds", 1),
         HeaderProfile(section.choice("headerProfile", *HeaderProfile)),
-        _budget(section.optional_section("budget")),
+        section.optional("budget", _budget),
     )
     section.end()
     return policy
@@ -261,29 +261,26 @@ def list_rules(section: Section) -> list[tuple[object, str]]:
 
 
 def _rule(section: Section) -> Rule:
-    when = section.section("when")
     then = Then(section.choice("then", *Then))
+    rule = section.read("when", lambda when: _rule_when(when, then))
     section.end()
-    condition = when.only("exception", "httpStatus", "messageRegex")
-    if condition == "exception":
-        rule = Rule(then, exception=when.text(condition))
-    elif condition == "httpStatus":
-        rule = Rule(then, http_status=when.text(condition, pattern=HTTP_STATUS))
-    else:
-        rule = Rule(then, message=when.pattern(condition))
-    when.end()
     return rule
 
 
-def _budget(section: Section | None) -> Budget | None:
-    if section is None:
-        return None
-    budget = Budget(
+def _rule_when(when: Section, then: Then) -> Rule:
+    condition = when.only("exception", "httpStatus", "messageRegex")
+    if condition == "exception":
+        return Rule(then, exception=when.text(condition))
+    if condition == "httpStatus":
+        return Rule(then, http_status=when.text(condition, pattern=HTTP_STATUS))
+    return Rule(then, message=when.pattern(condition))
+
+
+def _budget(section: Section) -> Budget:
+    return Budget(
         section.integer("maxFailurePercent", 1, 100),
         section.integer("windowSeconds", 1, 3600),
         section.integer("minRecords", 1),
         BudgetAction(section.choice("action", *BudgetAction)),
         section.integer("cooldownSeconds", 1),
     )
-    section.end()
-    return budget

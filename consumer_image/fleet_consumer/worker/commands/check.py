@@ -112,9 +112,9 @@ def _handler_loads(config: WorkerConfig) -> None:
 
 def _read_policies(config: WorkerConfig, clock: Clock) -> None:
     """The retry policies are no part of a revision: it may pass once they are mended."""
-    if config.retry is None:
+    if config.policy_file is None:
         return
-    file = PolicyFile(config.retry.policy_file, clock)
+    file = PolicyFile(config.policy_file, clock)
     file.look()
     if file.last_error is not None:
         raise _Surroundings(file.last_error.reason, str(file.last_error))
