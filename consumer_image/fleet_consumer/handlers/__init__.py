@@ -5,7 +5,6 @@ Errors of an application end with its record or with a refused revision, never w
 
 from __future__ import annotations
 
-from fleet_consumer.handlers.answers import Outputs
 from fleet_consumer.handlers.decoding import checker, decoder
 from fleet_consumer.handlers.loading import (
     Handler,
@@ -15,7 +14,7 @@ from fleet_consumer.handlers.loading import (
     add_import_folder,
     load_handler,
 )
-from fleet_consumer.handlers.performing import Performer
+from fleet_consumer.handlers.performing import Outputs, Performer
 
 __all__ = [
     "Handler",

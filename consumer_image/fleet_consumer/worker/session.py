@@ -19,8 +19,7 @@ from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.breaker.budget import BudgetPacing, FollowingPacing
 from fleet_consumer.worker.breaker.pacing import NoPacing, Pacing
 from fleet_consumer.worker.breaker.watch import BreakerWatch
-from fleet_consumer.worker.config.follower import Follower
-from fleet_consumer.worker.config.policy_file import PolicyFile
+from fleet_consumer.worker.config.policy_file import Follower, PolicyFile
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import PodIdentity, connection_settings, consumer_settings
 from fleet_consumer.worker.consume.concurrent import ConcurrentLoop

@@ -18,7 +18,7 @@ from typing import Any, Final
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.naming import canonical_delay
 from fleet_consumer.contract.policies import Policies, Policy
-from fleet_consumer.handlers.answers import Outputs
+from fleet_consumer.handlers import Outputs
 from fleet_consumer.handlers.decoding import Decoder
 from fleet_consumer.handlers.forked import end_forked_child
 from fleet_consumer.handlers.performing import Result

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from fleet_consumer.clock import Clock, SystemClock
@@ -27,9 +27,8 @@ from fleet_consumer.worker.commands.check import CheckResult, examine
 from fleet_consumer.worker.config.connection_options import connection_of
 from fleet_consumer.worker.config.settings import connection_settings
 from fleet_consumer.worker.local.policy import LocalPolicy, policy_of
-from fleet_consumer.worker.local.retries import Counts, RetryProcess, prepare
+from fleet_consumer.worker.local.retries import RetryProcess, Waiting, prepare
 from fleet_consumer.worker.local.topics import Managed, TopicsUnusable, prepare_topics
-from fleet_consumer.worker.local.waiting import Waiting
 from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.process import run_worker
 from fleet_consumer.worker.stats import Stats
@@ -193,24 +192,6 @@ def _refuse(result: CheckResult) -> int:
     return result.exit_code
 
 
-class RetrySide(Protocol):
-    """The retry worker, as the progress line reads it."""
-
-    @property
-    def counts(self) -> Counts:
-        """Counts of its deliveries."""
-        ...
-
-    @property
-    def waiting(self) -> int | None:
-        """Number of waiting records; None while unknown."""
-        ...
-
-    def look(self) -> None:
-        """Check that it still runs."""
-        ...
-
-
 class ProgressPrinter:
     """Progress line of a run, written periodically; sums both processes."""
 
@@ -220,7 +201,7 @@ class ProgressPrinter:
         write: Callable[[str], object],
         *,
         terminal: bool,
-        retries: RetrySide | None = None,
+        retries: RetryProcess | None = None,
     ) -> None:
         self._write = write
         self._retries = retries
