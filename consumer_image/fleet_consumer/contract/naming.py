@@ -94,11 +94,6 @@ def is_managed_topic(topic: str) -> bool:
     return topic.startswith(RESERVED_PREFIX)
 
 
-def is_internal_topic(topic: str) -> bool:
-    """True for a topic of the brokers themselves, such as `__consumer_offsets`."""
-    return topic.startswith("__")
-
-
 @runtime_checkable
 class TopicPattern(Protocol):
     """A compiled regular expression for names of topics: `re.Pattern[str]`, or `patterns.Pattern` with RE2 behind."""
@@ -111,9 +106,10 @@ class TopicPattern(Protocol):
 def pattern_matches(pattern: TopicPattern, topic: str) -> bool:
     """True if a subscription by pattern includes a topic: the whole name matches, as with Java's `matches()`.
 
-    Internal and managed topics never match: `.*` must not feed a group its own failures.
+    The brokers' own topics (`__consumer_offsets`) and managed ones never match: `.*` must not feed a group its own
+    failures.
     """
-    return not is_internal_topic(topic) and not is_managed_topic(topic) and pattern.fullmatch(topic) is not None
+    return not topic.startswith(("__", RESERVED_PREFIX)) and pattern.fullmatch(topic) is not None
 
 
 def instance_id_prefix(namespace: str, name: str, uid: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, overload
+from typing import Final
 
 from fleet_consumer.contract.policies import Policy, Rule, Then
 from fleet_consumer.record import Fatal, RetryAfter, Skip
@@ -132,14 +132,6 @@ OWN_REASONS: Final[Mapping[type[BaseException], FailureReason]] = {
     Poison: FailureReason.POISON,
 }
 """Errors with a reason of their own."""
-
-
-@overload
-def classify(error: BaseException, policy: None = None) -> Failure | Drop: ...
-
-
-@overload
-def classify(error: BaseException, policy: Policy | None) -> Retry | Failure | Drop: ...
 
 
 def classify(error: BaseException, policy: Policy | None = None) -> Retry | Failure | Drop:

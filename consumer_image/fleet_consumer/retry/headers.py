@@ -137,17 +137,13 @@ def first_story(record: Record) -> Story:
 
 @dataclass(frozen=True, slots=True)
 class FailedDelivery:
-    """A delivery that failed at `now_ms` (milliseconds since the epoch). `story` None: from a source topic."""
+    """A delivery that failed at `now_ms` (milliseconds since the epoch)."""
 
     record: Record
     failure: Failure
     group_id: str
     now_ms: int
-    story: Story | None = None
-
-    @property
-    def known(self) -> Story:
-        return self.story if self.story is not None else first_story(self.record)
+    story: Story
 
 
 def hop_headers(delivery: FailedDelivery, policy: Policy, *, delay_s: int) -> HeaderList:
@@ -156,7 +152,7 @@ def hop_headers(delivery: FailedDelivery, policy: Policy, *, delay_s: int) -> He
     `kr-not-before` is an estimate for people; the append time decides.
     """
     values = {
-        ATTEMPT: delivery.known.attempt + 1,
+        ATTEMPT: delivery.story.attempt + 1,
         NOT_BEFORE: delivery.now_ms + delay_s * 1000,
         DELAY_MS: delay_s * 1000,
         POLICY: policy.label,
@@ -172,7 +168,7 @@ def failed_headers(delivery: FailedDelivery, policy: Policy | None = None) -> He
     """
     failure = delivery.failure
     values = {
-        ATTEMPT: delivery.known.attempt,
+        ATTEMPT: delivery.story.attempt,
         POLICY: None if policy is None else policy.label,
         **_failure_values(delivery),
         REASON: failure.reason.value,
@@ -181,7 +177,7 @@ def failed_headers(delivery: FailedDelivery, policy: Policy | None = None) -> He
     kept, extra = foreign_headers(delivery.record.headers), HeaderList()
     if policy is not None and policy.header_profile is HeaderProfile.SPRING:
         details = (_bytes(text) for text in (failure.error_class, failure.message, delivery.group_id))
-        extra = spring_aliases(delivery.known.origin, *details)
+        extra = spring_aliases(delivery.story.origin, *details)
         replaced = {name for name, _ in extra}
         kept = [(name, value) for name, value in kept if name not in replaced]
     return kept + _encoded(values) + extra
@@ -244,7 +240,7 @@ def last_values(headers: Headers) -> dict[str, bytes | None]:
 
 
 def _failure_values(delivery: FailedDelivery) -> Values:
-    story, failure = delivery.known, delivery.failure
+    story, failure = delivery.story, delivery.failure
     return {
         FIRST_FAILED_AT: story.first_failed_at if story.first_failed_at is not None else delivery.now_ms,
         FAILED_AT: delivery.now_ms,

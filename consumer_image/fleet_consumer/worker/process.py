@@ -19,9 +19,9 @@ from fleet_consumer.contract.pod import HEALTH_PAGE, MEMBER_PAGE, READY_PAGE
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.group.timing import Backoff
-from fleet_consumer.handlers import Handler, HandlerContext, load_handler
 from fleet_consumer.handlers.call import HandlerCall
 from fleet_consumer.handlers.forked import end_forked_child
+from fleet_consumer.handlers.loading import Handler, HandlerContext, load_handler
 from fleet_consumer.worker import logs
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.config.policy_file import PolicyFile

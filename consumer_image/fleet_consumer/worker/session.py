@@ -12,7 +12,9 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.contract.worker_config import WorkerConfig
-from fleet_consumer.handlers import Handler, Outputs, Performer, checker, decoder
+from fleet_consumer.handlers.decoding import checker, decoder
+from fleet_consumer.handlers.loading import Handler
+from fleet_consumer.handlers.performing import Outputs, Performer
 from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.librdkafka.settings import connection_config
 from fleet_consumer.net import ConnectionSettings

@@ -20,10 +20,7 @@ from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDING
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig, load_config
 from fleet_consumer.fetch.thread import FetchThread
-from fleet_consumer.handlers import (
-    HandlerImportFailed,
-    HandlerNotCallable,
-)
+from fleet_consumer.handlers.loading import HandlerImportFailed, HandlerNotCallable
 from fleet_consumer.librdkafka.settings import PropertyNotAllowed, consumer_config
 from fleet_consumer.net import (
     AllBrokersUnreachable,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fleet_consumer.contract.naming import content_hash, parse_delay
-from fleet_consumer.contract.policies import render_policies
+from fleet_consumer.contract.naming import parse_delay
 from fleet_consumer.contract.policy_expansion import expand_delays, expand_policy
 from fleet_consumer.contract.section import SettingsInvalid, manifest_section
 
@@ -39,20 +38,6 @@ class LocalPolicy:
     def total_seconds(self) -> int:
         """Sum of the sequence's delays."""
         return sum(map(parse_delay, self.sequence))
-
-    def file(self, *, delays: Sequence[str], partitions: int, max_message_bytes: int) -> dict[str, Any]:
-        """The content of policies.json. `delays` name the topics that are read, `partitions` is the least partition
-        count of a managed topic, `max_message_bytes` the size limit of what is written there.
-        """
-        revision = content_hash(self.content)
-        return render_policies(
-            self.name,
-            {revision: self.content},
-            current=revision,
-            delays=delays,
-            partitions=partitions,
-            max_message_bytes=max_message_bytes,
-        )
 
 
 def policy_of(options: argparse.Namespace) -> LocalPolicy | None:
