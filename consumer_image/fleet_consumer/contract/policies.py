@@ -192,16 +192,9 @@ def _policies(section: Section) -> Policies:
     unread = sorted(used - set(delays))
     if unread:
         raise SettingsInvalid(section.at("delays"), f"lacks {', '.join(unread)}, which a revision uses")
-    policies = Policies(
-        name,
-        current,
-        revisions,
-        delays,
-        section.integer("partitions", 1),
-        section.integer("maxMessageBytes", 1),
-    )
+    partitions, max_message_bytes = section.integer("partitions", 1), section.integer("maxMessageBytes", 1)
     section.end()
-    return policies
+    return Policies(name, current, revisions, delays, partitions, max_message_bytes)
 
 
 def _revisions(section: Section) -> Iterator[tuple[str, Section]]:

@@ -49,10 +49,6 @@ def _nothing(context: HandlerContext) -> None:
     """Default `setup` and `teardown`."""
 
 
-def _no_error() -> None:
-    """Default `last_error`: an imported handler can always be called."""
-
-
 @dataclass(frozen=True, slots=True)
 class Handler:
     """A handler, ready to be called; `setup` and `teardown` run once in each worker.
@@ -70,7 +66,7 @@ class Handler:
     asynchronous: bool = False
     times_itself: bool = False
     takes_bytes: bool = False
-    last_error: Callable[[], Exception | None] = _no_error
+    last_error: Callable[[], Exception | None] = lambda: None
 
 
 def load_handler(spec: str, path: str | None) -> Handler:

@@ -81,18 +81,13 @@ class Drop:
 
 
 class Undecodable(Exception):
-    """A record's bytes are not in the format of `handler.decode`.
-
-    `field` is "key" or "value"; `format_name` is the expected format. The bytes are never in the message: they may be
-    personal data, and the failed record keeps them whole.
-    """
+    """A record's bytes are not in the format of `handler.decode`. They are never in the message: they may be personal
+    data, and the failed record keeps them whole."""
 
     def __init__(self, field: str, format_name: str, seen: str) -> None:
         super().__init__(
             f"the {field} is not {format_name}: {seen}; correct the sender, or set `handler.decode.{field}`"
         )
-        self.field = field
-        self.format_name = format_name
 
 
 class OutputRefused(Exception):

@@ -56,9 +56,8 @@ def test_invalid_json_reports_the_place(raw: bytes, told: str) -> None:
 
 
 def test_invalid_utf8_reports_the_place() -> None:
-    with pytest.raises(Undecodable, match="byte 2") as caught:
+    with pytest.raises(Undecodable, match=r"the key .* byte 2"):
         needed("key", "String")(b"ab\xff")
-    assert caught.value.field == "key"
 
 
 def test_content_is_never_in_the_message() -> None:

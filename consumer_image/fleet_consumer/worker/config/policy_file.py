@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.policies import Policies, PolicyInvalid, parse_policies
@@ -31,13 +31,6 @@ class PolicyFileUnreadable(Exception):
     reason = "PolicyFileUnreadable"
 
 
-class _Stamp(NamedTuple):
-    device: int
-    inode: int
-    size: int
-    changed_ns: int
-
-
 class PolicyFile:
     """The policies of one file, for one thread. The constructor reads nothing.
 
@@ -49,7 +42,7 @@ class PolicyFile:
         self._path = path
         self._clock = clock
         self._look_at = float("-inf")
-        self._stamp: _Stamp | None = None
+        self._stamp: tuple[int, ...] | None = None
         self.policies: Policies | None = None
         self.last_error: PolicyFileUnreadable | PolicyInvalid | None = None
 
@@ -97,8 +90,8 @@ class PolicyFile:
         return policies
 
 
-def _stamp(found: os.stat_result) -> _Stamp:
-    return _Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+def _stamp(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class Subscriber(Protocol):

@@ -61,8 +61,8 @@ def read_manifest(path: str) -> dict[str, Any]:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsInvalid("", f"cannot be read: {error}") from error
-    found = []
-    for document in _documents(text):
+    documents = _documents(text)
+    for document in documents:
         if not isinstance(document, dict) or "kind" not in document or "apiVersion" not in document:
             raise SettingsInvalid(
                 "",
@@ -70,8 +70,7 @@ def read_manifest(path: str) -> dict[str, Any]:
                 f"{API_VERSION}`, `kind: {KIND}` and `metadata: {{name: …}}` above the rules, and the rules under "
                 "`spec:`; for delays alone, --retry 5s,5s,30s is enough",
             )
-        if document["kind"] == KIND:
-            found.append(document)
+    found: list[dict[str, Any]] = [document for document in documents if document["kind"] == KIND]
     if len(found) != 1:
         raise SettingsInvalid("", f"holds {len(found)} objects of kind {KIND}; exactly one must be there")
     return found[0]
