@@ -7,7 +7,7 @@ import uuid
 
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
-from fleet_consumer.handlers import Outputs
+from fleet_consumer.handlers.performing import Outputs
 from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.breaker.pacing import NoPacing

@@ -30,28 +30,24 @@ def closed_mark(until_ms: int) -> str:
     return f"fleet-breaker=closed;until={until_ms}"
 
 
-def read_mark(metadata: str) -> int | None:
+def read_mark(metadata: str, state: str = "open") -> int | None:
     """End of the open state in a commit's metadata (wall clock, milliseconds); None without such a mark.
 
     Anybody who may commit for the group can write metadata, so it is read strictly; the caller applies the limits.
     Other marks may follow, separated by blanks.
     """
-    return _until(metadata, "open")
+    found = next((match for field in metadata.split(" ") if (match := _MARK.fullmatch(field))), None)
+    return int(found[2]) if found is not None and found[1] == state else None
 
 
 def read_closed_mark(metadata: str) -> int | None:
     """End of the closed state in a commit's metadata, as `read_mark`."""
-    return _until(metadata, "closed")
+    return read_mark(metadata, "closed")
 
 
 def without_mark(metadata: str) -> str:
     """A commit's metadata without the breaker's mark."""
     return " ".join(field for field in metadata.split(" ") if _MARK.fullmatch(field) is None)
-
-
-def _until(metadata: str, state: str) -> int | None:
-    found = next((match for field in metadata.split(" ") if (match := _MARK.fullmatch(field))), None)
-    return int(found[2]) if found is not None and found[1] == state else None
 
 
 class Breakers(NamedTuple):

@@ -53,18 +53,14 @@ def credential_keys(mechanism: str) -> tuple[str, str]:
 
 def parse_brokers(section: Section) -> Brokers:
     """Settings of a `connection`. Raises SettingsInvalid for the first bad field found."""
-    brokers = Brokers(
+    return Brokers(
         bootstrap_servers=section.texts("bootstrapServers", least=1),
-        tls=_tls(section.optional_section("tls")),
-        sasl=_sasl(section.optional_section("sasl")),
+        tls=section.optional("tls", _tls),
+        sasl=section.optional("sasl", _sasl),
     )
-    section.end()
-    return brokers
 
 
-def _tls(section: Section | None) -> TlsFiles | None:
-    if section is None:
-        return None
+def _tls(section: Section) -> TlsFiles:
     files = TlsFiles(
         ca_file=section.optional_text("caFile"),
         cert_file=section.optional_text("certFile"),
@@ -72,25 +68,16 @@ def _tls(section: Section | None) -> TlsFiles | None:
     )
     if (files.cert_file is None) != (files.key_file is None):
         raise SettingsInvalid(section.path, "certFile and keyFile go together; give both or neither")
-    section.end()
     return files
 
 
-def _sasl(section: Section | None) -> SaslSource | None:
-    if section is None:
-        return None
+def _sasl(section: Section) -> SaslSource:
     mechanism = section.choice("mechanism", *MECHANISMS)
-    oauth = _oauth(section.optional_section("oauth"))
+    oauth = section.optional("oauth", _oauth)
     if (oauth is not None) != (mechanism == OAUTHBEARER):
         raise SettingsInvalid(section.at("oauth"), "goes with mechanism OAUTHBEARER; give both or neither")
-    source = SaslSource(mechanism=mechanism, directory=section.text("directory"), oauth=oauth)
-    section.end()
-    return source
+    return SaslSource(mechanism=mechanism, directory=section.text("directory"), oauth=oauth)
 
 
-def _oauth(section: Section | None) -> TokenEndpoint | None:
-    if section is None:
-        return None
-    endpoint = TokenEndpoint(url=section.text("tokenEndpoint"), scope=section.optional_text("scope"))
-    section.end()
-    return endpoint
+def _oauth(section: Section) -> TokenEndpoint:
+    return TokenEndpoint(url=section.text("tokenEndpoint"), scope=section.optional_text("scope"))

@@ -94,11 +94,6 @@ def is_managed_topic(topic: str) -> bool:
     return topic.startswith(RESERVED_PREFIX)
 
 
-def is_internal_topic(topic: str) -> bool:
-    """True for a topic of the brokers themselves, such as `__consumer_offsets`."""
-    return topic.startswith("__")
-
-
 @runtime_checkable
 class TopicPattern(Protocol):
     """A compiled regular expression for names of topics: `re.Pattern[str]`, or `patterns.Pattern` with RE2 behind."""
@@ -111,9 +106,10 @@ class TopicPattern(Protocol):
 def pattern_matches(pattern: TopicPattern, topic: str) -> bool:
     """True if a subscription by pattern includes a topic: the whole name matches, as with Java's `matches()`.
 
-    Internal and managed topics never match: `.*` must not feed a group its own failures.
+    The brokers' own topics (`__consumer_offsets`) and managed ones never match: `.*` must not feed a group its own
+    failures.
     """
-    return not is_internal_topic(topic) and not is_managed_topic(topic) and pattern.fullmatch(topic) is not None
+    return not topic.startswith(("__", RESERVED_PREFIX)) and pattern.fullmatch(topic) is not None
 
 
 def instance_id_prefix(namespace: str, name: str, uid: str) -> str:
@@ -152,21 +148,6 @@ def coordinator_partition(group_id: str, partitions: int) -> int:
     return (0 if hashed == -0x8000_0000 else abs(hashed)) % partitions
 
 
-def stateful_set(name: str) -> str:
-    """StatefulSet of a ConsumerGroup's workers."""
-    return name
-
-
-def headless_service(name: str) -> str:
-    """Headless Service that gives each worker its DNS name."""
-    return name
-
-
-def disruption_budget(name: str) -> str:
-    """PodDisruptionBudget of a ConsumerGroup's workers."""
-    return name
-
-
 def revision_config(name: str, revision: str) -> str:
     """Immutable ConfigMap of one revision's settings and pod template."""
     return f"{name}-{revision}"
@@ -182,18 +163,9 @@ def preflight_pod(name: str, revision: str) -> str:
     return f"{name}-check-{revision}"
 
 
-def retry_stateful_set(name: str) -> str:
-    """StatefulSet of a ConsumerGroup's retry workers."""
-    return f"{name}-retry"
-
-
-def retry_headless_service(name: str) -> str:
-    """Headless Service of the retry workers."""
-    return f"{name}-retry"
-
-
-def retry_disruption_budget(name: str) -> str:
-    """PodDisruptionBudget of the retry workers."""
+def retry_workers(name: str) -> str:
+    """StatefulSet, headless Service and PodDisruptionBudget of the retry workers; the main workers' are named as the
+    ConsumerGroup."""
     return f"{name}-retry"
 
 

@@ -7,6 +7,7 @@ serves all tenants. RE2 needs time proportional to the text's length and the pro
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
@@ -22,32 +23,21 @@ class PatternRefused(ValueError):
     """The expression cannot be used; the message is for its author."""
 
 
+@dataclass(frozen=True, slots=True)
 class Pattern:
     """A compiled expression; equal to any other of the same text."""
 
-    __slots__ = ("_compiled", "text")
-
-    def __init__(self, text: str, compiled: Any) -> None:
-        self.text = text
-        self._compiled = compiled
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pattern) and other.text == self.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __repr__(self) -> str:
-        return f"Pattern({self.text!r})"
+    text: str
+    compiled: Any = field(compare=False, repr=False)
 
     def fullmatch(self, text: str) -> object | None:
         """A true value if the whole text matches, else None."""
-        found: object | None = self._compiled.fullmatch(_encoded(text))
+        found: object | None = self.compiled.fullmatch(_encoded(text))
         return found
 
     def found_in(self, text: str) -> bool:
         """True if the expression matches anywhere in the first SEARCHED_CHARACTERS_MAX characters of a text."""
-        return self._compiled.search(_encoded(text[:SEARCHED_CHARACTERS_MAX])) is not None
+        return self.compiled.search(_encoded(text[:SEARCHED_CHARACTERS_MAX])) is not None
 
 
 @lru_cache(maxsize=1024)

@@ -192,16 +192,9 @@ def _policies(section: Section) -> Policies:
     unread = sorted(used - set(delays))
     if unread:
         raise SettingsInvalid(section.at("delays"), f"lacks {', '.join(unread)}, which a revision uses")
-    policies = Policies(
-        name,
-        current,
-        revisions,
-        delays,
-        section.integer("partitions", 1),
-        section.integer("maxMessageBytes", 1),
-    )
+    partitions, max_message_bytes = section.integer("partitions", 1), section.integer("maxMessageBytes", 1)
     section.end()
-    return policies
+    return Policies(name, current, revisions, delays, partitions, max_message_bytes)
 
 
 def _revisions(section: Section) -> Iterator[tuple[str, Section]]:
@@ -228,7 +221,7 @@ def _policy(name: str, revision: str, section: Section) -> Policy:
         Then(section.choice("undecodable", *Then)),
         section.optional_integer("maxTotalSeconds", 1),
         HeaderProfile(section.choice("headerProfile", *HeaderProfile)),
-        _budget(section.optional_section("budget")),
+        section.optional("budget", _budget),
     )
     section.end()
     return policy
@@ -261,29 +254,26 @@ def list_rules(section: Section) -> list[tuple[object, str]]:
 
 
 def _rule(section: Section) -> Rule:
-    when = section.section("when")
     then = Then(section.choice("then", *Then))
+    rule = section.read("when", lambda when: _rule_when(when, then))
     section.end()
-    condition = when.only("exception", "httpStatus", "messageRegex")
-    if condition == "exception":
-        rule = Rule(then, exception=when.text(condition))
-    elif condition == "httpStatus":
-        rule = Rule(then, http_status=when.text(condition, pattern=HTTP_STATUS))
-    else:
-        rule = Rule(then, message=when.pattern(condition))
-    when.end()
     return rule
 
 
-def _budget(section: Section | None) -> Budget | None:
-    if section is None:
-        return None
-    budget = Budget(
+def _rule_when(when: Section, then: Then) -> Rule:
+    condition = when.only("exception", "httpStatus", "messageRegex")
+    if condition == "exception":
+        return Rule(then, exception=when.text(condition))
+    if condition == "httpStatus":
+        return Rule(then, http_status=when.text(condition, pattern=HTTP_STATUS))
+    return Rule(then, message=when.pattern(condition))
+
+
+def _budget(section: Section) -> Budget:
+    return Budget(
         section.integer("maxFailurePercent", 1, 100),
         section.integer("windowSeconds", 1, 3600),
         section.integer("minRecords", 1),
         BudgetAction(section.choice("action", *BudgetAction)),
         section.integer("cooldownSeconds", 1),
     )
-    section.end()
-    return budget

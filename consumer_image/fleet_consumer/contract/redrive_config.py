@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from fleet_consumer.contract.brokers import Brokers, parse_brokers
 from fleet_consumer.contract.patterns import Pattern
 from fleet_consumer.contract.pod import REDRIVE_FILE
-from fleet_consumer.contract.section import Section, SettingsInvalid
+from fleet_consumer.contract.section import Section, SettingsInvalid, load_json
 
 VERSION: Final = 1
 """Version of the file format."""
@@ -68,11 +66,7 @@ class RedriveConfig:
 
 def load_config(path: str) -> RedriveConfig:
     """Settings of a file. Raises SettingsInvalid, also if it cannot be read."""
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SettingsInvalid("", f"cannot read {path}: {error}") from error
-    return parse_config(document)
+    return parse_config(load_json(path))
 
 
 def parse_config(document: Any) -> RedriveConfig:
@@ -85,8 +79,8 @@ def parse_config(document: Any) -> RedriveConfig:
         name=section.text("name"),
         namespace=section.text("namespace"),
         group_id=section.text("groupId"),
-        brokers=parse_brokers(section.section("connection")),
-        filter=_filter(section.section("filter")),
+        brokers=section.read("connection", parse_brokers),
+        filter=section.read("filter", _filter),
         records_per_second=section.optional_integer("recordsPerSecond", 1),
         max_records=section.optional_integer("maxRecords", 1),
         dry_run=section.boolean("dryRun"),
@@ -99,7 +93,7 @@ def parse_config(document: Any) -> RedriveConfig:
 
 
 def _filter(section: Section) -> Filter:
-    wanted = Filter(
+    return Filter(
         reasons=frozenset(section.texts("reasons")),
         error=section.optional_pattern("errorRegex"),
         key=section.optional_pattern("keyRegex"),
@@ -107,8 +101,6 @@ def _filter(section: Section) -> Filter:
         to_ms=section.optional_integer("toTime", 0, TIME_MAX),
         places=_places(section),
     )
-    section.end()
-    return wanted
 
 
 def _places(section: Section) -> Mapping[int, frozenset[int]] | None:

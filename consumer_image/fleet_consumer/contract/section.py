@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fleet_consumer.contract.patterns import Pattern, PatternRefused, compile_pattern
 
@@ -26,6 +28,7 @@ class PatternInvalid(SettingsInvalid):
 
 
 _ABSENT: Final = object()
+_T = TypeVar("_T")
 
 
 class Section:
@@ -64,12 +67,15 @@ class Section:
             raise SettingsInvalid(self.path, f"must have exactly one of {', '.join(names)}")
         return found[0]
 
-    def section(self, name: str) -> Section:
-        return Section(self.take(name), self.at(name))
+    def read(self, name: str, parse: Callable[[Section], _T]) -> _T:
+        """The field as an object, of which `parse` must take every field."""
+        section = Section(self.take(name), self.at(name))
+        value = parse(section)
+        section.end()
+        return value
 
-    def optional_section(self, name: str) -> Section | None:
-        value = self.take(name)
-        return None if value is None else Section(value, self.at(name))
+    def optional(self, name: str, parse: Callable[[Section], _T]) -> _T | None:
+        return None if self._take_null(name) else self.read(name, parse)
 
     def text(self, name: str, *, pattern: str | None = None) -> str:
         value = self.take(name)
@@ -144,6 +150,18 @@ def manifest_section(value: object, path: str, **defaults: object) -> Section:
     elif value is None:
         raise SettingsInvalid(path, "is missing")
     return Section(value, path)
+
+
+def load_json(path: str) -> Any:
+    """Content of a JSON file. Raises SettingsInvalid."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsInvalid("", f"cannot read {path}: {error}") from error
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SettingsInvalid("", f"{path} is not JSON: {error}") from error
 
 
 def parse_pattern(text: str, path: str) -> Pattern:

@@ -6,18 +6,18 @@ silently ignored setting shows in production only. Settings that this version ca
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from fleet_consumer.contract.brokers import Brokers, parse_brokers
 from fleet_consumer.contract.patterns import Pattern
-from fleet_consumer.contract.section import Section, SettingsInvalid
+from fleet_consumer.contract.section import Section, SettingsInvalid, load_json
 
 VERSION: Final = 1
 """Version of the file format."""
+FORMATS: Final = ("Bytes", "String", "Json")
+"""Formats of `handler.decode`."""
 PAUSED_BYTES_MAX: Final = 32 * 1024 * 1024
 """Default of `ConsumerConfig.paused_bytes_max`."""
 
@@ -81,13 +81,6 @@ class ConsumerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetryConfig:
-    """Path of policies.json. Policies are no part of a revision: running workers follow the file as it changes."""
-
-    policy_file: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """One revision's settings, the same for each of its workers; `topics` is empty if a pattern is given."""
 
@@ -102,23 +95,16 @@ class WorkerConfig:
     handler: HandlerConfig
     consumer: ConsumerConfig
     failed_topic: str
-    retry: RetryConfig | None
-    """None: without a policy, failed records go to the failed topic at once."""
+    policy_file: str | None
+    """Path of policies.json, which running workers follow as it changes. None: failed records go to the failed topic
+    at once."""
     http_port: int
     drain_seconds: int
 
 
 def load_config(path: str) -> WorkerConfig:
     """Settings of a file. Raises SettingsInvalid, also if it cannot be read."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsInvalid("", f"cannot read {path}: {error}") from error
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise SettingsInvalid("", f"{path} is not JSON: {error}") from error
-    return parse_config(document)
+    return parse_config(load_json(path))
 
 
 def parse_config(document: object) -> WorkerConfig:
@@ -136,11 +122,11 @@ def parse_config(document: object) -> WorkerConfig:
         revision=root.text("revision"),
         topics=root.texts("topics", least=1 if pattern is None else 0),
         topic_pattern=pattern,
-        brokers=parse_brokers(root.section("connection")),
-        handler=_handler(root.section("handler")),
-        consumer=_consumer(root.section("consumer")),
+        brokers=root.read("connection", parse_brokers),
+        handler=root.read("handler", _handler),
+        consumer=root.read("consumer", _consumer),
         failed_topic=root.text("failedTopic"),
-        retry=_retry(root.optional_section("retry")),
+        policy_file=root.optional("retry", lambda retry: retry.text("policyFile")),
         http_port=root.integer("httpPort", 0, 65535),
         drain_seconds=root.integer("drainSeconds", 0),
     )
@@ -150,53 +136,38 @@ def parse_config(document: object) -> WorkerConfig:
     return config
 
 
-def _retry(section: Section | None) -> RetryConfig | None:
-    if section is None:
-        return None
-    retry = RetryConfig(policy_file=section.text("policyFile"))
-    section.end()
-    return retry
-
-
 def _handler(section: Section) -> HandlerConfig:
-    python, http = _python(section.optional_section("python")), _http(section.optional_section("http"))
+    python, http = section.optional("python", _python), section.optional("http", _http)
     if (python is None) == (http is None):
         raise SettingsInvalid(section.path, "must have exactly one of `python` and `http`")
-    decode = section.section("decode")
-    handler = HandlerConfig(
+    decode_key, decode_value = section.read("decode", _formats)
+    return HandlerConfig(
         python=python,
         http=http,
         timeout_seconds=section.integer("timeoutSeconds", 1),
-        decode_key=decode.choice("key", "Bytes", "String", "Json"),
-        decode_value=decode.choice("value", "Bytes", "String", "Json"),
+        decode_key=decode_key,
+        decode_value=decode_value,
         outputs=section.texts("outputs"),
         concurrency=section.integer("concurrency", 1, 1024),
     )
-    for part in (decode, section):
-        part.end()
-    return handler
 
 
-def _python(section: Section | None) -> PythonSource | None:
-    if section is None:
-        return None
-    source = PythonSource(
+def _formats(decode: Section) -> tuple[str, str]:
+    return decode.choice("key", *FORMATS), decode.choice("value", *FORMATS)
+
+
+def _python(section: Section) -> PythonSource:
+    return PythonSource(
         callable=section.text("callable", pattern=r"[^:\s]+:[^:\s]+"), path=section.optional_text("path")
     )
-    section.end()
-    return source
 
 
-def _http(section: Section | None) -> HttpEndpoint | None:
-    if section is None:
-        return None
-    endpoint = HttpEndpoint(
+def _http(section: Section) -> HttpEndpoint:
+    return HttpEndpoint(
         port=section.integer("port", 1, 65535),
         path=section.text("path", pattern=r"/[^\s]*"),
         batch=section.boolean("batch"),
     )
-    section.end()
-    return endpoint
 
 
 def _consumer(section: Section) -> ConsumerConfig:
@@ -218,5 +189,4 @@ def _consumer(section: Section) -> ConsumerConfig:
         raise SettingsInvalid(
             section.at("heartbeatIntervalSeconds"), "must be below sessionTimeoutSeconds, best a third of it"
         )
-    section.end()
     return consumer

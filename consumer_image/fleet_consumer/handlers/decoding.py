@@ -7,28 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from fleet_consumer.retry.failure import Undecodable
 
 Decoder = Callable[[bytes], Any]
 
-FORMATS: Final = ("Bytes", "String", "Json")
-
 
 def decoder(field: str, format_name: str) -> Decoder | None:
-    """The function that decodes a record's `field` ("key" or "value") as `format_name`.
+    """The function that decodes a record's `field` ("key" or "value") as `format_name`: String, Json, or Bytes (None).
 
-    None for Bytes. The function is never called with None: an absent key or value (a tombstone) stays None. It raises
+    The function is never called with None: an absent key or value (a tombstone) stays None. It raises
     Undecodable. JSON follows RFC 8259: UTF-8, and neither NaN nor infinities.
     """
     if format_name == "Bytes":
         return None
-    if format_name == "String":
-        return _text(field)
-    if format_name == "Json":
-        return _json(field)
-    raise ValueError(f"unknown format {format_name!r}; use one of {', '.join(FORMATS)}")
+    return _text(field) if format_name == "String" else _json(field)
 
 
 def checker(field: str, format_name: str) -> Decoder | None:
@@ -54,12 +48,11 @@ def _text(field: str) -> Decoder:
     return decode
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON value")
-
-
 def _json(field: str) -> Decoder:
-    parse = json.JSONDecoder(parse_constant=_refuse_constant).decode
+    def refuse_constant(name: str) -> Any:
+        raise ValueError(f"{name} is not a JSON value")
+
+    parse = json.JSONDecoder(parse_constant=refuse_constant).decode
 
     def decode(raw: bytes) -> Any:
         try:

@@ -49,10 +49,6 @@ def _nothing(context: HandlerContext) -> None:
     """Default `setup` and `teardown`."""
 
 
-def _no_error() -> None:
-    """Default `last_error`: an imported handler can always be called."""
-
-
 @dataclass(frozen=True, slots=True)
 class Handler:
     """A handler, ready to be called; `setup` and `teardown` run once in each worker.
@@ -70,7 +66,7 @@ class Handler:
     asynchronous: bool = False
     times_itself: bool = False
     takes_bytes: bool = False
-    last_error: Callable[[], Exception | None] = _no_error
+    last_error: Callable[[], Exception | None] = lambda: None
 
 
 def load_handler(spec: str, path: str | None) -> Handler:
@@ -119,24 +115,20 @@ def _import(spec: str, module_name: str, path: str | None) -> ModuleType:
 
 
 def _why_import_failed(spec: str, module_name: str, path: str | None, error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name and _is_or_contains(module_name, error.name):
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
         where = f"neither in {path} nor in the image" if path else "not in the image"
         found = _python_files(path) if path else ""
         return f"handler {spec!r}: there is no module {error.name!r}, {where}{found}"
     if isinstance(error, SyntaxError):
         place = f"{Path(error.filename or '?').name}, line {error.lineno}"
         return f"handler {spec!r}: {place}: {type(error).__name__}: {error.msg}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_application_frame(frame.filename)]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename not in {__file__, importlib.__file__} and not frame.filename.startswith("<frozen ")
+    ]
     place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}: " if frames else ""
     return f"handler {spec!r}: {place}{type(error).__name__}: {error}"
-
-
-def _is_or_contains(module_name: str, missing: str) -> bool:
-    return module_name == missing or module_name.startswith(f"{missing}.")
-
-
-def _is_application_frame(filename: str) -> bool:
-    return filename not in {__file__, importlib.__file__} and not filename.startswith("<frozen ")
 
 
 def _python_files(path: str) -> str:

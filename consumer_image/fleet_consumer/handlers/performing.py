@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_consumer.handlers.answers import Outputs
 from fleet_consumer.handlers.call import CURRENT_CALL, begin_anew
 from fleet_consumer.handlers.decoding import Decoder
 from fleet_consumer.handlers.forked import end_forked_child
@@ -27,6 +26,51 @@ class Result:
 
     produces: tuple[Produce, ...] = ()
     error: BaseException | None = None
+
+
+class Outputs:
+    """Conversion of a handler's result into records for the topics that it may produce to (`handler.outputs`).
+
+    The whole result is checked before anything is sent, so that a partly invalid one writes nothing.
+    """
+
+    __slots__ = ("_topics",)
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        self._topics = frozenset(topics)
+
+    def of(self, answer: object) -> tuple[Produce, ...]:
+        """The records in a handler's result: None, one Produce, or any iterable of them.
+
+        Raises OutputRefused for anything else and for topics that are not listed. A generator runs here, so errors of
+        the handler's code pass through.
+        """
+        if answer is None:
+            return ()
+        if isinstance(answer, Produce):
+            return (self._checked(answer),)
+        if isinstance(answer, str | bytes) or not isinstance(answer, Iterable):
+            _close(answer)
+            raise OutputRefused(f"the handler returned {_kind(answer)}; return None, a Produce, or several of them")
+        return tuple(self._checked(item) for item in answer)
+
+    def _checked(self, item: object) -> Produce:
+        if not isinstance(item, Produce):
+            raise OutputRefused(f"the handler returned {_kind(item)} among its outputs; each must be a Produce")
+        if item.topic not in self._topics:
+            listed = ", ".join(sorted(self._topics)) or "none are"
+            raise OutputRefused(
+                f"topic {item.topic!r} is not among the listed outputs ({listed}); add it to `handler.outputs`"
+            )
+        for field in ("key", "value"):
+            if not isinstance(getattr(item, field), bytes | str | None):
+                raise OutputRefused(
+                    f"the {field} of an output is {_kind(getattr(item, field))}; use bytes, str or None"
+                )
+        for header in item.headers:
+            if not _is_header(header):
+                raise OutputRefused("each header of an output must be a pair of a str and bytes (or None)")
+        return item
 
 
 class Performer:
@@ -196,6 +240,26 @@ class Performer:
 
 class HandlerCancelled(Exception):
     """An asynchronous handler raised CancelledError by itself."""
+
+
+def _is_header(header: object) -> bool:
+    return (
+        isinstance(header, tuple | list)
+        and len(header) == 2
+        and isinstance(header[0], str)
+        and isinstance(header[1], bytes | None)
+    )
+
+
+def _kind(value: object) -> str:
+    return f"a value of type {type(value).__name__}"
+
+
+def _close(answer: Any) -> None:
+    """Close a coroutine that nobody awaits, so that it does not warn when it is collected."""
+    close = getattr(answer, "close", None)
+    if hasattr(answer, "__await__") and callable(close):
+        close()
 
 
 def _ended() -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,9 +20,8 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.librdkafka.bounded import BoundedReader, Step
 from fleet_consumer.librdkafka.producer import ProduceFailed, RecordProducer, SendHandle
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.redrive.progress import RateLimit, RedriveProgress, parse_metadata
+from fleet_consumer.redrive.progress import RateLimit, RedriveProgress, Turns, parse_metadata
 from fleet_consumer.redrive.selection import Choice, Decision, Ledger, Selection, place
-from fleet_consumer.redrive.turns import Turns
 from fleet_consumer.retry.headers import redriven_headers
 from fleet_consumer.retry.routing import partition_of
 
@@ -114,8 +113,7 @@ class Run:
         remaining = sum(end - start for start, end in ranges.values())
         LOG.info("redrive begins", extra=_fields(records=remaining, ledger=len(self._ledger)))
         if self._go_through(ranges) and leaderless:
-            names = ", ".join(f"{each.topic}-{each.partition}" for each in leaderless)
-            raise DataPlaneFailed(f"{names}: no leader available; all other partitions are done")
+            raise DataPlaneFailed(f"{_names(leaderless)}: no leader available; all other partitions are done")
         return self._outcome()
 
     def _begin(self) -> tuple[dict[TopicPartition, tuple[int, int]], list[TopicPartition]]:
@@ -165,8 +163,7 @@ class Run:
         bounds = self._reader.bounds(partitions)
         unknown = [each for each in partitions if each not in bounds]
         if unknown:
-            names = ", ".join(f"{each.topic}-{each.partition}" for each in unknown)
-            raise DataPlaneFailed(f"{names}: no leader available, so the records moved before are unknown")
+            raise DataPlaneFailed(f"{_names(unknown)}: no leader available, so the records moved before are unknown")
         for step in self._read(bounds):
             now_ms = self._now_ms()
             for records in step.records.values():
@@ -197,7 +194,10 @@ class Run:
                 if self._full():
                     self._settle(moves)
                     return False
-                self._select(progress, choice)
+                self._selection.take(choice)
+                progress.selected += 1
+                progress.moved += choice.decision is Decision.MOVED_BEFORE
+                progress.failed_again += choice.story.redrive_count > 0
                 if choice.decision is Decision.MOVE and not self._config.dry_run:
                     moves.append((partition, choice))
             self._marks.append((partition, choice.mark))
@@ -211,12 +211,6 @@ class Run:
             self._looked[partition] = ranges[partition][1]
         self._settle(moves)
         return True
-
-    def _select(self, progress: RedriveProgress, choice: Choice) -> None:
-        self._selection.take(choice)
-        progress.selected += 1
-        progress.moved += choice.decision is Decision.MOVED_BEFORE
-        progress.failed_again += choice.story.redrive_count > 0
 
     def _full(self) -> bool:
         most = self._config.max_records
@@ -277,8 +271,9 @@ class Run:
             missing -= step.done
             idle_s = 0.0 if step.records or step.done else idle_s + self._clock.monotonic() - asked_at
             if idle_s >= STALL_S:
-                names = ", ".join(f"{each.topic}-{each.partition}" for each in sorted(missing))
-                raise DataPlaneFailed(f"{names}: no records for {STALL_S:g} s; all other partitions are done")
+                raise DataPlaneFailed(
+                    f"{_names(sorted(missing))}: no records for {STALL_S:g} s; all other partitions are done"
+                )
             yield step
             asked_at = self._clock.monotonic()
 
@@ -288,17 +283,17 @@ class Run:
 
     def _outcome(self) -> Outcome:
         counts = {field: sum(getattr(each, field) for each in self._progress.values()) for field in COUNTS.values()}
-        return Outcome(**counts, refused=self._refused, redriven_to=self._redriven_to())
-
-    def _redriven_to(self) -> int:
-        """The sum over partitions; one not read counts with its log start, one without a leader not at all."""
-        found = (
-            self._progress.get(each, RedriveProgress(0)).redriven_to(first) for each, first in self._starts.items()
-        )
-        return sum(found)
+        # A partition that is not read counts with its log start, one without a leader not at all.
+        unread = RedriveProgress(0)
+        redriven_to = sum(self._progress.get(each, unread).redriven_to(first) for each, first in self._starts.items())
+        return Outcome(**counts, refused=self._refused, redriven_to=redriven_to)
 
     def _now_ms(self) -> int:
         return int(self._clock.wall() * 1000)
+
+
+def _names(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(f"{each.topic}-{each.partition}" for each in partitions)
 
 
 def _fields(**values: object) -> dict[str, object]:

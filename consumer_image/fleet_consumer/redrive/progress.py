@@ -1,21 +1,31 @@
-"""Progress of a run in one partition of the failed topic: the metadata of its offset in the run's own group.
+"""Progress and pace of a run: the metadata of its offsets in its own group, rate limit, and turns of the partitions.
 
-The offset is the read position; the metadata holds the run's end and its counts. Pure.
+An offset is the read position in a partition of the failed topic; its metadata holds the run's end and its counts.
+Pure.
 """
 
 from __future__ import annotations
 
 import json
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from fleet_consumer.contract.redrive_config import COUNTS
+from fleet_consumer.record import Record, TopicPartition
 
 VERSION: Final = 1
 COUNTED_LATER: Final = frozenset({"movedBefore", "failedAgain"})
 """Counts that earlier versions do not have."""
 LOG_COUNTS: Final = {"start": "start", "putBack": "put_back"}
 """Numbers about the log itself, by their names in metadata; earlier versions do not have them."""
+
+BUFFER_BYTES: Final = 16 * 1024 * 1024
+"""The approximate limit of the buffer: a fetch of each of 64 partitions."""
+RECORD_BYTES: Final = 1_024
+"""The approximate overhead of a record: objects for itself, its headers and its place."""
 
 
 @dataclass(slots=True)
@@ -83,3 +93,45 @@ class RateLimit:
         at = max(self._free_at, now)
         self._free_at = at + count / self._per_second
         return at - now
+
+
+class Turns:
+    """Round-robin buffer of the partitions' records, so that the load spreads over all retry workers.
+
+    The caller checks `full` before reading on.
+    """
+
+    def __init__(self, buffer_bytes: int = BUFFER_BYTES) -> None:
+        self._buffer_bytes = buffer_bytes
+        self._queues: dict[TopicPartition, deque[Record]] = {}
+        self._bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """True if something should be taken before more is put in."""
+        return self._bytes >= self._buffer_bytes
+
+    def put(self, partition: TopicPartition, records: Iterable[Record]) -> None:
+        queue = self._queues.setdefault(partition, deque())
+        for record in records:
+            queue.append(record)
+            self._bytes += _size(record)
+        if not queue:
+            del self._queues[partition]
+
+    def take(self) -> Iterator[tuple[TopicPartition, Record]]:
+        """Take all records, one of each partition at a time."""
+        while self._queues:
+            for partition in list(self._queues):
+                queue = self._queues[partition]
+                record = queue.popleft()
+                self._bytes -= _size(record)
+                if not queue:
+                    del self._queues[partition]
+                yield partition, record
+
+
+def _size(record: Record) -> int:
+    own = len(record.key or b"") + len(record.value or b"")
+    # A record may have any number of headers: the first hundred say enough.
+    return RECORD_BYTES + own + sum(len(name) + len(value or b"") for name, value in islice(record.headers, 100))

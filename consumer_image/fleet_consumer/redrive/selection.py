@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Final
 
 from fleet_consumer.contract.redrive_config import Filter
-from fleet_consumer.record import Headers, Record
+from fleet_consumer.record import Record
 from fleet_consumer.retry.headers import ERROR_CLASS, ERROR_MESSAGE, REASON, REDRIVE_SOURCE, Story, last_values, read
 from fleet_consumer.retry.suppression import identity
 
@@ -145,13 +145,8 @@ def matches(wanted: Filter, record: Record) -> bool:
     values = last_values(record.headers)
     if wanted.reasons and _text(values.get(REASON)) not in wanted.reasons:
         return False
-    return wanted.error is None or wanted.error.found_in(error_line(record.headers))
-
-
-def error_line(headers: Headers) -> str:
-    """The text searched by `errorRegex`: the error's class and message, as far as the record has them."""
-    values = last_values(headers)
-    return f"{_text(values.get(ERROR_CLASS))}: {_text(values.get(ERROR_MESSAGE))}"
+    error = f"{_text(values.get(ERROR_CLASS))}: {_text(values.get(ERROR_MESSAGE))}"
+    return wanted.error is None or wanted.error.found_in(error)
 
 
 def _text(value: bytes | None) -> str:

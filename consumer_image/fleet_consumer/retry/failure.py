@@ -7,10 +7,11 @@ policy there are no retries: retriable errors go to the failed topic.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, overload
+from typing import Final
 
 from fleet_consumer.contract.policies import Policy, Rule, Then
 from fleet_consumer.record import Fatal, RetryAfter, Skip
@@ -29,15 +30,6 @@ RULE_BYTES_MAX: Final = 256
 
 RETRY_AFTER_MAX_S: Final = 10.0**9
 """The longest delay, about thirty years; longer ones and infinity are clamped to it."""
-
-TIMEOUT_CLASS: Final = "Timeout"
-"""The error class of a handler that took too long, as rules and headers know it."""
-
-POISON_CLASS: Final = "Poison"
-"""The error class of a record that killed the processes that handled it, as rules and headers know it."""
-
-HTTP_STATUS_CLASS: Final = "HttpStatus"
-"""The error class of an HTTP handler's answer; the status is the first word of its text."""
 
 
 class FailureReason(StrEnum):
@@ -89,18 +81,13 @@ class Drop:
 
 
 class Undecodable(Exception):
-    """A record's bytes are not in the format of `handler.decode`.
-
-    `field` is "key" or "value"; `format_name` is the expected format. The bytes are never in the message: they may be
-    personal data, and the failed record keeps them whole.
-    """
+    """A record's bytes are not in the format of `handler.decode`. They are never in the message: they may be personal
+    data, and the failed record keeps them whole."""
 
     def __init__(self, field: str, format_name: str, seen: str) -> None:
         super().__init__(
             f"the {field} is not {format_name}: {seen}; correct the sender, or set `handler.decode.{field}`"
         )
-        self.field = field
-        self.format_name = format_name
 
 
 class OutputRefused(Exception):
@@ -127,12 +114,19 @@ class HttpStatus(Exception):
         return self.status < 500 and self.status != 429
 
 
-@overload
-def classify(error: BaseException, policy: None = None) -> Failure | Drop: ...
+STABLE_NAMES: Final[Mapping[type[BaseException], str]] = {
+    TimedOut: "Timeout",
+    Poison: "Poison",
+    HttpStatus: "HttpStatus",
+}
+"""Names of our own classes in rules, headers and logs. The text of an HttpStatus begins with the status."""
 
-
-@overload
-def classify(error: BaseException, policy: Policy | None) -> Retry | Failure | Drop: ...
+OWN_REASONS: Final[Mapping[type[BaseException], FailureReason]] = {
+    TimedOut: FailureReason.TIMEOUT,
+    Undecodable: FailureReason.UNDECODABLE,
+    Poison: FailureReason.POISON,
+}
+"""Errors with a reason of their own."""
 
 
 def classify(error: BaseException, policy: Policy | None = None) -> Retry | Failure | Drop:
@@ -144,8 +138,9 @@ def classify(error: BaseException, policy: Policy | None = None) -> Retry | Fail
         return Drop(error_text(error))
     if isinstance(error, Fatal | OutputRefused):
         return _failure(error, FailureReason.FATAL)
+    final = isinstance(error, HttpStatus) and error.final
     if policy is None:
-        return _without_policy(error)
+        return _failure(error, FailureReason.FATAL) if final else _exhausted(error)
     if isinstance(error, RetryAfter):
         return Retry(_seconds(error.seconds), _exhausted(error))
     if isinstance(error, Undecodable):
@@ -154,16 +149,11 @@ def classify(error: BaseException, policy: Policy | None = None) -> Retry | Fail
     for rule in policy.rules:
         if _matches(rule, error, text):
             return _decided(error, rule.then, cut(rule.name, RULE_BYTES_MAX))
-    if isinstance(error, HttpStatus) and error.final:
+    if final:
         return _failure(error, FailureReason.FATAL)
     if isinstance(error, Poison):
         return _failure(error, FailureReason.POISON)  # it was tried several times already, each at the cost of a worker
     return Retry(None, _exhausted(error))
-
-
-def _without_policy(error: BaseException) -> Failure:
-    final = isinstance(error, HttpStatus) and error.final
-    return _failure(error, FailureReason.FATAL) if final else _exhausted(error)
 
 
 def _decided(error: BaseException, then: Then, rule: str) -> Retry | Failure | Drop:
@@ -173,43 +163,33 @@ def _decided(error: BaseException, then: Then, rule: str) -> Retry | Failure | D
     if then is Then.DROP:
         return Drop(cut(f"{rule}: {exhausted.message}"))
     # These keep their own reason, which is what users search for.
-    kept = isinstance(error, Undecodable | TimedOut | Poison)
-    return exhausted if kept else _failure(error, FailureReason.FATAL, rule)
+    return exhausted if type(error) in OWN_REASONS else _failure(error, FailureReason.FATAL, rule)
 
 
 def _exhausted(error: BaseException, rule: str = "") -> Failure:
     """The failure of a record without attempts left."""
-    if isinstance(error, TimedOut):
-        return _failure(error, FailureReason.TIMEOUT, rule)
-    if isinstance(error, Undecodable):
-        return _failure(error, FailureReason.UNDECODABLE, rule)
-    if isinstance(error, Poison):
-        return _failure(error, FailureReason.POISON, rule)
-    return _failure(error, FailureReason.EXHAUSTED, rule)
+    return _failure(error, OWN_REASONS.get(type(error), FailureReason.EXHAUSTED), rule)
 
 
 def _failure(error: BaseException, reason: FailureReason, rule: str = "") -> Failure:
     # `raise RetryAfter(5) from error`: the error is what a person wants to read about.
     cause = error.__cause__ if isinstance(error, RetryAfter) and error.__cause__ is not None else error
-    return Failure(reason, _class_of(cause), error_text(cause), rule, stack_of(cause))
+    kind = type(cause)
+    return Failure(reason, STABLE_NAMES.get(kind, class_name(kind)), error_text(cause), rule, stack_of(cause))
 
 
 def _matches(rule: Rule, error: BaseException, text: str) -> bool:
     if rule.exception is not None:
         return any(rule.exception in names for names in map(_names, type(error).__mro__))
     if rule.http_status is not None:
-        return isinstance(error, HttpStatus) and _status_matches(rule.http_status, error.status)
+        return isinstance(error, HttpStatus) and rule.http_status in (str(error.status), f"{error.status // 100}xx")
     return rule.message is not None and rule.message.found_in(text)
 
 
 def _names(kind: type) -> tuple[str, ...]:
     """The names by which a rule may refer to a class, bare and qualified."""
-    own = (TIMEOUT_CLASS,) if kind is TimedOut else ()
-    return (*own, kind.__name__, kind.__qualname__, f"{kind.__module__}.{kind.__qualname__}")
-
-
-def _status_matches(wanted: str, status: int) -> bool:
-    return wanted == str(status) or wanted == f"{status // 100}xx"
+    own = STABLE_NAMES.get(kind, kind.__name__)
+    return (own, kind.__name__, kind.__qualname__, f"{kind.__module__}.{kind.__qualname__}")
 
 
 def _seconds(wanted: object) -> float | None:
@@ -218,15 +198,6 @@ def _seconds(wanted: object) -> float | None:
         return None
     # Clamped before the conversion: an int may be too large for a float.
     return float(max(0, min(wanted, RETRY_AFTER_MAX_S)))
-
-
-def _class_of(error: BaseException) -> str:
-    """The class of an error in headers and logs; our own classes have stable names."""
-    if isinstance(error, TimedOut):
-        return TIMEOUT_CLASS
-    if isinstance(error, Poison):
-        return POISON_CLASS
-    return HTTP_STATUS_CLASS if isinstance(error, HttpStatus) else class_name(type(error))
 
 
 def class_name(kind: type[BaseException]) -> str:
@@ -260,9 +231,8 @@ def without_words(verdict: Retry | Failure | Drop) -> Retry | Failure | Drop:
     """The same without the error's text and stack; its class and the rule remain."""
     if isinstance(verdict, Drop):
         return Drop("")
-    if isinstance(verdict, Retry):
-        return replace(verdict, failure=replace(verdict.failure, message="", stack=""))
-    return replace(verdict, message="", stack="")
+    failure = replace(verdict.failure if isinstance(verdict, Retry) else verdict, message="", stack="")
+    return replace(verdict, failure=failure) if isinstance(verdict, Retry) else failure
 
 
 def cut(text: str, limit: int = MESSAGE_BYTES_MAX) -> str:

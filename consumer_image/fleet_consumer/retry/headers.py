@@ -65,6 +65,7 @@ _POLICY: Final = re.compile(rb"[^@]{1,253}@(" + REVISION.encode() + rb")", re.DO
 _REDRIVE_ID: Final = re.compile(rb"[A-Za-z0-9-]{1,64}")
 
 HeaderList = list[tuple[str, bytes | None]]
+Values = Mapping[str, str | int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +111,11 @@ def read(record: Record, *, now_ms: int) -> Story:
         origin=origin if origin is not None else _here(record),
         attempt=parser.number(ATTEMPT, 0, NUMBER_MAX) or 0,
         first_failed_at=parser.time(FIRST_FAILED_AT),
-        policy=parser.policy(),
-        redrive_id=parser.redrive_id(),
+        policy=parser.text(POLICY, _POLICY),
+        redrive_id=parser.text(REDRIVE_ID, _REDRIVE_ID),
         redrive_count=parser.number(REDRIVE_COUNT, 0, REDRIVES_MAX) or 0,
         redriven_at=parser.time(REDRIVEN_AT),
-        reading=parser.reading(),
+        reading=parser.text(READING, READING_ID),
         damaged=parser.damaged,
     )
 
@@ -136,17 +137,13 @@ def first_story(record: Record) -> Story:
 
 @dataclass(frozen=True, slots=True)
 class FailedDelivery:
-    """A delivery that failed at `now_ms` (milliseconds since the epoch). `story` None: from a source topic."""
+    """A delivery that failed at `now_ms` (milliseconds since the epoch)."""
 
     record: Record
     failure: Failure
     group_id: str
     now_ms: int
-    story: Story | None = None
-
-    @property
-    def known(self) -> Story:
-        return self.story if self.story is not None else first_story(self.record)
+    story: Story
 
 
 def hop_headers(delivery: FailedDelivery, policy: Policy, *, delay_s: int) -> HeaderList:
@@ -155,9 +152,9 @@ def hop_headers(delivery: FailedDelivery, policy: Policy, *, delay_s: int) -> He
     `kr-not-before` is an estimate for people; the append time decides.
     """
     values = {
-        ATTEMPT: str(delivery.known.attempt + 1),
-        NOT_BEFORE: str(delivery.now_ms + delay_s * 1000),
-        DELAY_MS: str(delay_s * 1000),
+        ATTEMPT: delivery.story.attempt + 1,
+        NOT_BEFORE: delivery.now_ms + delay_s * 1000,
+        DELAY_MS: delay_s * 1000,
         POLICY: policy.label,
         **_failure_values(delivery),
     }
@@ -171,16 +168,16 @@ def failed_headers(delivery: FailedDelivery, policy: Policy | None = None) -> He
     """
     failure = delivery.failure
     values = {
-        ATTEMPT: str(delivery.known.attempt),
-        **({POLICY: policy.label} if policy is not None else {}),
+        ATTEMPT: delivery.story.attempt,
+        POLICY: None if policy is None else policy.label,
         **_failure_values(delivery),
         REASON: failure.reason.value,
-        **({ERROR_STACK: failure.stack} if failure.stack else {}),
+        ERROR_STACK: failure.stack or None,
     }
     kept, extra = foreign_headers(delivery.record.headers), HeaderList()
     if policy is not None and policy.header_profile is HeaderProfile.SPRING:
         details = (_bytes(text) for text in (failure.error_class, failure.message, delivery.group_id))
-        extra = spring_aliases(delivery.known.origin, *details)
+        extra = spring_aliases(delivery.story.origin, *details)
         replaced = {name for name, _ in extra}
         kept = [(name, value) for name, value in kept if name not in replaced]
     return kept + _encoded(values) + extra
@@ -211,16 +208,19 @@ def redriven_headers(headers: Headers, story: Story, *, redrive_id: str, source:
     has all its attempts again, under the newest policy; its origin and its first failure stay.
     """
     values = {
-        ATTEMPT: "0",
+        ATTEMPT: 0,
         **_origin(story),
-        **({FIRST_FAILED_AT: str(story.first_failed_at)} if story.first_failed_at is not None else {}),
+        FIRST_FAILED_AT: story.first_failed_at,
         REDRIVE_ID: redrive_id,
-        REDRIVE_COUNT: str(story.redrive_count + 1),
-        REDRIVEN_AT: str(now_ms),
+        REDRIVE_COUNT: story.redrive_count + 1,
+        REDRIVEN_AT: now_ms,
         REDRIVE_SOURCE: source,
     }
-    group = last_values(headers).get(GROUP)
-    kept = _without_aliases(headers, story.origin)
+    ours = last_values(headers)
+    group = ours.get(GROUP)
+    # With our values the headers of the Spring profile are ours as well.
+    aliases = spring_aliases(story.origin, *(ours.get(name) or b"" for name in (ERROR_CLASS, ERROR_MESSAGE, GROUP)))
+    kept = [header for header in foreign_headers(headers) if header not in aliases]
     return kept + ([(GROUP, group)] if group is not None else []) + _encoded(values)
 
 
@@ -234,46 +234,40 @@ def foreign_headers(headers: Headers) -> HeaderList:
     return [(name, value) for name, value in headers if not name.startswith(HEADER_PREFIX)]
 
 
-def _without_aliases(headers: Headers, origin: Origin) -> HeaderList:
-    """The headers that are not ours, without those of the Spring profile with our values."""
-    values = last_values(headers)
-    error_class, message, group = ((values.get(name) or b"") for name in (ERROR_CLASS, ERROR_MESSAGE, GROUP))
-    aliases = set(spring_aliases(origin, error_class, message, group))
-    return [header for header in foreign_headers(headers) if header not in aliases]
-
-
 def last_values(headers: Headers) -> dict[str, bytes | None]:
     """Our headers; of several with one name, the last."""
     return {name: value for name, value in headers if name.startswith(HEADER_PREFIX)}
 
 
-def _failure_values(delivery: FailedDelivery) -> dict[str, str]:
-    story, failure = delivery.known, delivery.failure
-    first = story.first_failed_at if story.first_failed_at is not None else delivery.now_ms
-    values = {FIRST_FAILED_AT: str(first), FAILED_AT: str(delivery.now_ms), GROUP: delivery.group_id, **_origin(story)}
-    if story.redrive_id is not None:
-        values[REDRIVE_ID] = story.redrive_id
-    if story.redrive_count:
-        values[REDRIVE_COUNT] = str(story.redrive_count)
-    if story.redriven_at is not None:
-        values[REDRIVEN_AT] = str(story.redriven_at)
-    values |= {ERROR_CLASS: failure.error_class, ERROR_MESSAGE: failure.message}
-    return values | {ERROR_CODE: failure.rule} if failure.rule else values
-
-
-def _origin(story: Story) -> dict[str, str]:
-    origin = story.origin
+def _failure_values(delivery: FailedDelivery) -> Values:
+    story, failure = delivery.story, delivery.failure
     return {
-        ORIGIN_TOPIC: origin.topic,
-        ORIGIN_PARTITION: str(origin.partition),
-        ORIGIN_OFFSET: str(origin.offset),
-        ORIGIN_TIMESTAMP: str(origin.timestamp),
-        **({READING: story.reading} if story.reading is not None else {}),
+        FIRST_FAILED_AT: story.first_failed_at if story.first_failed_at is not None else delivery.now_ms,
+        FAILED_AT: delivery.now_ms,
+        GROUP: delivery.group_id,
+        **_origin(story),
+        REDRIVE_ID: story.redrive_id,
+        REDRIVE_COUNT: story.redrive_count or None,
+        REDRIVEN_AT: story.redriven_at,
+        ERROR_CLASS: failure.error_class,
+        ERROR_MESSAGE: failure.message,
+        ERROR_CODE: failure.rule or None,
     }
 
 
-def _encoded(values: Mapping[str, str]) -> HeaderList:
-    return [(name, _bytes(text)) for name, text in values.items()]
+def _origin(story: Story) -> Values:
+    return {
+        ORIGIN_TOPIC: story.origin.topic,
+        ORIGIN_PARTITION: story.origin.partition,
+        ORIGIN_OFFSET: story.origin.offset,
+        ORIGIN_TIMESTAMP: story.origin.timestamp,
+        READING: story.reading,
+    }
+
+
+def _encoded(values: Values) -> HeaderList:
+    """The headers of these values; None for a header that is left out."""
+    return [(name, _bytes(str(value))) for name, value in values.items() if value is not None]
 
 
 def _bytes(text: str) -> bytes:
@@ -298,12 +292,8 @@ class _HeaderParser:
         if name not in self.values:
             return None
         number = int(value) if value is not None and _NUMBER.fullmatch(value) else None
-        if number is None or number < least:
-            self.damaged = True
-            return None
-        if number > most:
-            self.damaged = True
-        return min(number, most)
+        self.damaged |= number is None or not least <= number <= most
+        return None if number is None or number < least else min(number, most)
 
     def time(self, name: str) -> int | None:
         """The time, at most now; clock skew is tolerated."""
@@ -312,32 +302,22 @@ class _HeaderParser:
 
     def origin(self) -> Origin | None:
         """The complete origin or None: half of it would point to another record."""
-        topic = self._matched(ORIGIN_TOPIC, _TOPIC)
+        topic = self.text(ORIGIN_TOPIC, _TOPIC)
         partition = self.number(ORIGIN_PARTITION, 0, PARTITION_MAX)
         offset = self.number(ORIGIN_OFFSET, 0, NUMBER_MAX)
         timestamp = self.number(ORIGIN_TIMESTAMP, NUMBER_MIN, NUMBER_MAX)
         if topic is None or partition is None or offset is None:
             self.damaged = True
             return None
-        return Origin(topic[0].decode(), partition, offset, -1 if timestamp is None else timestamp)
+        return Origin(topic, partition, offset, -1 if timestamp is None else timestamp)
 
-    def policy(self) -> str | None:
-        match = self._matched(POLICY, _POLICY)
-        return None if match is None else match[1].decode()
-
-    def reading(self) -> str | None:
-        match = self._matched(READING, READING_ID)
-        return None if match is None else match[0].decode()
-
-    def redrive_id(self) -> str | None:
-        match = self._matched(REDRIVE_ID, _REDRIVE_ID)
-        return None if match is None else match[0].decode()
-
-    def _matched(self, name: str, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
+    def text(self, name: str, pattern: re.Pattern[bytes]) -> str | None:
+        """The text, or the pattern's group in it; None if absent or invalid."""
         value = self.values.get(name)
         if name not in self.values:
             return None
         match = pattern.fullmatch(value) if value is not None else None
         if match is None:
             self.damaged = True
-        return match
+            return None
+        return match[pattern.groups].decode()

@@ -113,7 +113,7 @@ def _check(path: str) -> int:
 def _run(path: str, role: Role) -> int:
     from fleet_consumer.contract.section import SettingsInvalid
     from fleet_consumer.contract.worker_config import load_config
-    from fleet_consumer.handlers import HandlerImportFailed, HandlerNotCallable
+    from fleet_consumer.handlers.loading import HandlerImportFailed, HandlerNotCallable
     from fleet_consumer.worker.commands.check import CheckResult
     from fleet_consumer.worker.process import run_worker
 

@@ -19,9 +19,9 @@ from fleet_consumer.contract.pod import HEALTH_PAGE, MEMBER_PAGE, READY_PAGE
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.group.timing import Backoff
-from fleet_consumer.handlers import Handler, HandlerContext, load_handler
 from fleet_consumer.handlers.call import HandlerCall
 from fleet_consumer.handlers.forked import end_forked_child
+from fleet_consumer.handlers.loading import Handler, HandlerContext, load_handler
 from fleet_consumer.worker import logs
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.config.policy_file import PolicyFile
@@ -95,7 +95,7 @@ def run_worker(
     logs.configure(lambda: watch.record, threading.get_ident(), for_people=local is not None)
     clock = SystemClock()
     handler = handler_of(config, clock)
-    if role is Role.RETRY and config.retry is None:
+    if role is Role.RETRY and config.policy_file is None:
         raise SettingsInvalid("retry", "is null; a retry worker needs the policies of its group")
     last_word = LastWord(clock)
     last_word.open()
@@ -106,7 +106,7 @@ def run_worker(
         role=role,
         handler=handler,
         executor=make_executor(config, handler, clock),
-        policy_file=None if config.retry is None else PolicyFile(config.retry.policy_file, clock),
+        policy_file=None if config.policy_file is None else PolicyFile(config.policy_file, clock),
         stats=Stats(),
         watch=watch,
         clock=clock,

@@ -12,15 +12,16 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.contract.worker_config import WorkerConfig
-from fleet_consumer.handlers import Handler, Outputs, Performer, checker, decoder
+from fleet_consumer.handlers.decoding import checker, decoder
+from fleet_consumer.handlers.loading import Handler
+from fleet_consumer.handlers.performing import Outputs, Performer
 from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.librdkafka.settings import connection_config
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.breaker.budget import BudgetPacing, FollowingPacing
 from fleet_consumer.worker.breaker.pacing import NoPacing, Pacing
 from fleet_consumer.worker.breaker.watch import BreakerWatch
-from fleet_consumer.worker.config.follower import Follower
-from fleet_consumer.worker.config.policy_file import PolicyFile
+from fleet_consumer.worker.config.policy_file import Follower, PolicyFile
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import PodIdentity, connection_settings, consumer_settings
 from fleet_consumer.worker.consume.concurrent import ConcurrentLoop

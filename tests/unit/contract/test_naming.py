@@ -51,15 +51,10 @@ def test_longest_object_name_leaves_room_for_every_child() -> None:
     """A ConsumerGroup's name has at most 40 characters; a Pod's name must stay a DNS label of at most 63."""
     name, revision = "n" * 40, "0123456789"
     children = [
-        naming.stateful_set(name),
-        naming.headless_service(name),
-        naming.disruption_budget(name),
         naming.revision_config(name, revision),
         naming.revision_handler(name, revision),
         naming.preflight_pod(name, revision),
-        naming.retry_stateful_set(name),
-        naming.retry_headless_service(name),
-        naming.retry_disruption_budget(name),
+        naming.retry_workers(name),
         naming.retry_config(name),
         naming.redrive_job(name),
     ]

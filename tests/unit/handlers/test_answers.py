@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet_consumer.handlers.answers import Outputs
+from fleet_consumer.handlers.performing import Outputs
 from fleet_consumer.record import Produce
 from fleet_consumer.retry.failure import OutputRefused
 

@@ -23,11 +23,6 @@ def test_bytes_need_no_decoder() -> None:
     assert decoder("value", "Bytes") is None
 
 
-def test_unknown_format_is_named() -> None:
-    with pytest.raises(ValueError, match="Avro"):
-        decoder("value", "Avro")
-
-
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)))
 def test_json_of_another_writer_is_read_back(value: object) -> None:
     assert needed("value", "Json")(json.dumps(value, ensure_ascii=False).encode()) == value
@@ -61,9 +56,8 @@ def test_invalid_json_reports_the_place(raw: bytes, told: str) -> None:
 
 
 def test_invalid_utf8_reports_the_place() -> None:
-    with pytest.raises(Undecodable, match="byte 2") as caught:
+    with pytest.raises(Undecodable, match=r"the key .* byte 2"):
         needed("key", "String")(b"ab\xff")
-    assert caught.value.field == "key"
 
 
 def test_content_is_never_in_the_message() -> None:

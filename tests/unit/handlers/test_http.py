@@ -14,11 +14,12 @@ import pytest
 from aiohttp import web
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.handlers import HandlerContext, Outputs, Performer, checker
+from fleet_consumer.handlers.decoding import checker
 from fleet_consumer.handlers.http import HandlerUnreachable, HttpHandler, _seconds, listens
-from fleet_consumer.handlers.performing import Result
+from fleet_consumer.handlers.loading import HandlerContext
+from fleet_consumer.handlers.performing import Outputs, Performer, Result
 from fleet_consumer.record import Produce, Record, RetryAfter
-from fleet_consumer.retry.failure import Drop, classify
+from fleet_consumer.retry.failure import Failure, classify
 from tests.support.waiting import eventually_async
 
 CONTEXT = HandlerContext(namespace="default", name="shop", group_id="shop", revision="r", worker="shop-0")
@@ -87,7 +88,7 @@ def kind(result: Result) -> str:
     if isinstance(result.error, RetryAfter):
         return "retry after"
     verdict = classify(result.error)
-    return "drop" if isinstance(verdict, Drop) else f"{verdict.reason.value} {verdict.error_class}"
+    return f"{verdict.reason.value} {verdict.error_class}" if isinstance(verdict, Failure) else "drop"
 
 
 async def test_record_is_sent_complete() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.handlers import Outputs, Performer, checker, decoder
 from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall
-from fleet_consumer.handlers.performing import Result
+from fleet_consumer.handlers.decoding import checker, decoder
+from fleet_consumer.handlers.performing import Outputs, Performer, Result
 from fleet_consumer.record import Fatal, Produce, Record, RetryAfter, Skip
-from fleet_consumer.retry.failure import Drop, Failure, classify
+from fleet_consumer.retry.failure import Failure, classify
 
 
 def record(offset: int, value: bytes | None = b"{}") -> Record:
@@ -36,11 +36,11 @@ def kinds(results: list[Result]) -> list[str]:
     for result in results:
         verdict = classify(result.error) if result.error is not None else None
         words.append(
-            str(len(result.produces))
+            verdict.reason.value
+            if isinstance(verdict, Failure)
+            else str(len(result.produces))
             if verdict is None
             else "drop"
-            if isinstance(verdict, Drop)
-            else verdict.reason.value
         )
     return words
 

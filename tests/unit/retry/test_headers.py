@@ -17,6 +17,7 @@ from fleet_consumer.retry.headers import (
     Story,
     clamped,
     failed_headers,
+    first_story,
     hop_headers,
     read,
     redriven_headers,
@@ -31,8 +32,12 @@ def record(*headers: tuple[str, bytes | None], first_failed_at: int | None = Non
     return Record("flights", 3, 42, 1_357_034_400_000, b"k", b"v", headers, first_failed_at=first_failed_at)
 
 
+def source_failure(record: Record, group_id: str, now_ms: int) -> FailedDelivery:
+    return FailedDelivery(record, FAILURE, group_id, now_ms, first_story(record))
+
+
 def test_failed_record_names_its_origin_and_its_error() -> None:
-    told = dict(failed_headers(FailedDelivery(record(), FAILURE, "orders", 1700000000123)))
+    told = dict(failed_headers(source_failure(record(), "orders", 1700000000123)))
     assert told == {
         "kr-attempt": b"0",
         "kr-first-failed-at": b"1700000000123",
@@ -50,25 +55,25 @@ def test_failed_record_names_its_origin_and_its_error() -> None:
 
 def test_headers_of_others_pass_unchanged_and_in_order_duplicates_included() -> None:
     given = (("traceparent", b"00-ab"), ("tag", b"1"), ("tag", None), ("krypton", b"\xff"))
-    assert failed_headers(FailedDelivery(record(*given), FAILURE, "g", 1))[:4] == list(given)
+    assert failed_headers(source_failure(record(*given), "g", 1))[:4] == list(given)
 
 
 def test_forged_headers_are_replaced() -> None:
     """Whoever may write to the source topic must not decide what a redrive later reads as the origin."""
     forged = (("kr-origin-topic", b"payments"), ("kr-reason", b"manual"), ("kr-anything", b"x"))
-    told = failed_headers(FailedDelivery(record(*forged), FAILURE, "g", 1))
+    told = failed_headers(source_failure(record(*forged), "g", 1))
     assert [value for name, value in told if name == "kr-origin-topic"] == [b"flights"]
     assert [value for name, value in told if name == "kr-reason"] == [b"exhausted"]
     assert "kr-anything" not in dict(told)
 
 
 def test_time_of_the_first_failure_stays() -> None:
-    told = dict(failed_headers(FailedDelivery(record(first_failed_at=7), FAILURE, "g", 9)))
+    told = dict(failed_headers(source_failure(record(first_failed_at=7), "g", 9)))
     assert (told["kr-first-failed-at"], told["kr-failed-at"]) == (b"7", b"9")
 
 
 def test_details_can_be_left_out_when_the_record_would_be_too_large() -> None:
-    told = dict(without_details(failed_headers(FailedDelivery(record(("a", b"b")), FAILURE, "g", 1))))
+    told = dict(without_details(failed_headers(source_failure(record(("a", b"b")), "g", 1))))
     assert "kr-error-message" not in told
     assert (told["kr-reason"], told["a"]) == (b"exhausted", b"b")
 

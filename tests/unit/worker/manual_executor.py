@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fleet_consumer.handlers import Outputs, Performer
 from fleet_consumer.handlers.call import HandlerCall
+from fleet_consumer.handlers.performing import Outputs, Performer
 from fleet_consumer.worker.consume.executor import Job
 
 

@@ -16,7 +16,7 @@ from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.contract.breaker_mark import Breakers
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.handlers import Outputs
+from fleet_consumer.handlers.performing import Outputs
 from fleet_consumer.librdkafka.fetched import fetched_records
 from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.record import Record, Records, Run, TopicPartition

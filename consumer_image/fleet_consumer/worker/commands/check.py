@@ -20,10 +20,7 @@ from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDING
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig, load_config
 from fleet_consumer.fetch.thread import FetchThread
-from fleet_consumer.handlers import (
-    HandlerImportFailed,
-    HandlerNotCallable,
-)
+from fleet_consumer.handlers.loading import HandlerImportFailed, HandlerNotCallable
 from fleet_consumer.librdkafka.settings import PropertyNotAllowed, consumer_config
 from fleet_consumer.net import (
     AllBrokersUnreachable,
@@ -112,9 +109,9 @@ def _handler_loads(config: WorkerConfig) -> None:
 
 def _read_policies(config: WorkerConfig, clock: Clock) -> None:
     """The retry policies are no part of a revision: it may pass once they are mended."""
-    if config.retry is None:
+    if config.policy_file is None:
         return
-    file = PolicyFile(config.retry.policy_file, clock)
+    file = PolicyFile(config.policy_file, clock)
     file.look()
     if file.last_error is not None:
         raise _Surroundings(file.last_error.reason, str(file.last_error))

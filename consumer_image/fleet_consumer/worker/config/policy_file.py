@@ -1,4 +1,4 @@
-"""Retry policies of a running worker, read from a mounted file and again when it changes.
+"""Retry policies of a running worker, read from a mounted file and again when it changes: edits need no restart.
 
 The kubelet updates a mounted ConfigMap by replacing a symbolic link, so a change is never seen half written. A file
 written in place can be; it is then invalid and read again until it is valid. Meanwhile the last valid policies apply.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-from typing import Final, NamedTuple
+from typing import Final, Protocol
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.policies import Policies, PolicyInvalid, parse_policies
+from fleet_consumer.worker.config.role import Role, retry_topics
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")
@@ -30,13 +31,6 @@ class PolicyFileUnreadable(Exception):
     reason = "PolicyFileUnreadable"
 
 
-class _Stamp(NamedTuple):
-    device: int
-    inode: int
-    size: int
-    changed_ns: int
-
-
 class PolicyFile:
     """The policies of one file, for one thread. The constructor reads nothing.
 
@@ -48,7 +42,7 @@ class PolicyFile:
         self._path = path
         self._clock = clock
         self._look_at = float("-inf")
-        self._stamp: _Stamp | None = None
+        self._stamp: tuple[int, ...] | None = None
         self.policies: Policies | None = None
         self.last_error: PolicyFileUnreadable | PolicyInvalid | None = None
 
@@ -96,5 +90,52 @@ class PolicyFile:
         return policies
 
 
-def _stamp(found: os.stat_result) -> _Stamp:
-    return _Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+def _stamp(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class Subscriber(Protocol):
+    """Current topics of the consume loop, and their replacement."""
+
+    @property
+    def topics(self) -> object: ...
+
+    def subscribe(self, topics: tuple[str, ...]) -> None: ...
+
+
+class Follower:
+    """Keeps a session on the current policies of a file. The constructor reads them.
+
+    Raises PolicyFileUnreadable or PolicyInvalid if the file never held usable policies.
+    """
+
+    def __init__(self, policy_file: PolicyFile, role: Role, group_id: str) -> None:
+        self._file = policy_file
+        self._role = role
+        self._group_id = group_id
+        policy_file.look()
+        if policy_file.policies is None:
+            assert policy_file.last_error is not None, "a file without policies has an error"
+            raise policy_file.last_error
+        self._opened_with = policy_file.policies
+
+    @property
+    def policies(self) -> Policies:
+        """The current policies."""
+        return self._file.policies or self._opened_with
+
+    def topics(self) -> tuple[str, ...]:
+        """Current topics of a retry worker."""
+        return retry_topics(self._group_id, self.policies.delays)
+
+    def follow(self, loop: Subscriber) -> bool:
+        """Apply a change of the file to a running session; False if it needs a new session."""
+        if not self._file.look():
+            return True
+        if self.policies.max_message_bytes != self._opened_with.max_message_bytes:
+            LOG.info("the size limit of the managed topics has changed; starting a new session")
+            return False
+        if self._role is Role.RETRY and self.topics() != loop.topics:
+            LOG.info("the retry topics have changed", extra=fields(topics=list(self.topics())))
+            loop.subscribe(self.topics())
+        return True

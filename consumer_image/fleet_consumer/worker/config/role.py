@@ -5,10 +5,7 @@ Imports nothing heavy: the command line needs the roles before anything is loade
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Final
 
 from fleet_consumer.contract import naming
 
@@ -18,24 +15,6 @@ class Role(StrEnum):
 
     MAIN = "main"
     RETRY = "retry"
-
-
-RETRY_POLL_RECORDS: Final = 100
-"""Largest poll of a retry worker. Records behind one that is not due are read again later."""
-
-RETRY_PREFETCH: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "queued.min.messages": "100",
-        "queued.max.messages.kbytes": "1024",
-        "fetch.message.max.bytes": "262144",
-        # Per response: with hundreds of partitions the limit per partition does not bound the sum.
-        "fetch.max.bytes": "4194304",
-    }
-)
-"""Prefetch limits of a retry worker. A larger record is still fetched, alone (KIP-74)."""
-
-RETRY_PREFETCH_ALIASES: Final = frozenset({"max.partition.fetch.bytes"})
-"""Aliases of these settings in librdkafka; of two aliases the later one would win."""
 
 
 def consumer_group(role: Role, group_id: str) -> str:

@@ -15,13 +15,7 @@ from fleet_consumer.contract.pod import POD_NAME
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.net import ConnectionSettings, OAuthSettings, SaslSettings, TlsSettings
-from fleet_consumer.worker.config.role import (
-    RETRY_POLL_RECORDS,
-    RETRY_PREFETCH,
-    RETRY_PREFETCH_ALIASES,
-    Role,
-    consumer_group,
-)
+from fleet_consumer.worker.config.role import Role, consumer_group
 
 METADATA_AGE: Final = "metadata.max.age.ms"
 METADATA_AGE_DEFAULT_MS: Final = 300_000
@@ -34,6 +28,21 @@ PAUSED_BYTES: Final = "FLEET_PAUSED_BYTES_MAX"
 
 ISOLATION_LEVELS: Final = {"ReadUncommitted": "read_uncommitted", "ReadCommitted": "read_committed"}
 """Isolation levels: the CRD's names and Kafka's."""
+
+RETRY_POLL_RECORDS: Final = 100
+"""Largest poll of a retry worker. Records behind one that is not due are read again later."""
+
+RETRY_PREFETCH: Final[Mapping[str, str]] = {
+    "queued.min.messages": "100",
+    "queued.max.messages.kbytes": "1024",
+    "fetch.message.max.bytes": "262144",
+    # Per response: with hundreds of partitions the limit per partition does not bound the sum.
+    "fetch.max.bytes": "4194304",
+}
+"""Prefetch limits of a retry worker. A larger record is still fetched, alone (KIP-74)."""
+
+RETRY_PREFETCH_ALIASES: Final = frozenset({"max.partition.fetch.bytes"})
+"""Aliases of these settings in librdkafka; of two aliases the later one would win."""
 
 
 class CredentialsUnreadable(Exception):
@@ -125,6 +134,10 @@ def consumer_settings(
     A retry worker starts at the beginning of its topics, because no record there may be skipped, and prefetches little.
     """
     consumer, retries = config.consumer, role is Role.RETRY
+    properties = consumer.properties
+    if retries:
+        kept = {name: value for name, value in properties.items() if name not in RETRY_PREFETCH_ALIASES}
+        properties = {**kept, **RETRY_PREFETCH}
     # The same metadata age for both halves of the client. It also decides when a pattern includes a new topic.
     metadata_age = consumer.properties.get(METADATA_AGE)
     return ConsumerSettings(
@@ -142,13 +155,8 @@ def consumer_settings(
         # A renewed Secret may reach the brokers first: the worker waits, and its status gives the reason.
         retry_authentication=True,
         paused_bytes_max=consumer.paused_bytes_max,
-        properties=_retry_properties(consumer.properties) if retries else consumer.properties,
+        properties=properties,
     )
-
-
-def _retry_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in properties.items() if name not in RETRY_PREFETCH_ALIASES}
-    return kept | dict(RETRY_PREFETCH)
 
 
 def _credential(directory: str, name: str) -> str:

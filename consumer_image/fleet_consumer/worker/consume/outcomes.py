@@ -18,10 +18,9 @@ from typing import Any, Final
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.naming import canonical_delay
 from fleet_consumer.contract.policies import Policies, Policy
-from fleet_consumer.handlers.answers import Outputs
 from fleet_consumer.handlers.decoding import Decoder
 from fleet_consumer.handlers.forked import end_forked_child
-from fleet_consumer.handlers.performing import Result
+from fleet_consumer.handlers.performing import Outputs, Result
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record
 from fleet_consumer.retry.delivered import story_of

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.handlers import Handler
+from fleet_consumer.handlers.loading import Handler
 from fleet_consumer.record import Record
 from fleet_consumer.worker.lifecycle.termination import TERMINATION_LOG
 

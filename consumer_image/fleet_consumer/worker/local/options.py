@@ -62,9 +62,7 @@ def add_local_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--retry", metavar="DELAY,…", help="retry after these delays, such as 5s,5s,30s")
     group.add_argument(
-        "--retry-policy",
-        metavar="FILE",
-        help="in place of --retry: a manifest file with one RetryPolicy",
+        "--retry-policy", metavar="FILE", help="in place of --retry: a manifest file with one RetryPolicy"
     )
     group.add_argument("--concurrency", metavar="N", type=int, default=1, help="handler calls at once (default: 1)")
     group.add_argument("--timeout", metavar="SECONDS", type=int, default=60, help="for one call (default: 60)")

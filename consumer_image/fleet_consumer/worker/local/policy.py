@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fleet_consumer.contract.naming import content_hash, parse_delay
-from fleet_consumer.contract.policies import render_policies
+from fleet_consumer.contract.naming import parse_delay
 from fleet_consumer.contract.policy_expansion import expand_delays, expand_policy
 from fleet_consumer.contract.section import SettingsInvalid, manifest_section
 
@@ -40,20 +39,6 @@ class LocalPolicy:
         """Sum of the sequence's delays."""
         return sum(map(parse_delay, self.sequence))
 
-    def file(self, *, delays: Sequence[str], partitions: int, max_message_bytes: int) -> dict[str, Any]:
-        """The content of policies.json. `delays` name the topics that are read, `partitions` is the least partition
-        count of a managed topic, `max_message_bytes` the size limit of what is written there.
-        """
-        revision = content_hash(self.content)
-        return render_policies(
-            self.name,
-            {revision: self.content},
-            current=revision,
-            delays=delays,
-            partitions=partitions,
-            max_message_bytes=max_message_bytes,
-        )
-
 
 def policy_of(options: argparse.Namespace) -> LocalPolicy | None:
     """The policy of the options `--retry` and `--retry-policy`; None without either. Raises SettingsInvalid."""
@@ -76,8 +61,8 @@ def read_manifest(path: str) -> dict[str, Any]:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsInvalid("", f"cannot be read: {error}") from error
-    found = []
-    for document in _documents(text):
+    documents = _documents(text)
+    for document in documents:
         if not isinstance(document, dict) or "kind" not in document or "apiVersion" not in document:
             raise SettingsInvalid(
                 "",
@@ -85,8 +70,7 @@ def read_manifest(path: str) -> dict[str, Any]:
                 f"{API_VERSION}`, `kind: {KIND}` and `metadata: {{name: …}}` above the rules, and the rules under "
                 "`spec:`; for delays alone, --retry 5s,5s,30s is enough",
             )
-        if document["kind"] == KIND:
-            found.append(document)
+    found: list[dict[str, Any]] = [document for document in documents if document["kind"] == KIND]
     if len(found) != 1:
         raise SettingsInvalid("", f"holds {len(found)} objects of kind {KIND}; exactly one must be there")
     return found[0]

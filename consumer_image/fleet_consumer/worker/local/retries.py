@@ -21,12 +21,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final
 
+from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
+from fleet_consumer.contract.naming import retry_group
 from fleet_consumer.contract.pod import EXIT_SETTINGS, POLICIES_FILE, WORKER_FILE
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import load_config
+from fleet_consumer.group.errors import ConsumerError
+from fleet_consumer.net import ConnectionSettings
+from fleet_consumer.record import TopicPartition
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.lifecycle.signals import end_before_work
-from fleet_consumer.worker.local.waiting import Waiting
 from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.process import run_worker
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S
@@ -41,6 +45,11 @@ KILL_GRACE_S: Final = 10.0
 SIGNALLED: Final = 128
 """Exit code of a process ended by a signal: this plus the signal, as in a shell."""
 
+COUNT_S: Final = 2.0
+"""Interval of the count."""
+ANSWER_S: Final = 10.0
+"""Timeout of a request; without an answer the count is unknown."""
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -51,6 +60,56 @@ class Counts:
     dropped: int = 0
     retried: int = 0
     error: str = ""
+
+
+class Waiting:
+    """Count of the records that wait in a group's retry and redrive topics, those of earlier runs included.
+
+    A thread keeps it, from the brokers' offsets. `flow` maps these topics to their partition counts. The constructor
+    starts nothing.
+    """
+
+    def __init__(self, connection: ConnectionSettings, group_id: str, flow: Mapping[str, int]) -> None:
+        self._settings = ConsumerSettings(
+            connection=connection, group_id=retry_group(group_id), retry_authentication=True
+        )
+        self._partitions = [TopicPartition(topic, number) for topic, count in flow.items() for number in range(count)]
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="waiting-count", daemon=True)
+        self.count: int | None = None
+        """The last count; None while unknown."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, at the latest after a request's timeout, and count a last time."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.count = self.ask()
+
+    def ask(self) -> int | None:
+        """Current count; None without an answer in time."""
+        with Consumer(self._settings) as consumer:
+            return self._ask(consumer)
+
+    def _run(self) -> None:
+        with Consumer(self._settings) as consumer:
+            while not self._closed.is_set():
+                self.count = self._ask(consumer)
+                self._closed.wait(COUNT_S)
+
+    def _ask(self, consumer: Consumer) -> int | None:
+        try:
+            committed = consumer.committed(None, ANSWER_S)
+            starts = consumer.beginning_offsets(self._partitions, ANSWER_S)
+            ends = consumer.end_offsets(self._partitions, ANSWER_S)
+        except ConsumerError:
+            return None
+        done = {part: entry.offset for part, entry in committed.items() if entry is not None}
+        return sum(max(0, ends[part] - max(done.get(part, 0), starts[part])) for part in self._partitions)
 
 
 class RetryProcess:

@@ -15,21 +15,21 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.pod import EXIT_INTERRUPTED, EXIT_OK, EXIT_SURROUNDINGS
+from fleet_consumer.contract.policies import render_policies
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import VERSION, parse_config
 from fleet_consumer.worker.commands.check import CheckResult, examine
 from fleet_consumer.worker.config.connection_options import connection_of
 from fleet_consumer.worker.config.settings import connection_settings
 from fleet_consumer.worker.local.policy import LocalPolicy, policy_of
-from fleet_consumer.worker.local.retries import Counts, RetryProcess, prepare
+from fleet_consumer.worker.local.retries import Counts, RetryProcess, Waiting, prepare
 from fleet_consumer.worker.local.topics import Managed, TopicsUnusable, prepare_topics
-from fleet_consumer.worker.local.waiting import Waiting
 from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.process import run_worker
 from fleet_consumer.worker.stats import Stats
@@ -92,8 +92,14 @@ def _run_with_retries(
     clock: Clock,
 ) -> int:
     """Run both roles until Ctrl-C. The main one ends first: no record may fail without a retry worker."""
-    policies = policy.file(
-        delays=managed.delays, partitions=min(managed.flow.values()), max_message_bytes=managed.max_message_bytes
+    revision = naming.content_hash(policy.content)
+    policies = render_policies(
+        policy.name,
+        {revision: policy.content},
+        current=revision,
+        delays=managed.delays,
+        partitions=min(managed.flow.values()),
+        max_message_bytes=managed.max_message_bytes,
     )
     with tempfile.TemporaryDirectory(prefix="fleet-consumer-") as folder:
         config = parse_config(prepare(Path(folder), settings, policies))
@@ -193,24 +199,6 @@ def _refuse(result: CheckResult) -> int:
     return result.exit_code
 
 
-class RetrySide(Protocol):
-    """The retry worker, as the progress line reads it."""
-
-    @property
-    def counts(self) -> Counts:
-        """Counts of its deliveries."""
-        ...
-
-    @property
-    def waiting(self) -> int | None:
-        """Number of waiting records; None while unknown."""
-        ...
-
-    def look(self) -> None:
-        """Check that it still runs."""
-        ...
-
-
 class ProgressPrinter:
     """Progress line of a run, written periodically; sums both processes."""
 
@@ -220,7 +208,7 @@ class ProgressPrinter:
         write: Callable[[str], object],
         *,
         terminal: bool,
-        retries: RetrySide | None = None,
+        retries: RetryProcess | None = None,
     ) -> None:
         self._write = write
         self._retries = retries
@@ -256,12 +244,12 @@ class ProgressPrinter:
 
     def _counts(self, stats: Stats) -> tuple[str, str]:
         """Counts of both processes, and the retry worker's error."""
-        if self._retries is None:
-            return f"done={stats.done} failed={stats.failed} dropped={stats.dropped}", ""
-        later, waiting = self._retries.counts, self._retries.waiting
+        later = Counts() if self._retries is None else self._retries.counts
         counts = (
             f"done={stats.done + later.done} failed={stats.failed + later.failed} "
-            f"dropped={stats.dropped + later.dropped} retried={stats.retried + later.retried} "
-            f"waiting={'?' if waiting is None else waiting}"
+            f"dropped={stats.dropped + later.dropped}"
         )
+        if self._retries is not None:
+            waiting = "?" if self._retries.waiting is None else self._retries.waiting
+            counts += f" retried={stats.retried + later.retried} waiting={waiting}"
         return counts, later.error

@@ -6,7 +6,7 @@ runs' delays are still read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,21 +90,26 @@ class _Preparation:
         }
         sources = {name: count for name, count in everything.items() if self._is_source(name)}
         sequence = () if self._policy is None else self._policy.sequence
-        delays = sorted({*sequence, *self._existing_delays(everything)}, key=naming.parse_delay)
-        source_bytes = self._source_bytes(sources)
+        group_id, prefix = self._config.group_id, naming.retry_topic(self._config.group_id, "")
+        # Also of existing topics: records of an earlier run may wait in them.
+        existing = {name.removeprefix(prefix) for name in everything if name.startswith(prefix)}
+        delays = sorted({*sequence, *filter(naming.is_canonical_delay, existing)}, key=naming.parse_delay)
+        source_bytes, failed = self._source_bytes(sources), self._config.failed_topic
         shape = TopicShape(
             partitions=max(sources.values(), default=1),
             source_max_message_bytes=source_bytes,
-            failed_segment_ms=self._failed_segment_ms(),
+            failed_segment_ms=segment_ms(self._settings((failed,), (SEGMENT,)).get(failed, {})),
         )
-        wanted = tuple(wanted_topics(self._config, self._policy, delays, shape))
+        # Without a policy only the failed topic.
+        flow_topics = () if self._policy is None else shape.flow(group_id, delays, self._policy.total_seconds)
+        wanted = (*flow_topics, shape.failed(failed))
         missing = self._missing(wanted)
         self._create(missing)
         if self._policy is not None:
             there = [topic for topic in wanted if topic not in missing and naming.is_managed_topic(topic.name)]
             self._correct(there)
         counts = self._settled(wanted)
-        flow = retry_topics(self._config.group_id, tuple(delays))
+        flow = retry_topics(group_id, tuple(delays))
         return Managed(
             delays=tuple(delays),
             max_message_bytes=(source_bytes or SOURCE_BYTES_DEFAULT) + HEADERS_BYTES_MAX,
@@ -115,22 +120,10 @@ class _Preparation:
         pattern = self._config.topic_pattern
         return name in self._config.topics if pattern is None else naming.pattern_matches(pattern, name)
 
-    def _existing_delays(self, names: Iterable[str]) -> Iterator[str]:
-        """Delays of the retry topics that exist: records of an earlier run may wait in them."""
-        prefix = naming.retry_topic(self._config.group_id, "")
-        for name in names:
-            delay = name.removeprefix(prefix)
-            if name.startswith(prefix) and naming.is_canonical_delay(delay):
-                yield delay
-
     def _source_bytes(self, sources: Iterable[str]) -> int | None:
         """Largest size limit of the sources whose settings may be read; None without any."""
         limits = [settings.get(SIZE, "") for settings in self._settings(sources, (SIZE,)).values()]
         return max((int(limit) for limit in limits if limit.isdigit()), default=None)
-
-    def _failed_segment_ms(self) -> int:
-        name = self._config.failed_topic
-        return segment_ms(self._settings((name,), (SEGMENT,)).get(name, {}))
 
     def _settings(self, topics: Iterable[str], names: tuple[str, ...]) -> dict[str, dict[str, str]]:
         """Settings by topic; topics whose settings may not be read are left out."""
@@ -199,15 +192,6 @@ class _Preparation:
 
     def _advice(self, name: str) -> str:
         return "; create it, or name another with --failed-topic" if name == self._config.failed_topic else ""
-
-
-def wanted_topics(
-    config: WorkerConfig, policy: LocalPolicy | None, delays: Iterable[str], shape: TopicShape
-) -> Iterator[WantedTopic]:
-    """The topics that the group should have; without a policy only the failed topic."""
-    if policy is not None:
-        yield from shape.flow(config.group_id, delays, policy.total_seconds)
-    yield shape.failed(config.failed_topic)
 
 
 def _creatable(topic: WantedTopic) -> CreatableTopic:

@@ -41,7 +41,7 @@ def headless_service(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]:
     """Headless Service, for the workers' DNS names; unready workers are published too, for their metrics."""
     name = group.metadata.name
     return {
-        **head("v1", "Service", group, part.headless_service(name), part.component),
+        **head("v1", "Service", group, part.child(name), part.component),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -55,7 +55,7 @@ def disruption_budget(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]
     """Disruption budget: one worker at a time may be evicted, unready ones always."""
     name = group.metadata.name
     return {
-        **head("policy/v1", "PodDisruptionBudget", group, part.disruption_budget(name), part.component),
+        **head("policy/v1", "PodDisruptionBudget", group, part.child(name), part.component),
         "spec": {
             "maxUnavailable": 1,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
@@ -69,13 +69,13 @@ def stateful_set(
 ) -> dict[str, Any]:
     """The workers' StatefulSet. `pod_template` comes from the revision's record, unchanged."""
     name = group.metadata.name
-    body = head("apps/v1", "StatefulSet", group, part.stateful_set(name), part.component)
+    body = head("apps/v1", "StatefulSet", group, part.child(name), part.component)
     body["metadata"]["annotations"] = {REVISION_ANNOTATION: revision}
     return {
         **body,
         "spec": {
             "replicas": replicas,
-            "serviceName": part.headless_service(name),
+            "serviceName": part.child(name),
             "podManagementPolicy": "Parallel",
             "minReadySeconds": MIN_READY_S,
             "revisionHistoryLimit": 2,

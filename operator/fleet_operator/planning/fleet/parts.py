@@ -14,12 +14,11 @@ from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A set of workers of one fleet: its component label, the names of its children, and its Kafka group."""
+    """A set of workers of one fleet: its component label, the name that its StatefulSet, headless Service and
+    PodDisruptionBudget share, and its Kafka group."""
 
     component: str
-    stateful_set: Callable[[str], str]
-    headless_service: Callable[[str], str]
-    disruption_budget: Callable[[str], str]
+    child: Callable[[str], str]
     kafka_group: Callable[[str], str]
 
     def selector(self, name: str) -> dict[str, str]:
@@ -27,16 +26,8 @@ class Part:
         return {labels.GROUP_LABEL: name, labels.COMPONENT_LABEL: self.component}
 
 
-MAIN: Final = Part(
-    labels.WORKER, naming.stateful_set, naming.headless_service, naming.disruption_budget, lambda group_id: group_id
-)
-RETRY: Final = Part(
-    labels.RETRY,
-    naming.retry_stateful_set,
-    naming.retry_headless_service,
-    naming.retry_disruption_budget,
-    naming.retry_group,
-)
+MAIN: Final = Part(labels.WORKER, lambda name: name, lambda group_id: group_id)
+RETRY: Final = Part(labels.RETRY, naming.retry_workers, naming.retry_group)
 PARTS: Final = (MAIN, RETRY)
 """In the order in which they are applied."""
 

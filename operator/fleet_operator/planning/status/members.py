@@ -179,5 +179,5 @@ def _pod(group: ConsumerGroup, member: MemberObservation, names: Collection[str]
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
     ordinal = naming.instance_ordinal(prefix, member.instance_id or "")
     if ordinal is not None:
-        return f"{naming.stateful_set(metadata.name)}-{ordinal}"
+        return f"{metadata.name}-{ordinal}"
     return member.client_id if member.client_id in names else ""

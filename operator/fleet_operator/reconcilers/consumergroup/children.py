@@ -130,8 +130,8 @@ class Children:
         if found is None:
             return
         name = self.gathered.group.metadata.name
-        await self._remove(SERVICE, wanted.part.headless_service(name))
-        await self._remove(POD_DISRUPTION_BUDGET, wanted.part.disruption_budget(name))
+        await self._remove(SERVICE, wanted.part.child(name))
+        await self._remove(POD_DISRUPTION_BUDGET, wanted.part.child(name))
         await self.context.store.delete(STATEFUL_SET, found)
         if wanted.event is not None:
             self._record(*wanted.event)

@@ -128,7 +128,7 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
     pods = store.cache(POD).having(key)
     parts = {MAIN: await _part(context, body, MAIN, pods)}
     # A group that never had retries costs no live read.
-    retry_key = (key[0], RETRY.stateful_set(key[1]))
+    retry_key = (key[0], RETRY.child(key[1]))
     may_retry = policy is not None or published is not None or store.get(STATEFUL_SET, retry_key) is not None
     parts[RETRY] = await _part(context, body, RETRY, pods) if may_retry else FleetPart(part=RETRY)
     running = [pod for part in parts.values() for pod in part.pods]
@@ -153,7 +153,7 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
 
 async def _part(context: Context, body: JsonObject, part: Part, pods: Sequence[JsonObject]) -> FleetPart:
     """A part's StatefulSet and its pods, of all `pods` of the group."""
-    found = await find_child(context.store, body, STATEFUL_SET, part.stateful_set(body["metadata"]["name"]))
+    found = await find_child(context.store, body, STATEFUL_SET, part.child(body["metadata"]["name"]))
     if found is None:
         return FleetPart(part=part)
     mine = [pod for pod in pods if is_owned_by(pod, found)]

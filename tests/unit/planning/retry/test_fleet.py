@@ -98,10 +98,8 @@ def test_worker_reads_where_its_policies_stand() -> None:
     def config(**spec: Any) -> Any:
         return parse_config(json.loads(json.dumps(revision_of(consumer_group(**spec)).worker_config)))
 
-    retry = config(retry=RETRIES).retry
-    assert retry is not None
-    assert retry.policy_file == "/etc/fleet/retry/policies.json"
-    assert config().retry is None
+    assert config(retry=RETRIES).policy_file == "/etc/fleet/retry/policies.json"
+    assert config().policy_file is None
     mounts = worker_of(dict(revision_of(consumer_group(retry=RETRIES)).pod_template))["volumeMounts"]
     assert {"name": "consumer-fleet-retry", "mountPath": "/etc/fleet/retry", "readOnly": True} in mounts
     assert not [mount for mount in mounts if mount.get("subPath")], "what is mounted by subPath is never renewed"
@@ -150,5 +148,5 @@ def test_status_shows_how_many_retry_workers_there_are() -> None:
 
 
 def test_names_fit_for_the_longest_name() -> None:
-    name = naming.retry_stateful_set("a" * 40)
+    name = naming.retry_workers("a" * 40)
     assert len(f"{name}-0123456789") <= 63, "the label that the StatefulSet's controller gives its pods"

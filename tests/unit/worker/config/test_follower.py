@@ -14,10 +14,9 @@ from fleet_consumer.contract.policies import PolicyInvalid
 from fleet_consumer.contract.worker_config import parse_config
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.commands.check import examine
-from fleet_consumer.worker.config.follower import Follower
-from fleet_consumer.worker.config.policy_file import PolicyFile, PolicyFileUnreadable
-from fleet_consumer.worker.config.role import RETRY_PREFETCH, Role
-from fleet_consumer.worker.config.settings import PodIdentity, consumer_settings
+from fleet_consumer.worker.config.policy_file import Follower, PolicyFile, PolicyFileUnreadable
+from fleet_consumer.worker.config.role import Role
+from fleet_consumer.worker.config.settings import RETRY_PREFETCH, PodIdentity, consumer_settings
 from tests.support.clock import StillClock
 from tests.unit.retry.policies import document
 from tests.unit.worker.documents import changed, worker_document

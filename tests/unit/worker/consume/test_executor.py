@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.handlers import Outputs, Performer
 from fleet_consumer.handlers.call import CURRENT_CALL
-from fleet_consumer.handlers.performing import Result
+from fleet_consumer.handlers.performing import Outputs, Performer, Result
 from fleet_consumer.record import Record
 from fleet_consumer.retry.failure import TimedOut
 from fleet_consumer.worker.consume.executor import Executor, LoopExecutor, ThreadExecutor

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.group.errors import CommitFailed, FencedInstance, NoOffsetForPartition, RebalanceInProgress
-from fleet_consumer.handlers import decoder
+from fleet_consumer.handlers.decoding import decoder
 from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.record import Fatal, Produce, Record, Skip
 from fleet_consumer.worker.consume.writing import ACK_WAIT_S

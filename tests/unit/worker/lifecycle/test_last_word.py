@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.handlers import Handler
+from fleet_consumer.handlers.loading import Handler
 from fleet_consumer.record import Record
 from fleet_consumer.worker.lifecycle.last_word import SUSPICION_S, LastWord
 from tests.support.clock import StillClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -120,7 +120,7 @@ class Retries:
 @pytest.mark.parametrize(("waiting", "told"), [(2, "waiting=2"), (None, "waiting=?")])
 def test_progress_with_retries_is_of_both_processes(waiting: int | None, told: str) -> None:
     retries = Retries(Counts(done=2, failed=1, dropped=1, retried=4), waiting)
-    progress = ProgressPrinter(lambda: 0.0, print, terminal=False, retries=retries)
+    progress = ProgressPrinter(lambda: 0.0, print, terminal=False, retries=cast(Any, retries))
     progress.watch(Stats(done=3, retried=3), WorkerState("local", 300.0, None))
     assert progress.line() == f"done=5 failed=1 dropped=1 retried=7 {told}"
     progress.look(0.5)

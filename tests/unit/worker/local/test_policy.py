@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet_consumer.contract.policies import parse_policies
+from fleet_consumer.contract.naming import content_hash
+from fleet_consumer.contract.policies import parse_policies, render_policies
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.worker.local.policy import LocalPolicy, parse_manifest, policy_of
 from fleet_operator.api.v1alpha1 import RetryPolicy
@@ -50,7 +51,11 @@ def asked_in_vain(**options: str | None) -> str:
 
 def test_file_is_one_that_workers_read() -> None:
     found = parse_manifest(GOOD)
-    policies = parse_policies(found.file(delays=("5s", "1m", "1h"), partitions=4, max_message_bytes=70_000))
+    revision, delays = content_hash(found.content), ("5s", "1m", "1h")
+    revisions = {revision: found.content}
+    policies = parse_policies(
+        render_policies(found.name, revisions, current=revision, delays=delays, partitions=4, max_message_bytes=70_000)
+    )
     assert (policies.name, policies.newest.sequence, policies.delays) == ("standard", (5, 60), ("5s", "1m", "1h"))
     assert (policies.partitions, policies.max_message_bytes, found.total_seconds) == (4, 70_000, 65)
 
