@@ -10,12 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from fleet_consumer.wire.admin.describe_configs import (
-    TOPIC_RESOURCE,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
+from fleet_consumer.wire.admin import describe_configs
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.observe.batches import chunks
 from fleet_operator.planning.retry.topics import ASKED_SETTINGS
@@ -45,18 +40,18 @@ class TopicConfigs:
             self._known.pop(topic, None)
             self._due.pop(topic, None)
 
-    def requests(self, wanted: Collection[str], now: float) -> list[DescribeConfigsRequest]:
+    def requests(self, wanted: Collection[str], now: float) -> list[describe_configs.DescribeConfigsRequest]:
         """The requests of this look: for topics never read first, then for those read longest ago."""
         for gone in self._due.keys() - wanted:
             self.forget((gone,))
         due = sorted((self._due.get(topic, 0.0), topic) for topic in wanted if self._due.get(topic, 0.0) <= now)
         names = sorted(topic for _, topic in due[:TOPICS_PER_LOOK_MAX])
         return [
-            DescribeConfigsRequest(resources=tuple(_resource(name) for name in part))
+            describe_configs.DescribeConfigsRequest(resources=tuple(_resource(name) for name in part))
             for part in chunks(names, TOPICS_PER_REQUEST_MAX)
         ]
 
-    def take(self, responses: Sequence[DescribeConfigsResponse], now: float) -> None:
+    def take(self, responses: Sequence[describe_configs.DescribeConfigsResponse], now: float) -> None:
         """Remember answers. A topic that a broker has not heard of yet is asked again in the next look."""
         for result in (result for response in responses for result in response.results):
             name = result.resource_name
@@ -70,5 +65,7 @@ class TopicConfigs:
                 self._known[name] = {entry.name: entry.value for entry in result.configs if entry.value is not None}
 
 
-def _resource(topic: str) -> DescribeConfigsResource:
-    return DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=ASKED_SETTINGS)
+def _resource(topic: str) -> describe_configs.DescribeConfigsResource:
+    return describe_configs.DescribeConfigsResource(
+        resource_type=describe_configs.TOPIC_RESOURCE, resource_name=topic, configuration_keys=ASKED_SETTINGS
+    )

@@ -15,13 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from fleet_consumer.contract import naming
-from fleet_consumer.contract.managed_topics import (
-    HEADERS_BYTES_MAX,
-    RETENTION_FACTOR,
-    RETENTION_SECONDS_MIN,
-    SOURCE_BYTES_DEFAULT,
-)
+from fleet_consumer.contract import managed_topics, naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning.observation import ManagedTopic, RetryObservation
@@ -191,7 +185,9 @@ def _may_leave(
         return True
     retry = group.spec.retry
     configured = retry.topics.retention_seconds if retry else None
-    retention = configured or max(RETENTION_SECONDS_MIN, RETENTION_FACTOR * revision.total_seconds)
+    retention = configured or max(
+        managed_topics.RETENTION_SECONDS_MIN, managed_topics.RETENTION_FACTOR * revision.total_seconds
+    )
     return now >= since + len(revision.sequence) * retention
 
 
@@ -214,5 +210,5 @@ def _max_message_bytes(seen: RetryObservation | None, published: int) -> int:
     """
     source = seen.source_max_message_bytes if seen is not None else None
     if source is not None:
-        return max(source + HEADERS_BYTES_MAX, published)
-    return published or SOURCE_BYTES_DEFAULT + HEADERS_BYTES_MAX
+        return max(source + managed_topics.HEADERS_BYTES_MAX, published)
+    return published or managed_topics.SOURCE_BYTES_DEFAULT + managed_topics.HEADERS_BYTES_MAX

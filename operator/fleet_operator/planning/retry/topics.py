@@ -10,23 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from fleet_consumer.contract import naming
-from fleet_consumer.contract.managed_topics import (
-    BROKER_DEFAULT,
-    MANAGED_SETTINGS,
-    SEGMENT,
-    TopicShape,
-    WantedTopic,
-    drifted,
-    segment_ms,
-)
+from fleet_consumer.contract import managed_topics, naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, RetryTopics
 from fleet_operator.planning.observation import ClusterObservation, ManagedTopic, RetryObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import RetryIntent
 
-ASKED_SETTINGS: Final = (*MANAGED_SETTINGS, SEGMENT)
+ASKED_SETTINGS: Final = (*managed_topics.MANAGED_SETTINGS, managed_topics.SEGMENT)
 """Settings that a plan reads."""
 
 
@@ -39,8 +30,8 @@ class TopicsPlan:
     is in the way, None while unknown. `problem` is what the operator cannot correct.
     """
 
-    create: tuple[WantedTopic, ...] = ()
-    grow: tuple[WantedTopic, ...] = ()
+    create: tuple[managed_topics.WantedTopic, ...] = ()
+    grow: tuple[managed_topics.WantedTopic, ...] = ()
     alter: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     delete: tuple[str, ...] = ()
     ready: bool | None = None
@@ -79,7 +70,7 @@ def plan_topics(
     there = [(topic, seen) for topic, seen in asked if seen.error is None]
     grow = tuple(topic for topic, seen in there if seen.partitions < topic.partitions) if intent is not None else ()
     read = [(topic, configs) for topic, _ in there if (configs := _managed(retry, topic.name).configs) is not None]
-    alter = {topic.name: drift for topic, seen in read if (drift := drifted(topic.configs, seen))}
+    alter = {topic.name: drift for topic, seen in read if (drift := managed_topics.drifted(topic.configs, seen))}
     problem = _unusable(wanted, observation)
     ready: bool | None = None
     if wanted and len(asked) == len(wanted):
@@ -90,17 +81,17 @@ def plan_topics(
 
 def wanted_topics(
     group: ConsumerGroup, intent: RetryIntent | None, counts: Mapping[str, int], retry: RetryObservation | None
-) -> Iterator[WantedTopic]:
+) -> Iterator[managed_topics.WantedTopic]:
     """The topics that the group should have: shortest delay first, then redrive, then failed."""
     spec = group.spec.retry.topics if group.spec.retry is not None else RetryTopics()
     name = naming.failed_topic(group.group_id)
-    shape = TopicShape(
+    shape = managed_topics.TopicShape(
         partitions=spec.partitions or max(counts.values()),
-        replication_factor=spec.replication_factor or BROKER_DEFAULT,
+        replication_factor=spec.replication_factor or managed_topics.BROKER_DEFAULT,
         retention_seconds=spec.retention_seconds,
         failed_retention_seconds=spec.failed_retention_seconds,
         source_max_message_bytes=retry.source_max_message_bytes if retry is not None else None,
-        failed_segment_ms=segment_ms(_managed(retry, name).configs or {}),
+        failed_segment_ms=managed_topics.segment_ms(_managed(retry, name).configs or {}),
     )
     if intent is not None and not intent.ended:
         yield from shape.flow(group.group_id, intent.delays, intent.total_seconds)
@@ -111,7 +102,7 @@ def _managed(retry: RetryObservation | None, name: str) -> ManagedTopic:
     return (retry.topics.get(name) if retry is not None else None) or ManagedTopic()
 
 
-def _unusable(wanted: tuple[WantedTopic, ...], observation: ClusterObservation) -> Problem | None:
+def _unusable(wanted: tuple[managed_topics.WantedTopic, ...], observation: ClusterObservation) -> Problem | None:
     """The first topic that exists and that the operator may not use."""
     for topic in wanted:
         seen = observation.topics.get(topic.name)

@@ -16,12 +16,7 @@ from fleet_operator.planning import times
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts
 from fleet_operator.planning.labels import selector_text
-from fleet_operator.planning.lag import (
-    UNKNOWN_TEXT,
-    behind_text,
-    lag_bucket,
-    lag_text,
-)
+from fleet_operator.planning.lag import UNKNOWN_TEXT, behind_text, lag_bucket, lag_text
 from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation
 from fleet_operator.planning.retry.redriven import find_redriven
 from fleet_operator.planning.status.conditions import project_conditions

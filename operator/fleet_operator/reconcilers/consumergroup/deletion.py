@@ -17,15 +17,7 @@ from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
 from fleet_operator.planning import times
-from fleet_operator.planning.fleet.deletion import (
-    FINALIZER,
-    FOREGROUND,
-    POLL_S,
-    DeletionFacts,
-    DeletionPhase,
-    decide_deletion,
-    wants_finalizer,
-)
+from fleet_operator.planning.fleet import deletion
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, PartPlan
 from fleet_operator.planning.status.members import name_some
 from fleet_operator.reconcilers.claims import heir_of, older_claim
@@ -50,7 +42,7 @@ class DeletionWork:
 
     async def keep_finalizer(self, body: JsonObject, group: ConsumerGroup) -> None:
         """Set the finalizer exactly while the spec needs it, before any child is created."""
-        wanted = wants_finalizer(group.spec.deletion)
+        wanted = deletion.wants_finalizer(group.spec.deletion)
         if wanted != has_finalizer(body):
             await self._set_finalizer(body, wanted=wanted)
 
@@ -81,26 +73,26 @@ class DeletionWork:
             return Result()
         plan = make_plan(gathered, now, image=context.settings.consumer_image)
         context.observers.watch(gathered.key, gathered.cluster_key, interest_of(gathered, plan.intent))
-        step = decide_deletion(self._facts(gathered, plan), now)
-        if step.phase is DeletionPhase.LEAVE:
+        step = deletion.decide_deletion(self._facts(gathered, plan), now)
+        if step.phase is deletion.DeletionPhase.LEAVE:
             await self._leave(body, step.given_up)
             return Result()
-        draining = step.phase is DeletionPhase.DRAIN
+        draining = step.phase is deletion.DeletionPhase.DRAIN
         await self._scale(gathered, plan, draining=draining)
         again = partial(context.queues[CONSUMER_GROUP].add, gathered.key)
         if gathered.older is None and gathered.on_its_cluster:
             self._kafka.remove_departed(gathered, plan.view.observed, again)
-            if step.phase is DeletionPhase.UNDO:
+            if step.phase is deletion.DeletionPhase.UNDO:
                 self._kafka.undo(gathered.key, lambda: self._undo(gathered), again)
         if draining:
             timeout_s = gathered.group.spec.deletion.timeout_seconds
             self._tell(body, "Draining", f"retry workers run until no record waits, at most {timeout_s} s")
-        return Result(POLL_S)
+        return Result(deletion.POLL_S)
 
-    def _facts(self, gathered: Gathered, plan: Plan) -> DeletionFacts:
+    def _facts(self, gathered: Gathered, plan: Plan) -> deletion.DeletionFacts:
         body, group = gathered.body, gathered.group
-        foreground = FOREGROUND in body["metadata"].get("finalizers", ())
-        return DeletionFacts(
+        foreground = deletion.FOREGROUND in body["metadata"].get("finalizers", ())
+        return deletion.DeletionFacts(
             deletion=group.spec.deletion,
             deleted_at=times.from_text(body["metadata"]["deletionTimestamp"]) or 0.0,
             cluster_known=gathered.cluster is not None,
@@ -189,11 +181,11 @@ class DeletionWork:
         head = {"apiVersion": body["apiVersion"], "kind": body["kind"]}
         metadata = {name: found["metadata"][name] for name in ("name", "namespace", "uid")}
         if wanted:
-            stored = await store.kube.apply({**head, "metadata": {**metadata, "finalizers": [FINALIZER]}})
+            stored = await store.kube.apply({**head, "metadata": {**metadata, "finalizers": [deletion.FINALIZER]}})
         else:
             # Conditional on the version: others may change finalizers between the read and this write.
             metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
-            left = [finalizer for finalizer in found["metadata"]["finalizers"] if finalizer != FINALIZER]
+            left = [finalizer for finalizer in found["metadata"]["finalizers"] if finalizer != deletion.FINALIZER]
             stored = await store.kube.merge({**head, "metadata": {**metadata, "finalizers": left}})
         store.learn(CONSUMER_GROUP, stored)
 
@@ -203,7 +195,7 @@ class DeletionWork:
 
 def has_finalizer(body: JsonObject) -> bool:
     """True if the object has the operator's finalizer."""
-    return FINALIZER in (body["metadata"].get("finalizers") or ())
+    return deletion.FINALIZER in (body["metadata"].get("finalizers") or ())
 
 
 def _drain_until(gathered: Gathered) -> float:
