@@ -22,8 +22,7 @@ from kubernetes.aio import config as kube_config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
-from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
-from fleet_operator.clients.view import WHOLE, View
+from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View, kind_of
 
 FIELD_MANAGER: Final = "consumer-fleet"
 """The one owner of every field the operator applies."""

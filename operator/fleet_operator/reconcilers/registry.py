@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from fleet_operator.api.v1alpha1 import refs
 from fleet_operator.clients import kinds
-from fleet_operator.clients.view import View
+from fleet_operator.clients.kinds import View
 from fleet_operator.planning.labels import GROUP_LABEL, REDRIVE_LABEL
 from fleet_operator.planning.trimming import trim_config_map, trim_job, trim_pod, trim_stateful_set
 from fleet_operator.reconcilers import routing

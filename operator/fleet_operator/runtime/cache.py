@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from fleet_operator.clients.kinds import JsonObject, Kind
-from fleet_operator.clients.view import WHOLE, View
+from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View
 
 Key = tuple[str, str]
 """Namespace and name."""

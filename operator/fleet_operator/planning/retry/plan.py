@@ -17,7 +17,7 @@ from fleet_operator.planning.retry.fleet import changed_at_of, has_retries
 from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.publication import SUPERSEDED_S, FlowFacts, next_publication
 from fleet_operator.planning.retry.records import Published
-from fleet_operator.planning.retry.view import GroupView
+from fleet_operator.planning.retry.topics import GroupView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import ValidationError
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.policies import TooManyDelays
@@ -17,27 +19,24 @@ from fleet_operator.planning.retry.intent import PolicyRevision
 DELAYS_TEXT_CHARACTERS_MAX: Final = 1024
 
 
-class PolicyRefused(ValueError):
-    """The policy cannot be used as it is written; `problem` says why to its author."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
-
-
 def expand(policy: RetryPolicy) -> PolicyRevision:
-    """The revision of a policy's spec. Raises PolicyRefused."""
-    name = f"RetryPolicy {policy.metadata.name!r}"
+    """The revision of a policy's spec. Raises SettingsInvalid."""
+    content = expand_policy(policy.spec.model_dump(mode="json", by_alias=True, exclude_none=True), "spec")
+    return PolicyRevision(hash=naming.content_hash(content), content=content)
+
+
+def read_policy(body: Mapping[str, Any]) -> PolicyRevision | Problem:
+    """The content of a RetryPolicy, or the problem with its spec."""
+    name = f"RetryPolicy {body['metadata']['name']!r}"
     try:
-        content = expand_policy(policy.spec.model_dump(mode="json", by_alias=True, exclude_none=True), "spec")
+        return expand(RetryPolicy.model_validate(body))
     except TooManyDelays as refused:
-        raise PolicyRefused(Problem(conditions.TOO_MANY_DELAYS, f"{name} {refused.problem}")) from refused
+        return Problem(conditions.TOO_MANY_DELAYS, f"{name} {refused.problem}")
     except PatternInvalid as refused:
         message = f"{name}, spec.classify, messageRegex: {refused.problem}"
-        raise PolicyRefused(Problem(conditions.MESSAGE_REGEX_REFUSED, message)) from refused
-    except SettingsInvalid as refused:  # the API server refuses these, unless its CRD is of another version
-        raise PolicyRefused(Problem(conditions.SPEC_INVALID, f"{name}: {refused}")) from refused
-    return PolicyRevision(hash=naming.content_hash(content), content=content)
+        return Problem(conditions.MESSAGE_REGEX_REFUSED, message)
+    except (SettingsInvalid, ValidationError) as refused:  # the API server accepts these if its CRD is another version
+        return Problem(conditions.SPEC_INVALID, f"{name}: {refused}")
 
 
 def delays_text(sequence: Sequence[str]) -> str:

@@ -12,22 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.naming import content_hash
 from fleet_consumer.contract.pod import POLICIES_FILE
 from fleet_consumer.contract.policies import render_policies
-from fleet_operator.api.v1alpha1 import RetryPolicy, conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet.manifests import head
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.objects import Owner, child_head, to_json
-from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import DelayState, PolicyRevision, delays_of, sort_delays
-from fleet_operator.planning.retry.policy import PolicyRefused, expand
 
 POLICY_KEY: Final = "policy.json"
 
@@ -155,16 +150,6 @@ def policy_config_map(policy: Mapping[str, Any], revision: PolicyRevision) -> di
     body = child_head("v1", "ConfigMap", policy_record_name(name, revision.hash), owner=owner, labels=marks)
     body["metadata"]["annotations"] = {labels.HASH_ANNOTATION: revision.hash}
     return {**body, "immutable": True, "data": {POLICY_KEY: to_json(revision.content)}}
-
-
-def read_policy(body: Mapping[str, Any]) -> PolicyRevision | Problem:
-    """The content of a RetryPolicy, or the problem with its spec."""
-    try:
-        return expand(RetryPolicy.model_validate(body))
-    except ValidationError as error:
-        return Problem(conditions.SPEC_INVALID, f"RetryPolicy {body['metadata']['name']!r}: {error}")
-    except PolicyRefused as refused:
-        return refused.problem
 
 
 def read_policy_record(config_map: Mapping[str, Any] | None) -> PolicyRevision | None:

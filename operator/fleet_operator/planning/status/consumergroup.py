@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
+from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts
@@ -49,20 +49,16 @@ def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[st
     """The whole status. `previous` is the status as stored; `now` (epoch seconds) is used for what changes now."""
     observed = facts.observed_group
     stuck = _stuck_partitions(facts, previous)
+    before = previous.get("conditions") or ()
     status: dict[str, Any] = {
-        "observedGeneration": facts.group.metadata.generation,
         **_state(observed, previous, now),
         **_fleet(facts),
         **_mirrored(facts, previous),
         "limit": facts.scale.limit,
         "stuckPartitions": stuck or [],
-        "conditions": merge_conditions(
-            previous.get("conditions") or (),
-            project_conditions(facts, previous.get("conditions") or (), stuck),
-            times.to_text(now),
-            observed_generation=facts.group.metadata.generation,
-        ),
     }
+    found = project_conditions(facts, before, stuck)
+    status = conditions.with_conditions(status, found, times.to_text(now), facts.group.metadata.generation, previous)
     retry = _with_retry_workers(status.pop("retry", {}), facts.parts[RETRY].fleet)
     return _with_observed_at(status | ({"retry": retry} if retry else {}), previous, observed)
 
@@ -79,7 +75,6 @@ def invalid_spec_status(
     metadata: Mapping[str, Any], message: str, previous: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
     """Status of an object that cannot be parsed: the previous one with the reason in its conditions."""
-    generation = metadata.get("generation", 0)
     unknown = [
         Condition(kind, "Unknown", conditions.SPEC_INVALID, "the spec is invalid: see Ready")
         for kind in conditions.CONSUMER_GROUP_CONDITIONS
@@ -89,10 +84,10 @@ def invalid_spec_status(
         Condition(conditions.READY, "False", conditions.SPEC_INVALID, message),
         Condition(conditions.DEGRADED, "True", conditions.SPEC_INVALID, message),
     ]
-    merged = merge_conditions(
-        previous.get("conditions") or (), [*verdict, *unknown], times.to_text(now), observed_generation=generation
+    status = {"state": UNKNOWN_STATE, **previous}
+    return conditions.with_conditions(
+        status, [*verdict, *unknown], times.to_text(now), metadata.get("generation", 0), previous
     )
-    return {"state": UNKNOWN_STATE, **previous, "observedGeneration": generation, "conditions": merged}
 
 
 def _state(observed: GroupObservation | None, previous: Mapping[str, Any], now: float) -> dict[str, Any]:

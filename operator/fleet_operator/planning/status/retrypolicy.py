@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fleet_operator.api.v1alpha1 import conditions as c
-from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
+from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning import times
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import PolicyRevision
@@ -28,17 +28,8 @@ def project_retrypolicy_status(
         }
     else:
         shown = {key: previous[key] for key in KEPT if key in previous}
-    return {
-        "observedGeneration": generation,
-        **shown,
-        "groupCount": groups,
-        "conditions": merge_conditions(
-            previous.get("conditions") or (),
-            [_ready(outcome, previous.get("revision"))],
-            times.to_text(now),
-            observed_generation=generation,
-        ),
-    }
+    ready = _ready(outcome, previous.get("revision"))
+    return c.with_conditions({**shown, "groupCount": groups}, [ready], times.to_text(now), generation, previous)
 
 
 def _ready(outcome: PolicyRevision | Problem, good: str | None) -> Condition:

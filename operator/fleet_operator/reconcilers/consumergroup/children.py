@@ -23,7 +23,6 @@ from fleet_operator.planning.retry.records import Published, group_config_map
 from fleet_operator.reconcilers.consumergroup.decide import Plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, is_owned_by
-from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.events import News
 
 
@@ -153,7 +152,7 @@ class Children:
         await apply_owned(self.context.store, self.gathered.body, body)
 
     def _record(self, reason: str, note: str) -> None:
-        self.context.events.record(News(self.gathered.body, "Normal", reason, ACTION, note))
+        self.context.events.record(News(self.gathered.body, "Normal", reason, note))
 
 
 def _watched(config_map: kinds.JsonObject) -> kinds.JsonObject:

@@ -14,9 +14,8 @@ from fleet_operator.observe.interests import GroupInterest, RetryInterest, retry
 from fleet_operator.planning.fleet import manifests, readings, rollout
 from fleet_operator.planning.fleet.blocking import find_blocking_problem
 from fleet_operator.planning.fleet.known_revisions import is_known, with_known
-from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, PartPlan
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, PartPlan, ScaleDecision, decide_scale
 from fleet_operator.planning.fleet.revision import Revision, plan_revision
-from fleet_operator.planning.fleet.scale import ScaleDecision, decide_scale
 from fleet_operator.planning.observation import ClusterObservation, believed
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.fleet import changed_at_of, has_retries, retry_stateful_set
@@ -24,7 +23,7 @@ from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.plan import RetryFacts, RetryPlan, plan_retry, retry_target
 from fleet_operator.planning.retry.publication import plan_intent
 from fleet_operator.planning.retry.scaling import RetryMemory
-from fleet_operator.planning.retry.view import GroupView, view_group
+from fleet_operator.planning.retry.topics import GroupView, view_group
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered

@@ -25,7 +25,6 @@ from fleet_operator.reconcilers.consumergroup.decide import Plan, interest_of, m
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import News
@@ -190,7 +189,7 @@ class DeletionWork:
         store.learn(CONSUMER_GROUP, stored)
 
     def _tell(self, body: JsonObject, reason: str, note: str, *, warning: bool = False) -> None:
-        self._context.events.record(News(body, "Warning" if warning else "Normal", reason, ACTION, note))
+        self._context.events.record(News(body, "Warning" if warning else "Normal", reason, note))
 
 
 def has_finalizer(body: JsonObject) -> bool:

@@ -7,25 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, conditions
 from fleet_operator.api.v1alpha1.refs import cluster_of, policy_of
 from fleet_operator.clients import kinds
+from fleet_operator.clients.kinds import CONFIG_MAP, JsonObject
 from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.fleet.blocking import cluster_id_changed
+from fleet_operator.planning.fleet.known_revisions import known_to
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part, read_part
+from fleet_operator.planning.labels import REVISION_ANNOTATION
 from fleet_operator.planning.observation import ClusterObservation, WorkerObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive.readings import at_work
 from fleet_operator.planning.retry import records
 from fleet_operator.planning.retry.fleet import has_retries
 from fleet_operator.planning.retry.intent import PolicyRevision
+from fleet_operator.planning.retry.policy import read_policy
 from fleet_operator.reconcilers.claims import heir_of, older_claim
-from fleet_operator.reconcilers.consumergroup.records import read_records
 from fleet_operator.reconcilers.context import Context, find_child, is_owned_by, read_child
-from fleet_operator.reconcilers.group_view import read_cluster, read_observation
+from fleet_operator.reconcilers.references import read_cluster, read_observation
 from fleet_operator.runtime.cache import Key, key_of
+from fleet_operator.runtime.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +176,7 @@ async def _policy(
     if policy is None or policy["metadata"].get("deletionTimestamp"):
         message = f"RetryPolicy {address[1]!r} is not in namespace {address[0]!r}: create it, or correct spec.retry"
         return Problem(conditions.RETRY_POLICY_NOT_FOUND, message)
-    content = records.read_policy(policy)
+    content = read_policy(policy)
     if isinstance(content, PolicyRevision) or published is not None:
         return content
     good = (policy.get("status") or {}).get("revision", "")
@@ -190,3 +195,35 @@ async def _handler_files(context: Context, group: ConsumerGroup) -> Mapping[str,
     namespace = group.metadata.namespace
     found = await context.store.content(kinds.CONFIG_MAP, (namespace, reference.name))
     return None if found is None else dict(found.get("data") or {})
+
+
+CHARACTERS_MAX: Final = 4 * 1024 * 1024
+"""Limit of the content read from records that the fleet's StatefulSet does not name. Own records have a few thousand
+characters; others can create any number of ConfigMaps with a group's labels, up to 1 MiB each."""
+
+
+async def read_records(
+    store: Store, owner: JsonObject, config_maps: Sequence[JsonObject], stateful_set: JsonObject | None
+) -> tuple[JsonObject, ...]:
+    """A group's ConfigMaps, possible records with their content. Raises KubeError.
+
+    Records that the StatefulSet names come first and are always read. Others beyond the limit are left unread until
+    those before them have been removed.
+    """
+    known, read, found = known_to(stateful_set), 0, list[JsonObject]()
+    for seen in sorted(config_maps, key=lambda body: (_revision_of(body) not in known, body["metadata"]["name"])):
+        revision = _revision_of(seen)
+        is_record = revision and seen["metadata"]["name"] == naming.revision_config(owner["metadata"]["name"], revision)
+        if not is_record or (revision not in known and read > CHARACTERS_MAX):
+            found.append(seen)
+            continue
+        whole = await store.content(CONFIG_MAP, key_of(seen))
+        if whole is not None and is_owned_by(whole, owner):
+            read += sum(map(len, (whole.get("data") or {}).values())) if revision not in known else 0
+            found.append(whole)
+    return tuple(sorted(found, key=lambda body: str(body["metadata"]["name"])))
+
+
+def _revision_of(body: JsonObject) -> str:
+    """The revision in a ConfigMap's annotation."""
+    return str((body["metadata"].get("annotations") or {}).get(REVISION_ANNOTATION, ""))

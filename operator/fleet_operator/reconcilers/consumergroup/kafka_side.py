@@ -30,7 +30,6 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import TopicsPlan
 from fleet_operator.planning.status.members import name_some
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.events import EventRecorder, News
 from fleet_operator.runtime.store import Store
@@ -165,7 +164,7 @@ class KafkaSide:
             self._observers.look(gathered.cluster_key, done.changed)
         if done.deleted:
             note = f"deleted topics of removed delays, in which no record waited: {name_some(done.deleted)}"
-            self._events.record(News(gathered.body, "Normal", "RetryTopicsDeleted", ACTION, note))
+            self._events.record(News(gathered.body, "Normal", "RetryTopicsDeleted", note))
 
     async def _remove_members(self, gathered: Gathered, departed: Sequence[_Departed]) -> None:
         """Remove members whose pods are gone, read live: one with a running pod would be fenced and rejoin."""
@@ -186,7 +185,7 @@ class KafkaSide:
         )
         if removed:
             note = f"static members of removed workers left group {group_id}: {', '.join(removed)}"
-            self._events.record(News(gathered.body, "Normal", "MembersRemoved", ACTION, note))
+            self._events.record(News(gathered.body, "Normal", "MembersRemoved", note))
             self._observers.look(gathered.cluster_key)
 
 
