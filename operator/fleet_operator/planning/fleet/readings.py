@@ -20,7 +20,7 @@ from fleet_operator.planning.fleet.rollout import (
     RevisionRecord,
     RevisionState,
 )
-from fleet_operator.planning.foreign_json import read_json
+from fleet_operator.planning.foreign_json import read_last_object, read_object
 
 POD_TEMPLATE_KEY: Final = "pod-template.json"
 
@@ -35,7 +35,7 @@ def read_revision(config_map: Mapping[str, Any], *, config_map_names: Iterable[s
     metadata = config_map.get("metadata", {})
     annotations = metadata.get("annotations") or {}
     revision = annotations.get(labels.REVISION_ANNOTATION, "")
-    template = _json_object((config_map.get("data") or {}).get(POD_TEMPLATE_KEY))
+    template = read_object((config_map.get("data") or {}).get(POD_TEMPLATE_KEY))
     if not revision or template is None or metadata.get("deletionTimestamp"):
         return None
     handler = annotations.get(labels.HANDLER_ANNOTATION, "")
@@ -67,7 +67,7 @@ def read_check(pod: Mapping[str, Any]) -> CheckFacts:
     if phase not in ("Succeeded", "Failed"):
         reason, message = _waiting(status)
         return replace(facts, reason=reason, message=message)
-    report = _last_json_line(ended.get("message", ""))
+    report = read_last_object(ended.get("message", ""))
     finished_at = times.from_text(ended.get("finishedAt"))
     if phase == "Succeeded" and (report is None or report.get("ok") is True):
         return replace(facts, ok=True, finished_at=finished_at)
@@ -161,16 +161,3 @@ def _unexplained(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
         + ")"
         + (f": {lines[-1]}" if lines else "")
     )
-
-
-def _json_object(text: Any) -> dict[str, Any] | None:
-    try:
-        value = read_json(text or "")
-    except (TypeError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _last_json_line(text: str) -> dict[str, Any] | None:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return _json_object(lines[-1]) if lines else None

@@ -68,7 +68,7 @@ def _counts(facts: RedriveFacts, progress: RedriveProgress | None, previous: Map
 
 
 def _redriven(facts: RedriveFacts, decision: RedriveDecision, previous: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that `planning.retry.redriven` reads of a Redrive that has succeeded.
+    """The fields that `planning.status.retry` reads of a Redrive that has succeeded.
 
     The topic's id is that of a look before the first Job was made, and never renewed: as no topic has the id of
     another, whoever sees it again later knows that the run read this very topic.

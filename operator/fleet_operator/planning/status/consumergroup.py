@@ -18,11 +18,10 @@ from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts
 from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.lag import UNKNOWN_TEXT, behind_text, lag_bucket, lag_text
 from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation
-from fleet_operator.planning.retry.redriven import find_redriven
 from fleet_operator.planning.status.conditions import project_conditions
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import extend_transitions, member_entries, shorten_id
-from fleet_operator.planning.status.retry import retry_status
+from fleet_operator.planning.status.retry import find_redriven, retry_status
 
 STUCK_MAX: Final = 20
 STUCK_REASON_MAX: Final = 128

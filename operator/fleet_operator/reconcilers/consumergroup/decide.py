@@ -13,9 +13,8 @@ from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.observe.interests import GroupInterest, RetryInterest, retry_interest
 from fleet_operator.planning.fleet import manifests, readings, rollout
 from fleet_operator.planning.fleet.blocking import find_blocking_problem
-from fleet_operator.planning.fleet.known_revisions import is_known, with_known
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, PartPlan, ScaleDecision, decide_scale
-from fleet_operator.planning.fleet.revision import Revision, plan_revision
+from fleet_operator.planning.fleet.revision import Revision, is_known, plan_revision, with_known
 from fleet_operator.planning.observation import ClusterObservation, believed
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.fleet import changed_at_of, has_retries, retry_stateful_set
@@ -173,7 +172,7 @@ def _blocking_problem(gathered: Gathered, retry: RetryPlan | None) -> Problem | 
 
 
 def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, rollout.RevisionRecord], set[str]]:
-    """The records of revisions, and the revisions whose records cannot be trusted: see `known_revisions`.
+    """The records of revisions, and the revisions whose records cannot be trusted: see `fleet.revision`.
 
     The wanted revision is rendered again, so only the state of its record is read.
     """

@@ -16,16 +16,15 @@ from fleet_operator.clients import kinds
 from fleet_operator.clients.kinds import CONFIG_MAP, JsonObject
 from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.fleet.blocking import cluster_id_changed
-from fleet_operator.planning.fleet.known_revisions import known_to
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part, read_part
+from fleet_operator.planning.fleet.revision import known_to
 from fleet_operator.planning.labels import REVISION_ANNOTATION
 from fleet_operator.planning.observation import ClusterObservation, WorkerObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive.readings import at_work
 from fleet_operator.planning.retry import records
 from fleet_operator.planning.retry.fleet import has_retries
-from fleet_operator.planning.retry.intent import PolicyRevision
-from fleet_operator.planning.retry.policy import read_policy
+from fleet_operator.planning.retry.intent import PolicyRevision, read_policy
 from fleet_operator.reconcilers.claims import heir_of, older_claim
 from fleet_operator.reconcilers.context import Context, find_child, is_owned_by, read_child
 from fleet_operator.reconcilers.references import read_cluster, read_observation

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.observation import UNKNOWN_STATE
-from fleet_operator.planning.retry.redriven import count_failures, read_redriven
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
+from fleet_operator.planning.status.retry import count_failures, read_redriven
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.metrics import Metrics
 

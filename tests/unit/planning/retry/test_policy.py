@@ -14,8 +14,7 @@ from fleet_consumer.contract import naming
 from fleet_consumer.contract.policies import parse_policies
 from fleet_operator.api.v1alpha1 import RetryPolicy
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry.intent import DelayState, PolicyRevision
-from fleet_operator.planning.retry.policy import delays_text, duration_text, expand, read_policy
+from fleet_operator.planning.retry.intent import DelayState, PolicyRevision, expand, read_policy
 from fleet_operator.planning.retry.records import (
     Published,
     group_config_map,
@@ -23,6 +22,7 @@ from fleet_operator.planning.retry.records import (
     read_policy_record,
     read_published,
 )
+from fleet_operator.planning.status.retrypolicy import delays_text, duration_text
 from tests.unit.planning.builders import consumer_group
 
 HEADLINE = ["5m", "5m", "30m", "30m", "30m", "1h"]
