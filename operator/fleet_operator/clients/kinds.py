@@ -25,7 +25,6 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """The `apiVersion` of objects of this kind."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
@@ -92,7 +91,12 @@ def _whole(body: JsonObject) -> JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A part of each object of a kind. `trim` makes it of a whole one, and leaves what is such a part as it is."""
+    """A part of each object of a kind. `trim` makes it of a whole one, and leaves what is such a part as it is.
+
+    Anybody may label a ConfigMap or a pod so that the operator's watch selects it, and may make it as large as the API
+    server accepts. These cannot fill the operator's memory: lists are fetched in small pages, and each object is cut
+    before the next page is asked for. Where only the metadata is needed, nothing else is asked for.
+    """
 
     trim: Callable[[JsonObject], JsonObject] = _whole
     metadata_only: bool = False

@@ -100,20 +100,18 @@ def offsets_for_times_requests(
 
 def offsets_topic_config_request() -> describe_configs.DescribeConfigsRequest:
     """The settings of `__consumer_offsets` that matter to us."""
-    resource = describe_configs.DescribeConfigsResource(
-        resource_type=describe_configs.TOPIC_RESOURCE,
-        resource_name=OFFSETS_TOPIC,
-        configuration_keys=("cleanup.policy", "segment.bytes"),
-    )
-    return describe_configs.DescribeConfigsRequest(resources=(resource,))
+    return _config_request(describe_configs.TOPIC_RESOURCE, OFFSETS_TOPIC, ("cleanup.policy", "segment.bytes"))
 
 
 def broker_config_request(node_id: int) -> describe_configs.DescribeConfigsRequest:
     """A broker's own idea of how many partitions `__consumer_offsets` has, and of how long it keeps the commits of
     empty groups; only that broker can answer."""
+    settings = (OFFSETS_PARTITIONS_SETTING, OFFSETS_RETENTION_SETTING)
+    return _config_request(describe_configs.BROKER_RESOURCE, str(node_id), settings)
+
+
+def _config_request(kind: int, name: str, settings: tuple[str, ...]) -> describe_configs.DescribeConfigsRequest:
     resource = describe_configs.DescribeConfigsResource(
-        resource_type=describe_configs.BROKER_RESOURCE,
-        resource_name=str(node_id),
-        configuration_keys=(OFFSETS_PARTITIONS_SETTING, OFFSETS_RETENTION_SETTING),
+        resource_type=kind, resource_name=name, configuration_keys=settings
     )
     return describe_configs.DescribeConfigsRequest(resources=(resource,))

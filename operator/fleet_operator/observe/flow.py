@@ -33,7 +33,11 @@ Settings = Mapping[str, str]
 
 @dataclass(slots=True)
 class TopicConfigs:
-    """Topic settings as last read. Times are monotonic seconds."""
+    """Topic settings as last read, about once a minute. Times are monotonic seconds.
+
+    A broker builds a topic's whole configuration to answer for one setting of it, so this is the costliest question of
+    all: it is spread over the looks and over the brokers.
+    """
 
     _known: dict[str, Settings] = field(default_factory=dict)
     _due: dict[str, float] = field(default_factory=dict)
@@ -122,7 +126,6 @@ class FlowMemory:
     _marks: dict[Partition, Frontier] = field(default_factory=dict)
     """The frontier before the last one: where a partition's head was found waiting, its time is known from then."""
     _heads: dict[Partition, Head] = field(default_factory=dict)
-
     _beyond: dict[Partition, int] = field(default_factory=dict)
     """Commits that lay beyond the end of the log at the last look."""
     _there: dict[str, float] = field(default_factory=dict)
@@ -241,7 +244,6 @@ class FlowMemory:
         return asked
 
     def learn(self, asked: Mapping[Partition, int], answers: Mapping[Partition, Found | None]) -> None:
-        """Take the answers to probes."""
         for key, found in answers.items():
             self._heads[key] = due.learn(self._heads[key], asked[key], found)
 

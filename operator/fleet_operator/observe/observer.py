@@ -109,7 +109,6 @@ class Doubt:
         return self._failures >= DOUBT_LOOKS or now - self._since >= DOUBT_SECONDS
 
     def succeeded(self) -> None:
-        """Take in a good look."""
         self._failures = 0
 
 
@@ -165,7 +164,6 @@ class Observer:
         self._thread = threading.Thread(target=self._run, name=f"observer-{name}", daemon=True)
 
     def start(self) -> None:
-        """Start looking."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -38,7 +38,6 @@ class ReferencedGroup:
 
 
 def read_group(context: Context, key: Key) -> ReferencedGroup:
-    """A referenced ConsumerGroup with everything around it."""
     body = context.store.get(CONSUMER_GROUP, key)
     if body is None or "deletionTimestamp" in body["metadata"]:
         return ReferencedGroup(gone=True)

@@ -47,7 +47,6 @@ class Controller:
 
     @property
     def kind(self) -> kinds.Kind:
-        """The kind that is reconciled."""
         return self.watched.kind
 
 
@@ -66,11 +65,7 @@ def _redrives(context: Context) -> RedriveReconciler:
 CONTROLLERS: Final = (
     Controller(WatchedKind(kind=kinds.KAFKA_CLUSTER, dependents=routing.dependents_of_cluster), KafkaClusterReconciler),
     Controller(
-        WatchedKind(
-            kind=kinds.CONSUMER_GROUP,
-            index=refs.group_id_of,
-            dependents=routing.dependents_of_group,
-        ),
+        WatchedKind(kind=kinds.CONSUMER_GROUP, index=refs.group_id_of, dependents=routing.dependents_of_group),
         _consumer_groups,
     ),
     Controller(

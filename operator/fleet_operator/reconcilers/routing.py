@@ -91,12 +91,10 @@ def record_index(body: kinds.JsonObject) -> Hashable:
 
 
 def dependents_of_cluster(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
-    """The groups on a KafkaCluster."""
     return _groups(cache, cluster_of, key_of(body))
 
 
 def dependents_of_policy(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
-    """The groups that follow a RetryPolicy."""
     return _groups(cache, policy_of, key_of(body))
 
 

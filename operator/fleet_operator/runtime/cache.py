@@ -104,7 +104,6 @@ class ObjectCache:
     _gone: dict[str, int] = field(default_factory=dict)  # uid -> the version as of which it was gone
 
     def get(self, namespace: str, name: str) -> JsonObject | None:
-        """The object as last seen."""
         return self._objects.get((namespace, name))
 
     def having(self, value: Hashable) -> list[JsonObject]:

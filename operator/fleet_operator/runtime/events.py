@@ -92,7 +92,6 @@ class EventRecorder:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start posting."""
         self._task = asyncio.create_task(self._post_all(), name="event-recorder")
 
     async def stop(self) -> None:

@@ -37,7 +37,6 @@ class LoopWatchdog:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start measuring."""
         self._task = asyncio.create_task(self._tick(), name="loop-watchdog")
 
     async def stop(self) -> None:
@@ -96,7 +95,6 @@ class HealthServer:
         self.ports: tuple[int, ...] = ()
 
     async def start(self) -> None:
-        """Bind and serve; OSError when a port is taken."""
         health = {"/healthz": self._healthz, "/readyz": self._readyz}
         ports = []
         for port, routes in zip(self._wanted, (health, {"/metrics": self._scrape}), strict=True):

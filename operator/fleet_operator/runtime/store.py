@@ -44,7 +44,11 @@ class _Packed(NamedTuple):
 
 @dataclass(slots=True)
 class Contents:
-    """The objects read last, whole. Used on the event loop only."""
+    """Objects whose cached copies lack their content, as last read, up to a number of bytes.
+
+    A content holds for the very version of the object that it was read at. It is kept compressed: JSON and source text
+    shrink to a fifth and less. What does not fit is read again when it is needed. Used on the event loop only.
+    """
 
     bytes_max: int = BYTES_MAX
     size: int = 0
@@ -135,7 +139,6 @@ class Store:
         """Called with an object that `refresh` found changed or gone; set once, by the router."""
 
     def cache(self, kind: Kind) -> ObjectCache:
-        """The cache of a watched kind."""
         return self._caches[kind]
 
     def get(self, kind: Kind, key: Key) -> JsonObject | None:
@@ -143,7 +146,6 @@ class Store:
         return self._caches[kind].get(*key)
 
     def watches(self, kind: Kind) -> bool:
-        """True if objects of this kind are cached."""
         return kind in self._caches
 
     def in_place(self, body: JsonObject) -> bool:
@@ -183,7 +185,6 @@ class Store:
         await self.kube.delete(kind, namespace, name, uid=body["metadata"]["uid"])
 
     def learn(self, kind: Kind, body: JsonObject) -> Change:
-        """Take in an object that was seen living."""
         cache = self._caches.get(kind)
         return cache.observe(body) if cache is not None else Change.NOTHING
 

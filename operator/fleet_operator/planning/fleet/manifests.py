@@ -116,7 +116,6 @@ def preflight_pod(group: ConsumerGroup, *, revision: str, pod_template: Mapping[
 
 
 def head(api_version: str, kind: str, group: ConsumerGroup, name: str, component: str) -> dict[str, Any]:
-    """Head of a child of a ConsumerGroup."""
     metadata = group.metadata
     owner = Owner("ConsumerGroup", metadata.namespace, metadata.name, metadata.uid)
     return child_head(api_version, kind, name, owner=owner, labels=labels.child_labels(metadata.name, component))

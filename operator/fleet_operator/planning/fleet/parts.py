@@ -1,4 +1,4 @@
-"""Parts of a fleet: the main workers and the retry workers, each with a StatefulSet of its own."""
+"""Parts of a fleet: the main workers and the retry workers, each with a StatefulSet and a count of its own."""
 
 from __future__ import annotations
 

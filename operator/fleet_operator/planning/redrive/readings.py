@@ -73,7 +73,6 @@ def _read_run_pod(pod: Mapping[str, Any], job_uid: str) -> RunPod:
 
 
 def _report(text: str) -> JobReport | None:
-    """The last line of JSON in a termination message."""
     found = read_last_object(text)
     if found is None or not isinstance(found.get("ok"), bool):
         return None

@@ -44,7 +44,16 @@ def plan_intent(
     """
     retry = group.spec.retry
     if retry is None:
-        return _end(published) if published is not None else None
+        if published is None:
+            return None
+        return RetryIntent(
+            policy=published.policy,
+            known=published.known,
+            current=published.current,
+            delays=published.delays,
+            drained_delays=published.leaving,
+            ending=True,
+        )
     found = wanted if isinstance(wanted, PolicyRevision) else None
     known = published.known if published else ()
     retiring = published.retiring if published else dict.fromkeys(predecessors or (), DelayState.DRAINING)
@@ -59,17 +68,6 @@ def plan_intent(
         drained_delays=sort_delays(leaving.difference(in_use)),
         searched=published is not None or predecessors is not None,
         problem=wanted if isinstance(wanted, Problem) else None,
-    )
-
-
-def _end(published: Published) -> RetryIntent:
-    return RetryIntent(
-        policy=published.policy,
-        known=published.known,
-        current=published.current,
-        delays=published.delays,
-        drained_delays=published.leaving,
-        ending=True,
     )
 
 
@@ -144,7 +142,9 @@ def _forget(group: ConsumerGroup, published: Published, seen: RetryObservation |
         for revision in published.known
         if revision.hash == published.current or not _may_leave(group, revision, topics, seen, now)
     ]
-    kept = _newest(kept, published.current)
+    # A fixed order: the current one is last, after those that were superseded last.
+    kept.sort(key=lambda r: (r.hash == published.current, r.superseded_at or 0.0, r.hash))
+    kept = kept[-REVISIONS_MAX:]
     keep_topics = group.spec.deletion.retry_topics == "Keep"
     unused = {delay: state for delay, state in published.states.items() if delay not in delays_of(kept)}
     moved = {delay: _next_state(state, topics.get(delay), keep_topic=keep_topics) for delay, state in unused.items()}
@@ -189,12 +189,6 @@ def _may_leave(
         managed_topics.RETENTION_SECONDS_MIN, managed_topics.RETENTION_FACTOR * revision.total_seconds
     )
     return now >= since + len(revision.sequence) * retention
-
-
-def _newest(revisions: list[PolicyRevision], current: str) -> list[PolicyRevision]:
-    """At most REVISIONS_MAX: the current one and those that were superseded last, in a fixed order."""
-    by_age = sorted(revisions, key=lambda r: (r.hash == current, r.superseded_at or 0.0, r.hash))
-    return by_age[-REVISIONS_MAX:]
 
 
 def _topics_by_delay(group: ConsumerGroup, seen: RetryObservation | None) -> dict[str, ManagedTopic]:

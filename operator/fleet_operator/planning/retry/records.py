@@ -49,7 +49,6 @@ class Published:
 
     @property
     def states(self) -> dict[str, DelayState]:
-        """State of each delay."""
         return {**self.retiring, **dict.fromkeys(delays_of(self.known), DelayState.IN_USE)}
 
     @property
@@ -59,7 +58,6 @@ class Published:
 
     @property
     def leaving(self) -> tuple[str, ...]:
-        """The leaving delays, shortest first."""
         return sort_delays(delay for delay, state in self.retiring.items() if state is DelayState.LEAVING)
 
     @property
@@ -76,7 +74,6 @@ class Published:
 
     @property
     def digest(self) -> str:
-        """Short digest of the workers' part."""
         return content_hash(self.file)
 
 
@@ -166,5 +163,4 @@ def read_policy_record(config_map: Mapping[str, Any] | None) -> PolicyRevision |
 
 
 def policy_hash_of(config_map: Mapping[str, Any]) -> str:
-    """The hash in a policy record's annotation."""
     return str((config_map["metadata"].get("annotations") or {}).get(labels.HASH_ANNOTATION, ""))

@@ -1,4 +1,4 @@
-"""Plan for the topics of a group's retry flow: what to create, grow, alter and delete. Pure.
+"""A group's Kafka side in one observation, and the plan for its managed topics: create, grow, alter, delete. Pure.
 
 No topic is ever shrunk, none is deleted while a record waits in it, and the size limit is never lowered, because a
 record that was let in must fit to hop on. Shapes: `contract.managed_topics`.
@@ -40,13 +40,7 @@ class TopicsPlan:
 
     @property
     def idle(self) -> bool:
-        """True if nothing is to be done."""
         return not (self.create or self.grow or self.alter or self.delete)
-
-    @property
-    def touched(self) -> tuple[str, ...]:
-        """Topics that the plan changes."""
-        return (*(topic.name for topic in (*self.create, *self.grow)), *self.alter, *self.delete)
 
 
 def plan_topics(

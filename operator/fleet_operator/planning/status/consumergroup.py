@@ -14,7 +14,7 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
-from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts
+from fleet_operator.planning.fleet.rollout import PodFacts
 from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.lag import UNKNOWN_TEXT, behind_text, lag_bucket, lag_text
 from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation
@@ -58,16 +58,11 @@ def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[st
     }
     found = project_conditions(facts, before, stuck)
     status = conditions.with_conditions(status, found, times.to_text(now), facts.group.metadata.generation, previous)
-    retry = _with_retry_workers(status.pop("retry", {}), facts.parts[RETRY].fleet)
+    retry = {key: value for key, value in status.pop("retry", {}).items() if key not in ("replicas", "readyReplicas")}
+    workers = facts.parts[RETRY].fleet
+    if workers is not None:
+        retry |= {"replicas": workers.current_replicas, "readyReplicas": workers.ready_replicas}
     return _with_observed_at(status | ({"retry": retry} if retry else {}), previous, observed)
-
-
-def _with_retry_workers(retry: Mapping[str, Any], fleet: FleetFacts | None) -> dict[str, Any]:
-    """`status.retry` with the counts of the retry workers' StatefulSet."""
-    seen = {key: value for key, value in retry.items() if key not in ("replicas", "readyReplicas")}
-    if fleet is not None:
-        seen |= {"replicas": fleet.current_replicas, "readyReplicas": fleet.ready_replicas}
-    return seen
 
 
 def invalid_spec_status(

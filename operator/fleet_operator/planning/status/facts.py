@@ -64,12 +64,10 @@ class ConsumerGroupFacts:
 
     @property
     def retry_pods(self) -> tuple[PodFacts, ...]:
-        """The retry workers' pods."""
         return self.parts[RETRY].workers
 
     @property
     def all_pods(self) -> tuple[PodFacts, ...]:
-        """The pods of all parts."""
         return tuple(pod for part in self.parts.values() for pod in part.workers)
 
     @property

@@ -75,7 +75,6 @@ def _reachable(observation: ClusterObservation | None) -> Condition:
 
 
 def _offsets_topic_sized(cluster: KafkaCluster, observation: ClusterObservation | None) -> Condition:
-    """True if `__consumer_offsets` is as wanted."""
     kind = c.OFFSETS_TOPIC_SIZED
     if observation is None or not observation.reachable:
         return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the brokers could not be observed: see ClusterReachable")

@@ -52,7 +52,6 @@ class Children:
         return None
 
     async def _publish(self, publication: Published) -> None:
-        """Write the ConfigMap with the retry policies."""
         before, group = self.gathered.published, self.gathered.group
         await self._apply(group_config_map(group, publication))
         if before is None or before.current != publication.current:
@@ -93,7 +92,6 @@ class Children:
             await self._apply(_watched(manifests.revision_config_map(group, revision, decision.mark)))
 
     async def _check(self) -> None:
-        """Remove answered checks, start the wanted one."""
         decision, revision = self.plan.decision, self.plan.revision
         await self._delete_pods(self.gathered.checks, decision.delete_checks)
         if decision.run_check and revision is not None:
@@ -102,7 +100,6 @@ class Children:
             await self._apply(manifests.preflight_pod(group, revision=revision.hash, pod_template=template))
 
     async def _apply_part(self, wanted: PartPlan) -> None:
-        """Apply a part's Service, disruption budget and StatefulSet."""
         if wanted.target is None:
             return
         group = self.gathered.group

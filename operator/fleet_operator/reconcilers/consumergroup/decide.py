@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
-from fleet_consumer.contract.patterns import Pattern
+from fleet_consumer.contract.patterns import Pattern, PatternRefused
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.clients.kinds import JsonObject
-from fleet_operator.observe.interests import GroupInterest, RetryInterest, retry_interest
+from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.planning.fleet import manifests, readings, rollout
 from fleet_operator.planning.fleet.blocking import find_blocking_problem
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, PartPlan, ScaleDecision, decide_scale
@@ -24,7 +24,7 @@ from fleet_operator.planning.retry.publication import plan_intent
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.retry.topics import GroupView, view_group
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
-from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern
+from fleet_operator.planning.topic_pattern import group_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
@@ -269,6 +269,9 @@ def _retry_part(plan: Plan, gathered: Gathered) -> Iterator[PartPlan]:
 def interest_of(gathered: Gathered, retry: RetryIntent | None) -> GroupInterest:
     """Interest of the group for its observer: Kafka groups, topics, and the retry flow."""
     group, waits = gathered.group, gathered.older is not None
+    delays = (*retry.delays, *retry.drained_delays) if retry is not None else ()
+    discover = not waits and gathered.published is None
+    flow = retry_interest(group.group_id, delays, discover=discover) if delays else None
     return GroupInterest(
         group_id=group.group_id,
         topics=group.source_topics,
@@ -277,15 +280,9 @@ def interest_of(gathered: Gathered, retry: RetryIntent | None) -> GroupInterest:
         failed_topic=naming.failed_topic(group.group_id),
         read_committed=group.spec.consumer.isolation_level == "ReadCommitted",
         expects_members=group.wanted_replicas > 0,
-        retry=_retry_interest(group, retry, discover=not waits and gathered.published is None),
+        retry=flow,
         waits=waits,
     )
-
-
-def _retry_interest(group: ConsumerGroup, retry: RetryIntent | None, *, discover: bool) -> RetryInterest | None:
-    """The retry flow with all of its delays, once any is known."""
-    delays = (*retry.delays, *retry.drained_delays) if retry is not None else ()
-    return retry_interest(group.group_id, delays, discover=discover) if delays else None
 
 
 def _pattern(group: ConsumerGroup) -> Pattern | None:

@@ -57,7 +57,7 @@ class DeletionWork:
         parts = [f"{count} {where}" for where, count in counted.items() if count]
         if parts:
             note = f"records of Kafka group {group_id} that are kept: {' and '.join(parts)}"
-            self._tell(
+            self._record(
                 body, "RecordsKept", f"{note}; a ConsumerGroup with spec.retry and the same spec.groupId processes them"
             )
 
@@ -85,7 +85,7 @@ class DeletionWork:
                 self._kafka.undo(gathered.key, lambda: self._undo(gathered), again)
         if draining:
             timeout_s = gathered.group.spec.deletion.timeout_seconds
-            self._tell(body, "Draining", f"retry workers run until no record waits, at most {timeout_s} s")
+            self._record(body, "Draining", f"retry workers run until no record waits, at most {timeout_s} s")
         return Result(deletion.POLL_S)
 
     def _facts(self, gathered: Gathered, plan: Plan) -> deletion.DeletionFacts:
@@ -137,19 +137,19 @@ class DeletionWork:
         if found.refusals:
             first = found.refusals[0]
             note = f"{first.subject} could not be deleted: {first.reason}: {first.message}"
-            self._tell(gathered.body, "DeletionRefused", note, warning=True)
+            self._record(gathered.body, "DeletionRefused", note, warning=True)
             return
         if found.waiting and self._context.clock.wall() < _drain_until(gathered):
             return  # something was written after the last look: it is drained first
         if found.deleted:
-            self._tell(gathered.body, "DeletedInKafka", f"deleted: {name_some(found.deleted)}")
+            self._record(gathered.body, "DeletedInKafka", f"deleted: {name_some(found.deleted)}")
         if found.waiting:
             kept = ", ".join(f"{count} in {topic}" for topic, count in sorted(found.waiting.items()))
             note = f"records still wait, so their topics are kept: {kept}"
-            self._tell(gathered.body, "DrainTimedOut", note, warning=True)
+            self._record(gathered.body, "DrainTimedOut", note, warning=True)
         if found.failed:
             topic = naming.failed_topic(group.group_id)
-            self._tell(gathered.body, "RecordsKept", f"{found.failed} records stay in topic {topic}")
+            self._record(gathered.body, "RecordsKept", f"{found.failed} records stay in topic {topic}")
         await self._set_finalizer(gathered.body, wanted=False)
 
     async def _is_still_ours(self, gathered: Gathered) -> bool:
@@ -164,7 +164,7 @@ class DeletionWork:
         """Release the object, with an Event about steps that were given up."""
         if given_up:
             note = f"topics and groups in Kafka are left as they are: {given_up}"
-            self._tell(body, "DeletionGivenUp", note, warning=True)
+            self._record(body, "DeletionGivenUp", note, warning=True)
         await self._set_finalizer(body, wanted=False)
 
     async def _set_finalizer(self, body: JsonObject, *, wanted: bool) -> None:
@@ -188,12 +188,11 @@ class DeletionWork:
             stored = await store.kube.merge({**head, "metadata": {**metadata, "finalizers": left}})
         store.learn(CONSUMER_GROUP, stored)
 
-    def _tell(self, body: JsonObject, reason: str, note: str, *, warning: bool = False) -> None:
+    def _record(self, body: JsonObject, reason: str, note: str, *, warning: bool = False) -> None:
         self._context.events.record(News(body, "Warning" if warning else "Normal", reason, note))
 
 
 def has_finalizer(body: JsonObject) -> bool:
-    """True if the object has the operator's finalizer."""
     return deletion.FINALIZER in (body["metadata"].get("finalizers") or ())
 
 

@@ -63,7 +63,6 @@ class Gathered:
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
         return key_of(self.body)
 
     @property
@@ -142,7 +141,6 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
 
 
 async def _part(context: Context, body: kinds.JsonObject, part: Part, pods: Sequence[kinds.JsonObject]) -> FleetPart:
-    """A part's StatefulSet and its pods, of all `pods` of the group."""
     found = await find_child(context.store, body, kinds.STATEFUL_SET, part.stateful_set(body["metadata"]["name"]))
     if found is None:
         return FleetPart(part=part)
@@ -224,5 +222,4 @@ async def read_records(
 
 
 def _revision_of(body: JsonObject) -> str:
-    """The revision in a ConfigMap's annotation."""
     return str((body["metadata"].get("annotations") or {}).get(REVISION_ANNOTATION, ""))

@@ -74,7 +74,6 @@ class KafkaSide:
         self._refusals: dict[Key, Problem] = {}  # the brokers' last refusal for a group's topics
 
     async def close(self) -> None:
-        """Cancel running attempts."""
         attempts = list(self._attempts.values())
         for attempt in attempts:
             attempt.cancel()
@@ -83,7 +82,6 @@ class KafkaSide:
         await asyncio.gather(*attempts, return_exceptions=True)
 
     def forget(self, group: Key) -> None:
-        """Drop the memory of a deleted group."""
         self._refusals.pop(group, None)
         for sort in (TOPICS, MEMBERS, UNDO):
             self._pauses.pop((sort, group), None)
@@ -150,9 +148,7 @@ class KafkaSide:
     async def _change_topics(self, gathered: Gathered, plan: TopicsPlan) -> None:
         retry_group = naming.retry_group(gathered.group.group_id)
         done = await self._observers.change(
-            gathered.cluster_key,
-            gathered.cluster_id,
-            lambda admin: admin.change_topics(plan, retry_group=retry_group),
+            gathered.cluster_key, gathered.cluster_id, lambda admin: admin.change_topics(plan, retry_group=retry_group)
         )
         if done.refusals:
             self._refusals[gathered.key] = _refused(plan, done.refusals)
@@ -179,9 +175,7 @@ class KafkaSide:
 
     async def _remove(self, gathered: Gathered, group_id: str, wanted: frozenset[str]) -> None:
         removed = await self._observers.change(
-            gathered.cluster_key,
-            gathered.cluster_id,
-            lambda admin: admin.remove_members(group_id, wanted),
+            gathered.cluster_key, gathered.cluster_id, lambda admin: admin.remove_members(group_id, wanted)
         )
         if removed:
             note = f"static members of removed workers left group {group_id}: {', '.join(removed)}"
