@@ -29,14 +29,13 @@ from fleet_operator.runtime import logs
 from fleet_operator.runtime.cache import Key, WatchedKind, key_of
 from fleet_operator.runtime.dispatcher import Dispatcher, Result
 from fleet_operator.runtime.events import EventRecorder
-from fleet_operator.runtime.health import HealthServer
+from fleet_operator.runtime.health import HealthServer, LoopWatchdog
 from fleet_operator.runtime.lease import Elector, LeaseLostError
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.settings import VERSION, Settings, parse
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
 from fleet_operator.runtime.sweeper import Sweeper
-from fleet_operator.runtime.watchdog import LoopWatchdog
 from fleet_operator.watch import Watcher
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,8 @@ from typing import Literal, ParamSpec, TypeVar
 
 from fleet_consumer.clock import SystemClock
 from fleet_operator.app import App, end
-from fleet_operator.clients.kinds import JsonObject, Kind
+from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View
 from fleet_operator.clients.kube import AioKubeClient, Listing
-from fleet_operator.clients.view import WHOLE, View
 from fleet_operator.runtime import logs
 from fleet_operator.runtime.settings import Settings
 

@@ -13,8 +13,7 @@ from fleet_operator.planning.fleet.parts import RETRY
 from fleet_operator.planning.fleet.revision import plan_revision
 from fleet_operator.planning.fleet.rollout import RevisionRecord
 from fleet_operator.planning.retry.fleet import retry_stateful_set
-from fleet_operator.planning.retry.intent import DelayState
-from fleet_operator.planning.retry.policy import expand
+from fleet_operator.planning.retry.intent import DelayState, expand
 from fleet_operator.planning.retry.records import Published, group_config_map, policy_config_map
 from tests.apiserver import objects
 from tests.apiserver.conftest import PATIENCE_S, Site

@@ -17,7 +17,7 @@ from fleet_operator.planning.redrive.readings import RedriveProgress
 from fleet_operator.planning.redrive.status import project_redrive_status
 from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.status.consumergroup import project_consumergroup_status
-from fleet_operator.planning.status.kafkacluster import KafkaClusterFacts, project_kafkacluster_status
+from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from tests.apiserver.conftest import PATIENCE_S, Site
 from tests.support.waiting import eventually
 from tests.unit.api.crd_objects import consumer_group, kafka_cluster, redrive
@@ -53,8 +53,8 @@ def busy_status() -> dict[str, Any]:
 
 
 def cluster_status() -> dict[str, Any]:
-    facts = KafkaClusterFacts(cluster=builders.kafka_cluster(), observation=builders.observation(metadata_version=29))
-    return project_kafkacluster_status(facts, {}, builders.NOW)
+    observation = builders.observation(metadata_version=29)
+    return project_kafkacluster_status(builders.kafka_cluster(), observation, {}, builders.NOW)
 
 
 def redrive_status() -> dict[str, Any]:

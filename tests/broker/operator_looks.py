@@ -79,7 +79,7 @@ class Watcher:
 
         def answering() -> bool:
             seen = self.flow()
-            return seen.counted and all(seen.topics[name].usable and seen.topics[name].configs for name in names)
+            return seen.counted and all(seen.topics[name].partitions and seen.topics[name].configs for name in names)
 
         eventually(answering, timeout_s=PATIENCE_S, what="the new topics to answer")
 

@@ -22,11 +22,11 @@ from fleet_consumer.net import SaslSettings
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings, retry_interest
 from fleet_operator.observe.observer_pool import ObserverPool
-from fleet_operator.planning.fleet.parts import PARTS, FleetPart
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart
 from fleet_operator.planning.observation import believed
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent
-from fleet_operator.planning.retry.view import view_group
+from fleet_operator.planning.retry.topics import view_group
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.kafka_side import PAUSE_SECONDS, KafkaSide
 from fleet_operator.runtime.events import EventRecorder
@@ -95,7 +95,7 @@ class Side:
             observation=self.observers.latest(CLUSTER),
             handler_files=None,
             older=None,
-            parts={part: FleetPart(part=part) for part in PARTS},
+            parts={part: FleetPart(part=part) for part in (MAIN, RETRY)},
             checks=(),
             config_maps=(),
             worker_reports=(),

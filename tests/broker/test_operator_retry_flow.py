@@ -96,7 +96,7 @@ def check(flow: Flow, now_ms: int) -> None:
 def test_flow_without_records_has_nothing_waiting(flow: Flow) -> None:
     seen = flow.watcher.known()
     assert (seen.waiting, seen.due_lag, seen.oldest_due_at, seen.next_due_at) == (0, 0, None, None)
-    assert seen.drained_topics == set(flow.topics)
+    assert {name for name, topic in seen.topics.items() if topic.waiting == 0} == set(flow.topics)
     assert seen.state in ("Dead", "Empty")
 
 
@@ -145,7 +145,7 @@ def test_settings_of_managed_and_source_topics_are_known(flow: Flow) -> None:
     topic = seen.topics[naming.retry_topic(flow.group_id, DELAYS[0])]
     assert topic.configs is not None
     assert topic.configs["message.timestamp.type"] == "LogAppendTime"
-    assert (topic.partitions, topic.usable) == (PARTITIONS, True)
+    assert (topic.partitions, topic.error) == (PARTITIONS, None)
     assert seen.source_max_message_bytes == 1_048_588
     failed = seen.topics[naming.failed_topic(flow.group_id)]
     assert (failed.error, failed.waiting) == ("TopicNotFound", None)

@@ -5,6 +5,7 @@ A closed list: RBAC in the chart is written against it. Nothing here does I/O.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -24,7 +25,6 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """The `apiVersion` of objects of this kind."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
@@ -76,3 +76,35 @@ _BY_TYPE: Final = {(kind.api_version, kind.kind): kind for kind in KINDS}
 def kind_of(body: JsonObject) -> Kind:
     """The kind of an object, by its `apiVersion` and `kind`; KeyError for one outside the closed list."""
     return _BY_TYPE[body["apiVersion"], body["kind"]]
+
+
+LIST_PAGE_OBJECTS: Final = 500
+"""The page of a list of objects that are taken whole."""
+
+_METADATA: Final = "application/json;as=PartialObjectMetadata{suffix};g=meta.k8s.io;v=v1"
+
+
+def _whole(body: JsonObject) -> JsonObject:
+    body["metadata"].pop("managedFields", None)  # half of an object's size, and nobody here reads it
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A part of each object of a kind. `trim` makes it of a whole one, and leaves what is such a part as it is.
+
+    Anybody may label a ConfigMap or a pod so that the operator's watch selects it, and may make it as large as the API
+    server accepts. These cannot fill the operator's memory: lists are fetched in small pages, and each object is cut
+    before the next page is asked for. Where only the metadata is needed, nothing else is asked for.
+    """
+
+    trim: Callable[[JsonObject], JsonObject] = _whole
+    metadata_only: bool = False
+    page: int = LIST_PAGE_OBJECTS
+
+    def accepts(self, *, many: bool) -> str:
+        """The Accept header of a list (`many`), or of a watch or a read of one object."""
+        return _METADATA.format(suffix="List" if many else "") if self.metadata_only else "application/json"
+
+
+WHOLE: Final = View()

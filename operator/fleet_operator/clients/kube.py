@@ -1,11 +1,10 @@
 """The operator's view of the Kubernetes API: a protocol, its errors, and the implementation over `kubernetes.aio`.
 
-Why a protocol: reconcilers see nothing but dicts and these few verbs, so that a test can put itself between any two
-calls, and so that the client library stays replaceable. Raw dicts are used rather than the library's models, because
+A test can put itself between any two calls of the protocol. Raw dicts are used rather than the library's models, as
 those validate replies and raise after a write has already succeeded.
 
-What this module may not do: retry, cache, or decide. A failed call raises one of the errors below, and the work queue
-comes back later; every write the operator makes is idempotent, so a write of unknown outcome is simply made again.
+This module does not retry, cache or decide. A failed call raises one of the errors below, and the work queue comes back
+later; every write of the operator is idempotent, so a write of unknown outcome is made again.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from kubernetes.aio import config as kube_config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
-from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
-from fleet_operator.clients.view import WHOLE, View
+from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View, kind_of
 
 FIELD_MANAGER: Final = "consumer-fleet"
 """The one owner of every field the operator applies."""

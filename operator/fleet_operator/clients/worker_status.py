@@ -41,7 +41,6 @@ class WorkerStatusClient:
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS))
 
     async def close(self) -> None:
-        """Close the session."""
         if self._session is not None:
             await self._session.close()
 
@@ -91,7 +90,6 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
 
 
 def _breaker(told: dict[str, Any] | None) -> BreakerObservation | None:
-    """The failure budget of a worker that keeps one."""
     if not told:
         return None
     percent = told.get("failurePercent")
@@ -108,7 +106,6 @@ def _kind(entry: dict[str, Any]) -> tuple[str, str]:
 
 
 def _stuck(entry: dict[str, Any]) -> StuckPartition:
-    """One stuck partition."""
     return StuckPartition(
         topic=str(entry["topic"]),
         partition=_number(entry["partition"], GENERATION_MAX),

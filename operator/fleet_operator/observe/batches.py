@@ -6,12 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from fleet_consumer.wire.admin.describe_configs import (
-    BROKER_RESOURCE,
-    TOPIC_RESOURCE,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-)
+from fleet_consumer.wire.admin import describe_configs
 from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
 from fleet_consumer.wire.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from fleet_consumer.wire.metadata import MetadataResponse
@@ -103,22 +98,20 @@ def offsets_for_times_requests(
     return requests
 
 
-def offsets_topic_config_request() -> DescribeConfigsRequest:
+def offsets_topic_config_request() -> describe_configs.DescribeConfigsRequest:
     """The settings of `__consumer_offsets` that matter to us."""
-    resource = DescribeConfigsResource(
-        resource_type=TOPIC_RESOURCE,
-        resource_name=OFFSETS_TOPIC,
-        configuration_keys=("cleanup.policy", "segment.bytes"),
-    )
-    return DescribeConfigsRequest(resources=(resource,))
+    return _config_request(describe_configs.TOPIC_RESOURCE, OFFSETS_TOPIC, ("cleanup.policy", "segment.bytes"))
 
 
-def broker_config_request(node_id: int) -> DescribeConfigsRequest:
+def broker_config_request(node_id: int) -> describe_configs.DescribeConfigsRequest:
     """A broker's own idea of how many partitions `__consumer_offsets` has, and of how long it keeps the commits of
     empty groups; only that broker can answer."""
-    resource = DescribeConfigsResource(
-        resource_type=BROKER_RESOURCE,
-        resource_name=str(node_id),
-        configuration_keys=(OFFSETS_PARTITIONS_SETTING, OFFSETS_RETENTION_SETTING),
+    settings = (OFFSETS_PARTITIONS_SETTING, OFFSETS_RETENTION_SETTING)
+    return _config_request(describe_configs.BROKER_RESOURCE, str(node_id), settings)
+
+
+def _config_request(kind: int, name: str, settings: tuple[str, ...]) -> describe_configs.DescribeConfigsRequest:
+    resource = describe_configs.DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=settings
     )
-    return DescribeConfigsRequest(resources=(resource,))
+    return describe_configs.DescribeConfigsRequest(resources=(resource,))

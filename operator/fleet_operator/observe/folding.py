@@ -23,15 +23,7 @@ from fleet_consumer.wire.schema import ZERO_UUID
 from fleet_operator.observe.batches import OFFSETS_PARTITIONS_SETTING, OFFSETS_RETENTION_SETTING, OFFSETS_TOPIC
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.interests import GroupInterest
-from fleet_operator.planning.observation import (
-    BrokerInfo,
-    GroupObservation,
-    MemberObservation,
-    OffsetSample,
-    OffsetsTopicInfo,
-    RetryObservation,
-    TopicObservation,
-)
+from fleet_operator.planning import observation
 
 HISTORY_SAMPLES_MAX: Final = 16
 """Samples of end offsets kept for each partition: enough to interpolate minutes finely and hours roughly."""
@@ -46,7 +38,7 @@ _KNOWN_CODES: Final = frozenset(ErrorCode)
 
 Offsets = dict[tuple[str, int], int]
 ByTopic = Mapping[str, Offsets]
-History = Mapping[tuple[str, int], tuple[OffsetSample, ...]]
+History = Mapping[tuple[str, int], tuple[observation.OffsetSample, ...]]
 
 
 def reason_of(code: int) -> str:
@@ -65,15 +57,17 @@ def reason_of(code: int) -> str:
             return "".join(word.capitalize() for word in name.split("_"))
 
 
-def brokers(metadata: MetadataResponse) -> tuple[BrokerInfo, ...]:
+def brokers(metadata: MetadataResponse) -> tuple[observation.BrokerInfo, ...]:
     """The live brokers by id."""
-    return tuple(sorted((BrokerInfo(b.node_id, b.host, b.port) for b in metadata.brokers), key=lambda b: b.id))
+    return tuple(
+        sorted((observation.BrokerInfo(b.node_id, b.host, b.port) for b in metadata.brokers), key=lambda b: b.id)
+    )
 
 
-def topics(metadata: MetadataResponse) -> dict[str, TopicObservation]:
+def topics(metadata: MetadataResponse) -> dict[str, observation.TopicObservation]:
     """Every topic that was asked for, existing or not."""
     return {
-        topic.name: TopicObservation(
+        topic.name: observation.TopicObservation(
             partitions=len(topic.partitions),
             error=reason_of(topic.error_code) if topic.error_code else None,
             topic_id=str(topic.topic_id) if topic.topic_id != ZERO_UUID else None,
@@ -98,14 +92,16 @@ def delays_by_group(metadata: MetadataResponse) -> dict[str, tuple[str, ...]]:
     return {group_id: tuple(sorted(delays, key=naming.parse_delay)) for group_id, delays in found.items()}
 
 
-def offsets_topic(metadata: MetadataResponse, configs: Iterable[DescribeConfigsResponse]) -> OffsetsTopicInfo | None:
+def offsets_topic(
+    metadata: MetadataResponse, configs: Iterable[DescribeConfigsResponse]
+) -> observation.OffsetsTopicInfo | None:
     """`__consumer_offsets` as it is; None while it does not exist."""
     found = next((t for t in metadata.topics if t.name == OFFSETS_TOPIC and not t.error_code), None)
     if found is None or not found.partitions:
         return None
     settings = _settings(configs, TOPIC_RESOURCE)
     segment = settings.get("segment.bytes")
-    return OffsetsTopicInfo(
+    return observation.OffsetsTopicInfo(
         partitions=len(found.partitions),
         replication_factor=min(len(partition.replica_nodes) for partition in found.partitions),
         cleanup_policy=settings.get("cleanup.policy"),
@@ -176,7 +172,7 @@ def found(response: ListOffsetsResponse) -> dict[tuple[str, int], Found | None]:
     }
 
 
-def member(described: DescribedGroupMember, *, stable: bool) -> MemberObservation:
+def member(described: DescribedGroupMember, *, stable: bool) -> observation.MemberObservation:
     """One member; an assignment that we cannot read (another library's own form) counts as none."""
     assigned: dict[str, tuple[int, ...]] = {}
     if stable and described.member_assignment:
@@ -187,7 +183,7 @@ def member(described: DescribedGroupMember, *, stable: bool) -> MemberObservatio
         if blob is not None:
             listed = partitions_by_topic(blob.assigned_partitions)
             assigned = {topic: tuple(sorted(numbers)) for topic, numbers in listed.items()}
-    return MemberObservation(
+    return observation.MemberObservation(
         member_id=described.member_id,
         instance_id=described.group_instance_id,
         client_id=described.client_id,
@@ -196,7 +192,7 @@ def member(described: DescribedGroupMember, *, stable: bool) -> MemberObservatio
     )
 
 
-def mirror(described: DescribedGroup) -> tuple[str, tuple[MemberObservation, ...]]:
+def mirror(described: DescribedGroup) -> tuple[str, tuple[observation.MemberObservation, ...]]:
     """A described group's state and members, in a fixed order; one that does not exist (yet) is Dead."""
     stable = described.group_state == STABLE
     members = (member(each, stable=stable) for each in described.members)
@@ -249,7 +245,9 @@ def take_offsets(
         facts.failed_records = facts.failed_end - sum(failed_starts[key] for key in failed)
 
 
-def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> GroupObservation:
+def fold_group(
+    facts: GroupFacts, last: observation.GroupObservation | None, now: float
+) -> observation.GroupObservation:
     """The group as of this look; one that could not be asked keeps its last known values and says why.
 
     Before version 6 a broker describes an unknown group as Dead without an error, since then with GROUP_ID_NOT_FOUND;
@@ -260,12 +258,12 @@ def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> 
     if described is not None and described.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
         error = error or reason_of(described.error_code)
     if error is not None or described is None or facts.committed is None:
-        known = last or GroupObservation(group_id=facts.group_id, observed_at=now, error=NOT_OBSERVED)
+        known = last or observation.GroupObservation(group_id=facts.group_id, observed_at=now, error=NOT_OBSERVED)
         since = known.failing_since if known.error is not None else now
         doubtful = since is not None and now - since < GROUP_DOUBT_SECONDS
         return replace(known, error=error or NOT_OBSERVED, failing_since=since, doubtful=doubtful)
     state, members = mirror(described)
-    return GroupObservation(
+    return observation.GroupObservation(
         group_id=facts.group_id,
         observed_at=now,
         state=state,
@@ -282,12 +280,16 @@ def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> 
     )
 
 
-def extend_history(history: History, ends: Offsets, now: float) -> dict[tuple[str, int], tuple[OffsetSample, ...]]:
+def extend_history(
+    history: History, ends: Offsets, now: float
+) -> dict[tuple[str, int], tuple[observation.OffsetSample, ...]]:
     """Each partition's samples with this one added; partitions that are gone lose theirs."""
-    return {key: _add_sample(history.get(key, ()), OffsetSample(now, end)) for key, end in ends.items()}
+    return {key: _add_sample(history.get(key, ()), observation.OffsetSample(now, end)) for key, end in ends.items()}
 
 
-def _add_sample(samples: tuple[OffsetSample, ...], new: OffsetSample) -> tuple[OffsetSample, ...]:
+def _add_sample(
+    samples: tuple[observation.OffsetSample, ...], new: observation.OffsetSample
+) -> tuple[observation.OffsetSample, ...]:
     """Samples with one more, thinned so that they reach back ever further.
 
     Of a run of equal offsets the first and the last are kept: between them nothing was produced, and the estimate must
@@ -304,20 +306,20 @@ def _add_sample(samples: tuple[OffsetSample, ...], new: OffsetSample) -> tuple[O
     return (*grown[:half:2], *grown[half:])
 
 
-def differs(before: GroupObservation | None, after: GroupObservation) -> bool:
+def differs(before: observation.GroupObservation | None, after: observation.GroupObservation) -> bool:
     """True if more than offsets has changed."""
     if before is None:
         return True
     return _shape(before) != _shape(after)
 
 
-def _shape(group: GroupObservation) -> tuple[object, ...]:
+def _shape(group: observation.GroupObservation) -> tuple[object, ...]:
     error = None if group.doubtful else group.error
     shape = group.state, group.assignor, group.coordinator_id, group.members, error
     return shape if group.retry is None else (*shape, *_retry_shape(group.retry))
 
 
-def _retry_shape(retry: RetryObservation) -> tuple[object, ...]:
+def _retry_shape(retry: observation.RetryObservation) -> tuple[object, ...]:
     """The urgent facts. Waiting or due records are urgent only where no worker is there to handle them; otherwise they
     change with every look, and matter no more than lag."""
     unattended = () if retry.members else (retry.waiting and 1, retry.due_lag and 1)
@@ -333,12 +335,12 @@ def _retry_shape(retry: RetryObservation) -> tuple[object, ...]:
     )
 
 
-def moved(before: GroupObservation | None, after: GroupObservation) -> bool:
+def moved(before: observation.GroupObservation | None, after: observation.GroupObservation) -> bool:
     """True if committed or end offsets have moved."""
     if before is None or (before.committed, before.end_offsets) != (after.committed, after.end_offsets):
         return True
     return _retry_counts(before.retry) != _retry_counts(after.retry)
 
 
-def _retry_counts(retry: RetryObservation | None) -> tuple[object, ...] | None:
+def _retry_counts(retry: observation.RetryObservation | None) -> tuple[object, ...] | None:
     return (retry.waiting, retry.due_lag, retry.oldest_due_at, retry.next_due_at) if retry is not None else None

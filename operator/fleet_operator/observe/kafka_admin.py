@@ -68,7 +68,6 @@ class TopicChanges:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """All topics to which something was done."""
         return tuple(name for names in self.by_sort.values() for name in names)
 
     def note(self, done: list[str], topic: str, code: int, text: str | None) -> None:

@@ -76,7 +76,6 @@ class Questions:
     """The managed topics whose starts were asked for."""
 
     def calls(self) -> Iterator[Call[Any]]:
-        """All of them."""
         pairs = (call for _, call in chain[tuple[tuple[str, ...], Call[Any]]](self.described, self.fetched))
         return chain(self.listed.values(), pairs, self.starts, *self.ends.values(), self.configs, self.settings)
 
@@ -170,7 +169,7 @@ class Look:
         for node_id, groups in by_coordinator.items():
             for describe in batches.describe_requests(groups):
                 questions.described.append((describe.groups, self._send(node_id, describe)))
-            for fetch in batches.offset_fetch_requests({g: self._committed_where(g, topics) for g in groups}):
+            for fetch in batches.offset_fetch_requests({g: _partitions(self.interests.get(g), topics) for g in groups}):
                 questions.fetched.append((tuple(g.group_id for g in fetch.groups), self._send(node_id, fetch)))
         self._ask_offsets(metadata, questions)
         self._ask_settings(topics, questions)
@@ -179,11 +178,6 @@ class Look:
             for request in (batches.offsets_topic_config_request(), batches.broker_config_request(any_node)):
                 questions.configs.append(self._send(any_node, request))
         return questions
-
-    def _committed_where(self, group_id: str, topics: Mapping[str, TopicObservation]) -> dict[str, int] | None:
-        """The partitions whose commits matter; None, all that there are, for the groups of retry workers."""
-        interest = self.interests.get(group_id)
-        return _partitions(interest, topics) if interest is not None else None
 
     def _ask_offsets(self, metadata: MetadataResponse, questions: Questions) -> None:
         wanted: dict[bool, set[str]] = {False: set(), True: set()}
@@ -358,9 +352,10 @@ def _resolved(
     }
 
 
-def _partitions(interest: GroupInterest, topics: Mapping[str, TopicObservation]) -> dict[str, int] | None:
-    """The partitions whose commits matter; None, all of them, for a group whose topics come from a pattern."""
-    if not interest.topics:
+def _partitions(interest: GroupInterest | None, topics: Mapping[str, TopicObservation]) -> dict[str, int] | None:
+    """The partitions whose commits matter; None, all of them, for a group whose topics come from a pattern, and for the
+    groups of retry workers, which have no interest of their own."""
+    if interest is None or not interest.topics:
         return None
     return {name: topics[name].partitions for name in interest.topics if name in topics and topics[name].partitions}
 

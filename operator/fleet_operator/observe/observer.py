@@ -10,7 +10,7 @@ import logging
 import queue
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,7 +109,6 @@ class Doubt:
         return self._failures >= DOUBT_LOOKS or now - self._since >= DOUBT_SECONDS
 
     def succeeded(self) -> None:
-        """Take in a good look."""
         self._failures = 0
 
 
@@ -165,7 +164,6 @@ class Observer:
         self._thread = threading.Thread(target=self._run, name=f"observer-{name}", daemon=True)
 
     def start(self) -> None:
-        """Start looking."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -244,7 +242,7 @@ class Observer:
     def _look(
         self, client: NetworkClient, interests: Mapping[str, GroupInterest], memory: _Memory
     ) -> ClusterObservation:
-        memory.flow.forget(self._take_changed_topics())
+        memory.flow.forget(set(_drained(self._changed_topics)))
         look = Look(
             client=client,
             clock=self._clock,
@@ -264,28 +262,21 @@ class Observer:
         memory.doubt.succeeded()
         return observation
 
-    def _take_changed_topics(self) -> set[str]:
-        taken: set[str] = set()
-        while True:
-            try:
-                taken.add(self._changed_topics.get_nowait())
-            except queue.Empty:
-                return taken
-
     def _carry_out_actions(self, client: NetworkClient, *, until: float) -> None:
         """Until there are none, or a look should be taken again; what is left comes after it."""
-        while not self._stopping.is_set() and self._clock.monotonic() < until:
-            try:
-                action = self._actions.get_nowait()
-            except queue.Empty:
-                return
+        for action in _drained(self._actions, lambda: not self._stopping.is_set() and self._clock.monotonic() < until):
             action.carry_out(client)
 
     def _refuse_actions(self) -> None:
-        while True:
-            try:
-                action = self._actions.get_nowait()
-            except queue.Empty:
-                return
+        for action in _drained(self._actions):
             if action.outcome.set_running_or_notify_cancel():
                 action.outcome.set_exception(ObserverStoppedError(f"the observer of {self._name} was stopped"))
+
+
+def _drained(items: queue.SimpleQueue[T], wanted: Callable[[], bool] = lambda: True) -> Iterator[T]:
+    """The items of a queue until it is empty; none is taken while they are not wanted."""
+    while wanted():
+        try:
+            yield items.get_nowait()
+        except queue.Empty:
+            return

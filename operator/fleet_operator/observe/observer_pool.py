@@ -245,7 +245,6 @@ def _cluster_shape(seen: ClusterObservation | None) -> tuple[object, ...] | None
 
 
 def _topics(seen: ClusterObservation | None, interest: GroupInterest) -> list[object]:
-    """The topics that one group cares for."""
     if seen is None:
         return []
     matching = seen.matches.get(interest.pattern.text, ()) if interest.pattern else ()

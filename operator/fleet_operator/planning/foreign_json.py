@@ -19,6 +19,21 @@ def read_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
+def read_object(text: Any) -> dict[str, Any] | None:
+    """The value of a JSON text; None for one that is unreadable, or no object."""
+    try:
+        value = read_json(text or "")
+    except (TypeError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_last_object(text: str) -> dict[str, Any] | None:
+    """The object in the last line of a text that is not blank."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return read_object(lines[-1]) if lines else None
+
+
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):

@@ -53,7 +53,6 @@ POLICY: Final = "retry-policy"
 
 
 def child_labels(name: str, component: str) -> dict[str, str]:
-    """Labels of a child of the ConsumerGroup `name`."""
     return {
         NAME_LABEL: APPLICATION,
         INSTANCE_LABEL: name,

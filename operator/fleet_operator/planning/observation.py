@@ -81,11 +81,6 @@ class ManagedTopic:
     waiting: int | None = None
     error: str | None = None
 
-    @property
-    def usable(self) -> bool:
-        """True if records can be written to it."""
-        return self.error is None and self.partitions > 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryObservation:
@@ -117,11 +112,6 @@ class RetryObservation:
     def counted(self) -> bool:
         """True if every partition was observed, so that a time of None means "none"."""
         return self.waiting is not None and self.due_lag is not None
-
-    @property
-    def drained_topics(self) -> frozenset[str]:
-        """The topics without waiting records."""
-        return frozenset(name for name, topic in self.topics.items() if topic.waiting == 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

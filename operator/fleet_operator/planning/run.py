@@ -63,7 +63,6 @@ def removal(job: JobFacts | None) -> Act:
 
 
 def rate_text(rate: int | None) -> str:
-    """A rate as the Job's annotation has it."""
     return NO_LIMIT if rate is None else str(rate)
 
 

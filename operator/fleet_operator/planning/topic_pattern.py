@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fleet_consumer.contract.naming import pattern_matches
-from fleet_consumer.contract.patterns import Pattern, PatternRefused, compile_pattern
+from fleet_consumer.contract.patterns import Pattern, compile_pattern
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
-
-__all__ = ["PatternRefused", "TopicMatches", "compile_pattern", "group_pattern"]
 
 
 def group_pattern(group: ConsumerGroup) -> Pattern | None:

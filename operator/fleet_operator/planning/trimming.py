@@ -11,26 +11,13 @@ from itertools import islice
 from typing import Any, Final
 
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
-from fleet_operator.planning.labels import (
-    CHANGED_ANNOTATION,
-    COMPONENT_LABEL,
-    CONTAINER,
-    GROUP_LABEL,
-    HASH_ANNOTATION,
-    KNOWN_ANNOTATION,
-    POLICIES_ANNOTATION,
-    POLICY_LABEL,
-    RATE_ANNOTATION,
-    REDRIVE_LABEL,
-    RETRY_VOLUME,
-    REVISION_ANNOTATION,
-)
+from fleet_operator.planning import labels
 
-LABELS: Final = (GROUP_LABEL, POLICY_LABEL, COMPONENT_LABEL, HANDLER_LABEL, REDRIVE_LABEL)
-CONFIG_MAP_ANNOTATIONS: Final = (REVISION_ANNOTATION, HASH_ANNOTATION)
-POD_ANNOTATIONS: Final = (REVISION_ANNOTATION, POLICIES_ANNOTATION)
-STATEFUL_SET_ANNOTATIONS: Final = (REVISION_ANNOTATION, CHANGED_ANNOTATION)
-JOB_ANNOTATIONS: Final = (RATE_ANNOTATION,)
+LABELS: Final = (labels.GROUP_LABEL, labels.POLICY_LABEL, labels.COMPONENT_LABEL, HANDLER_LABEL, labels.REDRIVE_LABEL)
+CONFIG_MAP_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.HASH_ANNOTATION)
+POD_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.POLICIES_ANNOTATION)
+STATEFUL_SET_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.CHANGED_ANNOTATION)
+JOB_ANNOTATIONS: Final = (labels.RATE_ANNOTATION,)
 IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 REPLICA_COUNTS: Final = ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas", "currentReplicas")
 CONDITIONS: Final = ("Ready", "PodScheduled")
@@ -56,9 +43,9 @@ def trim_pod(body: Mapping[str, Any]) -> dict[str, Any]:
         "metadata": _metadata(body["metadata"], POD_ANNOTATIONS),
         "spec": {
             "containers": [
-                {"name": CONTAINER, "ports": _each(each.get("ports"), "name", "containerPort")}
+                {"name": labels.CONTAINER, "ports": _each(each.get("ports"), "name", "containerPort")}
                 for each in spec.get("containers") or ()
-                if each.get("name") == CONTAINER
+                if each.get("name") == labels.CONTAINER
             ],
             "volumes": _retry_volumes(spec),
         },
@@ -70,10 +57,10 @@ def trim_stateful_set(body: Mapping[str, Any]) -> dict[str, Any]:
     """A StatefulSet's identity, owners, revisions and counts, and its pods' volume of retry policies."""
     spec, status = body.get("spec") or {}, body.get("status") or {}
     metadata = _metadata(body["metadata"], STATEFUL_SET_ANNOTATIONS) | _fields(body["metadata"], "generation")
-    known = (body["metadata"].get("annotations") or {}).get(KNOWN_ANNOTATION)
+    known = (body["metadata"].get("annotations") or {}).get(labels.KNOWN_ANNOTATION)
     if known is not None:
         # Cut short it would be no JSON and name no revision: empty has the same effect in less memory.
-        metadata["annotations"][KNOWN_ANNOTATION] = known if len(known) <= KNOWN_CHARACTERS_MAX else ""
+        metadata["annotations"][labels.KNOWN_ANNOTATION] = known if len(known) <= KNOWN_CHARACTERS_MAX else ""
     pods = (spec.get("template") or {}).get("spec") or {}
     return {
         **_head(body),
@@ -95,7 +82,11 @@ def trim_job(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _retry_volumes(pod_spec: Mapping[str, Any]) -> list[dict[str, str]]:
-    return [{"name": RETRY_VOLUME}] if any(v["name"] == RETRY_VOLUME for v in pod_spec.get("volumes") or ()) else []
+    return (
+        [{"name": labels.RETRY_VOLUME}]
+        if any(v["name"] == labels.RETRY_VOLUME for v in pod_spec.get("volumes") or ())
+        else []
+    )
 
 
 def _pod_status(status: Mapping[str, Any]) -> dict[str, Any]:

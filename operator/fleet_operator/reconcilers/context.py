@@ -11,7 +11,7 @@ from fleet_consumer.clock import Clock
 from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
 from fleet_operator.observe.observer_pool import ObserverPool
-from fleet_operator.reconcilers.transitions import ACTION, turns
+from fleet_operator.reconcilers.transitions import turns
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.dispatcher import Queues
@@ -59,7 +59,7 @@ async def publish(context: Context, body: JsonObject, status: JsonObject) -> flo
         return None
     if deferred is None:
         for turn in turns(before, status):
-            context.events.record(News(body, turn.type, turn.reason, ACTION, turn.note))
+            context.events.record(News(body, turn.type, turn.reason, turn.note))
     resync = context.resync()
     return resync if deferred is None else min(deferred, resync)
 

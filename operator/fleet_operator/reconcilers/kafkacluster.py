@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.clients.kinds import KAFKA_CLUSTER, JsonObject
 from fleet_operator.planning import times
-from fleet_operator.planning.status.kafkacluster import KafkaClusterFacts, project_kafkacluster_status
+from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from fleet_operator.reconcilers.context import Context, publish
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
 from fleet_operator.runtime.cache import Key
@@ -53,8 +53,7 @@ class KafkaClusterReconciler:
             status = _invalid(body["metadata"], str(error), previous, now)
         else:
             await self._observe(key, cluster)
-            facts = KafkaClusterFacts(cluster=cluster, observation=context.observers.latest(key))
-            status = project_kafkacluster_status(facts, previous, now)
+            status = project_kafkacluster_status(cluster, context.observers.latest(key), previous, now)
         again = await publish(context, body, status)
         seen = context.observers.latest(key)
         waits_for_secret = seen is not None and seen.reason in MENDED_BY_SECRETS

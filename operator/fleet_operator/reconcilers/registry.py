@@ -12,18 +12,8 @@ from functools import partial
 from typing import Final, Protocol
 
 from fleet_operator.api.v1alpha1 import refs
-from fleet_operator.clients.kinds import (
-    CONFIG_MAP,
-    CONSUMER_GROUP,
-    JOB,
-    KAFKA_CLUSTER,
-    POD,
-    REDRIVE,
-    RETRY_POLICY,
-    STATEFUL_SET,
-    Kind,
-)
-from fleet_operator.clients.view import View
+from fleet_operator.clients import kinds
+from fleet_operator.clients.kinds import View
 from fleet_operator.planning.labels import GROUP_LABEL, REDRIVE_LABEL
 from fleet_operator.planning.trimming import trim_config_map, trim_job, trim_pod, trim_stateful_set
 from fleet_operator.reconcilers import routing
@@ -56,8 +46,7 @@ class Controller:
     make: Callable[[Context], Reconciler]
 
     @property
-    def kind(self) -> Kind:
-        """The kind that is reconciled."""
+    def kind(self) -> kinds.Kind:
         return self.watched.kind
 
 
@@ -68,31 +57,29 @@ def _consumer_groups(context: Context) -> ConsumerGroupReconciler:
 
 
 def _redrives(context: Context) -> RedriveReconciler:
-    watch = RedriveWatch(context.clock, context.observers, context.queues[REDRIVE].add)
+    watch = RedriveWatch(context.clock, context.observers, context.queues[kinds.REDRIVE].add)
     context.ending.push_async_callback(watch.close)
     return RedriveReconciler(context, watch)
 
 
 CONTROLLERS: Final = (
-    Controller(WatchedKind(kind=KAFKA_CLUSTER, dependents=routing.dependents_of_cluster), KafkaClusterReconciler),
+    Controller(WatchedKind(kind=kinds.KAFKA_CLUSTER, dependents=routing.dependents_of_cluster), KafkaClusterReconciler),
     Controller(
-        WatchedKind(
-            kind=CONSUMER_GROUP,
-            index=refs.group_id_of,
-            dependents=routing.dependents_of_group,
-        ),
+        WatchedKind(kind=kinds.CONSUMER_GROUP, index=refs.group_id_of, dependents=routing.dependents_of_group),
         _consumer_groups,
     ),
     Controller(
         WatchedKind(
-            kind=RETRY_POLICY,
+            kind=kinds.RETRY_POLICY,
             index=lambda body: body["metadata"]["namespace"],
             dependents=routing.dependents_of_policy,
         ),
         RetryPolicyReconciler,
     ),
     Controller(
-        WatchedKind(kind=REDRIVE, index=lambda body: (body["metadata"]["namespace"], body["spec"]["groupRef"]["name"])),
+        WatchedKind(
+            kind=kinds.REDRIVE, index=lambda body: (body["metadata"]["namespace"], body["spec"]["groupRef"]["name"])
+        ),
         _redrives,
     ),
 )
@@ -101,11 +88,11 @@ CONTROLLERS: Final = (
 # object, any of the others a little over one.
 _child: Final = partial(WatchedKind, index=routing.group_index, dependents=routing.owner_of_child, on_status=True)
 OWNED: Final = (
-    _child(kind=STATEFUL_SET, selector=GROUP_LABEL, view=View(trim_stateful_set, page=25)),
-    _child(kind=JOB, selector=REDRIVE_LABEL, view=View(trim_job, page=25)),
-    _child(kind=POD, selector=GROUP_LABEL, view=View(trim_pod, page=25)),
+    _child(kind=kinds.STATEFUL_SET, selector=GROUP_LABEL, view=View(trim_stateful_set, page=25)),
+    _child(kind=kinds.JOB, selector=REDRIVE_LABEL, view=View(trim_job, page=25)),
+    _child(kind=kinds.POD, selector=GROUP_LABEL, view=View(trim_pod, page=25)),
     WatchedKind(
-        kind=CONFIG_MAP,
+        kind=kinds.CONFIG_MAP,
         selector=routing.HANDLER_SELECTOR,
         view=View(trim_config_map, metadata_only=True, page=50),
         index=routing.record_index,

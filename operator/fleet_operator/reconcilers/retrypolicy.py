@@ -12,8 +12,8 @@ from fleet_operator.api.v1alpha1.refs import policy_of
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, RETRY_POLICY, JsonObject
 from fleet_operator.clients.kube import KubeForbiddenError, KubeInvalidError
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry.intent import PolicyRevision
-from fleet_operator.planning.retry.records import policy_config_map, policy_hash_of, read_policy, read_published
+from fleet_operator.planning.retry.intent import PolicyRevision, read_policy
+from fleet_operator.planning.retry.records import policy_config_map, policy_hash_of, read_published
 from fleet_operator.planning.status.retrypolicy import project_retrypolicy_status
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, is_owned_by, publish
 from fleet_operator.runtime.cache import Key

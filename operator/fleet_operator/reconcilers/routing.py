@@ -13,14 +13,7 @@ from typing import Final
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, main_group_of, policy_of, source_of
-from fleet_operator.clients.kinds import (
-    CONSUMER_GROUP,
-    KAFKA_CLUSTER,
-    REDRIVE,
-    RETRY_POLICY,
-    JsonObject,
-    Kind,
-)
+from fleet_operator.clients import kinds
 from fleet_operator.planning.labels import GROUP_LABEL, POLICY_LABEL, RECORD, REDRIVE_LABEL
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.runtime.cache import Change, Key, ObjectCache, WatchedKind, key_of, version_of
@@ -37,8 +30,8 @@ HANDLER_SELECTOR: Final = f"{HANDLER_LABEL} in ({HANDLER_SOURCE},{HANDLER_RECORD
 CALM_SECONDS: Final = 10.0
 """Time for which a change of offsets alone may wait, so that several are taken up together."""
 
-Address = tuple[Kind, Key]
-Caches = Callable[[Kind], ObjectCache]
+Address = tuple[kinds.Kind, Key]
+Caches = Callable[[kinds.Kind], ObjectCache]
 
 
 class Router:
@@ -50,14 +43,14 @@ class Router:
         self._queues = queues
         self._metrics = metrics
 
-    def observed(self, kind: Kind, body: JsonObject, gone: bool) -> None:
+    def observed(self, kind: kinds.Kind, body: kinds.JsonObject, gone: bool) -> None:
         """A watch delivered an object."""
         self._metrics.watch_events.labels(kind.kind).inc()
         cache = self._store.cache(kind)
         key, uid = key_of(body), body["metadata"]["uid"]
         self.changed(kind, body, cache.remove(key, uid, version_of(body)) if gone else cache.observe(body))
 
-    def changed(self, kind: Kind, body: JsonObject, change: Change) -> None:
+    def changed(self, kind: kinds.Kind, body: kinds.JsonObject, change: Change) -> None:
         """An object of a cache changed: queue it, if its kind has a controller, and its dependents."""
         watched = self._watched[kind]
         if change is Change.NOTHING or (change is Change.STATUS and not watched.on_status):
@@ -68,13 +61,13 @@ class Router:
             self._queues[of].add(key)
 
     def cluster_changed(self, cluster: Key) -> None:
-        self._queues[KAFKA_CLUSTER].add(cluster)
+        self._queues[kinds.KAFKA_CLUSTER].add(cluster)
 
     def group_changed(self, group: Key, *, urgent: bool) -> None:
         if urgent:
-            self._queues[CONSUMER_GROUP].add(group)
+            self._queues[kinds.CONSUMER_GROUP].add(group)
         else:
-            self._queues[CONSUMER_GROUP].add_after(group, CALM_SECONDS)
+            self._queues[kinds.CONSUMER_GROUP].add_after(group, CALM_SECONDS)
 
     def looked(self, cluster: Key, observation: ClusterObservation, seconds: float) -> None:
         name = "/".join(cluster)
@@ -85,57 +78,55 @@ class Router:
             self._metrics.observation_failures.labels(name, observation.reason).inc()
 
 
-def group_index(body: JsonObject) -> Hashable:
+def group_index(body: kinds.JsonObject) -> Hashable:
     """The namespace and name of the ConsumerGroup that a child is labelled with."""
     group = (body["metadata"].get("labels") or {}).get(GROUP_LABEL)
     return None if group is None else (body["metadata"]["namespace"], group)
 
 
-def record_index(body: JsonObject) -> Hashable:
+def record_index(body: kinds.JsonObject) -> Hashable:
     """ConfigMaps: the group whose child they are, or the RetryPolicy whose content they keep."""
     policy = (body["metadata"].get("labels") or {}).get(POLICY_LABEL)
-    return group_index(body) if policy is None else (RETRY_POLICY.kind, body["metadata"]["namespace"], policy)
+    return group_index(body) if policy is None else (kinds.RETRY_POLICY.kind, body["metadata"]["namespace"], policy)
 
 
-def dependents_of_cluster(body: JsonObject, cache: Caches) -> Iterator[Address]:
-    """The groups on a KafkaCluster."""
+def dependents_of_cluster(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
     return _groups(cache, cluster_of, key_of(body))
 
 
-def dependents_of_policy(body: JsonObject, cache: Caches) -> Iterator[Address]:
-    """The groups that follow a RetryPolicy."""
+def dependents_of_policy(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
     return _groups(cache, policy_of, key_of(body))
 
 
-def dependents_of_group(body: JsonObject, cache: Caches) -> Iterator[Address]:
+def dependents_of_group(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
     """A ConsumerGroup's policies, Redrives and rivals.
 
     All policies of its namespace: it may have left one, and which one is not known any more. Rivals are objects for the
     same Kafka groups: when one comes, goes or is edited, the turn of the others may have changed.
     """
     key, own = key_of(body), group_id_of(body)
-    yield from ((RETRY_POLICY, key_of(policy)) for policy in cache(RETRY_POLICY).having(key[0]))
-    yield from ((REDRIVE, key_of(redrive)) for redrive in cache(REDRIVE).having(key))
+    yield from ((kinds.RETRY_POLICY, key_of(policy)) for policy in cache(kinds.RETRY_POLICY).having(key[0]))
+    yield from ((kinds.REDRIVE, key_of(redrive)) for redrive in cache(kinds.REDRIVE).having(key))
     for group_id in {own, naming.retry_group(own), main_group_of(own)}:
-        rivals = (key_of(other) for other in cache(CONSUMER_GROUP).having(group_id))
-        yield from ((CONSUMER_GROUP, rival) for rival in rivals if rival != key)
+        rivals = (key_of(other) for other in cache(kinds.CONSUMER_GROUP).having(group_id))
+        yield from ((kinds.CONSUMER_GROUP, rival) for rival in rivals if rival != key)
 
 
-def owner_of_child(body: JsonObject, _: Caches) -> Iterator[Address]:
+def owner_of_child(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
     """The owner of a child. A Redrive's Job and pods carry the group's label too, but are not part of its fleet."""
     namespace, labels = body["metadata"]["namespace"], body["metadata"].get("labels", {})
-    for label, kind in ((REDRIVE_LABEL, REDRIVE), (GROUP_LABEL, CONSUMER_GROUP)):
+    for label, kind in ((REDRIVE_LABEL, kinds.REDRIVE), (GROUP_LABEL, kinds.CONSUMER_GROUP)):
         if labels.get(label) is not None:
             yield kind, (namespace, labels[label])
             return
 
 
-def dependents_of_config_map(body: JsonObject, cache: Caches) -> Iterator[Address]:
+def dependents_of_config_map(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
     """The owner of a ConfigMap, and the groups whose handler it holds."""
     yield from owner_of_child(body, cache)
     if body["metadata"].get("labels", {}).get(HANDLER_LABEL) == HANDLER_SOURCE:
         yield from _groups(cache, source_of, key_of(body))
 
 
-def _groups(cache: Caches, refers_to: Callable[[JsonObject], Key | None], key: Key) -> Iterator[Address]:
-    return ((CONSUMER_GROUP, key_of(body)) for body in cache(CONSUMER_GROUP) if refers_to(body) == key)
+def _groups(cache: Caches, refers_to: Callable[[kinds.JsonObject], Key | None], key: Key) -> Iterator[Address]:
+    return ((kinds.CONSUMER_GROUP, key_of(body)) for body in cache(kinds.CONSUMER_GROUP) if refers_to(body) == key)

@@ -7,9 +7,6 @@ from typing import Final, Literal, NamedTuple
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import JsonObject
 
-ACTION: Final = "Reconcile"
-"""The action of all our Events."""
-
 GOOD: Final[dict[str, str]] = {
     conditions.READY: "True",
     conditions.CLUSTER_REACHABLE: "True",

@@ -54,7 +54,6 @@ class _Fleet:
     asking: asyncio.Task[None] | None = None
 
     def forget_all_but(self, living: Collection[_Address]) -> None:
-        """Drop workers that are gone."""
         self.answers = {each: answer for each, answer in self.answers.items() if each in living}
         self.asked_at = {each: at for each, at in self.asked_at.items() if each in living}
 
@@ -90,13 +89,11 @@ class WorkerWatch:
         return tuple(fleet.answers[each][0] for each in fresh)
 
     def forget(self, group: Key) -> None:
-        """Drop a fleet that is gone."""
         fleet = self._fleets.pop(group, None)
         if fleet is not None and fleet.asking is not None:
             fleet.asking.cancel()
 
     async def close(self) -> None:
-        """Stop asking."""
         asking = [fleet.asking for fleet in self._fleets.values() if fleet.asking is not None]
         for task in asking:
             task.cancel()
@@ -118,7 +115,6 @@ class WorkerWatch:
 
 
 def _addresses(pods: Sequence[JsonObject]) -> list[_Address]:
-    """The workers in running pods."""
     return [
         _Address(pod["metadata"]["name"], pod["status"]["podIP"], _port(pod), _restarts(pod))
         for pod in pods
@@ -127,7 +123,6 @@ def _addresses(pods: Sequence[JsonObject]) -> list[_Address]:
 
 
 def _restarts(pod: JsonObject) -> int:
-    """The number of restarts of the worker's container."""
     statuses = pod["status"].get("containerStatuses") or ()
     return next((int(each.get("restartCount", 0)) for each in statuses if each.get("name") == CONTAINER), 0)
 

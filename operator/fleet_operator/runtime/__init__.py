@@ -1,5 +1,4 @@
-"""Machinery of every controller, unseen by reconcilers: queue, caches, lease, events, metrics, health.
+"""Machinery of every controller: queue, caches, lease, events, metrics, health. It knows neither Kafka nor reconcilers.
 
-Decisions stand in pure classes that are given `now`; the coroutines around them only wait and call.
-Nothing here may know Kafka, or what a reconciler does.
+Decisions are in pure classes that are given `now`; the coroutines around them only wait and call.
 """

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from fleet_operator.clients.kinds import JsonObject, Kind
-from fleet_operator.clients.view import WHOLE, View
+from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View
 
 Key = tuple[str, str]
 """Namespace and name."""
@@ -105,7 +104,6 @@ class ObjectCache:
     _gone: dict[str, int] = field(default_factory=dict)  # uid -> the version as of which it was gone
 
     def get(self, namespace: str, name: str) -> JsonObject | None:
-        """The object as last seen."""
         return self._objects.get((namespace, name))
 
     def having(self, value: Hashable) -> list[JsonObject]:

@@ -23,6 +23,7 @@ from fleet_operator.runtime.metrics import Metrics
 log = logging.getLogger(__name__)
 
 CONTROLLER: Final = "consumerfleet.io/operator"
+ACTION: Final = "Reconcile"
 MERGE_SECONDS: Final = 600.0
 """The same news within this time is counted, not repeated."""
 SERIES_WRITE_SECONDS: Final = 60.0
@@ -35,17 +36,16 @@ NOTE_CHARACTERS_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """One thing that happened to an object. `reason` and `action` are CamelCase words, `note` is a sentence."""
+    """One thing that happened to an object. `reason` is a CamelCase word, `note` a sentence."""
 
     regarding: JsonObject
     type: Literal["Normal", "Warning"]
     reason: str
-    action: str
     note: str
 
     def digest(self) -> str:
         """Equal for equal news about the same object."""
-        parts = (self.regarding["metadata"]["uid"], self.type, self.reason, self.action, self.note)
+        parts = (self.regarding["metadata"]["uid"], self.type, self.reason, ACTION, self.note)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
@@ -92,7 +92,6 @@ class EventRecorder:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start posting."""
         self._task = asyncio.create_task(self._post_all(), name="event-recorder")
 
     async def stop(self) -> None:
@@ -137,7 +136,7 @@ class EventRecorder:
             "eventTime": to_micro_text(posted.first_at),
             "type": news.type,
             "reason": news.reason,
-            "action": news.action,
+            "action": ACTION,
             "note": news.note[:NOTE_CHARACTERS_MAX],
             "reportingController": CONTROLLER,
             "reportingInstance": self._instance,

@@ -2,12 +2,9 @@
 
 The rules are those of controller-runtime's work queue. A key that is asked for ten times before its turn is worked on
 once. A key is never worked on twice at once: what is asked for while it is being worked on is due again right after.
-A failure delays the key's next turn, longer with each failure in a row; a success clears that.
-
-A request that came from outside (`add`) is due at once even for a key that is backing off: somebody may have fixed the
-cause. Work that keeps failing therefore must not cause its own requests (the watch filters those).
-
-No clock, no randomness, no waiting: `dispatcher` has those.
+A failure delays the key's next turn, longer with each failure in a row; a success clears that. A request from outside
+(`add`) is due at once even for a key that is backing off: somebody may have fixed the cause. Work that keeps failing
+therefore must not cause its own requests (the watch filters those).
 """
 
 from __future__ import annotations
@@ -113,5 +110,4 @@ class KeyedQueue:
 
     @property
     def working(self) -> frozenset[Key]:
-        """The keys being worked on."""
         return frozenset(self._working)

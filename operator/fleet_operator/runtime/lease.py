@@ -147,7 +147,6 @@ class Elector:
             log.warning("lease not released", extra={"reason": error.reason, "error": str(error)})
 
     async def _try(self) -> bool:
-        """One attempt to get or keep the Lease."""
         election = self._election
         try:
             if not election.holds:  # a holder knows the record; a replace tells it if that was wrong
@@ -160,18 +159,15 @@ class Elector:
             written = await (self._kube.replace(intent) if exists else self._kube.create(intent))
             election.observe(written, self._clock.monotonic())
         except KubeConflictError:
-            await self._look_again()
+            # A lost race, or a lost reply: learn who holds the Lease now.
+            try:
+                found = await self._kube.get(LEASE, election.namespace, LEASE_NAME)
+            except KubeError as error:
+                log.warning("lease call failed", extra={"reason": error.reason, "error": str(error)})
+            else:
+                election.observe(found, self._clock.monotonic())
             return False
         except KubeError as error:
             log.warning("lease call failed", extra={"reason": error.reason, "error": str(error)})
             return False
         return True
-
-    async def _look_again(self) -> None:
-        """After losing a race (or a reply), learn who holds the Lease now."""
-        try:
-            found = await self._kube.get(LEASE, self._election.namespace, LEASE_NAME)
-        except KubeError as error:
-            log.warning("lease call failed", extra={"reason": error.reason, "error": str(error)})
-        else:
-            self._election.observe(found, self._clock.monotonic())

@@ -26,38 +26,34 @@ class Metrics:
         self._register_groups()
 
     def _register_process(self) -> None:
-        counter = partial(Counter, registry=self.registry)
-        gauge = partial(Gauge, registry=self.registry)
-        seconds = partial(Histogram, buckets=LATENCY_BUCKETS, registry=self.registry)
+        counter = partial(Counter, namespace=PREFIX, registry=self.registry)
+        gauge = partial(Gauge, namespace=PREFIX, registry=self.registry)
+        seconds = partial(Histogram, namespace=PREFIX, buckets=LATENCY_BUCKETS, registry=self.registry)
         self.reconciles = counter(
-            f"{PREFIX}_reconciles", "Reconciles by kind and outcome (done, error, bug).", ["kind", "outcome"]
+            "reconciles", "Reconciles by kind and outcome (done, error, bug).", ["kind", "outcome"]
         )
-        self.reconcile_seconds = seconds(f"{PREFIX}_reconcile_seconds", "How long one reconcile takes.", ["kind"])
-        self.queue_depth = gauge(f"{PREFIX}_queue_depth", "Keys that are due and wait.", ["kind"])
-        self.queue_wait = seconds(f"{PREFIX}_queue_wait_seconds", "How long a key waited after it was due.", ["kind"])
-        self.status_writes = counter(f"{PREFIX}_status_writes", "Writes of status.", ["kind"])
+        self.reconcile_seconds = seconds("reconcile_seconds", "How long one reconcile takes.", ["kind"])
+        self.queue_depth = gauge("queue_depth", "Keys that are due and wait.", ["kind"])
+        self.queue_wait = seconds("queue_wait_seconds", "How long a key waited after it was due.", ["kind"])
+        self.status_writes = counter("status_writes", "Writes of status.", ["kind"])
         self.status_deferred = counter(
-            f"{PREFIX}_status_deferred", "Routine status writes put off by the token bucket.", ["kind"]
+            "status_deferred", "Routine status writes put off by the token bucket.", ["kind"]
         )
-        self.events = counter(
-            f"{PREFIX}_events", "Kubernetes Events by outcome (written, merged, dropped, failed).", ["outcome"]
-        )
-        self.watch_events = counter(f"{PREFIX}_watch_events", "Events that the watches delivered.", ["kind"])
+        self.events = counter("events", "Kubernetes Events by outcome (written, merged, dropped, failed).", ["outcome"])
+        self.watch_events = counter("watch_events", "Events that the watches delivered.", ["kind"])
         self.watch_corrections = counter(
-            f"{PREFIX}_watch_corrections", "Cache entries that a periodic list had to mend.", ["kind"]
+            "watch_corrections", "Cache entries that a periodic list had to mend.", ["kind"]
         )
-        self.cached_objects = gauge(f"{PREFIX}_cached_objects", "Objects in the caches.", ["kind"])
-        self.leader = gauge(f"{PREFIX}_leader", "1 while this process holds the Lease.")
-        self.loop_lag = gauge(f"{PREFIX}_loop_lag_seconds", "How late the event loop ran its last tick.")
+        self.cached_objects = gauge("cached_objects", "Objects in the caches.", ["kind"])
+        self.leader = gauge("leader", "1 while this process holds the Lease.")
+        self.loop_lag = gauge("loop_lag_seconds", "How late the event loop ran its last tick.")
         self.observation_seconds = seconds(
-            f"{PREFIX}_observation_seconds", "How long one look at a Kafka cluster takes.", ["cluster"]
+            "observation_seconds", "How long one look at a Kafka cluster takes.", ["cluster"]
         )
         self.observation_failures = counter(
-            f"{PREFIX}_observation_failures", "Looks at a Kafka cluster that failed, by reason.", ["cluster", "reason"]
+            "observation_failures", "Looks at a Kafka cluster that failed, by reason.", ["cluster", "reason"]
         )
-        self.observed_at = gauge(
-            f"{PREFIX}_observed_at_seconds", "When a Kafka cluster was last seen (Unix time).", ["cluster"]
-        )
+        self.observed_at = gauge("observed_at_seconds", "When a Kafka cluster was last seen (Unix time).", ["cluster"])
 
     def _register_groups(self) -> None:
         gauge = partial(Gauge, labelnames=GROUP_LABELS, registry=self.registry)

@@ -96,7 +96,6 @@ def _verdicts(status: JsonObject) -> list[tuple[Any, ...]]:
 
 
 def _unworded(status: JsonObject) -> JsonObject:
-    """A status without its sentences."""
     bare = {key: value for key, value in status.items() if key != "message"}
     return bare | {"conditions": _verdicts(status)}
 

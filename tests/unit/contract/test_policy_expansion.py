@@ -17,7 +17,7 @@ from fleet_consumer.contract.policies import PolicyInvalid, TooManyDelays, parse
 from fleet_consumer.contract.policy_expansion import expand_policy
 from fleet_consumer.contract.section import PatternInvalid, SettingsInvalid
 from fleet_operator.api.v1alpha1 import RetryPolicy
-from fleet_operator.planning.retry.policy import expand
+from fleet_operator.planning.retry.intent import expand
 
 ROOT = Path(__file__).resolve().parents[3]
 CRD = yaml.safe_load((ROOT / "crds" / "consumerfleet.io_retrypolicies.yaml").read_text())

@@ -6,12 +6,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+from fleet_consumer.contract.patterns import compile_pattern
 from fleet_operator.observe.flow import FlowMemory
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.look import ConfigFacts, Look, _resolved
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import RetryObservation
-from fleet_operator.planning.topic_pattern import TopicMatches, compile_pattern
+from fleet_operator.planning.topic_pattern import TopicMatches
 from tests.support.clock import StillClock
 from tests.unit.observe.scripted_cluster import ScriptedCluster
 from tests.unit.runtime.virtual_time import run_virtual

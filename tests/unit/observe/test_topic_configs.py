@@ -10,7 +10,7 @@ from fleet_consumer.wire.admin.describe_configs import (
     DescribeConfigsResult,
 )
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_operator.observe.topic_configs import (
+from fleet_operator.observe.flow import (
     FRESH_SECONDS,
     TOPICS_PER_LOOK_MAX,
     TOPICS_PER_REQUEST_MAX,

@@ -9,9 +9,8 @@ from typing import Any, Final
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from fleet_operator.planning.fleet.blocking import cluster_id_changed
-from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, decide_scale
 from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts, RolloutDecision, RolloutPhase
-from fleet_operator.planning.fleet.scale import decide_scale
 from fleet_operator.planning.observation import (
     BrokerInfo,
     ClusterObservation,
@@ -22,7 +21,7 @@ from fleet_operator.planning.observation import (
     as_of,
     believed,
 )
-from fleet_operator.planning.retry.view import view_group
+from fleet_operator.planning.retry.topics import view_group
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 NOW: Final = 1_800_000_000.0

@@ -9,8 +9,6 @@ import yaml
 
 from fleet_consumer import assignors
 from fleet_consumer.librdkafka.settings import ALLOWED_PROPERTIES
-from fleet_operator.planning.support import consumer_group_support
-from tests.unit.planning.builders import consumer_group
 
 CRD = Path(__file__).resolve().parents[3] / "crds" / "consumerfleet.io_consumergroups.yaml"
 
@@ -22,10 +20,6 @@ def test_assignors_that_the_crd_names_exist(name: str) -> None:
     items = spec["properties"]["consumer"]["properties"]["classic"]["properties"]["assignors"]["items"]
     assert name in items["pattern"]
     assert assignors.load(name).name == name
-
-
-def test_plain_group_asks_for_nothing_that_is_missing() -> None:
-    assert consumer_group_support(consumer_group().spec).complete
 
 
 def test_crd_lists_the_librdkafka_settings_that_workers_accept() -> None:

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from fleet_consumer.contract.patterns import Pattern
-from fleet_operator.planning.topic_pattern import TopicMatches, compile_pattern
+from fleet_consumer.contract.patterns import Pattern, compile_pattern
+from fleet_operator.planning.topic_pattern import TopicMatches
 
 TOPICS = ("orders", "orders.eu", "orders.us", "payments", "__consumer_offsets", "_fleet.orders.failed")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.planning.fleet.known_revisions import known_to
 from fleet_operator.planning.fleet.readings import read_check, read_fleet, read_pod
+from fleet_operator.planning.fleet.revision import known_to
 from fleet_operator.planning.labels import CONTAINER, RETRY_VOLUME
 from fleet_operator.planning.redrive.readings import at_work, read_run_pods
 from fleet_operator.planning.retry.fleet import changed_at_of, has_retries

@@ -28,7 +28,7 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.api.v1alpha1.retrypolicy import RetryPolicy
 from fleet_operator.planning.redrive import needs as redrive_needs
-from fleet_operator.planning.retry.policy import expand
+from fleet_operator.planning.retry.intent import expand
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "retries.md").read_text()

@@ -9,9 +9,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
-from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
+from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError, Listing
-from fleet_operator.clients.view import WHOLE, View
 
 Address = tuple[str, str, str]
 

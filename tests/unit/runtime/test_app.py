@@ -10,9 +10,8 @@ import pytest
 
 from fleet_operator import app as app_module
 from fleet_operator.app import App
-from fleet_operator.clients.kinds import CONSUMER_GROUP, LEASE, Kind
+from fleet_operator.clients.kinds import CONSUMER_GROUP, LEASE, WHOLE, Kind, View
 from fleet_operator.clients.kube import KubeNotFoundError, Listing
-from fleet_operator.clients.view import WHOLE, View
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.cache import WatchedKind
 from fleet_operator.runtime.lease import LeaseLostError, LeaseTiming

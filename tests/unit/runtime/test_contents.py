@@ -7,8 +7,7 @@ import os
 
 from fleet_operator.clients.kinds import CONFIG_MAP, JsonObject
 from fleet_operator.reconcilers.registry import WATCHED
-from fleet_operator.runtime.contents import OBJECT_CHARACTERS_MAX, Contents
-from fleet_operator.runtime.store import Store
+from fleet_operator.runtime.store import OBJECT_CHARACTERS_MAX, Contents, Store
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 

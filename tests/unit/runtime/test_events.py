@@ -15,7 +15,7 @@ ABOUT = {
     "kind": "ConsumerGroup",
     "metadata": {"namespace": "ns", "name": "orders", "uid": "u1"},
 }
-NEWS = News(ABOUT, "Warning", "TopicNotFound", "Reconcile", "topic `orders` does not exist")
+NEWS = News(ABOUT, "Warning", "TopicNotFound", "topic `orders` does not exist")
 
 
 def test_first_event_is_posted_and_repeats_become_a_count() -> None:
@@ -59,7 +59,7 @@ def test_failed_post_is_counted_and_the_next_event_still_goes_out() -> None:
         recorder.record(NEWS)
         await asyncio.sleep(1.0)
         kube.before = lambda verb, kind, name: None
-        recorder.record(News(ABOUT, "Normal", "Stable", "Reconcile", "all is well"))
+        recorder.record(News(ABOUT, "Normal", "Stable", "all is well"))
         await asyncio.sleep(1.0)
         await recorder.stop()
         return kube, metrics
@@ -74,7 +74,7 @@ def test_flood_of_events_is_dropped_not_queued_for_ever() -> None:
         metrics = Metrics()
         recorder = EventRecorder(MemoryKube(), VirtualClock(asyncio.get_running_loop()), metrics, instance="pod-1")
         for number in range(1500):
-            recorder.record(News(ABOUT, "Normal", "Flood", "Reconcile", f"news {number}"))
+            recorder.record(News(ABOUT, "Normal", "Flood", f"news {number}"))
         return metrics
 
     assert b'consumer_fleet_operator_events_total{outcome="dropped"} 500.0' in run_virtual(main()).text()

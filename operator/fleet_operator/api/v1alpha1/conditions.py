@@ -178,11 +178,16 @@ def merge_conditions(
 
 
 def with_conditions(
-    previous: Mapping[str, Any], new: Iterable[Condition], now_text: str, generation: int
+    status: Mapping[str, Any],
+    new: Iterable[Condition],
+    now_text: str,
+    generation: int,
+    previous: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """A previous status with other conditions, for this generation."""
-    merged = merge_conditions(previous.get("conditions") or (), new, now_text, observed_generation=generation)
-    return {**previous, "observedGeneration": generation, "conditions": merged}
+    """A status with these conditions, for this generation; `previous` is the status before, if it is another one."""
+    before = (status if previous is None else previous).get("conditions") or ()
+    merged = merge_conditions(before, new, now_text, observed_generation=generation)
+    return {**status, "observedGeneration": generation, "conditions": merged}
 
 
 def find_condition(conditions: Sequence[Mapping[str, Any]], kind: str) -> Mapping[str, Any] | None:

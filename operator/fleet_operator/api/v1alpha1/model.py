@@ -1,9 +1,8 @@
 """Parts that all kinds share: the base of the models, object metadata, references.
 
-The API server has already validated, pruned and defaulted what we read, so the models parse: camelCase names, frozen
-values, unknown keys ignored (a newer CRD may know more fields than this operator). Defaults and bounds are repeated
-here all the same, because tests and tools build objects without a server; a parity test holds the CRDs and the models
-together.
+The API server has already validated, pruned and defaulted what is read. Unknown keys are ignored: a newer CRD may know
+more fields than this operator. Defaults and bounds are repeated here because tests and tools build objects without a
+server; a parity test compares the CRDs with the models.
 """
 
 from __future__ import annotations

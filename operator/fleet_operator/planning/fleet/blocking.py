@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fleet_consumer.contract.patterns import PatternRefused
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
@@ -15,7 +16,7 @@ from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.fleet.sidecar import HANDLER_CONTAINER, handler_container
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern
+from fleet_operator.planning.topic_pattern import group_pattern
 
 
 def find_blocking_problem(
@@ -100,7 +101,6 @@ def cluster_id_changed(cluster: KafkaCluster, observation: ClusterObservation | 
 
 
 def changed_id_message(cluster: KafkaCluster, observation: ClusterObservation | None) -> str:
-    """Message about a changed cluster id."""
     seen = observation.cluster_id if observation else None
     return (
         f"KafkaCluster {cluster.metadata.name!r} had cluster id {cluster.status.get('clusterId')}, and its brokers now "

@@ -76,7 +76,6 @@ def wants_finalizer(deletion: Deletion) -> bool:
 
 
 def decide_deletion(facts: DeletionFacts, now: float) -> DeletionStep:
-    """The step for what was found."""
     if not facts.owner:
         return DeletionStep(DeletionPhase.LEAVE)
     if facts.heir:
@@ -130,7 +129,6 @@ def _is_retry_topic(group: ConsumerGroup, topic: str) -> bool:
 
 
 def doomed_groups(group: ConsumerGroup) -> tuple[str, ...]:
-    """The Kafka groups to delete."""
     if group.spec.deletion.group == "Keep":
         return ()
     return (group.group_id, naming.retry_group(group.group_id))

@@ -19,15 +19,6 @@ from fleet_operator.planning.fleet.readings import POD_TEMPLATE_KEY
 from fleet_operator.planning.fleet.revision import Revision
 from fleet_operator.planning.fleet.rollout import RevisionRecord
 from fleet_operator.planning.fleet.sidecar import worker_port
-from fleet_operator.planning.labels import (
-    CHECKED_ANNOTATION,
-    HANDLER_ANNOTATION,
-    MESSAGE_ANNOTATION,
-    REASON_ANNOTATION,
-    REVISION_ANNOTATION,
-    SINCE_ANNOTATION,
-    STATE_ANNOTATION,
-)
 from fleet_operator.planning.objects import Owner, child_head, to_json
 
 MIN_READY_S: Final = 5
@@ -70,7 +61,7 @@ def stateful_set(
     """The workers' StatefulSet. `pod_template` comes from the revision's record, unchanged."""
     name = group.metadata.name
     body = head("apps/v1", "StatefulSet", group, part.child(name), part.component)
-    body["metadata"]["annotations"] = {REVISION_ANNOTATION: revision}
+    body["metadata"]["annotations"] = {labels.REVISION_ANNOTATION: revision}
     return {
         **body,
         "spec": {
@@ -90,15 +81,15 @@ def revision_config_map(group: ConsumerGroup, revision: Revision, mark: Revision
     """Record of a revision: settings and pod template (immutable), and its state (annotations)."""
     name = group.metadata.name
     body = head("v1", "ConfigMap", group, naming.revision_config(name, revision.hash), labels.REVISION)
-    annotations = {REVISION_ANNOTATION: revision.hash, STATE_ANNOTATION: str(mark.state)}
+    annotations = {labels.REVISION_ANNOTATION: revision.hash, labels.STATE_ANNOTATION: str(mark.state)}
     if mark.since is not None:
-        annotations[SINCE_ANNOTATION] = times.to_text(mark.since)
+        annotations[labels.SINCE_ANNOTATION] = times.to_text(mark.since)
     if mark.reason:
-        annotations |= {REASON_ANNOTATION: mark.reason, MESSAGE_ANNOTATION: mark.message}
+        annotations |= {labels.REASON_ANNOTATION: mark.reason, labels.MESSAGE_ANNOTATION: mark.message}
     if mark.checked:
-        annotations[CHECKED_ANNOTATION] = "true"
+        annotations[labels.CHECKED_ANNOTATION] = "true"
     if revision.handler_files is not None:
-        annotations[HANDLER_ANNOTATION] = naming.revision_handler(name, revision.hash)
+        annotations[labels.HANDLER_ANNOTATION] = naming.revision_handler(name, revision.hash)
     body["metadata"]["annotations"] = annotations
     data = {WORKER_FILE: to_json(revision.worker_config), POD_TEMPLATE_KEY: to_json(revision.pod_template)}
     return {**body, "immutable": True, "data": data}
@@ -110,7 +101,7 @@ def handler_config_map(group: ConsumerGroup, revision: Revision) -> dict[str, An
         return None
     name = naming.revision_handler(group.metadata.name, revision.hash)
     body = head("v1", "ConfigMap", group, name, labels.HANDLER)
-    body["metadata"]["annotations"] = {REVISION_ANNOTATION: revision.hash}
+    body["metadata"]["annotations"] = {labels.REVISION_ANNOTATION: revision.hash}
     return {**body, "immutable": True, "data": dict(revision.handler_files)}
 
 
@@ -125,7 +116,6 @@ def preflight_pod(group: ConsumerGroup, *, revision: str, pod_template: Mapping[
 
 
 def head(api_version: str, kind: str, group: ConsumerGroup, name: str, component: str) -> dict[str, Any]:
-    """Head of a child of a ConsumerGroup."""
     metadata = group.metadata
     owner = Owner("ConsumerGroup", metadata.namespace, metadata.name, metadata.uid)
     return child_head(api_version, kind, name, owner=owner, labels=labels.child_labels(metadata.name, component))

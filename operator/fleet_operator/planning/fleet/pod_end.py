@@ -51,7 +51,6 @@ class ContainerEnd:
     records: tuple[RecordInHand, ...] = ()
 
     def is_recent(self, now: float) -> bool:
-        """True if the container still counts as failing."""
         return self.started_at is None or now - self.started_at < RECENT_S
 
     def __str__(self) -> str:

@@ -11,27 +11,12 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fleet_consumer.contract import naming
-from fleet_consumer.contract.pod import (
-    CONFIG_DIRECTORY,
-    HEALTH_PAGE,
-    POD_NAME,
-    READY_PAGE,
-    WORKER_CONFIG,
-    WORKER_FILE,
-)
+from fleet_consumer.contract import naming, pod
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import labels
+from fleet_operator.planning.fleet import worker_config
 from fleet_operator.planning.fleet.sidecar import containers_of, worker_port
-from fleet_operator.planning.fleet.worker_config import (
-    CA_PATH,
-    CLIENT_CERT_PATH,
-    CREDENTIALS_PATH,
-    DRAIN_S,
-    HANDLER_PATH,
-    RETRY_DIRECTORY,
-)
 from fleet_operator.planning.labels import CONTAINER, RETRY_VOLUME, REVISION_ANNOTATION
 
 SETTINGS_VOLUME: Final = "consumer-fleet-settings"
@@ -40,7 +25,7 @@ SCRATCH_PATH: Final = "/tmp"
 USER_ID: Final = 65532
 """The unprivileged user of the project's images."""
 
-GRACE_S: Final = DRAIN_S + 15
+GRACE_S: Final = worker_config.DRAIN_S + 15
 """Termination grace: the drain, then the last commit, leaving the group, and closing."""
 
 CHECK_GRACE_S: Final = 5
@@ -111,7 +96,7 @@ def check_pod_spec(template: Mapping[str, Any], *, deadline_s: int) -> dict[str,
     pod running after the check. Native sidecars (restartable init containers) end by themselves.
     """
     spec = copy.deepcopy(dict(template["spec"]))
-    worker = serve_nothing(spec, ["check", "--config", WORKER_CONFIG])
+    worker = serve_nothing(spec, ["check", "--config", pod.WORKER_CONFIG])
     spec |= {
         "containers": [worker],
         "restartPolicy": "Never",
@@ -123,9 +108,12 @@ def check_pod_spec(template: Mapping[str, Any], *, deadline_s: int) -> dict[str,
 
 def _worker(group: ConsumerGroup, image: str, own_scratch: bool) -> dict[str, Any]:
     extra = group.spec.template
-    mounts = [{"name": SETTINGS_VOLUME, "mountPath": CONFIG_DIRECTORY, "readOnly": True}, *_plain(extra.volume_mounts)]
+    mounts = [
+        {"name": SETTINGS_VOLUME, "mountPath": pod.CONFIG_DIRECTORY, "readOnly": True},
+        *_plain(extra.volume_mounts),
+    ]
     if group.spec.retry is not None:
-        mounts.append({"name": RETRY_VOLUME, "mountPath": RETRY_DIRECTORY, "readOnly": True})
+        mounts.append({"name": RETRY_VOLUME, "mountPath": worker_config.RETRY_DIRECTORY, "readOnly": True})
     if not own_scratch:
         mounts.append({"name": SCRATCH_VOLUME, "mountPath": SCRATCH_PATH})
     container: dict[str, Any] = {
@@ -133,14 +121,18 @@ def _worker(group: ConsumerGroup, image: str, own_scratch: bool) -> dict[str, An
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["fleet-consumer"],
-        "args": ["run", "--config", WORKER_CONFIG],
-        "env": [*_plain(extra.env), _field(POD_NAME, "metadata.name"), _field("POD_NAMESPACE", "metadata.namespace")],
+        "args": ["run", "--config", pod.WORKER_CONFIG],
+        "env": [
+            *_plain(extra.env),
+            _field(pod.POD_NAME, "metadata.name"),
+            _field("POD_NAMESPACE", "metadata.namespace"),
+        ],
         "ports": [{"name": "http", "containerPort": worker_port(group), "protocol": "TCP"}],
         # The worker serves once it has imported the handler. Libraries that take minutes, or a machine without a
         # processor to spare, are no reason to kill it and begin anew.
-        "startupProbe": _probe(HEALTH_PAGE, period_s=1, failures=STARTUP_S),
-        "readinessProbe": _probe(READY_PAGE, period_s=2, failures=2),
-        "livenessProbe": _probe(HEALTH_PAGE, period_s=10, failures=6),
+        "startupProbe": _probe(pod.HEALTH_PAGE, period_s=1, failures=STARTUP_S),
+        "readinessProbe": _probe(pod.READY_PAGE, period_s=2, failures=2),
+        "livenessProbe": _probe(pod.HEALTH_PAGE, period_s=10, failures=6),
         "securityContext": {**copy.deepcopy(RESTRICTED), "readOnlyRootFilesystem": True},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
@@ -161,20 +153,20 @@ def _settings_volume(
         {
             "configMap": {
                 "name": naming.revision_config(name, revision),
-                "items": [{"key": WORKER_FILE, "path": WORKER_FILE}],
+                "items": [{"key": pod.WORKER_FILE, "path": pod.WORKER_FILE}],
             }
         }
     ]
     if handler_keys is not None:
-        items = [{"key": key, "path": f"{HANDLER_PATH}/{key}"} for key in sorted(handler_keys)]
+        items = [{"key": key, "path": f"{worker_config.HANDLER_PATH}/{key}"} for key in sorted(handler_keys)]
         sources.append({"configMap": {"name": naming.revision_handler(name, revision), "items": items}})
     tls, sasl = cluster.spec.tls, cluster.spec.sasl
     if sasl is not None:
-        sources.append(_secret(sasl.secret_ref.name, CREDENTIALS_PATH, sasl.secret_keys))
+        sources.append(_secret(sasl.secret_ref.name, worker_config.CREDENTIALS_PATH, sasl.secret_keys))
     if tls is not None and tls.ca_secret_ref is not None:
-        sources.append(_secret(tls.ca_secret_ref.name, CA_PATH, (tls.ca_secret_ref.key,)))
+        sources.append(_secret(tls.ca_secret_ref.name, worker_config.CA_PATH, (tls.ca_secret_ref.key,)))
     if tls is not None and tls.client_cert_secret_ref is not None:
-        sources.append(_secret(tls.client_cert_secret_ref.name, CLIENT_CERT_PATH, ("tls.crt", "tls.key")))
+        sources.append(_secret(tls.client_cert_secret_ref.name, worker_config.CLIENT_CERT_PATH, ("tls.crt", "tls.key")))
     return {"name": SETTINGS_VOLUME, "projected": {"defaultMode": 0o440, "sources": sources}}
 
 

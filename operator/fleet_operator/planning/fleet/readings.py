@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fleet_consumer.contract.pod import EXIT_SETTINGS
-from fleet_operator.planning import times
+from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet.pod_end import last_end
 from fleet_operator.planning.fleet.rollout import (
     CheckFacts,
@@ -20,16 +20,7 @@ from fleet_operator.planning.fleet.rollout import (
     RevisionRecord,
     RevisionState,
 )
-from fleet_operator.planning.foreign_json import read_json
-from fleet_operator.planning.labels import (
-    CHECKED_ANNOTATION,
-    HANDLER_ANNOTATION,
-    MESSAGE_ANNOTATION,
-    REASON_ANNOTATION,
-    REVISION_ANNOTATION,
-    SINCE_ANNOTATION,
-    STATE_ANNOTATION,
-)
+from fleet_operator.planning.foreign_json import read_last_object, read_object
 
 POD_TEMPLATE_KEY: Final = "pod-template.json"
 
@@ -43,19 +34,19 @@ def read_revision(config_map: Mapping[str, Any], *, config_map_names: Iterable[s
     """
     metadata = config_map.get("metadata", {})
     annotations = metadata.get("annotations") or {}
-    revision = annotations.get(REVISION_ANNOTATION, "")
-    template = _json_object((config_map.get("data") or {}).get(POD_TEMPLATE_KEY))
+    revision = annotations.get(labels.REVISION_ANNOTATION, "")
+    template = read_object((config_map.get("data") or {}).get(POD_TEMPLATE_KEY))
     if not revision or template is None or metadata.get("deletionTimestamp"):
         return None
-    handler = annotations.get(HANDLER_ANNOTATION, "")
-    state = annotations.get(STATE_ANNOTATION, "")
+    handler = annotations.get(labels.HANDLER_ANNOTATION, "")
+    state = annotations.get(labels.STATE_ANNOTATION, "")
     return RevisionRecord(
         hash=revision,
         state=RevisionState(state) if state in set(RevisionState) else RevisionState.CANDIDATE,
-        since=times.from_text(annotations.get(SINCE_ANNOTATION)),
-        reason=annotations.get(REASON_ANNOTATION, ""),
-        message=annotations.get(MESSAGE_ANNOTATION, ""),
-        checked=annotations.get(CHECKED_ANNOTATION) == "true",
+        since=times.from_text(annotations.get(labels.SINCE_ANNOTATION)),
+        reason=annotations.get(labels.REASON_ANNOTATION, ""),
+        message=annotations.get(labels.MESSAGE_ANNOTATION, ""),
+        checked=annotations.get(labels.CHECKED_ANNOTATION) == "true",
         complete=not handler or handler in set(config_map_names),
         pod_template=template,
     )
@@ -69,14 +60,14 @@ def read_check(pod: Mapping[str, Any]) -> CheckFacts:
     phase = status.get("phase", "Pending")
     facts = CheckFacts(
         pod=metadata.get("name", ""),
-        revision=(metadata.get("annotations") or {}).get(REVISION_ANNOTATION, ""),
+        revision=(metadata.get("annotations") or {}).get(labels.REVISION_ANNOTATION, ""),
         created_at=times.from_text(metadata.get("creationTimestamp")) or 0.0,
         deleting="deletionTimestamp" in metadata,
     )
     if phase not in ("Succeeded", "Failed"):
         reason, message = _waiting(status)
         return replace(facts, reason=reason, message=message)
-    report = _last_json_line(ended.get("message", ""))
+    report = read_last_object(ended.get("message", ""))
     finished_at = times.from_text(ended.get("finishedAt"))
     if phase == "Succeeded" and (report is None or report.get("ok") is True):
         return replace(facts, ok=True, finished_at=finished_at)
@@ -100,7 +91,7 @@ def read_fleet(stateful_set: Mapping[str, Any] | None) -> FleetFacts | None:
     metadata, spec = stateful_set["metadata"], stateful_set.get("spec", {})
     status = stateful_set.get("status") or {}
     return FleetFacts(
-        revision=(metadata.get("annotations") or {}).get(REVISION_ANNOTATION, ""),
+        revision=(metadata.get("annotations") or {}).get(labels.REVISION_ANNOTATION, ""),
         replicas=spec.get("replicas", 1),
         observed=status.get("observedGeneration", 0) >= metadata.get("generation", 1),
         current_replicas=status.get("replicas", 0),
@@ -126,7 +117,7 @@ def read_pod(pod: Mapping[str, Any], now: float | None = None) -> PodFacts:
     ended = None if now is None else last_end(status)
     return PodFacts(
         name=name,
-        revision=(metadata.get("annotations") or {}).get(REVISION_ANNOTATION, ""),
+        revision=(metadata.get("annotations") or {}).get(labels.REVISION_ANNOTATION, ""),
         ordinal=int(tail) if tail.isdigit() else -1,
         unready_since=None if is_ready else unready_since,
         deleting="deletionTimestamp" in metadata,
@@ -170,16 +161,3 @@ def _unexplained(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
         + ")"
         + (f": {lines[-1]}" if lines else "")
     )
-
-
-def _json_object(text: Any) -> dict[str, Any] | None:
-    try:
-        value = read_json(text or "")
-    except (TypeError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _last_json_line(text: str) -> dict[str, Any] | None:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return _json_object(lines[-1]) if lines else None

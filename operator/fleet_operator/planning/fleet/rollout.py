@@ -218,9 +218,6 @@ def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
     return replace(_check(facts, record, now), write_revision=write)
 
 
-# --- the check -------------------------------------------------------------------------------------------------------
-
-
 def _check(facts: RolloutFacts, record: RevisionRecord | None, now: float) -> RolloutDecision:
     """The wanted revision has not passed a check yet."""
     assert facts.wanted is not None
@@ -292,9 +289,6 @@ def _check_pods(facts: RolloutFacts) -> tuple[str, ...]:
     return tuple(check.pod for check in facts.checks if check.revision == facts.wanted and not check.deleting)
 
 
-# --- the rollout -----------------------------------------------------------------------------------------------------
-
-
 def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> RolloutDecision:
     """Roll out the wanted revision, which may run and is not known to be good (again)."""
     fleet = facts.fleet
@@ -339,9 +333,6 @@ def _late_pod(facts: RolloutFacts, revision: str, now: float) -> PodFacts | None
     return None
 
 
-# --- what stays and what goes ----------------------------------------------------------------------------------------
-
-
 def _newest_good(facts: RolloutFacts, *, other_than: str | None = None) -> RevisionRecord | None:
     """The revision that was last seen working. A revision that is rolled out again counts only when confirmed again."""
     good = [r for r in facts.records.values() if r.state is RevisionState.GOOD and r.hash != other_than]
@@ -356,7 +347,6 @@ def _good_since(facts: RolloutFacts, now: float) -> float:
 
 
 def _running(facts: RolloutFacts) -> str | None:
-    """The StatefulSet's own revision, if its ConfigMap still exists."""
     return facts.fleet.revision if facts.fleet and facts.fleet.revision in facts.records else None
 
 

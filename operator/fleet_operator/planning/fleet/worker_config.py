@@ -7,7 +7,7 @@ from typing import Any, Final
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.pod import CONFIG_DIRECTORY, POLICIES_FILE
 from fleet_consumer.contract.worker_config import VERSION
-from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, HttpHandler
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning.fleet.sidecar import worker_port
 
@@ -58,31 +58,23 @@ def _connection(cluster: KafkaCluster) -> dict[str, Any]:
         oauth = {"tokenEndpoint": sasl.oauth.token_endpoint, "scope": sasl.oauth.scope} if sasl.oauth else None
         directory = f"{CONFIG_DIRECTORY}/{CREDENTIALS_PATH}"
         login = {"mechanism": sasl.mechanism, "directory": directory, "oauth": oauth}
-    return {
-        "bootstrapServers": list(cluster.spec.bootstrap_servers),
-        "tls": files if tls else None,
-        "sasl": login,
-    }
+    return {"bootstrapServers": list(cluster.spec.bootstrap_servers), "tls": files if tls else None, "sasl": login}
 
 
 def _handler(group: ConsumerGroup) -> dict[str, Any]:
-    handler = group.spec.handler
+    handler, http = group.spec.handler, group.spec.handler.http
     python = None
     if handler.python is not None:
         path = f"{CONFIG_DIRECTORY}/{HANDLER_PATH}" if handler.python.config_map_ref else None
         python = {"callable": handler.python.callable, "path": path}
     return {
         "python": python,
-        "http": _http(handler.http) if handler.http else None,
+        "http": {"port": http.port, "path": http.path, "batch": http.batch} if http else None,
         "timeoutSeconds": handler.timeout_seconds,
         "decode": {"key": handler.decode.key, "value": handler.decode.value},
         "outputs": list(handler.outputs),
         "concurrency": handler.concurrency,
     }
-
-
-def _http(http: HttpHandler) -> dict[str, Any]:
-    return {"port": http.port, "path": http.path, "batch": http.batch}
 
 
 def _consumer(group: ConsumerGroup) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.managed_topics import HEADERS_BYTES_MAX, SIZE, SOURCE_BYTES_DEFAULT
+from fleet_consumer.contract.patterns import PatternRefused, compile_pattern
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
@@ -18,7 +19,6 @@ from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.fleet.blocking import changed_id_message, cluster_id_changed
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.topic_pattern import PatternRefused, compile_pattern
 
 
 @dataclass(frozen=True, slots=True)

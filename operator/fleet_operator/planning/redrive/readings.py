@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleet_consumer.contract.redrive_config import COUNTS
-from fleet_operator.planning.foreign_json import read_json
+from fleet_operator.planning.foreign_json import read_last_object, read_object
 from fleet_operator.planning.labels import REDRIVE_LABEL
 from fleet_operator.planning.redrive.phase import JobReport, RunPod
 from fleet_operator.planning.run import RunState, read_job, read_waiting
@@ -73,9 +73,7 @@ def _read_run_pod(pod: Mapping[str, Any], job_uid: str) -> RunPod:
 
 
 def _report(text: str) -> JobReport | None:
-    """The last line of JSON in a termination message."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    found = _json_object(lines[-1]) if lines else None
+    found = read_last_object(text)
     if found is None or not isinstance(found.get("ok"), bool):
         return None
     return JobReport(
@@ -93,7 +91,7 @@ def read_progress(positions: Iterable[Position]) -> RedriveProgress | None:
     remaining, known = 0, False
     for position in positions:
         # librdkafka commits the zero byte at the end of its strings as well.
-        found = _json_object(position.metadata.rstrip("\0"))
+        found = read_object(position.metadata.rstrip("\0"))
         if found is None:
             continue
         known = True
@@ -106,11 +104,3 @@ def read_progress(positions: Iterable[Position]) -> RedriveProgress | None:
 def _count(found: Mapping[str, Any], key: str) -> int:
     value = found.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
-
-
-def _json_object(text: str) -> dict[str, Any] | None:
-    try:
-        value = read_json(text or "")
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None

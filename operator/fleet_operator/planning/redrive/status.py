@@ -7,7 +7,7 @@ from typing import Any
 
 from fleet_consumer.contract.redrive_config import COUNTS
 from fleet_operator.api.v1alpha1 import conditions as c
-from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
+from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.api.v1alpha1.redrive import FINAL_PHASES
 from fleet_operator.planning import times
 from fleet_operator.planning.redrive.phase import JobReport, RedriveDecision, RedriveFacts
@@ -24,21 +24,17 @@ def project_redrive_status(
 ) -> dict[str, Any]:
     """The whole status; counts that could not be asked keep their last values, and no count ever goes back."""
     redrive, previous = facts.redrive, facts.redrive.status
-    final = decision.phase in FINAL_PHASES
-    status: dict[str, Any] = {"observedGeneration": redrive.metadata.generation, "phase": decision.phase}
+    status: dict[str, Any] = {"phase": decision.phase}
     status |= _counts(facts, progress, previous) | _redriven(facts, decision, previous)
     if facts.started or decision.phase == "Running":
         status["startedAt"] = previous.get("startedAt") or times.to_text(now)
-    if final:
+    if decision.phase in FINAL_PHASES:
         status["finishedAt"] = previous.get("finishedAt") or times.to_text(now)
         rate_per_second = _whole_rate(status, now)
     if rate_per_second is not None:
         status["ratePerSecond"] = rate_per_second
     verdicts = (_ready(facts, decision), _complete(decision))
-    status["conditions"] = merge_conditions(
-        previous.get("conditions") or (), verdicts, times.to_text(now), observed_generation=redrive.metadata.generation
-    )
-    return status
+    return c.with_conditions(status, verdicts, times.to_text(now), redrive.metadata.generation, previous)
 
 
 def renew_final_status(status: Mapping[str, Any], generation: int) -> dict[str, Any]:
@@ -72,7 +68,7 @@ def _counts(facts: RedriveFacts, progress: RedriveProgress | None, previous: Map
 
 
 def _redriven(facts: RedriveFacts, decision: RedriveDecision, previous: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that `planning.retry.redriven` reads of a Redrive that has succeeded.
+    """The fields that `planning.status.retry` reads of a Redrive that has succeeded.
 
     The topic's id is that of a look before the first Job was made, and never renewed: as no topic has the id of
     another, whoever sees it again later knows that the run read this very topic.

@@ -23,8 +23,10 @@ def has_retries(pod_template: Mapping[str, Any]) -> bool:
     return any(volume.get("name") == RETRY_VOLUME for volume in pod_template["spec"].get("volumes", ()))
 
 
-def retry_pod_template(group: ConsumerGroup, pod_template: Mapping[str, Any]) -> dict[str, Any]:
-    """The retry workers' pod template, made from the revision's."""
+def retry_stateful_set(
+    group: ConsumerGroup, *, revision: str, pod_template: Mapping[str, Any], replicas: int, changed_at: float | None
+) -> dict[str, Any]:
+    """The retry workers' StatefulSet; `pod_template` is the revision's, `changed_at` the last change of the count."""
     template = copy.deepcopy(dict(pod_template))
     template["metadata"]["labels"] |= labels.child_labels(group.metadata.name, labels.RETRY)
     worker = next(container for container in template["spec"]["containers"] if container["name"] == CONTAINER)
@@ -32,14 +34,6 @@ def retry_pod_template(group: ConsumerGroup, pod_template: Mapping[str, Any]) ->
     retry = group.spec.retry
     if retry is not None and retry.worker.resources:
         worker["resources"] = copy.deepcopy(retry.worker.resources)
-    return template
-
-
-def retry_stateful_set(
-    group: ConsumerGroup, *, revision: str, pod_template: Mapping[str, Any], replicas: int, changed_at: float | None
-) -> dict[str, Any]:
-    """The retry workers' StatefulSet; `pod_template` is the revision's, `changed_at` the last change of the count."""
-    template = retry_pod_template(group, pod_template)
     body = manifests.stateful_set(group, revision=revision, pod_template=template, replicas=replicas, part=RETRY)
     if changed_at is not None:
         body["metadata"]["annotations"][CHANGED_ANNOTATION] = times.to_text(changed_at)

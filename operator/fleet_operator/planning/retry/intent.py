@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from pydantic import ValidationError
+
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.policies import TooManyDelays
+from fleet_consumer.contract.policy_expansion import expand_policy
+from fleet_consumer.contract.section import PatternInvalid, SettingsInvalid
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.api.v1alpha1.retrypolicy import RetryPolicy
 from fleet_operator.planning.problem import Problem
 
 
@@ -99,3 +106,23 @@ def delays_of(revisions: Iterable[PolicyRevision]) -> tuple[str, ...]:
 def sort_delays(delays: Iterable[str]) -> tuple[str, ...]:
     """Delays, shortest first. Raises ValueError for a text that is no delay."""
     return tuple(sorted(delays, key=naming.parse_delay))
+
+
+def expand(policy: RetryPolicy) -> PolicyRevision:
+    """The revision of a policy's spec. Raises SettingsInvalid."""
+    content = expand_policy(policy.spec.model_dump(mode="json", by_alias=True, exclude_none=True), "spec")
+    return PolicyRevision(hash=naming.content_hash(content), content=content)
+
+
+def read_policy(body: Mapping[str, Any]) -> PolicyRevision | Problem:
+    """The content of a RetryPolicy, or the problem with its spec."""
+    name = f"RetryPolicy {body['metadata']['name']!r}"
+    try:
+        return expand(RetryPolicy.model_validate(body))
+    except TooManyDelays as refused:
+        return Problem(conditions.TOO_MANY_DELAYS, f"{name} {refused.problem}")
+    except PatternInvalid as refused:
+        message = f"{name}, spec.classify, messageRegex: {refused.problem}"
+        return Problem(conditions.MESSAGE_REGEX_REFUSED, message)
+    except (SettingsInvalid, ValidationError) as refused:  # the API server accepts these if its CRD is another version
+        return Problem(conditions.SPEC_INVALID, f"{name}: {refused}")

@@ -12,22 +12,12 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning.fleet.parts import RETRY, FleetPart
 from fleet_operator.planning.fleet.rollout import FleetFacts
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry import scaling
 from fleet_operator.planning.retry.fleet import changed_at_of, has_retries
 from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.publication import SUPERSEDED_S, FlowFacts, next_publication
 from fleet_operator.planning.retry.records import Published
-from fleet_operator.planning.retry.scaling import (
-    EMPTY_S,
-    Bounds,
-    DueRecords,
-    RetryLoad,
-    RetryMemory,
-    RetryScale,
-    decide_retry_scale,
-    is_busy,
-    remember,
-)
-from fleet_operator.planning.retry.view import GroupView
+from fleet_operator.planning.retry.topics import GroupView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +37,7 @@ class RetryFacts:
     published: Published | None
     view: GroupView
     workers: FleetPart = field(default_factory=lambda: FleetPart(part=RETRY))
-    memory: RetryMemory = field(default_factory=RetryMemory)
+    memory: scaling.RetryMemory = field(default_factory=scaling.RetryMemory)
     stopped: bool = False
     breaker_open: bool | None = False
     fed: bool = False
@@ -65,9 +55,9 @@ class RetryPlan:
 
     publication: Published | None
     problem: Problem | None
-    scale: RetryScale
+    scale: scaling.RetryScale
     over: bool
-    memory: RetryMemory
+    memory: scaling.RetryMemory
 
 
 def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
@@ -89,14 +79,14 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
         and seen.waiting == 0
     )
     load = _load(facts, publication)
-    memory = remember(facts.memory, load, now)
-    scale = decide_retry_scale(load, facts.memory, now)
-    if load.current is not None and scale.replicas < load.current and is_busy(load.due, now):
+    memory = scaling.remember(facts.memory, load, now)
+    scale = scaling.decide_retry_scale(load, facts.memory, now)
+    if load.current is not None and scale.replicas < load.current and scaling.is_busy(load.due, now):
         memory = replace(memory, shrunk_at=now)
     return RetryPlan(
         publication=publication,
         problem=_problem(facts) if publication is None else None,
-        scale=RetryScale(0, "no workers are wanted") if facts.stopped else scale,
+        scale=scaling.RetryScale(0, "no workers are wanted") if facts.stopped else scale,
         over=over,
         memory=memory,
     )
@@ -115,7 +105,7 @@ def retry_target(
     return fleet.revision if fleet is not None and fleet.revision in templates else None
 
 
-def _load(facts: RetryFacts, publication: Published | None) -> RetryLoad:
+def _load(facts: RetryFacts, publication: Published | None) -> scaling.RetryLoad:
     seen, observation = facts.view.flow, facts.view.observation
     # A flow that was observed only in part still shows records that are due: these must be handled.
     known = observation.groups.get(facts.group.group_id) if observation is not None and observation.reachable else None
@@ -123,13 +113,13 @@ def _load(facts: RetryFacts, publication: Published | None) -> RetryLoad:
     retention_s = observation.offsets_retention_s if observation is not None else None
     retry, intent, fleet = facts.group.spec.retry, facts.intent, facts.workers.fleet
     shortest_s = min((float(naming.parse_delay(delay)) for delay in intent.delays), default=None)
-    return RetryLoad(
-        bounds=Bounds(
+    return scaling.RetryLoad(
+        bounds=scaling.Bounds(
             least=retry.worker.min_replicas if retry else 0,
             most=retry.worker.max_replicas if retry else None,
             partitions=publication.partitions if publication else None,
         ),
-        due=DueRecords(
+        due=scaling.DueRecords(
             counted=seen is not None and seen.counted,
             lag=seen.due_lag if seen else None,
             oldest_at=part.oldest_due_at if part else None,
@@ -141,7 +131,7 @@ def _load(facts: RetryFacts, publication: Published | None) -> RetryLoad:
         unsure=facts.breaker_open is None and intent.may_pause,
         shortest_delay_s=shortest_s if facts.fed and retry is not None else None,
         empty=seen is not None and seen.state == "Empty",
-        empty_s=retention_s / 2 if retention_s is not None else EMPTY_S,
+        empty_s=retention_s / 2 if retention_s is not None else scaling.EMPTY_S,
     )
 
 

@@ -15,13 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from fleet_consumer.contract import naming
-from fleet_consumer.contract.managed_topics import (
-    HEADERS_BYTES_MAX,
-    RETENTION_FACTOR,
-    RETENTION_SECONDS_MIN,
-    SOURCE_BYTES_DEFAULT,
-)
+from fleet_consumer.contract import managed_topics, naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning.observation import ManagedTopic, RetryObservation
@@ -50,7 +44,16 @@ def plan_intent(
     """
     retry = group.spec.retry
     if retry is None:
-        return _end(published) if published is not None else None
+        if published is None:
+            return None
+        return RetryIntent(
+            policy=published.policy,
+            known=published.known,
+            current=published.current,
+            delays=published.delays,
+            drained_delays=published.leaving,
+            ending=True,
+        )
     found = wanted if isinstance(wanted, PolicyRevision) else None
     known = published.known if published else ()
     retiring = published.retiring if published else dict.fromkeys(predecessors or (), DelayState.DRAINING)
@@ -65,17 +68,6 @@ def plan_intent(
         drained_delays=sort_delays(leaving.difference(in_use)),
         searched=published is not None or predecessors is not None,
         problem=wanted if isinstance(wanted, Problem) else None,
-    )
-
-
-def _end(published: Published) -> RetryIntent:
-    return RetryIntent(
-        policy=published.policy,
-        known=published.known,
-        current=published.current,
-        delays=published.delays,
-        drained_delays=published.leaving,
-        ending=True,
     )
 
 
@@ -150,7 +142,9 @@ def _forget(group: ConsumerGroup, published: Published, seen: RetryObservation |
         for revision in published.known
         if revision.hash == published.current or not _may_leave(group, revision, topics, seen, now)
     ]
-    kept = _newest(kept, published.current)
+    # A fixed order: the current one is last, after those that were superseded last.
+    kept.sort(key=lambda r: (r.hash == published.current, r.superseded_at or 0.0, r.hash))
+    kept = kept[-REVISIONS_MAX:]
     keep_topics = group.spec.deletion.retry_topics == "Keep"
     unused = {delay: state for delay, state in published.states.items() if delay not in delays_of(kept)}
     moved = {delay: _next_state(state, topics.get(delay), keep_topic=keep_topics) for delay, state in unused.items()}
@@ -191,14 +185,10 @@ def _may_leave(
         return True
     retry = group.spec.retry
     configured = retry.topics.retention_seconds if retry else None
-    retention = configured or max(RETENTION_SECONDS_MIN, RETENTION_FACTOR * revision.total_seconds)
+    retention = configured or max(
+        managed_topics.RETENTION_SECONDS_MIN, managed_topics.RETENTION_FACTOR * revision.total_seconds
+    )
     return now >= since + len(revision.sequence) * retention
-
-
-def _newest(revisions: list[PolicyRevision], current: str) -> list[PolicyRevision]:
-    """At most REVISIONS_MAX: the current one and those that were superseded last, in a fixed order."""
-    by_age = sorted(revisions, key=lambda r: (r.hash == current, r.superseded_at or 0.0, r.hash))
-    return by_age[-REVISIONS_MAX:]
 
 
 def _topics_by_delay(group: ConsumerGroup, seen: RetryObservation | None) -> dict[str, ManagedTopic]:
@@ -214,5 +204,5 @@ def _max_message_bytes(seen: RetryObservation | None, published: int) -> int:
     """
     source = seen.source_max_message_bytes if seen is not None else None
     if source is not None:
-        return max(source + HEADERS_BYTES_MAX, published)
-    return published or SOURCE_BYTES_DEFAULT + HEADERS_BYTES_MAX
+        return max(source + managed_topics.HEADERS_BYTES_MAX, published)
+    return published or managed_topics.SOURCE_BYTES_DEFAULT + managed_topics.HEADERS_BYTES_MAX

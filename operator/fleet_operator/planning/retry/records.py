@@ -12,30 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.naming import content_hash
 from fleet_consumer.contract.pod import POLICIES_FILE
 from fleet_consumer.contract.policies import render_policies
-from fleet_operator.api.v1alpha1 import RetryPolicy, conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet.manifests import head
 from fleet_operator.planning.foreign_json import read_json
-from fleet_operator.planning.labels import (
-    ENDING_ANNOTATION,
-    HASH_ANNOTATION,
-    LEAVING_ANNOTATION,
-    PUBLISHED_ANNOTATION,
-    RECORD,
-    SUPERSEDED_ANNOTATION,
-)
 from fleet_operator.planning.objects import Owner, child_head, to_json
-from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import DelayState, PolicyRevision, delays_of, sort_delays
-from fleet_operator.planning.retry.policy import PolicyRefused, expand
 
 POLICY_KEY: Final = "policy.json"
 
@@ -62,7 +49,6 @@ class Published:
 
     @property
     def states(self) -> dict[str, DelayState]:
-        """State of each delay."""
         return {**self.retiring, **dict.fromkeys(delays_of(self.known), DelayState.IN_USE)}
 
     @property
@@ -72,7 +58,6 @@ class Published:
 
     @property
     def leaving(self) -> tuple[str, ...]:
-        """The leaving delays, shortest first."""
         return sort_delays(delay for delay, state in self.retiring.items() if state is DelayState.LEAVING)
 
     @property
@@ -89,7 +74,6 @@ class Published:
 
     @property
     def digest(self) -> str:
-        """Short digest of the workers' part."""
         return content_hash(self.file)
 
 
@@ -101,15 +85,15 @@ def group_config_map(group: ConsumerGroup, published: Published) -> dict[str, An
         for revision in published.known
         if revision.superseded_at is not None
     }
-    body["metadata"]["labels"][HANDLER_LABEL] = RECORD
+    body["metadata"]["labels"][HANDLER_LABEL] = labels.RECORD
     body["metadata"]["annotations"] = {
-        HASH_ANNOTATION: published.current,
-        PUBLISHED_ANNOTATION: times.to_text(published.published_at),
-        SUPERSEDED_ANNOTATION: json.dumps(superseded, sort_keys=True),
-        LEAVING_ANNOTATION: ",".join(published.leaving),
+        labels.HASH_ANNOTATION: published.current,
+        labels.PUBLISHED_ANNOTATION: times.to_text(published.published_at),
+        labels.SUPERSEDED_ANNOTATION: json.dumps(superseded, sort_keys=True),
+        labels.LEAVING_ANNOTATION: ",".join(published.leaving),
     }
     if published.ending_since is not None:
-        body["metadata"]["annotations"][ENDING_ANNOTATION] = times.to_text(published.ending_since)
+        body["metadata"]["annotations"][labels.ENDING_ANNOTATION] = times.to_text(published.ending_since)
     return {**body, "data": {POLICIES_FILE: to_json(published.file)}}
 
 
@@ -120,12 +104,12 @@ def read_published(config_map: Mapping[str, Any] | None) -> Published | None:
     annotations = config_map["metadata"].get("annotations") or {}
     try:
         file = read_json((config_map.get("data") or {})[POLICIES_FILE])
-        superseded = read_json(annotations.get(SUPERSEDED_ANNOTATION, "{}"))
+        superseded = read_json(annotations.get(labels.SUPERSEDED_ANNOTATION, "{}"))
         known = tuple(
             PolicyRevision(hash=name, content=content, superseded_at=times.from_text(superseded.get(name)))
             for name, content in file["revisions"].items()
         )
-        leaving = [delay for delay in annotations.get(LEAVING_ANNOTATION, "").split(",") if delay]
+        leaving = [delay for delay in annotations.get(labels.LEAVING_ANNOTATION, "").split(",") if delay]
         states = dict.fromkeys(leaving, DelayState.LEAVING) | dict.fromkeys(file["delays"], DelayState.DRAINING)
         in_use = delays_of(known)
         read = Published(
@@ -135,8 +119,8 @@ def read_published(config_map: Mapping[str, Any] | None) -> Published | None:
             retiring={delay: states[delay] for delay in sort_delays(states) if delay not in in_use},
             partitions=max(int(file["partitions"]), 1),
             max_message_bytes=int(file["maxMessageBytes"]),
-            published_at=times.from_text(annotations.get(PUBLISHED_ANNOTATION)) or 0.0,
-            ending_since=times.from_text(annotations.get(ENDING_ANNOTATION)),
+            published_at=times.from_text(annotations.get(labels.PUBLISHED_ANNOTATION)) or 0.0,
+            ending_since=times.from_text(annotations.get(labels.ENDING_ANNOTATION)),
         )
         if any(content_hash(revision.content) != revision.hash for revision in known):
             return None  # forged: no policy ever had this content
@@ -157,22 +141,12 @@ def policy_config_map(policy: Mapping[str, Any], revision: PolicyRevision) -> di
         labels.MANAGED_BY_LABEL: labels.MANAGER,
         labels.COMPONENT_LABEL: labels.POLICY,
         labels.POLICY_LABEL: name,
-        HANDLER_LABEL: RECORD,
+        HANDLER_LABEL: labels.RECORD,
     }
     owner = Owner("RetryPolicy", policy["namespace"], name, policy["uid"])
     body = child_head("v1", "ConfigMap", policy_record_name(name, revision.hash), owner=owner, labels=marks)
-    body["metadata"]["annotations"] = {HASH_ANNOTATION: revision.hash}
+    body["metadata"]["annotations"] = {labels.HASH_ANNOTATION: revision.hash}
     return {**body, "immutable": True, "data": {POLICY_KEY: to_json(revision.content)}}
-
-
-def read_policy(body: Mapping[str, Any]) -> PolicyRevision | Problem:
-    """The content of a RetryPolicy, or the problem with its spec."""
-    try:
-        return expand(RetryPolicy.model_validate(body))
-    except ValidationError as error:
-        return Problem(conditions.SPEC_INVALID, f"RetryPolicy {body['metadata']['name']!r}: {error}")
-    except PolicyRefused as refused:
-        return refused.problem
 
 
 def read_policy_record(config_map: Mapping[str, Any] | None) -> PolicyRevision | None:
@@ -189,5 +163,4 @@ def read_policy_record(config_map: Mapping[str, Any] | None) -> PolicyRevision |
 
 
 def policy_hash_of(config_map: Mapping[str, Any]) -> str:
-    """The hash in a policy record's annotation."""
-    return str((config_map["metadata"].get("annotations") or {}).get(HASH_ANNOTATION, ""))
+    return str((config_map["metadata"].get("annotations") or {}).get(labels.HASH_ANNOTATION, ""))

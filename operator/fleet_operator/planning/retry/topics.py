@@ -1,4 +1,4 @@
-"""Plan for the topics of a group's retry flow: what to create, grow, alter and delete. Pure.
+"""A group's Kafka side in one observation, and the plan for its managed topics: create, grow, alter, delete. Pure.
 
 No topic is ever shrunk, none is deleted while a record waits in it, and the size limit is never lowered, because a
 record that was let in must fit to hop on. Shapes: `contract.managed_topics`.
@@ -10,23 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from fleet_consumer.contract import naming
-from fleet_consumer.contract.managed_topics import (
-    BROKER_DEFAULT,
-    MANAGED_SETTINGS,
-    SEGMENT,
-    TopicShape,
-    WantedTopic,
-    drifted,
-    segment_ms,
-)
+from fleet_consumer.contract import managed_topics, naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, RetryTopics
-from fleet_operator.planning.observation import ClusterObservation, ManagedTopic, RetryObservation
+from fleet_operator.planning.lag import GroupLag, group_lag
+from fleet_operator.planning.observation import ClusterObservation, GroupObservation, ManagedTopic, RetryObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import RetryIntent
 
-ASKED_SETTINGS: Final = (*MANAGED_SETTINGS, SEGMENT)
+ASKED_SETTINGS: Final = (*managed_topics.MANAGED_SETTINGS, managed_topics.SEGMENT)
 """Settings that a plan reads."""
 
 
@@ -39,8 +31,8 @@ class TopicsPlan:
     is in the way, None while unknown. `problem` is what the operator cannot correct.
     """
 
-    create: tuple[WantedTopic, ...] = ()
-    grow: tuple[WantedTopic, ...] = ()
+    create: tuple[managed_topics.WantedTopic, ...] = ()
+    grow: tuple[managed_topics.WantedTopic, ...] = ()
     alter: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     delete: tuple[str, ...] = ()
     ready: bool | None = None
@@ -48,13 +40,7 @@ class TopicsPlan:
 
     @property
     def idle(self) -> bool:
-        """True if nothing is to be done."""
         return not (self.create or self.grow or self.alter or self.delete)
-
-    @property
-    def touched(self) -> tuple[str, ...]:
-        """Topics that the plan changes."""
-        return (*(topic.name for topic in (*self.create, *self.grow)), *self.alter, *self.delete)
 
 
 def plan_topics(
@@ -79,7 +65,7 @@ def plan_topics(
     there = [(topic, seen) for topic, seen in asked if seen.error is None]
     grow = tuple(topic for topic, seen in there if seen.partitions < topic.partitions) if intent is not None else ()
     read = [(topic, configs) for topic, _ in there if (configs := _managed(retry, topic.name).configs) is not None]
-    alter = {topic.name: drift for topic, seen in read if (drift := drifted(topic.configs, seen))}
+    alter = {topic.name: drift for topic, seen in read if (drift := managed_topics.drifted(topic.configs, seen))}
     problem = _unusable(wanted, observation)
     ready: bool | None = None
     if wanted and len(asked) == len(wanted):
@@ -90,17 +76,17 @@ def plan_topics(
 
 def wanted_topics(
     group: ConsumerGroup, intent: RetryIntent | None, counts: Mapping[str, int], retry: RetryObservation | None
-) -> Iterator[WantedTopic]:
+) -> Iterator[managed_topics.WantedTopic]:
     """The topics that the group should have: shortest delay first, then redrive, then failed."""
     spec = group.spec.retry.topics if group.spec.retry is not None else RetryTopics()
     name = naming.failed_topic(group.group_id)
-    shape = TopicShape(
+    shape = managed_topics.TopicShape(
         partitions=spec.partitions or max(counts.values()),
-        replication_factor=spec.replication_factor or BROKER_DEFAULT,
+        replication_factor=spec.replication_factor or managed_topics.BROKER_DEFAULT,
         retention_seconds=spec.retention_seconds,
         failed_retention_seconds=spec.failed_retention_seconds,
         source_max_message_bytes=retry.source_max_message_bytes if retry is not None else None,
-        failed_segment_ms=segment_ms(_managed(retry, name).configs or {}),
+        failed_segment_ms=managed_topics.segment_ms(_managed(retry, name).configs or {}),
     )
     if intent is not None and not intent.ended:
         yield from shape.flow(group.group_id, intent.delays, intent.total_seconds)
@@ -111,7 +97,7 @@ def _managed(retry: RetryObservation | None, name: str) -> ManagedTopic:
     return (retry.topics.get(name) if retry is not None else None) or ManagedTopic()
 
 
-def _unusable(wanted: tuple[WantedTopic, ...], observation: ClusterObservation) -> Problem | None:
+def _unusable(wanted: tuple[managed_topics.WantedTopic, ...], observation: ClusterObservation) -> Problem | None:
     """The first topic that exists and that the operator may not use."""
     for topic in wanted:
         seen = observation.topics.get(topic.name)
@@ -132,3 +118,70 @@ def _deletable(
         there = delay not in intent.delays and seen is not None and seen.error is None
         if there and _managed(retry, name).waiting == 0:
             yield name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """One observation, evaluated once for one group.
+
+    `observed` is None while the group could not be observed; earlier values stay valid then. `source_topics` and
+    `partition_counts` are as in the functions of these names. `lag` is None without `observed` or `partition_counts`.
+    """
+
+    observation: ClusterObservation | None = None
+    observed: GroupObservation | None = None
+    source_topics: tuple[str, ...] | None = None
+    partition_counts: Mapping[str, int] | None = None
+    lag: GroupLag | None = None
+    topics: TopicsPlan = field(default_factory=TopicsPlan)
+
+    @property
+    def flow(self) -> RetryObservation | None:
+        """The retry flow; None when it could not be observed: an earlier observation proves nothing."""
+        flow = self.observed.retry if self.observed is not None else None
+        return None if flow is None or flow.error else flow
+
+
+def view_group(
+    group: ConsumerGroup,
+    observation: ClusterObservation | None,
+    retry: RetryIntent | None,
+    *,
+    own_cluster: bool = True,
+) -> GroupView:
+    """The view; with `own_cluster` False no action is planned, as another Kafka cluster than the group's answers."""
+    sources = _source_topics(group, observation)
+    if observation is None or not observation.reachable:
+        return GroupView(observation=observation, source_topics=sources)
+    observed = observation.groups.get(group.group_id)
+    if observed is not None and observed.error:
+        observed = None
+    counts = _partition_counts(sources, observation)
+    lag = None
+    if observed is not None and counts is not None:
+        partitions = [(topic, number) for topic, count in counts.items() for number in range(count)]
+        lag = group_lag(observed, partitions, group.spec.consumer.auto_offset_reset)
+    return GroupView(
+        observation=observation,
+        observed=observed,
+        source_topics=sources,
+        partition_counts=counts,
+        lag=lag,
+        topics=plan_topics(group, retry, counts, observation) if own_cluster else TopicsPlan(),
+    )
+
+
+def _source_topics(group: ConsumerGroup, observation: ClusterObservation | None) -> tuple[str, ...] | None:
+    """The topics of the spec, or those that match its pattern; None until an observation used this very pattern."""
+    if group.spec.topic_pattern is None:
+        return group.source_topics
+    if observation is None or not observation.reachable:
+        return None
+    return observation.matches.get(group.spec.topic_pattern)
+
+
+def _partition_counts(sources: tuple[str, ...] | None, observation: ClusterObservation) -> dict[str, int] | None:
+    """Partitions of each source topic; None while one of them is missing or not observed yet."""
+    found = {topic: observation.topics.get(topic) for topic in sources or ()}
+    counts = {name: topic.partitions for name, topic in found.items() if topic and not topic.error}
+    return counts if counts and len(counts) == len(found) else None

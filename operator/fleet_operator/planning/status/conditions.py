@@ -15,7 +15,6 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import STABLE, Roster, name_some, sort_members
 from fleet_operator.planning.status.problems import failures, find_problems, topics_problem, worker_problem
-from fleet_operator.planning.support import consumer_group_support
 
 
 def project_conditions(
@@ -262,10 +261,19 @@ def _group_shared(facts: ConsumerGroupFacts, roster: Roster | None) -> Condition
 
 
 def _spec_honored(facts: ConsumerGroupFacts) -> Condition:
-    support = consumer_group_support(facts.group.spec)
-    if support.complete:
+    spec, ignored = facts.group.spec, []
+    if spec.consumer.protocol != "Classic":
+        ignored.append("consumer.protocol: Consumer (the fleet runs Classic)")
+    if spec.scaling is not None:
+        ignored.append("scaling (the fleet keeps spec.replicas)")
+    return spec_honored(ignored)
+
+
+def spec_honored(ignored: Sequence[str]) -> Condition:
+    """Accepted fields without effect, each with the behaviour in its place: the CRDs have fields of later versions."""
+    if not ignored:
         return Condition(c.SPEC_HONORED, "True", c.ALL_FIELDS_HONORED, "every field of the spec has its effect")
-    named = "; ".join(f"spec.{entry}" for entry in support.ignored)
+    named = "; ".join(f"spec.{entry}" for entry in ignored)
     return Condition(c.SPEC_HONORED, "False", c.NOT_YET_AVAILABLE, f"not supported in this version: {named}")
 
 

@@ -11,23 +11,17 @@ from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
+from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
-from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts
+from fleet_operator.planning.fleet.rollout import PodFacts
 from fleet_operator.planning.labels import selector_text
-from fleet_operator.planning.lag import (
-    UNKNOWN_TEXT,
-    behind_text,
-    lag_bucket,
-    lag_text,
-)
+from fleet_operator.planning.lag import UNKNOWN_TEXT, behind_text, lag_bucket, lag_text
 from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation
-from fleet_operator.planning.retry.redriven import find_redriven
 from fleet_operator.planning.status.conditions import project_conditions
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import extend_transitions, member_entries, shorten_id
-from fleet_operator.planning.status.retry import retry_status
+from fleet_operator.planning.status.retry import find_redriven, retry_status
 
 STUCK_MAX: Final = 20
 STUCK_REASON_MAX: Final = 128
@@ -54,37 +48,27 @@ def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[st
     """The whole status. `previous` is the status as stored; `now` (epoch seconds) is used for what changes now."""
     observed = facts.observed_group
     stuck = _stuck_partitions(facts, previous)
+    before = previous.get("conditions") or ()
     status: dict[str, Any] = {
-        "observedGeneration": facts.group.metadata.generation,
         **_state(observed, previous, now),
         **_fleet(facts),
         **_mirrored(facts, previous),
         "limit": facts.scale.limit,
         "stuckPartitions": stuck or [],
-        "conditions": merge_conditions(
-            previous.get("conditions") or (),
-            project_conditions(facts, previous.get("conditions") or (), stuck),
-            times.to_text(now),
-            observed_generation=facts.group.metadata.generation,
-        ),
     }
-    retry = _with_retry_workers(status.pop("retry", {}), facts.parts[RETRY].fleet)
+    found = project_conditions(facts, before, stuck)
+    status = conditions.with_conditions(status, found, times.to_text(now), facts.group.metadata.generation, previous)
+    retry = {key: value for key, value in status.pop("retry", {}).items() if key not in ("replicas", "readyReplicas")}
+    workers = facts.parts[RETRY].fleet
+    if workers is not None:
+        retry |= {"replicas": workers.current_replicas, "readyReplicas": workers.ready_replicas}
     return _with_observed_at(status | ({"retry": retry} if retry else {}), previous, observed)
-
-
-def _with_retry_workers(retry: Mapping[str, Any], fleet: FleetFacts | None) -> dict[str, Any]:
-    """`status.retry` with the counts of the retry workers' StatefulSet."""
-    seen = {key: value for key, value in retry.items() if key not in ("replicas", "readyReplicas")}
-    if fleet is not None:
-        seen |= {"replicas": fleet.current_replicas, "readyReplicas": fleet.ready_replicas}
-    return seen
 
 
 def invalid_spec_status(
     metadata: Mapping[str, Any], message: str, previous: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
     """Status of an object that cannot be parsed: the previous one with the reason in its conditions."""
-    generation = metadata.get("generation", 0)
     unknown = [
         Condition(kind, "Unknown", conditions.SPEC_INVALID, "the spec is invalid: see Ready")
         for kind in conditions.CONSUMER_GROUP_CONDITIONS
@@ -94,10 +78,10 @@ def invalid_spec_status(
         Condition(conditions.READY, "False", conditions.SPEC_INVALID, message),
         Condition(conditions.DEGRADED, "True", conditions.SPEC_INVALID, message),
     ]
-    merged = merge_conditions(
-        previous.get("conditions") or (), [*verdict, *unknown], times.to_text(now), observed_generation=generation
+    status = {"state": UNKNOWN_STATE, **previous}
+    return conditions.with_conditions(
+        status, [*verdict, *unknown], times.to_text(now), metadata.get("generation", 0), previous
     )
-    return {"state": UNKNOWN_STATE, **previous, "observedGeneration": generation, "conditions": merged}
 
 
 def _state(observed: GroupObservation | None, previous: Mapping[str, Any], now: float) -> dict[str, Any]:

@@ -9,13 +9,12 @@ from typing import Any
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
-from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part, ScaleDecision
 from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts, RolloutDecision
-from fleet_operator.planning.fleet.scale import ScaleDecision
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, WorkerObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import RetryIntent
-from fleet_operator.planning.retry.view import GroupView
+from fleet_operator.planning.retry.topics import GroupView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +64,10 @@ class ConsumerGroupFacts:
 
     @property
     def retry_pods(self) -> tuple[PodFacts, ...]:
-        """The retry workers' pods."""
         return self.parts[RETRY].workers
 
     @property
     def all_pods(self) -> tuple[PodFacts, ...]:
-        """The pods of all parts."""
         return tuple(pod for part in self.parts.values() for pod in part.workers)
 
     @property

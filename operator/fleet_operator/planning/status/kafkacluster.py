@@ -2,54 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from typing import Any, Final
 
 from fleet_operator.api.v1alpha1 import conditions as c
-from fleet_operator.api.v1alpha1.conditions import Condition, merge_conditions
+from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.blocking import changed_id_message, cluster_id_changed
 from fleet_operator.planning.observation import ClusterObservation, as_of, believed
+from fleet_operator.planning.status.conditions import spec_honored
 from fleet_operator.planning.status.members import shorten_id
 from fleet_operator.planning.status.offsets_topic_sizing import offsets_topic_problem
-from fleet_operator.planning.support import kafka_cluster_support
 
 COORDINATORS_MAX: Final = 100
 ANSWERED_MAX: Final = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaClusterFacts:
-    """Input of a KafkaCluster's status; `observation` is None before the first one."""
-
-    cluster: KafkaCluster
-    observation: ClusterObservation | None
+KEPT: Final = ("clusterId", "brokerCount", "metadataVersion", "groupCount", "offsetsTopic", "answered")
+"""Fields that keep their last values while they cannot be observed."""
 
 
-def project_kafkacluster_status(facts: KafkaClusterFacts, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """The whole status; fields that could not be observed keep their last values."""
-    interval_s = facts.cluster.spec.observe_interval_seconds
-    facts = replace(facts, observation=believed(as_of(facts.observation, interval_s=interval_s, now=now)))
-    generation = facts.cluster.metadata.generation
-    kept = {
-        key: previous[key] for key in ("clusterId", "brokerCount", "metadataVersion", "groupCount") if key in previous
-    }
-    kept |= {key: previous[key] for key in ("offsetsTopic", "answered") if key in previous}
-    return {
-        "observedGeneration": generation,
-        **kept,
-        **_observed(facts),
-        "conditions": merge_conditions(
-            previous.get("conditions") or (), _conditions(facts), times.to_text(now), observed_generation=generation
-        ),
-    }
+def project_kafkacluster_status(
+    cluster: KafkaCluster, observation: ClusterObservation | None, previous: Mapping[str, Any], now: float
+) -> dict[str, Any]:
+    """The whole status; `observation` is None before the first one."""
+    observation = believed(as_of(observation, interval_s=cluster.spec.observe_interval_seconds, now=now))
+    status = {key: previous[key] for key in KEPT if key in previous} | _observed(cluster, observation)
+    reachable = _reachable(observation)
+    found = (
+        _ready(cluster, observation, reachable),
+        reachable,
+        _offsets_topic_sized(cluster, observation),
+        _spec_honored(cluster),
+    )
+    return c.with_conditions(status, found, times.to_text(now), cluster.metadata.generation, previous)
 
 
-def _observed(facts: KafkaClusterFacts) -> dict[str, Any]:
-    observation = facts.observation
-    if observation is None or not observation.reachable or cluster_id_changed(facts.cluster, observation):
+def _observed(cluster: KafkaCluster, observation: ClusterObservation | None) -> dict[str, Any]:
+    if observation is None or not observation.reachable or cluster_id_changed(cluster, observation):
         return {}
     seen: dict[str, Any] = {"brokerCount": len(observation.brokers), "groupCount": observation.group_count}
     # Claims depend on it (see `claims`), so it goes with the cluster id.
@@ -68,20 +59,14 @@ def _observed(facts: KafkaClusterFacts) -> dict[str, Any]:
     return seen
 
 
-def _conditions(facts: KafkaClusterFacts) -> Sequence[Condition]:
-    reachable = _reachable(facts)
-    return (_ready(facts, reachable), reachable, _offsets_topic_sized(facts), _spec_honored(facts))
-
-
-def _ready(facts: KafkaClusterFacts, reachable: Condition) -> Condition:
+def _ready(cluster: KafkaCluster, observation: ClusterObservation | None, reachable: Condition) -> Condition:
     """True while the cluster answers and is still the same one."""
-    if cluster_id_changed(facts.cluster, facts.observation):
-        return Condition(c.READY, "False", c.CLUSTER_ID_CHANGED, changed_id_message(facts.cluster, facts.observation))
+    if cluster_id_changed(cluster, observation):
+        return Condition(c.READY, "False", c.CLUSTER_ID_CHANGED, changed_id_message(cluster, observation))
     return Condition(c.READY, reachable.status, reachable.reason, reachable.message)
 
 
-def _reachable(facts: KafkaClusterFacts) -> Condition:
-    observation = facts.observation
+def _reachable(observation: ClusterObservation | None) -> Condition:
     if observation is None:
         return Condition(c.CLUSTER_REACHABLE, "Unknown", c.NOT_YET_OBSERVED, "the brokers have not been observed yet")
     if not observation.reachable:
@@ -89,12 +74,11 @@ def _reachable(facts: KafkaClusterFacts) -> Condition:
     return Condition(c.CLUSTER_REACHABLE, "True", c.REACHED, "the brokers answer")
 
 
-def _offsets_topic_sized(facts: KafkaClusterFacts) -> Condition:
-    """True if `__consumer_offsets` is as wanted."""
-    kind, observation = c.OFFSETS_TOPIC_SIZED, facts.observation
+def _offsets_topic_sized(cluster: KafkaCluster, observation: ClusterObservation | None) -> Condition:
+    kind = c.OFFSETS_TOPIC_SIZED
     if observation is None or not observation.reachable:
         return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the brokers could not be observed: see ClusterReachable")
-    problem = offsets_topic_problem(observation, facts.cluster.spec.offsets_topic)
+    problem = offsets_topic_problem(observation, cluster.spec.offsets_topic)
     if problem is not None:
         return Condition(kind, "False", problem.reason, problem.message)
     topic = observation.offsets_topic
@@ -105,9 +89,6 @@ def _offsets_topic_sized(facts: KafkaClusterFacts) -> Condition:
     return Condition(kind, "True", c.AS_WANTED, message)
 
 
-def _spec_honored(facts: KafkaClusterFacts) -> Condition:
-    support = kafka_cluster_support(facts.cluster.spec)
-    if support.complete:
-        return Condition(c.SPEC_HONORED, "True", c.ALL_FIELDS_HONORED, "every field of the spec has its effect")
-    named = "; ".join(f"spec.{entry}" for entry in support.ignored)
-    return Condition(c.SPEC_HONORED, "False", c.NOT_YET_AVAILABLE, f"not supported in this version: {named}")
+def _spec_honored(cluster: KafkaCluster) -> Condition:
+    observes = cluster.spec.offsets_topic.manage == "Observe"
+    return spec_honored([] if observes else ["offsetsTopic.manage: Provision (the topic is only observed)"])

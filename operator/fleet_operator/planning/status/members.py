@@ -12,14 +12,8 @@ from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
-from fleet_operator.planning import times
+from fleet_operator.planning import observation, times
 from fleet_operator.planning.fleet.rollout import PodFacts
-from fleet_operator.planning.observation import (
-    UNKNOWN_STATE,
-    GroupObservation,
-    MemberObservation,
-    WorkerObservation,
-)
 
 MEMBERS_MAX: Final = 100
 TRANSITIONS_MAX: Final = 10
@@ -38,14 +32,14 @@ STABLE: Final = "Stable"
 class Roster:
     """The group's members: the workers of this fleet, and foreign ones."""
 
-    ours: tuple[MemberObservation, ...]
-    foreign: tuple[MemberObservation, ...]
+    ours: tuple[observation.MemberObservation, ...]
+    foreign: tuple[observation.MemberObservation, ...]
 
 
 def sort_members(
     group: ConsumerGroup,
-    members: Iterable[MemberObservation],
-    workers: Sequence[WorkerObservation],
+    members: Iterable[observation.MemberObservation],
+    workers: Sequence[observation.WorkerObservation],
     pods: Sequence[PodFacts],
 ) -> Roster:
     """Sort members. Ours are static members with an instance id of this object, and dynamic ones with the member id of
@@ -54,8 +48,8 @@ def sort_members(
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
     claimed = {worker.member_id for worker in workers if worker.member_id}
     named = {pod.name for pod in pods}
-    ours: list[MemberObservation] = []
-    foreign: list[MemberObservation] = []
+    ours: list[observation.MemberObservation] = []
+    foreign: list[observation.MemberObservation] = []
     for member in members:
         if member.instance_id is not None:
             mine = naming.instance_ordinal(prefix, member.instance_id) is not None
@@ -67,8 +61,8 @@ def sort_members(
 
 def member_entries(
     group: ConsumerGroup,
-    observed: GroupObservation,
-    workers: Sequence[WorkerObservation],
+    observed: observation.GroupObservation,
+    workers: Sequence[observation.WorkerObservation],
     pods: Sequence[PodFacts],
     previous: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
@@ -115,7 +109,7 @@ def ranges_text(partitions: Mapping[str, Sequence[int]]) -> str:
 
 def extend_transitions(
     previous: Mapping[str, Any],
-    observed: GroupObservation,
+    observed: observation.GroupObservation,
     entries: Sequence[Mapping[str, Any]],
     generation: int | None,
 ) -> list[dict[str, Any]]:
@@ -125,7 +119,7 @@ def extend_transitions(
     from the members that joined or left, as no API reports them.
     """
     transitions = [dict(entry) for entry in previous.get("transitions") or ()]
-    before = transitions[-1]["to"] if transitions else UNKNOWN_STATE
+    before = transitions[-1]["to"] if transitions else observation.UNKNOWN_STATE
     generation_before = previous.get("generation")
     unseen = (
         before == observed.state == STABLE
@@ -173,7 +167,7 @@ def _ranges(numbers: Iterable[int]) -> str:
     return ",".join(parts)
 
 
-def _pod(group: ConsumerGroup, member: MemberObservation, names: Collection[str]) -> str:
+def _pod(group: ConsumerGroup, member: observation.MemberObservation, names: Collection[str]) -> str:
     """The pod of an own member, by the ordinal in its instance id, or by its client id."""
     metadata = group.metadata
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)

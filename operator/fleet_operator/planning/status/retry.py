@@ -2,19 +2,80 @@
 
 Counts are in the steps of lag, and a time is replaced when it is no longer about right: a flow in which a record
 becomes due every second would otherwise rewrite its status every second.
+
+`failedReasons`: workers count since their process began, and only those that answer are included. The status therefore
+shows a lower bound that does not fall when workers restart or do not answer; it ends when the failed topic is known to
+be empty. Kinds that running workers report come first, so that old ones never hide new ones.
+
+`failed`: the failed topic keeps a record that was put back until retention deletes it. So a run of a Redrive counts the
+records in its ledger and ends with one number, `redrivenTo`: from then on, at most the sum of the topic's end offsets
+less this number are failures that were not put back. The largest such number counts. It is kept in the status, so that
+a Redrive may be deleted. A number is valid only for the topic with the same id, and only for observations after the end
+of the run: an earlier sum of end offsets lacks failures that the run has seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from fleet_operator.planning import times
 from fleet_operator.planning.lag import HYSTERESIS, count_bucket, lag_bucket
 from fleet_operator.planning.observation import GroupObservation, RetryObservation, WorkerObservation
-from fleet_operator.planning.retry.failed_reasons import failed_reasons
 from fleet_operator.planning.retry.intent import RetryIntent
-from fleet_operator.planning.retry.redriven import Redriven, count_failures
+
+TIME_STEP_S: Final = 1.0
+"""Times in statuses are whole seconds, rounded down."""
+
+
+class Redriven(NamedTuple):
+    """A sum of end offsets, with the id of its topic."""
+
+    topic_id: str
+    to: int
+
+
+def find_redriven(
+    redrives: Iterable[Mapping[str, Any]], seen_at: float, topic_id: str | None, previous: Mapping[str, Any]
+) -> Redriven | None:
+    """The largest number for the topic with this id.
+
+    `redrives` are statuses of Redrives, of which those count that had ended before the observation at `seen_at`;
+    `previous` is the earlier `status.retry.redriven`.
+    """
+    ended = [_read(status, "failedTopicId", "redrivenTo") for status in redrives if _had_ended(status, seen_at)]
+    known = [read_redriven(previous, topic_id), *(each for each in ended if each and each.topic_id == topic_id)]
+    return max((each for each in known if each is not None), default=None)
+
+
+def read_redriven(entry: Mapping[str, Any], topic_id: str | None) -> Redriven | None:
+    """`status.retry.redriven`, if it is for the topic with this id."""
+    found = _read(entry, "topicId", "to")
+    return found if found is not None and found.topic_id == topic_id else None
+
+
+def count_failures(seen: GroupObservation, redriven: Redriven | None) -> int | None:
+    """Records of the failed topic, less those that were put back; None while unknown."""
+    records, end = seen.failed_records, seen.failed_end
+    # End offsets only grow. If they did not, the brokers lost records, and new ones will reuse the offsets.
+    if records is None or end is None or redriven is None or redriven.to > end:
+        return records
+    return min(records, end - redriven.to)
+
+
+def _had_ended(status: Mapping[str, Any], seen_at: float) -> bool:
+    ended = times.from_text(status.get("finishedAt"))
+    return status.get("phase") == "Succeeded" and ended is not None and ended + TIME_STEP_S <= seen_at
+
+
+def _read(entry: Mapping[str, Any], id_name: str, to_name: str) -> Redriven | None:
+    """An entry of a status; None for an unreadable one, as people may edit statuses."""
+    topic_id, to = entry.get(id_name), entry.get(to_name)
+    if not isinstance(topic_id, str) or not isinstance(to, int) or isinstance(to, bool) or to < 0:
+        return None
+    return Redriven(topic_id, to)
+
 
 OVERDUE_SECONDS_MIN: Final = 5.0
 """A record that has been due for less is being processed: it is not late, and not shown."""
@@ -89,3 +150,46 @@ def _calm(at: float, shown: str | None, *, later: float) -> str:
     if before is not None and -SOONER_SECONDS_MAX <= at - before <= later:
         return str(shown)
     return times.to_text(at)
+
+
+SHOWN_MAX: Final = 5
+
+Kind = tuple[str, str]
+
+
+def failed_reasons(
+    workers: Iterable[WorkerObservation], failed: int | None, previous: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The entries of `status.retry.failedReasons`. `failed` is what the failed topic holds, None while unknown."""
+    if failed == 0:
+        return []
+    reported: Counter[Kind] = Counter()
+    for worker in workers:
+        reported.update({kind: count for kind, count in worker.failed.items() if count > 0})
+    before = {_kind(entry): _records(entry) for entry in previous}
+    shown = {kind: _steady(count, before.get(kind)) for kind, count in reported.items()}
+    # Sorted by the shown counts: by exact ones, equally frequent kinds would change places all the time.
+    first = sorted(shown, key=lambda kind: (-shown[kind], kind))[:SHOWN_MAX]
+    rest = sorted((kind for kind in before if kind not in shown), key=lambda kind: (-before[kind], kind))
+    shown |= {kind: before[kind] for kind in rest}
+    return [_entry(kind, shown[kind]) for kind in [*first, *rest][:SHOWN_MAX]]
+
+
+def _steady(count: int, before: int | None) -> int:
+    """The step to show, never lower than before: workers count from zero after a restart. It needs no hysteresis, which
+    could keep a shown kind a step below one that is not shown."""
+    return max(lag_bucket(count), before or 0)
+
+
+def _entry(kind: Kind, records: int) -> dict[str, Any]:
+    reason, error_class = kind
+    return {"reason": reason, **({"errorClass": error_class} if error_class else {}), "records": records}
+
+
+def _kind(entry: Mapping[str, Any]) -> Kind:
+    return str(entry.get("reason") or ""), str(entry.get("errorClass") or "")
+
+
+def _records(entry: Mapping[str, Any]) -> int:
+    records = entry.get("records")
+    return records if isinstance(records, int) and not isinstance(records, bool) and records > 0 else 0

@@ -12,15 +12,7 @@ from dataclasses import dataclass
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
-from fleet_operator.clients.kinds import (
-    CONFIG_MAP,
-    POD,
-    POD_DISRUPTION_BUDGET,
-    SERVICE,
-    STATEFUL_SET,
-    JsonObject,
-    Kind,
-)
+from fleet_operator.clients import kinds
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.parts import PartPlan
@@ -31,7 +23,6 @@ from fleet_operator.planning.retry.records import Published, group_config_map
 from fleet_operator.reconcilers.consumergroup.decide import Plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, is_owned_by
-from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.events import News
 
 
@@ -61,7 +52,6 @@ class Children:
         return None
 
     async def _publish(self, publication: Published) -> None:
-        """Write the ConfigMap with the retry policies."""
         before, group = self.gathered.published, self.gathered.group
         await self._apply(group_config_map(group, publication))
         if before is None or before.current != publication.current:
@@ -83,7 +73,7 @@ class Children:
         pods = [pod for part in self.gathered.parts.values() for pod in part.pods if has_retries({"spec": pod["spec"]})]
         for patch in pods_to_notify(pods, publication):
             try:
-                store.learn(POD, await store.kube.apply(patch))
+                store.learn(kinds.POD, await store.kube.apply(patch))
             except (KubeConflictError, KubeNotFoundError):
                 continue
 
@@ -102,7 +92,6 @@ class Children:
             await self._apply(_watched(manifests.revision_config_map(group, revision, decision.mark)))
 
     async def _check(self) -> None:
-        """Remove answered checks, start the wanted one."""
         decision, revision = self.plan.decision, self.plan.revision
         await self._delete_pods(self.gathered.checks, decision.delete_checks)
         if decision.run_check and revision is not None:
@@ -111,7 +100,6 @@ class Children:
             await self._apply(manifests.preflight_pod(group, revision=revision.hash, pod_template=template))
 
     async def _apply_part(self, wanted: PartPlan) -> None:
-        """Apply a part's Service, disruption budget and StatefulSet."""
         if wanted.target is None:
             return
         group = self.gathered.group
@@ -130,9 +118,9 @@ class Children:
         if found is None:
             return
         name = self.gathered.group.metadata.name
-        await self._remove(SERVICE, wanted.part.child(name))
-        await self._remove(POD_DISRUPTION_BUDGET, wanted.part.child(name))
-        await self.context.store.delete(STATEFUL_SET, found)
+        await self._remove(kinds.SERVICE, wanted.part.child(name))
+        await self._remove(kinds.POD_DISRUPTION_BUDGET, wanted.part.child(name))
+        await self.context.store.delete(kinds.STATEFUL_SET, found)
         if wanted.event is not None:
             self._record(*wanted.event)
 
@@ -145,26 +133,26 @@ class Children:
         pruned |= {naming.revision_handler(name, old) for old in prune}
         for config_map in self.gathered.config_maps:
             if config_map["metadata"]["name"] in pruned:
-                await self.context.store.delete(CONFIG_MAP, config_map)
+                await self.context.store.delete(kinds.CONFIG_MAP, config_map)
 
-    async def _delete_pods(self, pods: tuple[JsonObject, ...], names: tuple[str, ...]) -> None:
+    async def _delete_pods(self, pods: tuple[kinds.JsonObject, ...], names: tuple[str, ...]) -> None:
         for pod in pods:
             if pod["metadata"]["name"] in names:
-                await self.context.store.delete(POD, pod)
+                await self.context.store.delete(kinds.POD, pod)
 
-    async def _remove(self, kind: Kind, name: str) -> None:
+    async def _remove(self, kind: kinds.Kind, name: str) -> None:
         found = await self.context.store.kube.get(kind, self.gathered.group.metadata.namespace, name)
         if found is not None and is_owned_by(found, self.gathered.body):
             await self.context.store.delete(kind, found)
 
-    async def _apply(self, body: JsonObject) -> None:
+    async def _apply(self, body: kinds.JsonObject) -> None:
         await apply_owned(self.context.store, self.gathered.body, body)
 
     def _record(self, reason: str, note: str) -> None:
-        self.context.events.record(News(self.gathered.body, "Normal", reason, ACTION, note))
+        self.context.events.record(News(self.gathered.body, "Normal", reason, note))
 
 
-def _watched(config_map: JsonObject) -> JsonObject:
+def _watched(config_map: kinds.JsonObject) -> kinds.JsonObject:
     """A record with the label that its watch selects by."""
     metadata = config_map["metadata"]
     return {**config_map, "metadata": {**metadata, "labels": {**metadata["labels"], HANDLER_LABEL: RECORD}}}

@@ -7,24 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
-from fleet_consumer.contract.patterns import Pattern
+from fleet_consumer.contract.patterns import Pattern, PatternRefused
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.clients.kinds import JsonObject
-from fleet_operator.observe.interests import GroupInterest, RetryInterest, retry_interest
-from fleet_operator.planning.fleet import manifests, readings
+from fleet_operator.observe.interests import GroupInterest, retry_interest
+from fleet_operator.planning.fleet import manifests, readings, rollout
 from fleet_operator.planning.fleet.blocking import find_blocking_problem
-from fleet_operator.planning.fleet.known_revisions import is_known, with_known
-from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, PartPlan
-from fleet_operator.planning.fleet.revision import Revision, plan_revision
-from fleet_operator.planning.fleet.rollout import (
-    PodFacts,
-    RevisionRecord,
-    RolloutDecision,
-    RolloutFacts,
-    decide,
-    stuck_pods,
-)
-from fleet_operator.planning.fleet.scale import ScaleDecision, decide_scale
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, PartPlan, ScaleDecision, decide_scale
+from fleet_operator.planning.fleet.revision import Revision, is_known, plan_revision, with_known
 from fleet_operator.planning.observation import ClusterObservation, believed
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.fleet import changed_at_of, has_retries, retry_stateful_set
@@ -32,9 +22,9 @@ from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.plan import RetryFacts, RetryPlan, plan_retry, retry_target
 from fleet_operator.planning.retry.publication import plan_intent
 from fleet_operator.planning.retry.scaling import RetryMemory
-from fleet_operator.planning.retry.view import GroupView, view_group
+from fleet_operator.planning.retry.topics import GroupView, view_group
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
-from fleet_operator.planning.topic_pattern import PatternRefused, group_pattern
+from fleet_operator.planning.topic_pattern import group_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
@@ -57,8 +47,8 @@ class Plan:
     retry: RetryPlan | None
     scale: ScaleDecision
     revision: Revision | None
-    records: dict[str, RevisionRecord]
-    decision: RolloutDecision
+    records: dict[str, rollout.RevisionRecord]
+    decision: rollout.RolloutDecision
     parts: tuple[PartPlan, ...] = ()
 
     @property
@@ -126,7 +116,7 @@ def make_plan(gathered: Gathered, now: float, *, image: str, memory: RetryMemory
         revision = plan_revision(group, gathered.cluster, handler_files=files, image=image)
     records, strangers = _records(gathered, revision)
     main = gathered.parts[MAIN]
-    facts = RolloutFacts(
+    facts = rollout.RolloutFacts(
         wanted=revision.hash if revision else None,
         wanted_replicas=scale.replicas,
         blocked=problem,
@@ -139,7 +129,7 @@ def make_plan(gathered: Gathered, now: float, *, image: str, memory: RetryMemory
         patience_s=_patience(gathered),
         used=_revisions_of(gathered.parts[RETRY]) if retry is not None else frozenset(),
     )
-    decision = decide(facts, now)
+    decision = rollout.decide(facts, now)
     # A revision that was never applied is no fallback: its record is removed.
     unused = strangers - facts.used - _revisions_of(main)
     plan = Plan(
@@ -181,13 +171,13 @@ def _blocking_problem(gathered: Gathered, retry: RetryPlan | None) -> Problem | 
     )
 
 
-def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, RevisionRecord], set[str]]:
-    """The records of revisions, and the revisions whose records cannot be trusted: see `known_revisions`.
+def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, rollout.RevisionRecord], set[str]]:
+    """The records of revisions, and the revisions whose records cannot be trusted: see `fleet.revision`.
 
     The wanted revision is rendered again, so only the state of its record is read.
     """
     names = [body["metadata"]["name"] for body in gathered.config_maps]
-    records, strangers = dict[str, RevisionRecord](), set[str]()
+    records, strangers = dict[str, rollout.RevisionRecord](), set[str]()
     for body in gathered.config_maps:
         record = readings.read_revision(body, config_map_names=names)
         if record is None or body["metadata"]["name"] != naming.revision_config(gathered.key[1], record.hash):
@@ -223,7 +213,7 @@ def breaker_open(gathered: Gathered) -> bool | None:
     return False if {pod.name for pod in running if pod.ready} <= answered else None
 
 
-def _writers(part: FleetPart) -> list[PodFacts]:
+def _writers(part: FleetPart) -> list[rollout.PodFacts]:
     """The workers whose revision has retries."""
     return [facts for pod, facts in zip(part.pods, part.workers, strict=True) if has_retries({"spec": pod["spec"]})]
 
@@ -272,13 +262,16 @@ def _retry_part(plan: Plan, gathered: Gathered) -> Iterator[PartPlan]:
     event = None
     if fleet is not None and fleet.replicas != replicas:
         event = ("RetryScaled", f"from {fleet.replicas} to {replicas} retry workers: {retry.scale.reason}")
-    stuck = stuck_pods(fleet, found.workers, plan.records, target)
+    stuck = rollout.stuck_pods(fleet, found.workers, plan.records, target)
     yield PartPlan(part=RETRY, target=target, replicas=replicas, delete_pods=stuck, event=event)
 
 
 def interest_of(gathered: Gathered, retry: RetryIntent | None) -> GroupInterest:
     """Interest of the group for its observer: Kafka groups, topics, and the retry flow."""
     group, waits = gathered.group, gathered.older is not None
+    delays = (*retry.delays, *retry.drained_delays) if retry is not None else ()
+    discover = not waits and gathered.published is None
+    flow = retry_interest(group.group_id, delays, discover=discover) if delays else None
     return GroupInterest(
         group_id=group.group_id,
         topics=group.source_topics,
@@ -287,15 +280,9 @@ def interest_of(gathered: Gathered, retry: RetryIntent | None) -> GroupInterest:
         failed_topic=naming.failed_topic(group.group_id),
         read_committed=group.spec.consumer.isolation_level == "ReadCommitted",
         expects_members=group.wanted_replicas > 0,
-        retry=_retry_interest(group, retry, discover=not waits and gathered.published is None),
+        retry=flow,
         waits=waits,
     )
-
-
-def _retry_interest(group: ConsumerGroup, retry: RetryIntent | None, *, discover: bool) -> RetryInterest | None:
-    """The retry flow with all of its delays, once any is known."""
-    delays = (*retry.delays, *retry.drained_delays) if retry is not None else ()
-    return retry_interest(group.group_id, delays, discover=discover) if delays else None
 
 
 def _pattern(group: ConsumerGroup) -> Pattern | None:

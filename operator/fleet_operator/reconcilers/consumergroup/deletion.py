@@ -17,15 +17,7 @@ from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
 from fleet_operator.planning import times
-from fleet_operator.planning.fleet.deletion import (
-    FINALIZER,
-    FOREGROUND,
-    POLL_S,
-    DeletionFacts,
-    DeletionPhase,
-    decide_deletion,
-    wants_finalizer,
-)
+from fleet_operator.planning.fleet import deletion
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, PartPlan
 from fleet_operator.planning.status.members import name_some
 from fleet_operator.reconcilers.claims import heir_of, older_claim
@@ -33,7 +25,6 @@ from fleet_operator.reconcilers.consumergroup.decide import Plan, interest_of, m
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import News
@@ -50,7 +41,7 @@ class DeletionWork:
 
     async def keep_finalizer(self, body: JsonObject, group: ConsumerGroup) -> None:
         """Set the finalizer exactly while the spec needs it, before any child is created."""
-        wanted = wants_finalizer(group.spec.deletion)
+        wanted = deletion.wants_finalizer(group.spec.deletion)
         if wanted != has_finalizer(body):
             await self._set_finalizer(body, wanted=wanted)
 
@@ -66,7 +57,7 @@ class DeletionWork:
         parts = [f"{count} {where}" for where, count in counted.items() if count]
         if parts:
             note = f"records of Kafka group {group_id} that are kept: {' and '.join(parts)}"
-            self._tell(
+            self._record(
                 body, "RecordsKept", f"{note}; a ConsumerGroup with spec.retry and the same spec.groupId processes them"
             )
 
@@ -81,26 +72,26 @@ class DeletionWork:
             return Result()
         plan = make_plan(gathered, now, image=context.settings.consumer_image)
         context.observers.watch(gathered.key, gathered.cluster_key, interest_of(gathered, plan.intent))
-        step = decide_deletion(self._facts(gathered, plan), now)
-        if step.phase is DeletionPhase.LEAVE:
+        step = deletion.decide_deletion(self._facts(gathered, plan), now)
+        if step.phase is deletion.DeletionPhase.LEAVE:
             await self._leave(body, step.given_up)
             return Result()
-        draining = step.phase is DeletionPhase.DRAIN
+        draining = step.phase is deletion.DeletionPhase.DRAIN
         await self._scale(gathered, plan, draining=draining)
         again = partial(context.queues[CONSUMER_GROUP].add, gathered.key)
         if gathered.older is None and gathered.on_its_cluster:
             self._kafka.remove_departed(gathered, plan.view.observed, again)
-            if step.phase is DeletionPhase.UNDO:
+            if step.phase is deletion.DeletionPhase.UNDO:
                 self._kafka.undo(gathered.key, lambda: self._undo(gathered), again)
         if draining:
             timeout_s = gathered.group.spec.deletion.timeout_seconds
-            self._tell(body, "Draining", f"retry workers run until no record waits, at most {timeout_s} s")
-        return Result(POLL_S)
+            self._record(body, "Draining", f"retry workers run until no record waits, at most {timeout_s} s")
+        return Result(deletion.POLL_S)
 
-    def _facts(self, gathered: Gathered, plan: Plan) -> DeletionFacts:
+    def _facts(self, gathered: Gathered, plan: Plan) -> deletion.DeletionFacts:
         body, group = gathered.body, gathered.group
-        foreground = FOREGROUND in body["metadata"].get("finalizers", ())
-        return DeletionFacts(
+        foreground = deletion.FOREGROUND in body["metadata"].get("finalizers", ())
+        return deletion.DeletionFacts(
             deletion=group.spec.deletion,
             deleted_at=times.from_text(body["metadata"]["deletionTimestamp"]) or 0.0,
             cluster_known=gathered.cluster is not None,
@@ -146,19 +137,19 @@ class DeletionWork:
         if found.refusals:
             first = found.refusals[0]
             note = f"{first.subject} could not be deleted: {first.reason}: {first.message}"
-            self._tell(gathered.body, "DeletionRefused", note, warning=True)
+            self._record(gathered.body, "DeletionRefused", note, warning=True)
             return
         if found.waiting and self._context.clock.wall() < _drain_until(gathered):
             return  # something was written after the last look: it is drained first
         if found.deleted:
-            self._tell(gathered.body, "DeletedInKafka", f"deleted: {name_some(found.deleted)}")
+            self._record(gathered.body, "DeletedInKafka", f"deleted: {name_some(found.deleted)}")
         if found.waiting:
             kept = ", ".join(f"{count} in {topic}" for topic, count in sorted(found.waiting.items()))
             note = f"records still wait, so their topics are kept: {kept}"
-            self._tell(gathered.body, "DrainTimedOut", note, warning=True)
+            self._record(gathered.body, "DrainTimedOut", note, warning=True)
         if found.failed:
             topic = naming.failed_topic(group.group_id)
-            self._tell(gathered.body, "RecordsKept", f"{found.failed} records stay in topic {topic}")
+            self._record(gathered.body, "RecordsKept", f"{found.failed} records stay in topic {topic}")
         await self._set_finalizer(gathered.body, wanted=False)
 
     async def _is_still_ours(self, gathered: Gathered) -> bool:
@@ -173,7 +164,7 @@ class DeletionWork:
         """Release the object, with an Event about steps that were given up."""
         if given_up:
             note = f"topics and groups in Kafka are left as they are: {given_up}"
-            self._tell(body, "DeletionGivenUp", note, warning=True)
+            self._record(body, "DeletionGivenUp", note, warning=True)
         await self._set_finalizer(body, wanted=False)
 
     async def _set_finalizer(self, body: JsonObject, *, wanted: bool) -> None:
@@ -189,21 +180,20 @@ class DeletionWork:
         head = {"apiVersion": body["apiVersion"], "kind": body["kind"]}
         metadata = {name: found["metadata"][name] for name in ("name", "namespace", "uid")}
         if wanted:
-            stored = await store.kube.apply({**head, "metadata": {**metadata, "finalizers": [FINALIZER]}})
+            stored = await store.kube.apply({**head, "metadata": {**metadata, "finalizers": [deletion.FINALIZER]}})
         else:
             # Conditional on the version: others may change finalizers between the read and this write.
             metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
-            left = [finalizer for finalizer in found["metadata"]["finalizers"] if finalizer != FINALIZER]
+            left = [finalizer for finalizer in found["metadata"]["finalizers"] if finalizer != deletion.FINALIZER]
             stored = await store.kube.merge({**head, "metadata": {**metadata, "finalizers": left}})
         store.learn(CONSUMER_GROUP, stored)
 
-    def _tell(self, body: JsonObject, reason: str, note: str, *, warning: bool = False) -> None:
-        self._context.events.record(News(body, "Warning" if warning else "Normal", reason, ACTION, note))
+    def _record(self, body: JsonObject, reason: str, note: str, *, warning: bool = False) -> None:
+        self._context.events.record(News(body, "Warning" if warning else "Normal", reason, note))
 
 
 def has_finalizer(body: JsonObject) -> bool:
-    """True if the object has the operator's finalizer."""
-    return FINALIZER in (body["metadata"].get("finalizers") or ())
+    return deletion.FINALIZER in (body["metadata"].get("finalizers") or ())
 
 
 def _drain_until(gathered: Gathered) -> float:

@@ -7,39 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, conditions
 from fleet_operator.api.v1alpha1.refs import cluster_of, policy_of
-from fleet_operator.clients.kinds import (
-    CONFIG_MAP,
-    JOB,
-    POD,
-    REDRIVE,
-    RETRY_POLICY,
-    STATEFUL_SET,
-    JsonObject,
-)
+from fleet_operator.clients import kinds
+from fleet_operator.clients.kinds import CONFIG_MAP, JsonObject
 from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.fleet.blocking import cluster_id_changed
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part, read_part
+from fleet_operator.planning.fleet.revision import known_to
+from fleet_operator.planning.labels import REVISION_ANNOTATION
 from fleet_operator.planning.observation import ClusterObservation, WorkerObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive.readings import at_work
+from fleet_operator.planning.retry import records
 from fleet_operator.planning.retry.fleet import has_retries
-from fleet_operator.planning.retry.intent import PolicyRevision
-from fleet_operator.planning.retry.records import (
-    Published,
-    policy_record_name,
-    read_policy,
-    read_policy_record,
-    read_published,
-)
+from fleet_operator.planning.retry.intent import PolicyRevision, read_policy
 from fleet_operator.reconcilers.claims import heir_of, older_claim
-from fleet_operator.reconcilers.consumergroup.records import read_records
 from fleet_operator.reconcilers.context import Context, find_child, is_owned_by, read_child
-from fleet_operator.reconcilers.group_view import read_cluster, read_observation
+from fleet_operator.reconcilers.references import read_cluster, read_observation
 from fleet_operator.runtime.cache import Key, key_of
+from fleet_operator.runtime.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +45,7 @@ class Gathered:
     - `redrives`: names of the Redrives that may be writing to the redrive topic; `redrive_statuses` those of all.
     """
 
-    body: JsonObject
+    body: kinds.JsonObject
     group: ConsumerGroup
     cluster: KafkaCluster | None
     observation: ClusterObservation | None
@@ -63,17 +53,16 @@ class Gathered:
     older: Claim | None
     heir: Claim | None = None
     parts: Mapping[Part, FleetPart]
-    checks: tuple[JsonObject, ...]
-    config_maps: tuple[JsonObject, ...]
+    checks: tuple[kinds.JsonObject, ...]
+    config_maps: tuple[kinds.JsonObject, ...]
     worker_reports: tuple[WorkerObservation, ...]
     policy: PolicyRevision | Problem | None = None
-    published: Published | None = None
+    published: records.Published | None = None
     redrives: tuple[str, ...] = ()
-    redrive_statuses: tuple[JsonObject, ...] = ()
+    redrive_statuses: tuple[kinds.JsonObject, ...] = ()
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
         return key_of(self.body)
 
     @property
@@ -115,21 +104,21 @@ class Gathered:
         return bool(self.redrives) or any(has_retries(template) for template in templates)
 
 
-async def gather(context: Context, body: JsonObject) -> Gathered:
+async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
     """Read everything. Raises KubeError, or pydantic's ValidationError for a spec that the CRD should have refused."""
     group = ConsumerGroup.model_validate(body)
     key, store = key_of(body), context.store
     cluster = read_cluster(context, cluster_of(body))
-    config_maps = tuple(found for found in store.cache(CONFIG_MAP).having(key) if is_owned_by(found, body))
+    config_maps = tuple(found for found in store.cache(kinds.CONFIG_MAP).having(key) if is_owned_by(found, body))
     published = await _published(context, body)
     observation = read_observation(context, cluster, cluster_of(body))
     policy = await _policy(context, body, published)
     older = older_claim(context, body)
-    pods = store.cache(POD).having(key)
+    pods = store.cache(kinds.POD).having(key)
     parts = {MAIN: await _part(context, body, MAIN, pods)}
     # A group that never had retries costs no live read.
     retry_key = (key[0], RETRY.child(key[1]))
-    may_retry = policy is not None or published is not None or store.get(STATEFUL_SET, retry_key) is not None
+    may_retry = policy is not None or published is not None or store.get(kinds.STATEFUL_SET, retry_key) is not None
     parts[RETRY] = await _part(context, body, RETRY, pods) if may_retry else FleetPart(part=RETRY)
     running = [pod for part in parts.values() for pod in part.pods]
     return Gathered(
@@ -146,40 +135,41 @@ async def gather(context: Context, body: JsonObject) -> Gathered:
         worker_reports=context.workers.answers(key, running),
         policy=policy,
         published=published,
-        redrives=at_work(store.cache(JOB).having(key), pods),
-        redrive_statuses=tuple(found.get("status") or {} for found in store.cache(REDRIVE).having(key)),
+        redrives=at_work(store.cache(kinds.JOB).having(key), pods),
+        redrive_statuses=tuple(found.get("status") or {} for found in store.cache(kinds.REDRIVE).having(key)),
     )
 
 
-async def _part(context: Context, body: JsonObject, part: Part, pods: Sequence[JsonObject]) -> FleetPart:
-    """A part's StatefulSet and its pods, of all `pods` of the group."""
-    found = await find_child(context.store, body, STATEFUL_SET, part.child(body["metadata"]["name"]))
+async def _part(context: Context, body: kinds.JsonObject, part: Part, pods: Sequence[kinds.JsonObject]) -> FleetPart:
+    found = await find_child(context.store, body, kinds.STATEFUL_SET, part.child(body["metadata"]["name"]))
     if found is None:
         return FleetPart(part=part)
     mine = [pod for pod in pods if is_owned_by(pod, found)]
     return read_part(part, found, mine, context.clock.wall())
 
 
-async def _published(context: Context, body: JsonObject) -> Published | None:
+async def _published(context: Context, body: kinds.JsonObject) -> records.Published | None:
     """The last publication. A group that never had retries costs no live read."""
     namespace, name = key_of(body)
     retry_config = naming.retry_config(name)
-    if context.store.get(CONFIG_MAP, (namespace, retry_config)) is None and not knows_retries(body):
+    if context.store.get(kinds.CONFIG_MAP, (namespace, retry_config)) is None and not knows_retries(body):
         return None
-    return read_published(await read_child(context.store, body, CONFIG_MAP, retry_config))
+    return records.read_published(await read_child(context.store, body, kinds.CONFIG_MAP, retry_config))
 
 
-def knows_retries(body: JsonObject) -> bool:
+def knows_retries(body: kinds.JsonObject) -> bool:
     """True if the object has retries, or its status names a published policy."""
     return policy_of(body) is not None or "policyRevision" in ((body.get("status") or {}).get("retry") or {})
 
 
-async def _policy(context: Context, body: JsonObject, published: Published | None) -> PolicyRevision | Problem | None:
+async def _policy(
+    context: Context, body: kinds.JsonObject, published: records.Published | None
+) -> PolicyRevision | Problem | None:
     """Content of the group's RetryPolicy. While that is unusable, a new group follows its last usable content."""
     address = policy_of(body)
     if address is None:
         return None
-    policy = context.store.get(RETRY_POLICY, address)
+    policy = context.store.get(kinds.RETRY_POLICY, address)
     if policy is None or policy["metadata"].get("deletionTimestamp"):
         message = f"RetryPolicy {address[1]!r} is not in namespace {address[0]!r}: create it, or correct spec.retry"
         return Problem(conditions.RETRY_POLICY_NOT_FOUND, message)
@@ -187,10 +177,10 @@ async def _policy(context: Context, body: JsonObject, published: Published | Non
     if isinstance(content, PolicyRevision) or published is not None:
         return content
     good = (policy.get("status") or {}).get("revision", "")
-    address_of_record = (address[0], policy_record_name(address[1], good))
-    seen = context.store.get(CONFIG_MAP, address_of_record)
-    record = await context.store.content(CONFIG_MAP, address_of_record) if seen is not None else None
-    return read_policy_record(record) or content
+    address_of_record = (address[0], records.policy_record_name(address[1], good))
+    seen = context.store.get(kinds.CONFIG_MAP, address_of_record)
+    record = await context.store.content(kinds.CONFIG_MAP, address_of_record) if seen is not None else None
+    return records.read_policy_record(record) or content
 
 
 async def _handler_files(context: Context, group: ConsumerGroup) -> Mapping[str, str] | None:
@@ -200,5 +190,36 @@ async def _handler_files(context: Context, group: ConsumerGroup) -> Mapping[str,
     if reference is None:
         return None
     namespace = group.metadata.namespace
-    found = await context.store.content(CONFIG_MAP, (namespace, reference.name))
+    found = await context.store.content(kinds.CONFIG_MAP, (namespace, reference.name))
     return None if found is None else dict(found.get("data") or {})
+
+
+CHARACTERS_MAX: Final = 4 * 1024 * 1024
+"""Limit of the content read from records that the fleet's StatefulSet does not name. Own records have a few thousand
+characters; others can create any number of ConfigMaps with a group's labels, up to 1 MiB each."""
+
+
+async def read_records(
+    store: Store, owner: JsonObject, config_maps: Sequence[JsonObject], stateful_set: JsonObject | None
+) -> tuple[JsonObject, ...]:
+    """A group's ConfigMaps, possible records with their content. Raises KubeError.
+
+    Records that the StatefulSet names come first and are always read. Others beyond the limit are left unread until
+    those before them have been removed.
+    """
+    known, read, found = known_to(stateful_set), 0, list[JsonObject]()
+    for seen in sorted(config_maps, key=lambda body: (_revision_of(body) not in known, body["metadata"]["name"])):
+        revision = _revision_of(seen)
+        is_record = revision and seen["metadata"]["name"] == naming.revision_config(owner["metadata"]["name"], revision)
+        if not is_record or (revision not in known and read > CHARACTERS_MAX):
+            found.append(seen)
+            continue
+        whole = await store.content(CONFIG_MAP, key_of(seen))
+        if whole is not None and is_owned_by(whole, owner):
+            read += sum(map(len, (whole.get("data") or {}).values())) if revision not in known else 0
+            found.append(whole)
+    return tuple(sorted(found, key=lambda body: str(body["metadata"]["name"])))
+
+
+def _revision_of(body: JsonObject) -> str:
+    return str((body["metadata"].get("annotations") or {}).get(REVISION_ANNOTATION, ""))

@@ -30,7 +30,6 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import TopicsPlan
 from fleet_operator.planning.status.members import name_some
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from fleet_operator.reconcilers.transitions import ACTION
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.events import EventRecorder, News
 from fleet_operator.runtime.store import Store
@@ -75,7 +74,6 @@ class KafkaSide:
         self._refusals: dict[Key, Problem] = {}  # the brokers' last refusal for a group's topics
 
     async def close(self) -> None:
-        """Cancel running attempts."""
         attempts = list(self._attempts.values())
         for attempt in attempts:
             attempt.cancel()
@@ -84,7 +82,6 @@ class KafkaSide:
         await asyncio.gather(*attempts, return_exceptions=True)
 
     def forget(self, group: Key) -> None:
-        """Drop the memory of a deleted group."""
         self._refusals.pop(group, None)
         for sort in (TOPICS, MEMBERS, UNDO):
             self._pauses.pop((sort, group), None)
@@ -151,9 +148,7 @@ class KafkaSide:
     async def _change_topics(self, gathered: Gathered, plan: TopicsPlan) -> None:
         retry_group = naming.retry_group(gathered.group.group_id)
         done = await self._observers.change(
-            gathered.cluster_key,
-            gathered.cluster_id,
-            lambda admin: admin.change_topics(plan, retry_group=retry_group),
+            gathered.cluster_key, gathered.cluster_id, lambda admin: admin.change_topics(plan, retry_group=retry_group)
         )
         if done.refusals:
             self._refusals[gathered.key] = _refused(plan, done.refusals)
@@ -165,7 +160,7 @@ class KafkaSide:
             self._observers.look(gathered.cluster_key, done.changed)
         if done.deleted:
             note = f"deleted topics of removed delays, in which no record waited: {name_some(done.deleted)}"
-            self._events.record(News(gathered.body, "Normal", "RetryTopicsDeleted", ACTION, note))
+            self._events.record(News(gathered.body, "Normal", "RetryTopicsDeleted", note))
 
     async def _remove_members(self, gathered: Gathered, departed: Sequence[_Departed]) -> None:
         """Remove members whose pods are gone, read live: one with a running pod would be fenced and rejoin."""
@@ -180,13 +175,11 @@ class KafkaSide:
 
     async def _remove(self, gathered: Gathered, group_id: str, wanted: frozenset[str]) -> None:
         removed = await self._observers.change(
-            gathered.cluster_key,
-            gathered.cluster_id,
-            lambda admin: admin.remove_members(group_id, wanted),
+            gathered.cluster_key, gathered.cluster_id, lambda admin: admin.remove_members(group_id, wanted)
         )
         if removed:
             note = f"static members of removed workers left group {group_id}: {', '.join(removed)}"
-            self._events.record(News(gathered.body, "Normal", "MembersRemoved", ACTION, note))
+            self._events.record(News(gathered.body, "Normal", "MembersRemoved", note))
             self._observers.look(gathered.cluster_key)
 
 

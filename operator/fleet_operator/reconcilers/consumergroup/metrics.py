@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.observation import UNKNOWN_STATE
-from fleet_operator.planning.retry.redriven import count_failures, read_redriven
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
+from fleet_operator.planning.status.retry import count_failures, read_redriven
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.metrics import Metrics
 
@@ -18,7 +18,6 @@ class GroupMetrics:
         self._states: dict[Key, str] = {}
 
     def set(self, key: Key, facts: ConsumerGroupFacts, status: JsonObject) -> None:
-        """Set a group's gauges from its facts and status."""
         metrics = self._metrics
         metrics.group_ready_replicas.labels(*key).set(facts.fleet.ready_replicas if facts.fleet else 0)
         state = status.get("state") or UNKNOWN_STATE
@@ -58,7 +57,6 @@ class GroupMetrics:
                 gauge.labels(*key).set(value)
 
     def remove(self, key: Key) -> None:
-        """Remove all gauges of a group."""
         state = self._states.pop(key, None)
         if state is not None:
             self._metrics.group_state.remove(*key, state)

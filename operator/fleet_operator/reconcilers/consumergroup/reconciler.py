@@ -59,7 +59,9 @@ class ConsumerGroupReconciler:
         facts = plan.facts(gathered)
         if not previous.get("conditions"):
             shown = replace(facts, view=plan.shown)
-            return await self._introduce(body, project_consumergroup_status(shown, previous, now))
+            # When a thousand objects are created at once, all have a status before the first of them has its children.
+            again = await publish(context, body, project_consumergroup_status(shown, previous, now))
+            return Result(None if again is None else 0.0)
         if not gathered.group.paused:
             facts = replace(facts, refusal=await self._act(gathered, plan))
             problem = plan.shown.topics.problem or self._kafka.refusal(key)
@@ -72,14 +74,6 @@ class ConsumerGroupReconciler:
         watched = FRESH_SECONDS if may_pause or needs_watching(facts) else None
         wishes = (plan.requeue_after, watched)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
-
-    async def _introduce(self, body: JsonObject, status: JsonObject) -> Result:
-        """Write a new object's first status and requeue it at the end.
-
-        When a thousand objects are created at once, all have a status before the first of them has its children.
-        """
-        again = await publish(self._context, body, status)
-        return Result(None if again is None else 0.0)
 
     async def _act(self, gathered: Gathered, plan: Plan) -> Problem | None:
         """Carry out the plan; returns the refusal of the API server, if any."""

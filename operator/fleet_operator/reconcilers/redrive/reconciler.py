@@ -20,8 +20,8 @@ from fleet_operator.planning.redrive.readings import at_work, read_run_pods, red
 from fleet_operator.planning.redrive.status import invalid_redrive_status, project_redrive_status, renew_final_status
 from fleet_operator.planning.run import Act, read_job
 from fleet_operator.reconcilers.context import Context, is_owned_by, publish
-from fleet_operator.reconcilers.group_view import GroupView, read_group
 from fleet_operator.reconcilers.redrive.watch import RedriveWatch
+from fleet_operator.reconcilers.references import ReferencedGroup, read_group
 from fleet_operator.reconcilers.run import RunJobs
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.dispatcher import Result
@@ -39,7 +39,7 @@ class RedriveStep:
     body: JsonObject
     facts: RedriveFacts
     decision: RedriveDecision
-    view: GroupView
+    referenced: ReferencedGroup
     job: JsonObject | None
     image: str
 
@@ -52,11 +52,11 @@ class RedriveStep:
         return self.decision.phase in FINAL_PHASES
 
     def children(self) -> tuple[JsonObject, JsonObject]:
-        redrive, group, cluster = self.facts.redrive, self.view.group, self.view.cluster
+        redrive, group, cluster = self.facts.redrive, self.referenced.group, self.referenced.cluster
         assert group is not None, "a Redrive without its group has an obstacle"
         assert cluster is not None, "a Redrive without its cluster has an obstacle"
-        assert self.view.observation is not None, "a Redrive whose cluster was never seen has an obstacle"
-        config = manifests.redrive_config(redrive, group, cluster, target_of(group, self.view.observation))
+        assert self.referenced.observation is not None, "a Redrive whose cluster was never seen has an obstacle"
+        config = manifests.redrive_config(redrive, group, cluster, target_of(group, self.referenced.observation))
         return manifests.config_map(redrive, config), manifests.job(redrive, group, cluster, image=self.image)
 
 
@@ -86,7 +86,7 @@ class RedriveReconciler:
             self._watch.forget(key)
             return Result(await publish(context, body, renew_final_status(redrive.status, generation)))
         step = await self._advance(body, redrive)
-        seen, phase, group = self._watch.latest(key), step.decision.phase, step.view.group
+        seen, phase, group = self._watch.latest(key), step.decision.phase, step.referenced.group
         status = project_redrive_status(
             step.facts, step.decision, seen.progress if seen else None, seen.per_second if seen else None, now
         )
@@ -103,8 +103,8 @@ class RedriveReconciler:
         step, refusal = await self._jobs.advance(self._from_caches(body, redrive), lambda: self._live(body, redrive))
         if refusal is not None:
             return replace(step, decision=RedriveDecision("Pending", refusal.reason, refusal.message))
-        if step.act is Act.CREATE and step.view.group is not None:
-            log.info("redrive started", extra={"key": "/".join(key_of(body)), "group": step.view.group.group_id})
+        if step.act is Act.CREATE and step.referenced.group is not None:
+            log.info("redrive started", extra={"key": "/".join(key_of(body)), "group": step.referenced.group.group_id})
         return step
 
     def _from_caches(self, body: JsonObject, redrive: Redrive) -> RedriveStep:
@@ -122,21 +122,23 @@ class RedriveReconciler:
     ) -> RedriveStep:
         """`jobs` and `pods` are those of the group; only what belongs to Redrives counts."""
         namespace, name = key_of(body)
-        view = read_group(self._context, (namespace, redrive.spec.group_ref.name))
+        referenced = read_group(self._context, (namespace, redrive.spec.group_ref.name))
         job = next((found for found in jobs if is_owned_by(found, body)), None)
         mine = [pod for pod in pods if redrive_of(pod) == name]
         facts = RedriveFacts(
             redrive=redrive,
-            obstacle=find_obstacle(redrive, view.group, view.cluster, view.observation, older=view.older),
+            obstacle=find_obstacle(
+                redrive, referenced.group, referenced.cluster, referenced.observation, older=referenced.older
+            ),
             refusal=find_refusal(redrive),
-            failed_topic_id=_failed_topic_id(view),
-            group_gone=view.gone,
+            failed_topic_id=_failed_topic_id(referenced),
+            group_gone=referenced.gone,
             job=read_job(job),
             pods=read_run_pods(mine, job_uid=job["metadata"]["uid"] if job else ""),
             rival=self._rival(body, jobs, pods),
         )
         image = self._context.settings.consumer_image
-        return RedriveStep(body=body, facts=facts, decision=decide(facts), view=view, job=job, image=image)
+        return RedriveStep(body=body, facts=facts, decision=decide(facts), referenced=referenced, job=job, image=image)
 
     def _rival(self, body: JsonObject, jobs: list[JsonObject], pods: list[JsonObject]) -> str | None:
         """Who must come before this Redrive: one that is at work, else the oldest that wants to be."""
@@ -150,10 +152,10 @@ class RedriveReconciler:
         return next((other for other in (*at_work(jobs, pods), *waiting) if other != name), None)
 
 
-def _failed_topic_id(view: GroupView) -> str | None:
-    if view.group is None or view.observation is None:
+def _failed_topic_id(referenced: ReferencedGroup) -> str | None:
+    if referenced.group is None or referenced.observation is None:
         return None
-    topic = view.observation.topics.get(naming.failed_topic(view.group.group_id))
+    topic = referenced.observation.topics.get(naming.failed_topic(referenced.group.group_id))
     return topic.topic_id if topic is not None else None
 
 

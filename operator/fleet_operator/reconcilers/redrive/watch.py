@@ -66,7 +66,6 @@ class RedriveWatch:
         self._asked.pop(redrive, None)
 
     async def close(self) -> None:
-        """End the questions that are under way."""
         asking = list(self._asking.values())
         for question in asking:
             question.cancel()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.planning.fleet.known_revisions import is_known, with_known
+from fleet_operator.planning.fleet.revision import is_known, with_known
 from fleet_operator.planning.fleet.rollout import RevisionRecord
 from fleet_operator.planning.labels import KNOWN_ANNOTATION
 

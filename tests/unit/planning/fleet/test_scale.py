@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.planning.fleet.scale import ScaleDecision, decide_scale
+from fleet_operator.planning.fleet.parts import ScaleDecision, decide_scale
 from tests.unit.planning.builders import consumer_group
 
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_operator.planning.observation import WorkerObservation
-from fleet_operator.planning.retry.failed_reasons import SHOWN_MAX, failed_reasons
-from fleet_operator.planning.status.retry import retry_status
+from fleet_operator.planning.status.retry import SHOWN_MAX, failed_reasons, retry_status
 from tests.unit.planning.builders import observed_group
 
 TIMEOUT, VALUE = ("timeout", "Timeout"), ("exhausted", "ValueError")

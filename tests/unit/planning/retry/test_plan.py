@@ -18,8 +18,7 @@ from fleet_operator.planning.retry.plan import RetryFacts, RetryPlan, plan_retry
 from fleet_operator.planning.retry.publication import SUPERSEDED_S, plan_intent
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.retry.scaling import RetryMemory
-from fleet_operator.planning.retry.topics import wanted_topics
-from fleet_operator.planning.retry.view import view_group
+from fleet_operator.planning.retry.topics import view_group, wanted_topics
 from tests.unit.planning.builders import NOW, consumer_group, observation, observed_group, ready_fleet, unreachable
 from tests.unit.planning.retry.test_publication import OLD, revision
 

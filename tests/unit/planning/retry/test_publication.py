@@ -9,8 +9,7 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import RetryPolicy
 from fleet_operator.planning.observation import ManagedTopic, RetryObservation
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry.intent import DelayState, PolicyRevision, RetryIntent
-from fleet_operator.planning.retry.policy import expand
+from fleet_operator.planning.retry.intent import DelayState, PolicyRevision, RetryIntent, expand
 from fleet_operator.planning.retry.publication import (
     REVISIONS_MAX,
     SUPERSEDED_S,

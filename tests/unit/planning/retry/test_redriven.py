@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fleet_consumer.redrive.progress import RedriveProgress
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import TopicObservation
-from fleet_operator.planning.retry.redriven import Redriven, count_failures, find_redriven
+from fleet_operator.planning.status.retry import Redriven, count_failures, find_redriven
 from tests.unit.planning.builders import NOW, facts, observation, observed_group
 from tests.unit.planning.status.test_consumergroup import project
 

@@ -10,15 +10,14 @@ import pytest
 from fleet_operator.api.v1alpha1 import KafkaCluster
 from fleet_operator.api.v1alpha1.conditions import KAFKA_CLUSTER_CONDITIONS, find_condition
 from fleet_operator.planning.observation import ClusterObservation, OffsetsTopicInfo
-from fleet_operator.planning.status.kafkacluster import KafkaClusterFacts, project_kafkacluster_status
+from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from tests.unit.planning.builders import NOW, kafka_cluster, observation, unreachable
 
 
 def project(
     seen: ClusterObservation | None, previous: Mapping[str, Any] | None = None, cluster: KafkaCluster | None = None
 ) -> dict[str, Any]:
-    facts = KafkaClusterFacts(cluster=cluster or kafka_cluster(), observation=seen)
-    return project_kafkacluster_status(facts, previous or {}, NOW)
+    return project_kafkacluster_status(cluster or kafka_cluster(), seen, previous or {}, NOW)
 
 
 def condition(status: Mapping[str, Any], kind: str) -> tuple[str, str, str]:

@@ -9,8 +9,8 @@ import pytest
 
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.fleet import manifests
-from fleet_operator.planning.fleet.known_revisions import with_known
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, read_part
+from fleet_operator.planning.fleet.revision import with_known
 from fleet_operator.planning.fleet.rollout import RevisionRecord, RevisionState
 from fleet_operator.planning.labels import RETRY_VOLUME
 from fleet_operator.planning.observation import BreakerObservation, WorkerObservation

@@ -7,7 +7,7 @@ import json
 
 from fleet_operator.clients.kinds import CONFIG_MAP, JsonObject
 from fleet_operator.planning.labels import GROUP_LABEL, KNOWN_ANNOTATION, REVISION_ANNOTATION
-from fleet_operator.reconcilers.consumergroup import records
+from fleet_operator.reconcilers.consumergroup import gather
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.store import Store
 from tests.unit.runtime.memory_kube import MemoryKube
@@ -38,11 +38,11 @@ def test_foreign_records_are_read_up_to_a_limit_and_named_ones_always() -> None:
         store.learn(CONFIG_MAP, await kube.create(record("f00d", large, "orders-f00d-handler")))
         fleet = {"metadata": {"annotations": {KNOWN_ANNOTATION: json.dumps({"f00d": "digest"})}}}
         seen = store.cache(CONFIG_MAP).having(("ns", "orders"))
-        found = await records.read_records(store, OWNER, seen, fleet)
+        found = await gather.read_records(store, OWNER, seen, fleet)
         assert [body["metadata"]["name"] for body in found] == [body["metadata"]["name"] for body in seen]
         whole = {body["metadata"]["name"]: body for body in found if "data" in body}
         assert "orders-f00d" in whole
         assert "orders-f00d-handler" not in whole
-        assert 1_000_000 * (len(whole) - 1) <= records.CHARACTERS_MAX + 1_000_000
+        assert 1_000_000 * (len(whole) - 1) <= gather.CHARACTERS_MAX + 1_000_000
 
     run_virtual(main())

@@ -1,4 +1,4 @@
-"""A ConsumerGroup and its Kafka cluster, as read from the caches for whoever refers to them."""
+"""Referenced ConsumerGroups and KafkaClusters, read from the caches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ M = TypeVar("M", bound=CustomResource)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupView:
+class ReferencedGroup:
     """A ConsumerGroup, its KafkaCluster, the newest observation, and an older claim on the Kafka group.
 
     `gone`: the object is being deleted or does not exist. `group` is None then, and while it cannot be parsed.
@@ -37,19 +37,16 @@ class GroupView:
     older: Claim | None = None
 
 
-def read_group(context: Context, key: Key) -> GroupView:
-    """The view of a ConsumerGroup."""
+def read_group(context: Context, key: Key) -> ReferencedGroup:
     body = context.store.get(CONSUMER_GROUP, key)
     if body is None or "deletionTimestamp" in body["metadata"]:
-        return GroupView(gone=True)
+        return ReferencedGroup(gone=True)
     group = parse(ConsumerGroup, body)
     if group is None:
-        return GroupView(gone=False)
+        return ReferencedGroup(gone=False)
     cluster = read_cluster(context, cluster_of(body))
-    observation = read_observation(context, cluster, cluster_of(body))
-    return GroupView(
-        gone=False, group=group, cluster=cluster, observation=observation, older=older_claim(context, body)
-    )
+    seen = read_observation(context, cluster, cluster_of(body))
+    return ReferencedGroup(gone=False, group=group, cluster=cluster, observation=seen, older=older_claim(context, body))
 
 
 def read_cluster(context: Context, key: Key) -> KafkaCluster | None:
