@@ -11,11 +11,12 @@ from fleet_consumer.handlers import Outputs
 from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.breaker.pacing import NoPacing
+from fleet_consumer.worker.consume.inline import InlineRounds
 from fleet_consumer.worker.consume.intake import Everything
-from fleet_consumer.worker.consume.loop import ConsumeLoop
+from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.consume.outbox import Outbox
 from fleet_consumer.worker.consume.outcomes import Handle, OutcomeRules, Outcomes
-from fleet_consumer.worker.consume.parts import LoopParts, LoopSettings
+from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.pauses import Pauses
 from fleet_consumer.worker.consume.readings import Readings
 from fleet_consumer.worker.consume.writing import Writing
@@ -43,18 +44,20 @@ class FleetLoop:
             consumer=self.consumer,
             handle=handle,
             outcomes=outcomes,
-            writing=Writing(outbox=outbox, outcomes=outcomes, consumer=self.consumer, stats=stats, clock=clock),
+            writing=Writing(outbox=outbox, outcomes=outcomes, pauses=pauses, stats=stats, clock=clock),
             intake=intake,
             readings=readings,
             pacing=pacing,
             pauses=pauses,
-            settings=LoopSettings(topics=(topic,), commit_interval_s=5, drain_s=0),
+            topics=(topic,),
+            commit_interval_s=5,
+            drain_s=0,
             stats=stats,
             watch=Watch(),
             clock=clock,
             pause=time.sleep,
         )
-        self._loop = ConsumeLoop(parts)
+        self._loop = Loop(parts, lambda loop: InlineRounds(loop, parts))
         tame_collector()
         self._loop.start()
 

@@ -17,7 +17,7 @@ from fleet_consumer.group.membership import Membership
 from fleet_consumer.record import Record
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.consume.intake import WaitingHead
-from fleet_consumer.worker.consume.parts import Loop
+from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.lifecycle.watchdog import Hang
 from fleet_consumer.worker.logs import now_text
 from fleet_consumer.worker.session import Session

@@ -23,14 +23,15 @@ from fleet_consumer.worker.config.follower import Follower
 from fleet_consumer.worker.config.policy_file import PolicyFile
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import PodIdentity, connection_settings, consumer_settings
-from fleet_consumer.worker.consume.concurrent import ConcurrentLoop
+from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
 from fleet_consumer.worker.consume.executor import Executor, LoopExecutor, ThreadExecutor
+from fleet_consumer.worker.consume.inline import InlineRounds
 from fleet_consumer.worker.consume.intake import Everything, Intake
-from fleet_consumer.worker.consume.loop import ConsumeLoop
+from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.consume.outbox import Outbox
 from fleet_consumer.worker.consume.outcomes import Handle, OutcomeRules, Outcomes
-from fleet_consumer.worker.consume.parts import Loop, LoopParts, LoopSettings, Topics
-from fleet_consumer.worker.consume.pauses import WRITES_HELD, Pauses
+from fleet_consumer.worker.consume.parts import LoopParts, Topics
+from fleet_consumer.worker.consume.pauses import Pauses
 from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.readings import Readings
 from fleet_consumer.worker.consume.retry_intake import RetryIntake
@@ -135,17 +136,18 @@ def open_session(worker: WorkerContext) -> Session:
         stats=worker.stats,
         clock=clock,
     )
-    held = pauses.because(WRITES_HELD)
     parts = LoopParts(
         consumer=consumer,
         handle=intake.handling(_decoding(config, worker.handler, outcomes), worker.watch),
         outcomes=outcomes,
-        writing=Writing(outbox=outbox, outcomes=outcomes, consumer=held, stats=worker.stats, clock=clock),
+        writing=Writing(outbox=outbox, outcomes=outcomes, pauses=pauses, stats=worker.stats, clock=clock),
         intake=intake,
         readings=readings,
         pacing=pacing,
         pauses=pauses,
-        settings=_loop_settings(config, topics),
+        topics=topics,
+        commit_interval_s=config.consumer.commit_interval_seconds,
+        drain_s=config.drain_seconds,
         stats=worker.stats,
         watch=worker.watch,
         clock=clock,
@@ -169,23 +171,18 @@ def _rules(config: WorkerConfig, policies: Callable[[], Policies | None]) -> Out
     )
 
 
-def _loop_settings(config: WorkerConfig, topics: Topics) -> LoopSettings:
-    commit_interval_s = config.consumer.commit_interval_seconds
-    return LoopSettings(topics=topics, commit_interval_s=commit_interval_s, drain_s=config.drain_seconds)
-
-
 def _decoding(config: WorkerConfig, handler: Handler, outcomes: Outcomes) -> Handle:
     decode = config.handler
     return outcomes.decoding(handler.call, decoder("key", decode.decode_key), decoder("value", decode.decode_value))
 
 
 def _loop(worker: WorkerContext, max_poll_records: int, parts: LoopParts) -> Loop:
-    if worker.executor is None:
-        return ConsumeLoop(parts)
-    batch, size = worker.handler.batch, worker.executor.size
-    return ConcurrentLoop(
-        parts, worker.executor, Concurrency.of(batch=batch, size=size, max_poll_records=max_poll_records)
-    )
+    executor, batch = worker.executor, worker.handler.batch
+    if executor is None:
+        return Loop(parts, lambda loop: InlineRounds(loop, parts))
+    concurrency = Concurrency.of(batch=batch, size=executor.size, max_poll_records=max_poll_records)
+    at_once = max_poll_records if batch else executor.size
+    return Loop(parts, lambda loop: ConcurrentRounds(loop, parts, executor, concurrency), at_once=at_once)
 
 
 def make_executor(config: WorkerConfig, handler: Handler, clock: Clock) -> Executor | None:

@@ -20,7 +20,7 @@ class Committing:
 
     def __init__(self, parts: LoopParts, progress: ConsumeProgress) -> None:
         self._parts = parts
-        self._interval_s = parts.settings.commit_interval_s
+        self._interval_s = parts.commit_interval_s
         self._progress = progress
         self._due_at = parts.clock.monotonic() + self._interval_s
         self._in_flight = False

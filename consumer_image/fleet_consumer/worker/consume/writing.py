@@ -16,7 +16,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.worker.consume.outbox import Outbox, hold_reason
 from fleet_consumer.worker.consume.outcomes import Outcomes
-from fleet_consumer.worker.consume.pauses import Pausable
+from fleet_consumer.worker.consume.pauses import WRITES_HELD, Pauses
 from fleet_consumer.worker.consume.progress import Hold, PartitionProgress, Partitions, Unfinished
 from fleet_consumer.worker.logs import fields
 from fleet_consumer.worker.stats import Stats
@@ -54,10 +54,10 @@ class _Held:
 class Writing:
     """All writes that are under way. Used by the consume loop's thread only."""
 
-    def __init__(self, *, outbox: Outbox, outcomes: Outcomes, consumer: Pausable, stats: Stats, clock: Clock) -> None:
+    def __init__(self, *, outbox: Outbox, outcomes: Outcomes, pauses: Pauses, stats: Stats, clock: Clock) -> None:
         self._outbox = outbox
         self._outcomes = outcomes
-        self._consumer = consumer
+        self._pauses = pauses
         self._stats = stats
         self._clock = clock
         self._held: dict[TopicPartition, _Held] = {}
@@ -199,7 +199,7 @@ class Writing:
     def _hold(self, topic_partition: TopicPartition, partition: PartitionProgress, now: float) -> None:
         partition.hold = hold = _hold_of(partition, None, self._clock.wall())
         self._held[topic_partition] = _Held(partition, now + BACKOFF_FIRST_S, BACKOFF_FIRST_S)
-        self._consumer.pause([topic_partition])
+        self._pauses.pause(topic_partition, WRITES_HELD)
         LOG.error(
             "partition held: its writes are not acknowledged",
             extra=fields(**topic_partition._asdict(), offset=hold.offset, reason=hold.reason, error=hold.message),
@@ -208,7 +208,7 @@ class Writing:
     def _release(self, topic_partition: TopicPartition, partition: PartitionProgress) -> None:
         del self._held[topic_partition]
         partition.hold = None
-        self._consumer.resume([topic_partition])
+        self._pauses.resume(topic_partition, WRITES_HELD)
         LOG.info("partition released: its writes are acknowledged", extra=fields(**topic_partition._asdict()))
 
     def _send_again(self, partition: PartitionProgress) -> None:
