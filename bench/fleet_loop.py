@@ -10,9 +10,9 @@ from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
 from fleet_consumer.handlers import Outputs
 from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.net import ConnectionSettings
-from fleet_consumer.worker.breaker.pacing import NoPacing
+from fleet_consumer.worker.breaker.pacing import Pacing
 from fleet_consumer.worker.consume.inline import InlineRounds
-from fleet_consumer.worker.consume.intake import Everything
+from fleet_consumer.worker.consume.intake import Intake
 from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.consume.outbox import Outbox
 from fleet_consumer.worker.consume.outcomes import Handle, OutcomeRules, Outcomes
@@ -34,7 +34,7 @@ class FleetLoop:
         connection = ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="bench")
         self.consumer = Consumer(ConsumerSettings(connection=connection, group_id=group))
         outbox = Outbox(_no_producer)
-        pauses, intake, pacing = Pauses(self.consumer), Everything(), NoPacing()
+        pauses, intake, pacing = Pauses(self.consumer), Intake(), Pacing()
         readings = Readings(self.consumer, clock, bounded=False)
         rules = OutcomeRules(group_id=group, outputs=Outputs(()), failed_topic="none", policies=lambda: None)
         retell = readings.retelling(intake.retell)

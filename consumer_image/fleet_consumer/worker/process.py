@@ -28,11 +28,15 @@ from fleet_consumer.worker.config.policy_file import PolicyFile
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import identify, with_environment
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
-from fleet_consumer.worker.lifecycle.last_word import LastWord
-from fleet_consumer.worker.lifecycle.setup_watch import SetupWatch
 from fleet_consumer.worker.lifecycle.signals import Signals
-from fleet_consumer.worker.lifecycle.termination import NOT_DRAINED, OVER_THE_LIMIT, SETUP_OVER_THE_LIMIT, end_process
-from fleet_consumer.worker.lifecycle.watchdog import Hang, HangDetector, Watch, Watchdog, stack_of
+from fleet_consumer.worker.lifecycle.termination import (
+    NOT_DRAINED,
+    OVER_THE_LIMIT,
+    SETUP_OVER_THE_LIMIT,
+    LastWord,
+    end_process,
+)
+from fleet_consumer.worker.lifecycle.watchdog import Hang, HangDetector, SetupWatch, Watch, Watchdog, stack_of
 from fleet_consumer.worker.logs import about, fields
 from fleet_consumer.worker.member import (
     RetrySnapshot,

@@ -17,7 +17,7 @@ from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.librdkafka.settings import connection_config
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.breaker.budget import BudgetPacing, FollowingPacing
-from fleet_consumer.worker.breaker.pacing import NoPacing, Pacing
+from fleet_consumer.worker.breaker.pacing import Pacing
 from fleet_consumer.worker.breaker.watch import BreakerWatch
 from fleet_consumer.worker.config.follower import Follower
 from fleet_consumer.worker.config.policy_file import PolicyFile
@@ -26,7 +26,7 @@ from fleet_consumer.worker.config.settings import PodIdentity, connection_settin
 from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
 from fleet_consumer.worker.consume.executor import Executor, LoopExecutor, ThreadExecutor
 from fleet_consumer.worker.consume.inline import InlineRounds
-from fleet_consumer.worker.consume.intake import Everything, Intake
+from fleet_consumer.worker.consume.intake import Intake
 from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.consume.outbox import Outbox
 from fleet_consumer.worker.consume.outcomes import Handle, OutcomeRules, Outcomes
@@ -117,8 +117,8 @@ def open_session(worker: WorkerContext) -> Session:
         return None if follower is None else follower.policies
 
     topics: Topics = config.topic_pattern or config.topics
-    pacing: Pacing = NoPacing() if follower is None else BudgetPacing(policies, clock)
-    intake: Intake = Everything()
+    pacing = Pacing() if follower is None else BudgetPacing(policies, clock)
+    intake = Intake()
     breaker_watch = None
     if worker.role is Role.RETRY:
         assert follower is not None, "a retry worker has policies"

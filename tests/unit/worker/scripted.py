@@ -25,7 +25,7 @@ from fleet_consumer.worker.breaker.budget import BudgetPacing, FollowingPacing
 from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
 from fleet_consumer.worker.consume.executor import Executor
 from fleet_consumer.worker.consume.inline import InlineRounds
-from fleet_consumer.worker.consume.intake import Everything
+from fleet_consumer.worker.consume.intake import Intake
 from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.consume.outbox import Outbox
 from fleet_consumer.worker.consume.outcomes import OutcomeRules, Outcomes
@@ -280,7 +280,7 @@ class Bench:
         self.pauses = Pauses(self.consumer)
         self.breakers = Breakers()
         self.pacing: Any = BudgetPacing(policies, self.clock)
-        self.intake: Any = Everything()
+        self.intake: Any = Intake()
         if retry_group is not None:
             self.pacing = FollowingPacing(policies, lambda: self.breakers, lambda wanted: None, self.clock)
             self.intake = RetryIntake(
