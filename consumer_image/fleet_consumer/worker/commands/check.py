@@ -8,7 +8,6 @@ the handler, or writes anything.
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from fleet_consumer.net import (
 from fleet_consumer.wire.errors import ErrorCode, KafkaError, describe, is_retriable
 from fleet_consumer.worker.config.policy_file import PolicyFile
 from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
-from fleet_consumer.worker.lifecycle.termination import write_termination
+from fleet_consumer.worker.lifecycle.termination import report_result
 from fleet_consumer.worker.process import handler_of
 
 BROKER_PATIENCE_S: Final = 10.0
@@ -62,12 +61,8 @@ class CheckResult:
         return cls(str(getattr(error, "reason", type(error).__name__)), str(error), EXIT_SETTINGS)
 
     def report(self) -> None:
-        """Print the result as the last line of standard output, and leave it as the container's last word."""
-        text = json.dumps(
-            {"ok": self.exit_code == EXIT_OK, "reason": self.reason, "message": self.message}, ensure_ascii=False
-        )
-        print(text, flush=True)
-        write_termination(text)
+        """Print the result, and leave it as the container's termination message."""
+        report_result({"ok": self.exit_code == EXIT_OK, "reason": self.reason, "message": self.message})
 
 
 class _Surroundings(Exception):
@@ -104,10 +99,6 @@ def examine(config: WorkerConfig, clock: Clock) -> CheckResult:
     pattern = config.topic_pattern
     topics = ", ".join(config.topics) if pattern is None else f"that match {pattern.text}"
     return CheckResult("CheckPassed", f"handler {config.handler.title} on topics {topics}", EXIT_OK)
-
-
-def _handler_loads(config: WorkerConfig) -> None:
-    handler_of(config, SystemClock())
 
 
 def _read_policies(config: WorkerConfig, clock: Clock) -> None:
@@ -153,8 +144,8 @@ def _librdkafka_takes_settings(config: WorkerConfig) -> None:
         raise SettingsInvalid("consumer.properties", f"librdkafka refuses them: {error}") from error
 
 
-STEPS: Final[Sequence[Callable[[WorkerConfig], None]]] = (
-    _handler_loads,  # the likeliest mistake, and the cheapest to find
+STEPS: Final[Sequence[Callable[[WorkerConfig], object]]] = (
+    lambda config: handler_of(config, SystemClock()),  # the likeliest mistake, and the cheapest to find
     _assignors_exist,
     _librdkafka_takes_settings,
 )

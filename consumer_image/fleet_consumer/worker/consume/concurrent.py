@@ -23,12 +23,11 @@ from typing import Final
 
 from fleet_consumer.record import Records, Run
 from fleet_consumer.worker.breaker.pacing import Pace
-from fleet_consumer.worker.consume.calls import Calls
 from fleet_consumer.worker.consume.executor import Executor
 from fleet_consumer.worker.consume.loop import POLL_TIMEOUT_S, Loop
 from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.pauses import WINDOW_FULL
-from fleet_consumer.worker.consume.pending import Concurrency, Pending
+from fleet_consumer.worker.consume.pending import Calls, Concurrency, Pending
 from fleet_consumer.worker.consume.progress import PartitionProgress, Partitions
 from fleet_consumer.worker.consume.suspects import Suspects
 

@@ -19,7 +19,7 @@ from fleet_consumer.worker.consume.caution import Caution, poison, read_note
 from fleet_consumer.worker.consume.committing import Committing
 from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.pauses import SUSPECT
-from fleet_consumer.worker.consume.progress import ConsumeProgress, PartitionProgress, Partitions
+from fleet_consumer.worker.consume.progress import ConsumeProgress, PartitionProgress, Partitions, committable
 from fleet_consumer.worker.consume.starts import note_starts
 from fleet_consumer.worker.logs import fields
 
@@ -191,7 +191,7 @@ class Notes:
 
     def write(self, partitions: Partitions, mark: str = "") -> bool:
         """Commit now what these partitions' notes say; whether that was done."""
-        offsets = {each: offset for each, part in partitions.items() if (offset := part.committable(mark)) is not None}
+        offsets = committable(partitions, mark)
         if not offsets:
             return True
         try:

@@ -14,11 +14,10 @@ from typing import Any
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.worker.breaker.pacing import Pace
-from fleet_consumer.worker.consume.calls import Calls
 from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.pauses import SUSPECT
-from fleet_consumer.worker.consume.pending import Concurrency, Pending, Work
+from fleet_consumer.worker.consume.pending import Calls, Concurrency, Pending, Work
 from fleet_consumer.worker.consume.progress import PartitionProgress
 
 

@@ -92,7 +92,7 @@ class Writing:
                 del self._awaited[topic_partition]
         if now >= self._look_at:
             self._look_at = now + LOOK_INTERVAL_S
-            self._look_after_all_held(now)
+            self._look_after_held(now)
 
     def _wait(self, partitions: Partitions, most_s: float) -> None:
         """Take in acknowledgements; wait for those of these partitions, and for no others, at most `most_s`."""
@@ -131,7 +131,7 @@ class Writing:
                 continue
             still_open = True
             self._hold_if_stuck(topic_partition, partition, oldest, now)
-        self._look_after_all_held(now)
+        self._look_after_held(now)
         return still_open
 
     def finish(self, partitions: Partitions, timeout_s: float) -> None:
@@ -168,22 +168,19 @@ class Writing:
         self._hold(topic_partition, partition, now)
         return True
 
-    def _look_after_all_held(self, now: float) -> None:
+    def _look_after_held(self, now: float) -> None:
         for topic_partition, held in list(self._held.items()):
-            self._look_after_held(topic_partition, held, now)
-
-    def _look_after_held(self, topic_partition: TopicPartition, held: _Held, now: float) -> None:
-        partition = held.partition
-        self._count(partition)
-        self._mend(partition)
-        if _first_unwritten(partition) is None:
-            self._release(topic_partition, partition)
-            return
-        partition.hold = _hold_of(partition, partition.hold, self._clock.wall())
-        if now >= held.retry_at:
-            held.delay_s = min(held.delay_s * 2, BACKOFF_MAX_S)
-            held.retry_at = now + held.delay_s
-            self._send_again(partition)
+            partition = held.partition
+            self._count(partition)
+            self._mend(partition)
+            if _first_unwritten(partition) is None:
+                self._release(topic_partition, partition)
+                continue
+            partition.hold = _hold_of(partition, partition.hold, self._clock.wall())
+            if now >= held.retry_at:
+                held.delay_s = min(held.delay_s * 2, BACKOFF_MAX_S)
+                held.retry_at = now + held.delay_s
+                self._send_again(partition)
 
     def _count(self, partition: PartitionProgress) -> None:
         for result in partition.settle():

@@ -55,6 +55,13 @@ def end_process(why: str, details: Mapping[str, object], reason: str = "HandlerT
     os._exit(EXIT_HUNG)
 
 
+def report_result(result: Mapping[str, object]) -> None:
+    """Print a command's result as the last line of standard output, and leave it as the termination message."""
+    text = json.dumps(result, ensure_ascii=False)
+    print(text, flush=True)
+    write_termination(text)
+
+
 def write_termination(text: str, path: Path = TERMINATION_LOG) -> None:
     """Write the termination message for the kubelet; only a container has that file, so it is never created."""
     if path.exists():
