@@ -29,7 +29,7 @@ from fleet_consumer.worker.consume.inline import InlineRounds
 from fleet_consumer.worker.consume.intake import Intake
 from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.consume.outbox import Outbox
-from fleet_consumer.worker.consume.outcomes import Handle, OutcomeRules, Outcomes
+from fleet_consumer.worker.consume.outcomes import OutcomeRules, Outcomes
 from fleet_consumer.worker.consume.parts import LoopParts, Topics
 from fleet_consumer.worker.consume.pauses import Pauses
 from fleet_consumer.worker.consume.pending import Concurrency
@@ -127,7 +127,9 @@ def open_session(worker: WorkerContext) -> Session:
         pacing = FollowingPacing(policies, breaker_watch.breakers, breaker_watch.follow, clock)
         intake = RetryIntake(consumer, pauses, policies, group_id=config.group_id, stats=worker.stats, clock=clock)
     readings = Readings(consumer, clock, bounded=worker.role is Role.RETRY)
-    outbox = _outbox(connection, None if follower is None else follower.policies.max_message_bytes)
+    max_bytes = None if follower is None else follower.policies.max_message_bytes
+    producer = {**connection_config(connection), "logger": LIBRDKAFKA_LOG}
+    outbox = Outbox(lambda: RecordProducer(producer, message_max_bytes=max_bytes))
     outcomes = Outcomes(
         _rules(config, policies),
         outbox,
@@ -136,9 +138,11 @@ def open_session(worker: WorkerContext) -> Session:
         stats=worker.stats,
         clock=clock,
     )
+    decode = config.handler
+    decoders = decoder("key", decode.decode_key), decoder("value", decode.decode_value)
     parts = LoopParts(
         consumer=consumer,
-        handle=intake.handling(_decoding(config, worker.handler, outcomes), worker.watch),
+        handle=intake.handling(outcomes.decoding(worker.handler.call, *decoders), worker.watch),
         outcomes=outcomes,
         writing=Writing(outbox=outbox, outcomes=outcomes, pauses=pauses, stats=worker.stats, clock=clock),
         intake=intake,
@@ -156,11 +160,6 @@ def open_session(worker: WorkerContext) -> Session:
     return Session(_loop(worker, settings.max_poll_records, parts), parts, connection, follower, breaker_watch)
 
 
-def _outbox(connection: ConnectionSettings, max_message_bytes: int | None) -> Outbox:
-    producer = {**connection_config(connection), "logger": LIBRDKAFKA_LOG}
-    return Outbox(lambda: RecordProducer(producer, message_max_bytes=max_message_bytes))
-
-
 def _rules(config: WorkerConfig, policies: Callable[[], Policies | None]) -> OutcomeRules:
     return OutcomeRules(
         group_id=config.group_id,
@@ -169,11 +168,6 @@ def _rules(config: WorkerConfig, policies: Callable[[], Policies | None]) -> Out
         policies=policies,
         error_text=config.handler.error_text,
     )
-
-
-def _decoding(config: WorkerConfig, handler: Handler, outcomes: Outcomes) -> Handle:
-    decode = config.handler
-    return outcomes.decoding(handler.call, decoder("key", decode.decode_key), decoder("value", decode.decode_value))
 
 
 def _loop(worker: WorkerContext, max_poll_records: int, parts: LoopParts) -> Loop:

@@ -19,10 +19,7 @@ from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDING
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig, load_config
 from fleet_consumer.fetch.thread import FetchThread
-from fleet_consumer.handlers import (
-    HandlerImportFailed,
-    HandlerNotCallable,
-)
+from fleet_consumer.handlers import HandlerImportFailed, HandlerNotCallable
 from fleet_consumer.librdkafka.settings import PropertyNotAllowed, consumer_config
 from fleet_consumer.net import (
     AllBrokersUnreachable,
@@ -66,11 +63,12 @@ class CheckResult:
 
 
 class _Surroundings(Exception):
-    """Something outside the revision is in the way."""
+    """Something outside the revision is in the way; `passing` when it may be over a moment later."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, *, passing: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
+        self.passing = passing
 
 
 def check(path: str, clock: Clock | None = None) -> CheckResult:
@@ -156,39 +154,28 @@ def _ask_brokers(config: WorkerConfig, clock: Clock) -> None:
     client = NetworkClient(connection_settings(config.brokers, f"{config.name}-check"), clock)
     deadline = clock.monotonic() + BROKER_PATIENCE_S
     try:
-        _ask_until(lambda left: _topic_shortcoming(config, client, left), client, clock, deadline)
-        _ask_until(lambda left: _group_shortcoming(config, client, left), client, clock, deadline)
+        _ask_until(lambda left: _ask_for_topics(config, client, left), client, clock, deadline)
+        _ask_until(lambda left: _ask_for_group(config, client, left), client, clock, deadline)
     finally:
         client.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Shortcoming:
-    """A refusal by the brokers; `passing` when it may be over a moment later."""
-
-    reason: str
-    message: str
-    passing: bool
-
-
-def _ask_until(
-    ask: Callable[[float], _Shortcoming | None], client: NetworkClient, clock: Clock, deadline: float
-) -> None:
-    """Ask again while the answer may still change; raises the last answer when it does not, or time is up."""
+def _ask_until(ask: Callable[[float], None], client: NetworkClient, clock: Clock, deadline: float) -> None:
+    """Ask again while the answer may still change; raises the last error when it does not, or time is up."""
     while True:
-        shortcoming = ask(max(1.0, deadline - clock.monotonic()))
-        if shortcoming is None:
-            return
-        if not shortcoming.passing or clock.monotonic() >= deadline:
-            raise _Surroundings(shortcoming.reason, shortcoming.message)
+        try:
+            return ask(max(1.0, deadline - clock.monotonic()))
+        except _Surroundings as error:
+            if not error.passing or clock.monotonic() >= deadline:
+                raise
         client.poll(RETRY_INTERVAL_S)
 
 
-def _topic_shortcoming(config: WorkerConfig, client: NetworkClient, patience_s: float) -> _Shortcoming | None:
+def _ask_for_topics(config: WorkerConfig, client: NetworkClient, patience_s: float) -> None:
     outputs = [topic for topic in config.handler.outputs if topic not in config.topics]
     if not config.topics and not outputs:
         # Whatever matches the pattern exists; asking for no topic by name would ask for all of them.
-        return None
+        return
     answer = client.metadata([*config.topics, *outputs], timeout_s=patience_s)
     for topic in answer.topics:
         code = topic.error_code
@@ -197,26 +184,25 @@ def _topic_shortcoming(config: WorkerConfig, client: NetworkClient, patience_s: 
         field = "handler.outputs" if topic.name in outputs else "topics"
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             message = f"topic {topic.name!r} ({field}) does not exist; create it, or correct the name"
-            return _Shortcoming("TopicNotFound", message, passing=False)
+            raise _Surroundings("TopicNotFound", message)
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             message = f"no right to describe topic {topic.name!r} ({field}); allow {_principal(config)} to"
-            return _Shortcoming("AuthorizationFailed", message, passing=False)
+            raise _Surroundings("AuthorizationFailed", message)
         if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
             raise SettingsInvalid(field, f"{topic.name!r} is no name that a topic can have")
         message = f"topic {topic.name!r} ({field}): the brokers answer {describe(code)}"
-        return _Shortcoming("BrokerUnreachable", message, passing=is_retriable(code))
-    return None
+        raise _Surroundings("BrokerUnreachable", message, passing=is_retriable(code))
 
 
-def _group_shortcoming(config: WorkerConfig, client: NetworkClient, patience_s: float) -> _Shortcoming | None:
+def _ask_for_group(config: WorkerConfig, client: NetworkClient, patience_s: float) -> None:
     answer = client.find_coordinators([config.group_id], timeout_s=patience_s)[config.group_id]
     if not isinstance(answer, KafkaError):
-        return None
+        return
     if answer.code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
         message = f"no right to use group {config.group_id!r}; allow {_principal(config)} Read on it"
-        return _Shortcoming("AuthorizationFailed", message, passing=False)
+        raise _Surroundings("AuthorizationFailed", message)
     message = f"group {config.group_id!r} has no coordinator: the brokers answer {describe(answer.code)}"
-    return _Shortcoming("BrokerUnreachable", message, passing=is_retriable(answer.code))
+    raise _Surroundings("BrokerUnreachable", message, passing=is_retriable(answer.code))
 
 
 def _principal(config: WorkerConfig) -> str:

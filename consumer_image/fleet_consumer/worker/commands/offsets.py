@@ -66,9 +66,4 @@ def _from_topic(connection: Any, group: str, timeout_s: float) -> list[dict[str,
 
 
 def _row(part: TopicPartition, entry: Any) -> dict[str, Any]:
-    return {
-        **part._asdict(),
-        "offset": entry.offset,
-        "leaderEpoch": entry.leader_epoch,
-        "metadata": entry.metadata,
-    }
+    return {**part._asdict(), "offset": entry.offset, "leaderEpoch": entry.leader_epoch, "metadata": entry.metadata}

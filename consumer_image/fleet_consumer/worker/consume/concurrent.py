@@ -61,12 +61,11 @@ class ConcurrentRounds:
     def drain(self) -> None:
         """Let what has begun come to its end. Polls go on, so the membership is kept however long it takes."""
         self._forget_waiting(dict(self._loop.progress.partitions))
-        while self._comes_to_an_end() and not self._loop.drain_over:
+        # Anything in flight is with the executor, or may still get there.
+        while self._calls.out or (self.in_flight and self._loop.pace is Pace.FULL):
+            if self._loop.drain_over:
+                return
             self._loop.step()
-
-    def _comes_to_an_end(self) -> bool:
-        """True while anything in flight is with the executor, or may still get there."""
-        return bool(self._calls.out or (self.in_flight and self._loop.pace is Pace.FULL))
 
     def receive(self) -> Records:
         """Records that are there, or else a wait for whatever comes first.

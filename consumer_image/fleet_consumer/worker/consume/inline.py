@@ -63,12 +63,11 @@ class InlineRounds:
         return self._loop.poll(0.0 if awaits else self._wait_s, max_records=limit)
 
     def handle(self, runs: list[Run], careful: list[Run]) -> None:
-        idle = self._loop.idle
         if runs and not self._loop.draining:
             self._handle_batch(runs)
         for run in careful:
             self._handle_with_care(run)
-        self._writing.follow(ACK_WAIT_S if self._loop.draining else self._wait_s if idle else 0.0)
+        self._writing.follow(ACK_WAIT_S if self._loop.draining else self._wait_s if self._loop.idle else 0.0)
 
     def drain(self) -> None:
         """Nothing is in hand between two rounds; writes are seen through when partitions are revoked."""

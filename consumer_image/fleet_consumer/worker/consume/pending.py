@@ -161,7 +161,9 @@ class Pending:
                 works[0].entries.append(entry)
                 works[0].records.append(shown)
             else:
-                order_key = topic_partition if self._concurrency.batch else _order_key(topic_partition, read.key)
+                # Records without a key have no order to keep: their sender spread them at random.
+                by_key = None if read.key is None else (*topic_partition, read.key)
+                order_key = topic_partition if self._concurrency.batch else by_key
                 works.append(Work(topic_partition, partition, [entry], order_key, self._report, [shown]))
         last = as_read(records[-1])
         partition.handled(last.offset, last.leader_epoch)
@@ -256,8 +258,3 @@ class Pending:
         self.in_flight -= sum(len(work.entries) for work in gone)
         for partition in partitions:
             self._begun.pop(partition, None)
-
-
-def _order_key(topic_partition: TopicPartition, key: Any) -> OrderKey | None:
-    """Records of one key stay in order. Those without one have none to keep: their sender spread them at random."""
-    return None if key is None else (*topic_partition, key)

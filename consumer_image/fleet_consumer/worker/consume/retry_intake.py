@@ -299,7 +299,11 @@ class RetryIntake(Intake):
         # By the headers as read: clamped to a shorter sequence, two attempts would be copies of each other.
         if window is not None and window.duplicate(identity(found, record.key, record.value), record.offset):
             self._stats.suppressed += 1
-            self._log_copy(retried(record, found))
+            allowed, left_out = self._budget.spend(self._clock.monotonic())
+            if left_out:
+                LOG.info("log lines about duplicates were left out", extra=fields(count=left_out))
+            if allowed:
+                LOG.info("duplicate skipped", extra=fields(**about(retried(record, found))))
             return None
         story = self._followed(found)
         self._stats.damaged_headers += story.damaged
@@ -307,13 +311,6 @@ class RetryIntake(Intake):
         if delay_s and record.timestamp >= 0:
             self._stats.lateness.observe(max(0.0, self._clock.wall() - record.timestamp / 1000 - delay_s))
         return retried(record, story)
-
-    def _log_copy(self, shown: Record) -> None:
-        allowed, left_out = self._budget.spend(self._clock.monotonic())
-        if left_out:
-            LOG.info("log lines about duplicates were left out", extra=fields(count=left_out))
-        if allowed:
-            LOG.info("duplicate skipped", extra=fields(**about(shown)))
 
     def _story(self, record: Record) -> Story:
         return read(record, now_ms=self._now_ms())

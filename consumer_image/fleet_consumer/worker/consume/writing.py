@@ -152,11 +152,7 @@ class Writing:
             self._awaited.pop(topic_partition, None)
 
     def _hold_if_stuck(
-        self,
-        topic_partition: TopicPartition,
-        partition: PartitionProgress,
-        oldest: Unfinished,
-        now: float,
+        self, topic_partition: TopicPartition, partition: PartitionProgress, oldest: Unfinished, now: float
     ) -> bool:
         """Hold a partition whose oldest write failed or takes too long, unless something else can be written for it."""
         overdue = now - oldest.handled_at >= ACK_WAIT_S
@@ -180,7 +176,9 @@ class Writing:
             if now >= held.retry_at:
                 held.delay_s = min(held.delay_s * 2, BACKOFF_MAX_S)
                 held.retry_at = now + held.delay_s
-                self._send_again(partition)
+                for write in (write for each in partition.unfinished for write in each.writes):
+                    if write.done and write.error is not None:
+                        self._outbox.send(write)
 
     def _count(self, partition: PartitionProgress) -> None:
         for result in partition.settle():
@@ -207,12 +205,6 @@ class Writing:
         partition.hold = None
         self._pauses.resume(topic_partition, WRITES_HELD)
         LOG.info("partition released: its writes are acknowledged", extra=fields(**topic_partition._asdict()))
-
-    def _send_again(self, partition: PartitionProgress) -> None:
-        for unfinished in partition.unfinished:
-            for write in unfinished.writes:
-                if write.done and write.error is not None:
-                    self._outbox.send(write)
 
 
 def _first_unwritten(partition: PartitionProgress) -> Unfinished | None:
