@@ -10,12 +10,13 @@ from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
 from fleet_consumer.handlers.performing import Outputs
 from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.net import ConnectionSettings
-from fleet_consumer.worker.breaker.pacing import NoPacing
-from fleet_consumer.worker.consume.intake import Everything
-from fleet_consumer.worker.consume.loop import ConsumeLoop
+from fleet_consumer.worker.breaker.pacing import Pacing
+from fleet_consumer.worker.consume.inline import InlineRounds
+from fleet_consumer.worker.consume.intake import Intake
+from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.consume.outbox import Outbox
 from fleet_consumer.worker.consume.outcomes import Handle, OutcomeRules, Outcomes
-from fleet_consumer.worker.consume.parts import LoopParts, LoopSettings
+from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.pauses import Pauses
 from fleet_consumer.worker.consume.readings import Readings
 from fleet_consumer.worker.consume.writing import Writing
@@ -33,7 +34,7 @@ class FleetLoop:
         connection = ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="bench")
         self.consumer = Consumer(ConsumerSettings(connection=connection, group_id=group))
         outbox = Outbox(_no_producer)
-        pauses, intake, pacing = Pauses(self.consumer), Everything(), NoPacing()
+        pauses, intake, pacing = Pauses(self.consumer), Intake(), Pacing()
         readings = Readings(self.consumer, clock, bounded=False)
         rules = OutcomeRules(group_id=group, outputs=Outputs(()), failed_topic="none", policies=lambda: None)
         retell = readings.retelling(intake.retell)
@@ -43,18 +44,20 @@ class FleetLoop:
             consumer=self.consumer,
             handle=handle,
             outcomes=outcomes,
-            writing=Writing(outbox=outbox, outcomes=outcomes, consumer=self.consumer, stats=stats, clock=clock),
+            writing=Writing(outbox=outbox, outcomes=outcomes, pauses=pauses, stats=stats, clock=clock),
             intake=intake,
             readings=readings,
             pacing=pacing,
             pauses=pauses,
-            settings=LoopSettings(topics=(topic,), commit_interval_s=5, drain_s=0),
+            topics=(topic,),
+            commit_interval_s=5,
+            drain_s=0,
             stats=stats,
             watch=Watch(),
             clock=clock,
             pause=time.sleep,
         )
-        self._loop = ConsumeLoop(parts)
+        self._loop = Loop(parts, lambda loop: InlineRounds(loop, parts))
         tame_collector()
         self._loop.start()
 

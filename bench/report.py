@@ -25,7 +25,7 @@ HOT_PATH: Final = (
     "fetch/thread.py",
     "librdkafka/fetched.py",
     "record.py",
-    "worker/consume/loop.py",
+    "worker/consume/inline.py",
 )
 """The code that every record passes through; a result is stale once one of these has changed, apart from comments."""
 

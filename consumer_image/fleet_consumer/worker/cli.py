@@ -38,7 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run_command(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if options.command == "check":
-        return _check(options.config)
+        from fleet_consumer.worker.commands.check import check
+
+        result = check(options.config)
+        result.report()
+        return result.exit_code
     if options.command == "offsets":
         return offsets_command.run(options)
     if options.command == "failed":
@@ -100,14 +104,6 @@ def _parser() -> argparse.ArgumentParser:
     for command in (run, check):
         command.add_argument("--config", default=WORKER_CONFIG, metavar="FILE", help="default: %(default)s")
     return parser
-
-
-def _check(path: str) -> int:
-    from fleet_consumer.worker.commands.check import check
-
-    result = check(path)
-    result.report()
-    return result.exit_code
 
 
 def _run(path: str, role: Role) -> int:

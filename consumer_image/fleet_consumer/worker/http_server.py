@@ -16,6 +16,8 @@ from typing import Any, Final
 
 LOG = logging.getLogger("fleet_consumer.http")
 
+TEXT: Final = "text/plain; charset=utf-8"
+
 REQUEST_TIMEOUT_S: Final = 10.0
 """A peer that connects and says nothing holds a thread no longer than this."""
 
@@ -31,7 +33,7 @@ class Page:
 
 def text_page(ok: bool, text: str) -> Page:
     """200 or 503 with a line of text, as probes want it."""
-    return Page(200 if ok else 503, "text/plain; charset=utf-8", f"{text}\n".encode())
+    return Page(200 if ok else 503, TEXT, f"{text}\n".encode())
 
 
 def json_page(document: object) -> Page:
@@ -55,7 +57,6 @@ class HttpServer:
         return int(self._server.server_address[1])
 
     def start(self) -> None:
-        """Begin to answer."""
         self._thread.start()
 
     def close(self) -> None:
@@ -73,7 +74,11 @@ def _request_handler(pages: Mapping[str, Callable[[], Page]]) -> type[BaseHTTPRe
 
         def do_GET(self) -> None:
             make = pages.get(self.path.partition("?")[0])
-            page = Page(404, "text/plain; charset=utf-8", b"no such page\n") if make is None else _made(make)
+            try:
+                page = Page(404, TEXT, b"no such page\n") if make is None else make()
+            except Exception:
+                LOG.exception("a page could not be made")
+                page = Page(500, TEXT, b"internal error; see the log\n")
             self.send_response(page.status)
             self.send_header("Content-Type", page.content_type)
             self.send_header("Content-Length", str(len(page.body)))
@@ -84,11 +89,3 @@ def _request_handler(pages: Mapping[str, Callable[[], Page]]) -> type[BaseHTTPRe
             """Probes come every few seconds; their requests are no news."""
 
     return Handler
-
-
-def _made(make: Callable[[], Page]) -> Page:
-    try:
-        return make()
-    except Exception:
-        LOG.exception("a page could not be made")
-        return Page(500, "text/plain; charset=utf-8", b"internal error; see the log\n")

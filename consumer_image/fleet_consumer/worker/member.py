@@ -17,7 +17,7 @@ from fleet_consumer.group.membership import Membership
 from fleet_consumer.record import Record
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.consume.intake import WaitingHead
-from fleet_consumer.worker.consume.parts import Loop
+from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.lifecycle.watchdog import Hang
 from fleet_consumer.worker.logs import now_text
 from fleet_consumer.worker.session import Session
@@ -262,37 +262,18 @@ def _paused(session: Session) -> list[dict[str, object]]:
 
 def _stuck(state: WorkerState) -> list[dict[str, object]]:
     stuck: list[dict[str, object]] = []
+
+    def add(place: TopicPartitionOffset, reason: str, message: str, since: float) -> None:
+        stuck.append({**place._asdict(), "reason": reason, "message": message, "since": now_text(since)})
+
     ended = state.ended
     if ended is not None and ended.record is not None:
-        stuck.append(
-            {
-                **ended.record._asdict(),
-                "reason": SESSION_ENDED,
-                "message": f"{ended.reason}: {ended.message}",
-                "since": now_text(ended.since),
-            }
-        )
+        add(ended.record, SESSION_ENDED, f"{ended.reason}: {ended.message}", ended.since)
     for hang, since in state.hangs:
-        stuck.append(
-            {
-                **_coordinates(hang.record)._asdict(),
-                "reason": "HandlerTimeout",
-                "message": "its handler does not return",
-                "since": now_text(since),
-            }
-        )
+        add(_coordinates(hang.record), "HandlerTimeout", "its handler does not return", since)
     if state.session is not None:
         for (topic, number), partition in sorted(dict(state.session.loop.progress.partitions).items()):
             hold = partition.hold
             if hold is not None:
-                stuck.append(
-                    {
-                        "topic": topic,
-                        "partition": number,
-                        "offset": hold.offset,
-                        "reason": hold.reason,
-                        "message": hold.message,
-                        "since": now_text(hold.since),
-                    }
-                )
+                add(TopicPartitionOffset(topic, number, hold.offset), hold.reason, hold.message, hold.since)
     return stuck

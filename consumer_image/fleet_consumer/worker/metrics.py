@@ -35,6 +35,8 @@ COUNTERS = (
 
 PREFIX = "fleet_consumer_"
 
+TRUNCATIONS = "Times that a log no longer had what was read: an unclean election, or a topic made anew."
+
 BREAKER_STATES = ("Closed", "HalfOpen", "Open")
 
 
@@ -95,38 +97,30 @@ class WorkerCollector:
         """A new session counts from zero again, as a restarted worker does."""
         session = self._state.session
         report = session.consumer.out_of_range() if session else OutOfRangeReport()
-        yield CounterMetricFamily(
-            f"{PREFIX}out_of_range", "Times that brokers did not have the next offset.", value=report.count
-        )
-        yield CounterMetricFamily(
-            f"{PREFIX}skipped_offsets",
-            "Offsets that were skipped because they were out of range.",
-            value=report.skipped,
-        )
         truncations = session.consumer.truncations() if session else TruncationReport()
-        yield CounterMetricFamily(
-            f"{PREFIX}truncations",
-            "Times that a log no longer had what was read: an unclean election, or a topic made anew.",
-            value=truncations.count,
-        )
-        yield CounterMetricFamily(
-            f"{PREFIX}cut_offsets", "Offsets that were read and then lost by the cluster.", value=truncations.cut
-        )
+        for name, text, count in (
+            ("out_of_range", "Times that brokers did not have the next offset.", report.count),
+            ("skipped_offsets", "Offsets that were skipped because they were out of range.", report.skipped),
+            ("truncations", TRUNCATIONS, truncations.count),
+            ("cut_offsets", "Offsets that were read and then lost by the cluster.", truncations.cut),
+        ):
+            yield CounterMetricFamily(f"{PREFIX}{name}", text, value=count)
 
     def _gauges(self) -> Iterator[Metric]:
         joined, _ = ready(self._state)
-        yield GaugeMetricFamily(f"{PREFIX}ready", "1 while the worker is a member that can work.", value=float(joined))
         session = self._state.session
         partitions = dict(session.loop.progress.partitions) if session else {}
         generation = session.consumer.membership().generation if session else -1
-        yield GaugeMetricFamily(f"{PREFIX}generation", "The group's generation, -1 while not joined.", value=generation)
-        yield GaugeMetricFamily(f"{PREFIX}assigned_partitions", "Partitions owned.", value=len(partitions))
         in_flight = session.loop.in_flight if session else 0
-        yield GaugeMetricFamily(
-            f"{PREFIX}in_flight", "Records taken up and not through their handler.", value=in_flight
-        )
         held = sum(partition.hold is not None for partition in partitions.values())
-        yield GaugeMetricFamily(f"{PREFIX}held_partitions", "Partitions whose writes do not come through.", value=held)
+        for name, text, value in (
+            ("ready", "1 while the worker is a member that can work.", int(joined)),
+            ("generation", "The group's generation, -1 while not joined.", generation),
+            ("assigned_partitions", "Partitions owned.", len(partitions)),
+            ("in_flight", "Records taken up and not through their handler.", in_flight),
+            ("held_partitions", "Partitions whose writes do not come through.", held),
+        ):
+            yield GaugeMetricFamily(f"{PREFIX}{name}", text, value=value)
         for name, text in (("position", "Next offset to handle."), ("committed", "Committed offset.")):
             gauge = GaugeMetricFamily(f"{PREFIX}{name}_offset", text, labels=["topic", "partition"])
             for (topic, number), partition in partitions.items():

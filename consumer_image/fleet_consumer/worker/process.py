@@ -28,19 +28,17 @@ from fleet_consumer.worker.config.policy_file import PolicyFile
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import identify, with_environment
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
-from fleet_consumer.worker.lifecycle.last_word import LastWord
-from fleet_consumer.worker.lifecycle.setup_watch import SetupWatch
 from fleet_consumer.worker.lifecycle.signals import Signals
-from fleet_consumer.worker.lifecycle.termination import NOT_DRAINED, OVER_THE_LIMIT, SETUP_OVER_THE_LIMIT, end_process
-from fleet_consumer.worker.lifecycle.watchdog import Hang, HangDetector, Watch, Watchdog, stack_of
-from fleet_consumer.worker.logs import about, fields
-from fleet_consumer.worker.member import (
-    RetrySnapshot,
-    WorkerState,
-    alive,
-    member_document,
-    ready,
+from fleet_consumer.worker.lifecycle.termination import (
+    NOT_DRAINED,
+    OVER_THE_LIMIT,
+    SETUP_OVER_THE_LIMIT,
+    LastWord,
+    end_process,
 )
+from fleet_consumer.worker.lifecycle.watchdog import Hang, HangDetector, SetupWatch, Watch, Watchdog, stack_of
+from fleet_consumer.worker.logs import about, fields
+from fleet_consumer.worker.member import RetrySnapshot, WorkerState, alive, member_document, ready
 from fleet_consumer.worker.metrics import CONTENT_TYPE, metrics_page
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, WorkerContext, make_executor
 from fleet_consumer.worker.stats import Stats
@@ -245,7 +243,12 @@ class WorkerProcess:
         try:
             self._supervisor.run()
         finally:
-            self._tear_down(context)
+            try:
+                self._call(self._handler.teardown, context)
+                end_forked_child(self._pid)
+            except (Exception, SystemExit) as error:
+                end_forked_child(self._pid, error)
+                LOG.exception("the handler's teardown failed")
 
     def _set_up(self, context: HandlerContext) -> bool:
         """Call `setup` until it succeeds; False when the worker is to stop first."""
@@ -266,14 +269,6 @@ class WorkerProcess:
                 self._signals.keep()
                 return True
         return False
-
-    def _tear_down(self, context: HandlerContext) -> None:
-        try:
-            self._call(self._handler.teardown, context)
-            end_forked_child(self._pid)
-        except (Exception, SystemExit) as error:
-            end_forked_child(self._pid, error)
-            LOG.exception("the handler's teardown failed")
 
     def _call(self, hook: Callable[[HandlerContext], object], context: HandlerContext) -> None:
         if self._executor is not None:

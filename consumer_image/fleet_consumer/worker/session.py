@@ -19,19 +19,20 @@ from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.librdkafka.settings import connection_config
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.breaker.budget import BudgetPacing, FollowingPacing
-from fleet_consumer.worker.breaker.pacing import NoPacing, Pacing
+from fleet_consumer.worker.breaker.pacing import Pacing
 from fleet_consumer.worker.breaker.watch import BreakerWatch
 from fleet_consumer.worker.config.policy_file import Follower, PolicyFile
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import PodIdentity, connection_settings, consumer_settings
-from fleet_consumer.worker.consume.concurrent import ConcurrentLoop
+from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
 from fleet_consumer.worker.consume.executor import Executor, LoopExecutor, ThreadExecutor
-from fleet_consumer.worker.consume.intake import Everything, Intake
-from fleet_consumer.worker.consume.loop import ConsumeLoop
+from fleet_consumer.worker.consume.inline import InlineRounds
+from fleet_consumer.worker.consume.intake import Intake
+from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.consume.outbox import Outbox
-from fleet_consumer.worker.consume.outcomes import Handle, OutcomeRules, Outcomes
-from fleet_consumer.worker.consume.parts import Loop, LoopParts, LoopSettings, Topics
-from fleet_consumer.worker.consume.pauses import WRITES_HELD, Pauses
+from fleet_consumer.worker.consume.outcomes import OutcomeRules, Outcomes
+from fleet_consumer.worker.consume.parts import LoopParts, Topics
+from fleet_consumer.worker.consume.pauses import Pauses
 from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.readings import Readings
 from fleet_consumer.worker.consume.retry_intake import RetryIntake
@@ -117,8 +118,8 @@ def open_session(worker: WorkerContext) -> Session:
         return None if follower is None else follower.policies
 
     topics: Topics = config.topic_pattern or config.topics
-    pacing: Pacing = NoPacing() if follower is None else BudgetPacing(policies, clock)
-    intake: Intake = Everything()
+    pacing = Pacing() if follower is None else BudgetPacing(policies, clock)
+    intake = Intake()
     breaker_watch = None
     if worker.role is Role.RETRY:
         assert follower is not None, "a retry worker has policies"
@@ -127,7 +128,9 @@ def open_session(worker: WorkerContext) -> Session:
         pacing = FollowingPacing(policies, breaker_watch.breakers, breaker_watch.follow, clock)
         intake = RetryIntake(consumer, pauses, policies, group_id=config.group_id, stats=worker.stats, clock=clock)
     readings = Readings(consumer, clock, bounded=worker.role is Role.RETRY)
-    outbox = _outbox(connection, None if follower is None else follower.policies.max_message_bytes)
+    max_bytes = None if follower is None else follower.policies.max_message_bytes
+    producer = {**connection_config(connection), "logger": LIBRDKAFKA_LOG}
+    outbox = Outbox(lambda: RecordProducer(producer, message_max_bytes=max_bytes))
     outcomes = Outcomes(
         _rules(config, policies),
         outbox,
@@ -136,28 +139,26 @@ def open_session(worker: WorkerContext) -> Session:
         stats=worker.stats,
         clock=clock,
     )
-    held = pauses.because(WRITES_HELD)
+    decode = config.handler
+    decoders = decoder("key", decode.decode_key), decoder("value", decode.decode_value)
     parts = LoopParts(
         consumer=consumer,
-        handle=intake.handling(_decoding(config, worker.handler, outcomes), worker.watch),
+        handle=intake.handling(outcomes.decoding(worker.handler.call, *decoders), worker.watch),
         outcomes=outcomes,
-        writing=Writing(outbox=outbox, outcomes=outcomes, consumer=held, stats=worker.stats, clock=clock),
+        writing=Writing(outbox=outbox, outcomes=outcomes, pauses=pauses, stats=worker.stats, clock=clock),
         intake=intake,
         readings=readings,
         pacing=pacing,
         pauses=pauses,
-        settings=_loop_settings(config, topics),
+        topics=topics,
+        commit_interval_s=config.consumer.commit_interval_seconds,
+        drain_s=config.drain_seconds,
         stats=worker.stats,
         watch=worker.watch,
         clock=clock,
         pause=worker.stop.wait,
     )
     return Session(_loop(worker, settings.max_poll_records, parts), parts, connection, follower, breaker_watch)
-
-
-def _outbox(connection: ConnectionSettings, max_message_bytes: int | None) -> Outbox:
-    producer = {**connection_config(connection), "logger": LIBRDKAFKA_LOG}
-    return Outbox(lambda: RecordProducer(producer, message_max_bytes=max_message_bytes))
 
 
 def _rules(config: WorkerConfig, policies: Callable[[], Policies | None]) -> OutcomeRules:
@@ -170,23 +171,13 @@ def _rules(config: WorkerConfig, policies: Callable[[], Policies | None]) -> Out
     )
 
 
-def _loop_settings(config: WorkerConfig, topics: Topics) -> LoopSettings:
-    commit_interval_s = config.consumer.commit_interval_seconds
-    return LoopSettings(topics=topics, commit_interval_s=commit_interval_s, drain_s=config.drain_seconds)
-
-
-def _decoding(config: WorkerConfig, handler: Handler, outcomes: Outcomes) -> Handle:
-    decode = config.handler
-    return outcomes.decoding(handler.call, decoder("key", decode.decode_key), decoder("value", decode.decode_value))
-
-
 def _loop(worker: WorkerContext, max_poll_records: int, parts: LoopParts) -> Loop:
-    if worker.executor is None:
-        return ConsumeLoop(parts)
-    batch, size = worker.handler.batch, worker.executor.size
-    return ConcurrentLoop(
-        parts, worker.executor, Concurrency.of(batch=batch, size=size, max_poll_records=max_poll_records)
-    )
+    executor, batch = worker.executor, worker.handler.batch
+    if executor is None:
+        return Loop(parts, lambda loop: InlineRounds(loop, parts))
+    concurrency = Concurrency.of(batch=batch, size=executor.size, max_poll_records=max_poll_records)
+    at_once = max_poll_records if batch else executor.size
+    return Loop(parts, lambda loop: ConcurrentRounds(loop, parts, executor, concurrency), at_once=at_once)
 
 
 def make_executor(config: WorkerConfig, handler: Handler, clock: Clock) -> Executor | None:

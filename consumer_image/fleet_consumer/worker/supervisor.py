@@ -98,7 +98,10 @@ class Supervisor:
             # An error on the way out must not hide the one that led here, nor keep the pod from ending.
             self._state.session = None
             self._worker.watch.record = None
-            _close(session)
+            try:
+                session.close(CLOSE_TIMEOUT_S)
+            except Exception:
+                LOG.exception("closing the session failed; uncommitted records come again")
             if self._stop.is_set():
                 self._end_calls()
 
@@ -137,10 +140,3 @@ class SessionBackoff:
         if lived_s > (FENCED_MAX_S if fenced else BACKOFF_MAX_S):
             backoff.reset()
         return backoff.next()
-
-
-def _close(session: Session) -> None:
-    try:
-        session.close(CLOSE_TIMEOUT_S)
-    except Exception:
-        LOG.exception("closing the session failed; uncommitted records come again")

@@ -22,14 +22,15 @@ from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.record import Record, Records, Run, TopicPartition
 from fleet_consumer.retry.reading import Reading
 from fleet_consumer.worker.breaker.budget import BudgetPacing, FollowingPacing
-from fleet_consumer.worker.consume.concurrent import ConcurrentLoop
+from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
 from fleet_consumer.worker.consume.executor import Executor
-from fleet_consumer.worker.consume.intake import Everything
-from fleet_consumer.worker.consume.loop import ConsumeLoop
+from fleet_consumer.worker.consume.inline import InlineRounds
+from fleet_consumer.worker.consume.intake import Intake
+from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.consume.outbox import Outbox
 from fleet_consumer.worker.consume.outcomes import OutcomeRules, Outcomes
-from fleet_consumer.worker.consume.parts import LoopParts, LoopSettings
-from fleet_consumer.worker.consume.pauses import WRITES_HELD, Pauses
+from fleet_consumer.worker.consume.parts import LoopParts
+from fleet_consumer.worker.consume.pauses import Pauses
 from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.readings import Readings
 from fleet_consumer.worker.consume.retry_intake import RetryIntake
@@ -279,7 +280,7 @@ class Bench:
         self.pauses = Pauses(self.consumer)
         self.breakers = Breakers()
         self.pacing: Any = BudgetPacing(policies, self.clock)
-        self.intake: Any = Everything()
+        self.intake: Any = Intake()
         if retry_group is not None:
             self.pacing = FollowingPacing(policies, lambda: self.breakers, lambda wanted: None, self.clock)
             self.intake = RetryIntake(
@@ -298,7 +299,7 @@ class Bench:
         self.writing = Writing(
             outbox=outbox,
             outcomes=self.outcomes,
-            consumer=self.pauses.because(WRITES_HELD),
+            pauses=self.pauses,
             stats=self.stats,
             clock=self.clock,
         )
@@ -311,17 +312,19 @@ class Bench:
             readings=readings,
             pacing=self.pacing,
             pauses=self.pauses,
-            settings=LoopSettings(topics=("t",), commit_interval_s=5, drain_s=20),
+            topics=("t",),
+            commit_interval_s=5,
+            drain_s=20,
             stats=self.stats,
             watch=self.watch,
             clock=self.clock,
             pause=self._pause,
         )
-        self.loop: Any = (
-            ConsumeLoop(parts)
-            if executor is None or concurrency is None
-            else ConcurrentLoop(parts, executor, concurrency)
-        )
+        if executor is None or concurrency is None:
+            self.loop: Any = Loop(parts, lambda loop: InlineRounds(loop, parts))
+        else:
+            at_once = concurrency.poll_max if concurrency.batch else executor.size
+            self.loop = Loop(parts, lambda loop: ConcurrentRounds(loop, parts, executor, concurrency), at_once=at_once)
         self.loop.start()
 
     def _make_producer(self) -> Any:

@@ -17,7 +17,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.contract.breaker_mark import Breakers, breaker_mark, closed_mark
 from fleet_consumer.contract.policies import Budget, BudgetAction, Policies
 from fleet_consumer.retry.budget import Breaker, BreakerState
-from fleet_consumer.worker.breaker.pacing import BreakerSnapshot, Course, Pace
+from fleet_consumer.worker.breaker.pacing import BreakerSnapshot, Course, Pace, Pacing
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")
@@ -42,11 +42,8 @@ SNAPSHOT_S: Final = 1.0
 PACES: Final = {BreakerState.CLOSED: Pace.FULL, BreakerState.HALF_OPEN: Pace.PROBE, BreakerState.OPEN: Pace.STOP}
 
 
-class BudgetPacing:
-    """A main worker's breaker, by the budget of the newest policy revision; without one it is always at full speed.
-
-    `snapshot` is for any thread: replaced as a whole.
-    """
+class BudgetPacing(Pacing):
+    """A main worker's breaker, by the budget of the newest policy revision; without one it is always at full speed."""
 
     def __init__(self, policies: Callable[[], Policies | None], clock: Clock) -> None:
         self._policies = policies
@@ -60,8 +57,6 @@ class BudgetPacing:
         self._renew_at = float("-inf")
         self._marked_open = False
         self._snapshot_at = float("-inf")
-        self.mark = ""
-        self.snapshot: BreakerSnapshot | None = None
 
     def succeeded(self, count: int) -> None:
         """Count successes; the breaker counts them in when it is asked next."""
@@ -146,15 +141,13 @@ class BudgetPacing:
             self.mark = breaker_mark(until_ms) if is_open else closed_mark(until_ms)
 
 
-class FollowingPacing:
+class FollowingPacing(Pacing):
     """A retry worker's: it stands still while the main workers' breakers are open, and goes on while they are closed.
 
     While their commits carry no mark its own breaker decides, by what it handles itself: beside a topic that has become
     quiet nobody else would find out. It begins with single records after the main workers' breakers were open, and so
     it does when these have been open for very long, because a few bad workers must not stop retries without end.
     """
-
-    mark = ""
 
     def __init__(
         self,
@@ -171,7 +164,6 @@ class FollowingPacing:
         self._successes = 0
         self._stopped_at: float | None = None
         self._busy_at = clock.monotonic()
-        self.snapshot: BreakerSnapshot | None = None
 
     def succeeded(self, count: int) -> None:
         """Count successes; the breaker counts them in when it is asked next."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,45 +40,24 @@ class Course(Enum):
     """To the failed topic, attempts left or not."""
 
 
-class Pacing(Protocol):
-    """A breaker as the consume loop uses it: on the loop's thread only, except `snapshot`."""
+class Pacing:
+    """A breaker as the consume loop uses it: on the loop's thread only, except `snapshot`.
 
-    @property
-    def mark(self) -> str:
-        """The breaker's mark in the metadata of commits."""
-        ...
+    This one is always at full speed: no policy gives failures a budget.
+    """
 
-    @property
-    def snapshot(self) -> BreakerSnapshot | None:
-        """The breaker as shown to others; None without a budget. Any thread."""
-        ...
+    mark = ""
+    """The breaker's mark in the metadata of commits."""
+    snapshot: BreakerSnapshot | None = None
+    """The breaker as shown to others, replaced as a whole; None without a budget. Any thread."""
 
     def succeeded(self, count: int) -> None:
         """Count records whose handlers raised nothing."""
-        ...
 
     def pace(self, *, idle: bool) -> Pace:
         """The pace to go on at. `idle`: there was nothing to handle just now, and nothing is being handled."""
-        ...
-
-    def failed(self) -> Course:
-        """Count a failure that another attempt may mend; returns what becomes of its record."""
-        ...
-
-
-class NoPacing:
-    """The pacing where no policy gives failures a budget: always at full speed."""
-
-    mark = ""
-    snapshot = None
-
-    def succeeded(self, count: int) -> None:
-        """Nothing depends on it."""
-
-    def pace(self, *, idle: bool) -> Pace:
-        """Full speed."""
         return Pace.FULL
 
     def failed(self) -> Course:
-        """On its way."""
+        """Count a failure that another attempt may mend; returns what becomes of its record."""
         return Course.ON

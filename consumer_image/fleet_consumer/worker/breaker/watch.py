@@ -125,7 +125,10 @@ class BreakerWatch:
                 interval_s = LOOK_INTERVAL_S
                 try:
                     if coordinator is None:
-                        coordinator = self._find_coordinator(client)
+                        found = client.find_coordinators([self._group_id], timeout_s=ANSWER_TIMEOUT_S)[self._group_id]
+                        if isinstance(found, KafkaError):
+                            raise found
+                        coordinator = found.address
                     self._look(client, coordinator)
                     self._logged = None
                 except (NetError, KafkaError) as error:
@@ -135,12 +138,6 @@ class BreakerWatch:
                 self._rest(interval_s)
         finally:
             client.close()
-
-    def _find_coordinator(self, client: NetworkClient) -> BrokerAddress:
-        found = client.find_coordinators([self._group_id], timeout_s=ANSWER_TIMEOUT_S)[self._group_id]
-        if isinstance(found, KafkaError):
-            raise found
-        return found.address
 
     def _look(self, client: NetworkClient, coordinator: BrokerAddress) -> None:
         request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=self._group_id, topics=None),))

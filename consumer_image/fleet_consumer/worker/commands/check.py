@@ -8,7 +8,6 @@ the handler, or writes anything.
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from fleet_consumer.net import (
 from fleet_consumer.wire.errors import ErrorCode, KafkaError, describe, is_retriable
 from fleet_consumer.worker.config.policy_file import PolicyFile
 from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
-from fleet_consumer.worker.lifecycle.termination import write_termination
+from fleet_consumer.worker.lifecycle.termination import report_result
 from fleet_consumer.worker.process import handler_of
 
 BROKER_PATIENCE_S: Final = 10.0
@@ -59,20 +58,17 @@ class CheckResult:
         return cls(str(getattr(error, "reason", type(error).__name__)), str(error), EXIT_SETTINGS)
 
     def report(self) -> None:
-        """Print the result as the last line of standard output, and leave it as the container's last word."""
-        text = json.dumps(
-            {"ok": self.exit_code == EXIT_OK, "reason": self.reason, "message": self.message}, ensure_ascii=False
-        )
-        print(text, flush=True)
-        write_termination(text)
+        """Print the result, and leave it as the container's termination message."""
+        report_result({"ok": self.exit_code == EXIT_OK, "reason": self.reason, "message": self.message})
 
 
 class _Surroundings(Exception):
-    """Something outside the revision is in the way."""
+    """Something outside the revision is in the way; `passing` when it may be over a moment later."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, *, passing: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
+        self.passing = passing
 
 
 def check(path: str, clock: Clock | None = None) -> CheckResult:
@@ -101,10 +97,6 @@ def examine(config: WorkerConfig, clock: Clock) -> CheckResult:
     pattern = config.topic_pattern
     topics = ", ".join(config.topics) if pattern is None else f"that match {pattern.text}"
     return CheckResult("CheckPassed", f"handler {config.handler.title} on topics {topics}", EXIT_OK)
-
-
-def _handler_loads(config: WorkerConfig) -> None:
-    handler_of(config, SystemClock())
 
 
 def _read_policies(config: WorkerConfig, clock: Clock) -> None:
@@ -150,8 +142,8 @@ def _librdkafka_takes_settings(config: WorkerConfig) -> None:
         raise SettingsInvalid("consumer.properties", f"librdkafka refuses them: {error}") from error
 
 
-STEPS: Final[Sequence[Callable[[WorkerConfig], None]]] = (
-    _handler_loads,  # the likeliest mistake, and the cheapest to find
+STEPS: Final[Sequence[Callable[[WorkerConfig], object]]] = (
+    lambda config: handler_of(config, SystemClock()),  # the likeliest mistake, and the cheapest to find
     _assignors_exist,
     _librdkafka_takes_settings,
 )
@@ -162,39 +154,28 @@ def _ask_brokers(config: WorkerConfig, clock: Clock) -> None:
     client = NetworkClient(connection_settings(config.brokers, f"{config.name}-check"), clock)
     deadline = clock.monotonic() + BROKER_PATIENCE_S
     try:
-        _ask_until(lambda left: _topic_shortcoming(config, client, left), client, clock, deadline)
-        _ask_until(lambda left: _group_shortcoming(config, client, left), client, clock, deadline)
+        _ask_until(lambda left: _ask_for_topics(config, client, left), client, clock, deadline)
+        _ask_until(lambda left: _ask_for_group(config, client, left), client, clock, deadline)
     finally:
         client.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Shortcoming:
-    """A refusal by the brokers; `passing` when it may be over a moment later."""
-
-    reason: str
-    message: str
-    passing: bool
-
-
-def _ask_until(
-    ask: Callable[[float], _Shortcoming | None], client: NetworkClient, clock: Clock, deadline: float
-) -> None:
-    """Ask again while the answer may still change; raises the last answer when it does not, or time is up."""
+def _ask_until(ask: Callable[[float], None], client: NetworkClient, clock: Clock, deadline: float) -> None:
+    """Ask again while the answer may still change; raises the last error when it does not, or time is up."""
     while True:
-        shortcoming = ask(max(1.0, deadline - clock.monotonic()))
-        if shortcoming is None:
-            return
-        if not shortcoming.passing or clock.monotonic() >= deadline:
-            raise _Surroundings(shortcoming.reason, shortcoming.message)
+        try:
+            return ask(max(1.0, deadline - clock.monotonic()))
+        except _Surroundings as error:
+            if not error.passing or clock.monotonic() >= deadline:
+                raise
         client.poll(RETRY_INTERVAL_S)
 
 
-def _topic_shortcoming(config: WorkerConfig, client: NetworkClient, patience_s: float) -> _Shortcoming | None:
+def _ask_for_topics(config: WorkerConfig, client: NetworkClient, patience_s: float) -> None:
     outputs = [topic for topic in config.handler.outputs if topic not in config.topics]
     if not config.topics and not outputs:
         # Whatever matches the pattern exists; asking for no topic by name would ask for all of them.
-        return None
+        return
     answer = client.metadata([*config.topics, *outputs], timeout_s=patience_s)
     for topic in answer.topics:
         code = topic.error_code
@@ -203,26 +184,25 @@ def _topic_shortcoming(config: WorkerConfig, client: NetworkClient, patience_s: 
         field = "handler.outputs" if topic.name in outputs else "topics"
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             message = f"topic {topic.name!r} ({field}) does not exist; create it, or correct the name"
-            return _Shortcoming("TopicNotFound", message, passing=False)
+            raise _Surroundings("TopicNotFound", message)
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             message = f"no right to describe topic {topic.name!r} ({field}); allow {_principal(config)} to"
-            return _Shortcoming("AuthorizationFailed", message, passing=False)
+            raise _Surroundings("AuthorizationFailed", message)
         if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
             raise SettingsInvalid(field, f"{topic.name!r} is no name that a topic can have")
         message = f"topic {topic.name!r} ({field}): the brokers answer {describe(code)}"
-        return _Shortcoming("BrokerUnreachable", message, passing=is_retriable(code))
-    return None
+        raise _Surroundings("BrokerUnreachable", message, passing=is_retriable(code))
 
 
-def _group_shortcoming(config: WorkerConfig, client: NetworkClient, patience_s: float) -> _Shortcoming | None:
+def _ask_for_group(config: WorkerConfig, client: NetworkClient, patience_s: float) -> None:
     answer = client.find_coordinators([config.group_id], timeout_s=patience_s)[config.group_id]
     if not isinstance(answer, KafkaError):
-        return None
+        return
     if answer.code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
         message = f"no right to use group {config.group_id!r}; allow {_principal(config)} Read on it"
-        return _Shortcoming("AuthorizationFailed", message, passing=False)
+        raise _Surroundings("AuthorizationFailed", message)
     message = f"group {config.group_id!r} has no coordinator: the brokers answer {describe(answer.code)}"
-    return _Shortcoming("BrokerUnreachable", message, passing=is_retriable(answer.code))
+    raise _Surroundings("BrokerUnreachable", message, passing=is_retriable(answer.code))
 
 
 def _principal(config: WorkerConfig) -> str:

@@ -18,7 +18,7 @@ from fleet_consumer.worker.config.connection_options import add_connection_optio
 
 if TYPE_CHECKING:
     from fleet_consumer.worker.commands.failed_reading import FailedTopic
-    from fleet_consumer.worker.commands.failed_records import FailedRecord, Wanted
+    from fleet_consumer.worker.commands.failed_records import FailedRecord
 
 BY: Final = ("reason", "class", "hour")
 PROGRESS_S: Final = 5.0
@@ -119,20 +119,26 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from fleet_consumer.clock import SystemClock
     from fleet_consumer.worker.commands.failed_reading import open_topic
+    from fleet_consumer.worker.commands.failed_records import Wanted
 
     clock = SystemClock()
     now_ms = round(clock.wall() * 1000)
     if options.part == "show":
         place = _place(options.place)
         with open_topic(*_where(options), options.timeout, clock) as topic:
-            _print_one(topic.one(*place), as_json=options.json)
+            failed = topic.one(*place)
+        for line in [json.dumps(failed.whole())] if options.json else failed.page():
+            print(line)
+        sys.stdout.flush()
         return EXIT_OK
-    wanted = _wanted(options, now_ms)
+    wanted = Wanted(
+        reasons=frozenset(options.reason),
+        error_classes=tuple(options.error_class),
+        from_ms=_time(options.start, "--from", now_ms),
+        to_ms=_time(options.end, "--to", now_ms),
+    )
     # Reading ends before the connection that it reads from.
-    with (
-        open_topic(*_where(options), options.timeout, clock) as topic,
-        closing(topic.records(wanted)) as records,
-    ):
+    with open_topic(*_where(options), options.timeout, clock) as topic, closing(topic.records(wanted)) as records:
         found = _with_progress(topic, records)
         (_print_list if options.part == "list" else _print_counts)(found, options)
     sys.stdout.flush()
@@ -175,17 +181,6 @@ def _from_file(path: str) -> tuple[Any, str]:
     return worker.brokers, worker.failed_topic
 
 
-def _wanted(options: argparse.Namespace, now_ms: int) -> Wanted:
-    from fleet_consumer.worker.commands.failed_records import Wanted
-
-    return Wanted(
-        reasons=frozenset(options.reason),
-        error_classes=tuple(options.error_class),
-        from_ms=_time(options.start, "--from", now_ms),
-        to_ms=_time(options.end, "--to", now_ms),
-    )
-
-
 def _time(text: str | None, option: str, now_ms: int) -> int | None:
     """Milliseconds since the epoch: a moment, in UTC where it names no zone, or a delay before now."""
     from fleet_consumer.contract.naming import parse_delay
@@ -225,15 +220,6 @@ def _with_progress(topic: FailedTopic, found: Iterator[FailedRecord | None]) -> 
             yield failed
         if topic.progress_due(PROGRESS_S):
             print(f"{topic.scanned} of about {topic.total} records read", file=sys.stderr, flush=True)
-
-
-def _print_one(failed: FailedRecord, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(failed.whole()))
-    else:
-        for line in failed.page():
-            print(line)
-    sys.stdout.flush()
 
 
 def _print_list(found: Iterator[FailedRecord], options: argparse.Namespace) -> None:

@@ -62,17 +62,14 @@ class FailedRecord:
 
     @property
     def reason(self) -> str:
-        """The reason for giving it up."""
         return self._header(REASON)
 
     @property
     def error_class(self) -> str:
-        """The error's class."""
         return self._header(ERROR_CLASS)
 
     @property
     def message(self) -> str:
-        """The error's text."""
         return self._header(ERROR_MESSAGE)
 
     def _header(self, name: str) -> str:
@@ -173,7 +170,6 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """All of them."""
         return self._counts.total()
 
     def add(self, failed: FailedRecord) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from fleet_consumer.contract.pod import EXIT_OK, EXIT_SURROUNDINGS
 from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.record import TopicPartition
 from fleet_consumer.worker.config.connection_options import add_connection_options, connection_of
 
 
@@ -51,17 +52,7 @@ def _from_coordinator(connection: Any, group: str, timeout_s: float) -> list[dic
 
     with Consumer(ConsumerSettings(connection=connection, group_id=group)) as consumer:
         found = consumer.committed(None, timeout_s)
-    return [
-        {
-            "topic": part.topic,
-            "partition": part.partition,
-            "offset": entry.offset,
-            "leaderEpoch": entry.leader_epoch,
-            "metadata": entry.metadata,
-        }
-        for part, entry in sorted(found.items())
-        if entry is not None
-    ]
+    return [_row(part, entry) for part, entry in sorted(found.items()) if entry is not None]
 
 
 def _from_topic(connection: Any, group: str, timeout_s: float) -> list[dict[str, Any]]:
@@ -69,13 +60,10 @@ def _from_topic(connection: Any, group: str, timeout_s: float) -> list[dict[str,
 
     stored = read_group(connection, group, timeout_s)
     return [
-        {
-            "topic": part.topic,
-            "partition": part.partition,
-            "offset": value.offset,
-            "leaderEpoch": value.leader_epoch,
-            "metadata": value.metadata,
-            "commitTimestamp": value.commit_timestamp,
-        }
+        _row(part, value) | {"commitTimestamp": value.commit_timestamp}
         for part, value in sorted(stored.offsets.items())
     ]
+
+
+def _row(part: TopicPartition, entry: Any) -> dict[str, Any]:
+    return {**part._asdict(), "offset": entry.offset, "leaderEpoch": entry.leader_epoch, "metadata": entry.metadata}

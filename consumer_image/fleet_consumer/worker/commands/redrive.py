@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
-import sys
 import threading
 
 from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDINGS, REDRIVE_CONFIG
@@ -25,6 +23,7 @@ def run(options: argparse.Namespace) -> int:
     from fleet_consumer.redrive.job import Stopped
     from fleet_consumer.worker import logs
     from fleet_consumer.worker.config.settings import CredentialsUnreadable
+    from fleet_consumer.worker.lifecycle.termination import report_result
 
     logs.configure(lambda: None, None)
     stop = threading.Event()
@@ -37,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         result, code = _problem(error), EXIT_SETTINGS
     except (ConsumerError, ProduceFailed, SettingsRefused, CredentialsUnreadable, Stopped) as error:
         result, code = _problem(error), EXIT_SURROUNDINGS
-    _report(result)
+    report_result(result)
     return code
 
 
@@ -63,13 +62,3 @@ def run_file(path: str, stop: threading.Event) -> dict[str, object]:
 
 def _problem(error: Exception) -> dict[str, object]:
     return {"ok": False, "reason": str(getattr(error, "reason", type(error).__name__)), "message": str(error)}
-
-
-def _report(result: dict[str, object]) -> None:
-    """Print the result as the last line of standard output, and leave it as the container's termination message."""
-    from fleet_consumer.worker.lifecycle.termination import write_termination
-
-    text = json.dumps(result, ensure_ascii=False)
-    print(text, flush=True)
-    sys.stderr.flush()
-    write_termination(text)

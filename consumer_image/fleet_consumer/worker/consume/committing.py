@@ -9,7 +9,7 @@ from fleet_consumer.group.errors import ConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.worker.consume.parts import LoopParts
-from fleet_consumer.worker.consume.progress import ConsumeProgress, Partitions
+from fleet_consumer.worker.consume.progress import ConsumeProgress, Partitions, committable
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")
@@ -20,7 +20,7 @@ class Committing:
 
     def __init__(self, parts: LoopParts, progress: ConsumeProgress) -> None:
         self._parts = parts
-        self._interval_s = parts.settings.commit_interval_s
+        self._interval_s = parts.commit_interval_s
         self._progress = progress
         self._due_at = parts.clock.monotonic() + self._interval_s
         self._in_flight = False
@@ -43,14 +43,14 @@ class Committing:
     def commit(self) -> None:
         """Commit what moved since the last commit; returns at once."""
         self._due_at = self._parts.clock.monotonic() + self._interval_s
-        offsets = self._progress.committable(self.mark)
+        offsets = committable(self._progress.partitions, self.mark)
         if offsets:
             self._in_flight = True
             self._parts.consumer.commit_async(offsets, self._committed)
 
     def commit_leaving(self, partitions: Partitions, timeout_s: float) -> int:
         """Commit partitions that are about to go, and wait; returns how many had something to commit."""
-        offsets = {each: offset for each, part in partitions.items() if (offset := part.committable(self.mark))}
+        offsets = committable(partitions, self.mark)
         if offsets:
             try:
                 self._parts.consumer.commit(offsets, timeout_s)

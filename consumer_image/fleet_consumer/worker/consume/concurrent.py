@@ -1,4 +1,4 @@
-"""The consume loop whose handlers run elsewhere: in several threads, in an event loop, or on whole batches.
+"""Handling beside the loop's thread: in several threads, in an event loop, or on whole batches.
 
 The loop's thread polls, and never waits for a handler. It takes records up, keeps the order that keys ask for
 (`key_order`), gives an executor as many jobs as it has calls, writes what comes back, and commits. A record stands in
@@ -21,101 +21,81 @@ from __future__ import annotations
 
 from typing import Final
 
-from fleet_consumer.group.errors import ConsumerError
-from fleet_consumer.record import Records
+from fleet_consumer.record import Records, Run
 from fleet_consumer.worker.breaker.pacing import Pace
-from fleet_consumer.worker.consume.calls import Calls
-from fleet_consumer.worker.consume.drain import Drain
 from fleet_consumer.worker.consume.executor import Executor
-from fleet_consumer.worker.consume.ownership import Ownership
-from fleet_consumer.worker.consume.parts import LoopParts, Topics
+from fleet_consumer.worker.consume.loop import POLL_TIMEOUT_S, Loop
+from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.pauses import WINDOW_FULL
-from fleet_consumer.worker.consume.pending import Concurrency, Pending
-from fleet_consumer.worker.consume.polling import POLL_TIMEOUT_S, Polling
-from fleet_consumer.worker.consume.progress import ConsumeProgress, PartitionProgress, Partitions
+from fleet_consumer.worker.consume.pending import Calls, Concurrency, Pending
+from fleet_consumer.worker.consume.progress import PartitionProgress, Partitions
 from fleet_consumer.worker.consume.suspects import Suspects
 
 SHORT_POLL_S: Final = 0.02
 """Timeout of a poll while acknowledgements, or records for free calls, are awaited: they do not end it."""
 
 
-class ConcurrentLoop:
-    """A `Loop` with an executor, which its owner starts. Making one starts nothing."""
+class ConcurrentRounds:
+    """The rounds of a loop with an executor, which its owner starts."""
 
-    def __init__(self, parts: LoopParts, executor: Executor, concurrency: Concurrency) -> None:
+    def __init__(self, loop: Loop, parts: LoopParts, executor: Executor, concurrency: Concurrency) -> None:
+        self._loop = loop
         self._parts = parts
         self._writing = parts.writing
         self._stats = parts.stats
         self._clock = parts.clock
         self._concurrency = concurrency
-        self._polling = Polling(parts)
-        self._drain = Drain(parts)
-        at_once = concurrency.poll_max if concurrency.batch else executor.size
-        self._ownership = Ownership(parts, self, self._drain, at_once=at_once)
-        self._throttle = self._ownership.throttle
         self._calls = Calls(executor, parts.consumer)
         self._pending = Pending(parts.intake, concurrency, self._calls.report)
-        self._suspects = Suspects(parts, self._ownership, self._pending, self._calls, concurrency)
+        self._suspects = Suspects(parts, loop, self._pending, self._calls, concurrency)
         self._open_writes = False
-        self.beat_at = parts.clock.monotonic()
-
-    @property
-    def topics(self) -> Topics:
-        return self._ownership.topics
-
-    @property
-    def progress(self) -> ConsumeProgress:
-        return self._ownership.progress
 
     @property
     def in_flight(self) -> int:
         return self._pending.in_flight
 
     @property
-    def error(self) -> ConsumerError | None:
-        return self._polling.error
+    def busy(self) -> bool:
+        return bool(self.in_flight or self._pending.parked or self._suspects.aside)
 
-    def start(self) -> None:
-        self.subscribe(self.topics)
+    def drain(self) -> None:
+        """Let what has begun come to its end. Polls go on, so the membership is kept however long it takes."""
+        self._forget_waiting(dict(self._loop.progress.partitions))
+        # Anything in flight is with the executor, or may still get there.
+        while self._calls.out or (self.in_flight and self._loop.pace is Pace.FULL):
+            if self._loop.drain_over:
+                return
+            self._loop.step()
 
-    def subscribe(self, topics: Topics) -> None:
-        self._ownership.subscribe(topics)
+    def receive(self) -> Records:
+        """Records that are there, or else a wait for whatever comes first.
 
-    def stop(self, within_s: float | None = None, *, gives_up: bool = False) -> None:
-        self._drain.begin(within_s, gives_up=gives_up)
-
-    def step(self) -> None:
-        room = self._concurrency.pending_max - self.in_flight
-        self._turn(0 if self._drain.begun else max(0, room))
-
-    def close(self, timeout_s: float) -> None:
-        """Close (`Loop.close`); when the worker stops, what has begun may come to its end first, in the drain time.
-
-        Polls go on meanwhile, so the membership is kept however long it takes.
+        Results of the executor end a poll for records a little late, and one that takes none at once; but records do
+        not end the latter. So with records in flight the first only looks, and the second waits: for long only while
+        every call is taken, because then no new record could begin anyway.
         """
-        try:
-            if self._drain.begun:
-                self._forget_waiting(dict(self.progress.partitions))
-            while self._comes_to_an_end() and self._drain.begun and not self._drain.over:
-                self._turn(0)
-        finally:
-            self._ownership.close(timeout_s)
+        limit = self._limit()
+        wait_s = self._parts.intake.before_poll(self._loop.progress.partitions, POLL_TIMEOUT_S)
+        if not self.in_flight:
+            return self._loop.poll(min(SHORT_POLL_S, wait_s) if self._open_writes else wait_s, max_records=limit)
+        records = self._loop.poll(0.0, max_records=limit) if limit else Records([])
+        if not records and not records.gaps and not self._calls.any_back:
+            idle = self._open_writes or self._calls.out < self._calls.limit(self._loop.pace)
+            self._loop.poll(min(SHORT_POLL_S, wait_s) if idle else wait_s, max_records=0)
+        return records
 
-    def _comes_to_an_end(self) -> bool:
-        """True while anything in flight is with the executor, or may still get there."""
-        return bool(self._calls.out or (self.in_flight and self._throttle.pace is Pace.FULL))
+    def _limit(self) -> int:
+        if self._loop.draining:
+            return 0
+        room = max(0, self._concurrency.pending_max - self.in_flight)
+        if self._loop.pace is Pace.PROBE:
+            return 0 if self.in_flight or self._pending.parked else min(room, 1)
+        return min(room, self._concurrency.poll_max)
 
-    def _turn(self, room: int) -> None:
-        before = self._clock.monotonic()
-        self._throttle.adjust()
-        records = self._receive(self._limit(room))
-        self._stats.poll_wait_seconds += self._clock.monotonic() - before
-        runs = self._ownership.admit(records)
-        self._throttle.idle = not (runs or self.in_flight or self._pending.parked or self._suspects.aside)
-        careful, runs = self._ownership.care.admit(runs)
-        if not self._drain.begun:
+    def handle(self, runs: list[Run], careful: list[Run]) -> None:
+        if not self._loop.draining:
             for run in runs:
-                self._pending.take_up(run, self.progress.partitions[run.topic_partition])
+                self._pending.take_up(run, self._loop.progress.partitions[run.topic_partition])
             for run in careful:
                 self._suspects.put_aside(run)
         self._stats.batches += bool(runs)
@@ -123,37 +103,14 @@ class ConcurrentLoop:
         if self._parts.consumer.holds_session():
             # In doubt another member may own the records; either a heartbeat gets through, or they are lost.
             self._issue()
-        self._open_writes = self._writing.tend(self.progress.partitions) or wrote
+        self._open_writes = self._writing.tend(self._loop.progress.partitions) or wrote
         self._regulate()
-        self._ownership.commit_if_due()
-        self.beat_at = self._clock.monotonic()
-
-    def _receive(self, limit: int) -> Records:
-        """Records that are there, or else a wait for whatever comes first.
-
-        Results of the executor end a poll for records a little late, and one that takes none at once; but records do
-        not end the latter. So with records in flight the first only looks, and the second waits: for long only while
-        every call is taken, because then no new record could begin anyway.
-        """
-        wait_s = self._parts.intake.before_poll(self.progress.partitions, POLL_TIMEOUT_S)
-        if not self.in_flight:
-            return self._polling.poll(min(SHORT_POLL_S, wait_s) if self._open_writes else wait_s, max_records=limit)
-        records = self._polling.poll(0.0, max_records=limit) if limit else Records([])
-        if not records and not records.gaps and not self._calls.any_back:
-            idle = self._open_writes or self._calls.out < self._calls.limit(self._throttle.pace)
-            self._polling.keep_alive(min(SHORT_POLL_S, wait_s) if idle else wait_s)
-        return records
-
-    def _limit(self, room: int) -> int:
-        if self._throttle.pace is Pace.PROBE:
-            return 0 if self.in_flight or self._pending.parked else min(room, 1)
-        return min(room, self._concurrency.poll_max)
 
     def _issue(self) -> None:
         """Give the executor what may begin."""
-        if not self._suspects.others_may_go(stopping=self._drain.begun):
+        if not self._suspects.others_may_go(stopping=self._loop.draining):
             return
-        pace = self._throttle.pace
+        pace = self._loop.pace
         while self._calls.out < self._calls.limit(pace) and (work := self._pending.next(pace)) is not None:
             self._calls.give(work)
 
@@ -164,15 +121,15 @@ class ConcurrentLoop:
             self._pending.in_flight -= len(work.entries)
             self._stats.handler_seconds += seconds
             staying = []
-            if self._ownership.owns(work.topic_partition, work.partition):
+            if self._loop.owns(work.topic_partition, work.partition):
                 for entry, result in zip(work.entries, results, strict=True):
                     if not self._parts.outcomes.conclude(entry, result):
                         staying.append(entry)
                     elif entry.writes:
                         wrote = True
-                self._pending.came_back(work, staying, self._throttle.pace)
-                if staying or self._throttle.pace is Pace.PROBE:
-                    self._throttle.adjust()
+                self._pending.came_back(work, staying, self._loop.pace)
+                if staying or self._loop.pace is Pace.PROBE:
+                    self._loop.adjust_pace()
             else:
                 self._pending.abandon(work)
                 self._stats.abandoned += len(work.entries)
@@ -181,7 +138,7 @@ class ConcurrentLoop:
     def _regulate(self) -> None:
         """Pause partitions whose window is full, until it is half empty."""
         window = self._concurrency.window
-        for topic_partition, partition in self.progress.partitions.items():
+        for topic_partition, partition in self._loop.progress.partitions.items():
             behind = len(partition.unfinished)
             full = WINDOW_FULL in self._parts.pauses.reasons.get(topic_partition, ())
             if behind >= window and not full:
@@ -194,7 +151,7 @@ class ConcurrentLoop:
         return any(not each.handled for each in partition.unfinished)
 
     def finish(self, going: Partitions, timeout_s: float) -> None:
-        """Let what has begun come back, then see its writes through."""
+        # What has begun comes back first, then its writes are seen through.
         self._forget_waiting(going)
         deadline = self._clock.monotonic() + timeout_s
         while True:
@@ -203,7 +160,7 @@ class ConcurrentLoop:
             left = deadline - self._clock.monotonic()
             if (
                 left <= 0
-                or not (self._calls.out or self._throttle.pace is Pace.FULL)
+                or not (self._calls.out or self._loop.pace is Pace.FULL)
                 or not any(self.has_in_hand(partition) for partition in going.values())
             ):
                 break

@@ -113,11 +113,8 @@ class ThreadExecutor:
 
     def _work(self, number: int) -> None:
         while (job := self._jobs.get()) is not None:
-            call, began, count = (
-                HandlerCall(job.records, threading.get_ident()),
-                self._clock.monotonic(),
-                len(job.records),
-            )
+            call = HandlerCall(job.records, threading.get_ident())
+            began, count = self._clock.monotonic(), len(job.records)
             self._calls[number] = call
             CURRENT_CALL.set(call)
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.worker.consume.outcomes import Handle
@@ -22,60 +21,31 @@ class WaitingHead:
     due_at: float
 
 
-class Intake(Protocol):
-    """Stands between polls and handlers. Used by the consume loop's thread only, except `heads`."""
+class Intake:
+    """Stands between polls and handlers: that of main workers. Used by the consume loop's thread only."""
 
-    present: Callable[[Record], Record | None] | None
+    present: Callable[[Record], Record | None] | None = None
     """Turns a record as it was read into the handler's, None for a copy that is passed over; None in place of the
     function where both are the same record."""
 
-    @property
-    def heads(self) -> tuple[WaitingHead, ...]:
-        """The records that are waited for now. Any thread."""
-        ...
+    heads: tuple[WaitingHead, ...] = ()
+    """The records that are waited for now. Any thread."""
 
     def retell(self, record: Record) -> Record:
         """A record as its handler knows it, from the record as it was read."""
-        ...
-
-    def handling(self, handle: Handle, watch: Watch) -> Handle:
-        """`handle` for a loop that calls it with records as they were read."""
-        ...
-
-    def before_poll(self, partitions: Partitions, most_s: float) -> float:
-        """Resume partitions that are due; returns how many of `most_s` seconds the next poll may wait for records."""
-        ...
-
-    def admit(self, runs: list[Run], partitions: Partitions) -> list[Run]:
-        """The records that may be handled now. Those left out are sought back to, and come again later."""
-        ...
-
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop partitions that are not owned any more."""
-        ...
-
-
-class Everything:
-    """The intake of main workers."""
-
-    present: Callable[[Record], Record | None] | None = None
-    heads = ()
-
-    def retell(self, record: Record) -> Record:
-        """The same."""
         return record
 
     def handling(self, handle: Handle, watch: Watch) -> Handle:
-        """`handle` itself: nothing stands between a record and its handler."""
+        """`handle` for a loop that calls it with records as they were read."""
         return handle
 
     def before_poll(self, partitions: Partitions, most_s: float) -> float:
-        """Nothing has a time of its own."""
+        """Resume partitions that are due; returns how many of `most_s` seconds the next poll may wait for records."""
         return most_s
 
     def admit(self, runs: list[Run], partitions: Partitions) -> list[Run]:
-        """All of it."""
+        """The records that may be handled now. Those left out are sought back to, and come again later."""
         return runs
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nothing is remembered."""
+        """Drop partitions that are not owned any more."""

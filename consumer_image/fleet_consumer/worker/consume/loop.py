@@ -1,260 +1,256 @@
-"""The consume loop: poll, handle, write, commit, in an order that loses nothing.
+"""The consume loop of one member: its polls, its pace, its commits, its ordered stop, and the partitions that it owns
+from their assignment until they are revoked or lost.
 
-All of it runs on one thread, the one that polls. This is the loop of synchronous handlers that take one record at a
-time. `concurrent` is the loop of all others; both share parts, but no code that runs for each record.
-
-A poll's records are handled partition by partition in offset order. Their writes are sent at once, and the next polls'
-records are handled meanwhile. The loop waits for acknowledgements only if it has nothing else to do, has too much on
-its way, or is to stop. An offset is committable once everything before it is handled and written (`progress`), so
-nothing is committed too early. Between two records, about once a second, the loop looks after what cannot wait for the
-end of a long batch: the poll that keeps the membership, commits, an ordered stop.
-
-A partition whose writes cannot be acknowledged stands still ("held"): it is paused, tried again with backoff, and
-shown. The other partitions go on. When too much fails (`pacing`), all stand still: the record that failed last and all
-behind it in hand are sought back to, and come again.
+`inline` and `concurrent` handle what it polls.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from typing import Any
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
-from fleet_consumer.group.errors import ConsumerError
-from fleet_consumer.handlers.forked import end_forked_child
-from fleet_consumer.librdkafka.fetched import as_read
-from fleet_consumer.record import Record, Run, TopicPartition
+from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
+from fleet_consumer.record import Records, Run, TopicPartition
 from fleet_consumer.worker.breaker.pacing import Pace
-from fleet_consumer.worker.consume.drain import Drain
-from fleet_consumer.worker.consume.outcomes import Handle
-from fleet_consumer.worker.consume.ownership import Ownership
+from fleet_consumer.worker.consume.committing import Committing
+from fleet_consumer.worker.consume.notes import Notes
 from fleet_consumer.worker.consume.parts import LoopParts, Topics
-from fleet_consumer.worker.consume.polling import POLL_TIMEOUT_S, Polling
+from fleet_consumer.worker.consume.pauses import BREAKER_OPEN
 from fleet_consumer.worker.consume.progress import ConsumeProgress, PartitionProgress, Partitions
-from fleet_consumer.worker.consume.writing import ACK_LOOK_S, ACK_WAIT_S
+from fleet_consumer.worker.consume.starts import note_polled, note_starts
+from fleet_consumer.worker.logs import fields
+
+LOG = logging.getLogger("fleet_consumer.worker")
+
+POLL_TIMEOUT_S: Final = 0.5
+"""Longest wait of a poll for records: bounds the delay of commits and holds on a quiet topic."""
+
+ERROR_PAUSE_S: Final = 1.0
+"""Pause after a poll that raised: a cause that stays must not become a hot loop."""
+
+ERROR_SHOWN_S: Final = 15.0
+"""An error that is not repeated for so long counts as resolved. Lasting ones are raised every few seconds only."""
+
+REVOKE_WAIT_S: Final = 10.0
+"""A rebalance waits so long for acknowledgements and for the commit: longer saves duplicates, yet delays all."""
 
 
-class ConsumeLoop:
-    """A `Loop` that calls the handler itself. Making one starts nothing."""
-
-    def __init__(self, parts: LoopParts) -> None:
-        self._parts = parts
-        self._handle = parts.handle
-        self._outcomes = parts.outcomes
-        self._pacing = parts.pacing
-        self._writing = parts.writing
-        self._stats = parts.stats
-        self._watch = parts.watch
-        self._clock = parts.clock
-        self._pid = os.getpid()
-        self._polling = Polling(parts)
-        self._drain = Drain(parts)
-        self._ownership = Ownership(parts, self, self._drain, at_once=1)
-        self._throttle = self._ownership.throttle
-        self._batch: dict[TopicPartition, PartitionProgress] = {}
-        # Whether a record of the batch in hand has to stay.
-        self._stayed = False
-        self.beat_at = parts.clock.monotonic()
-
-    @property
-    def topics(self) -> Topics:
-        return self._ownership.topics
-
-    @property
-    def progress(self) -> ConsumeProgress:
-        return self._ownership.progress
+class Rounds(Protocol):
+    """The handling of what a loop polls, round by round."""
 
     @property
     def in_flight(self) -> int:
-        return int(self._watch.record is not None)
+        """Number of records that are taken up and not through their handler. Any thread."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """True while any record is being handled, or is to be handled yet."""
+        ...
+
+    def receive(self) -> Records:
+        """Poll, and wait at most for as long as a round may."""
+        ...
+
+    def handle(self, runs: list[Run], careful: list[Run]) -> None:
+        """Handle and write what was polled. The `careful` runs may kill their process (`caution`)."""
+        ...
+
+    def drain(self) -> None:
+        """See through what has begun, before the consumer is closed."""
+        ...
+
+    def has_in_hand(self, partition: PartitionProgress) -> bool:
+        """True if a handler has a record of this partition, while the loop itself is doing something else."""
+        ...
+
+    def finish(self, going: Partitions, timeout_s: float) -> None:
+        """See through what these partitions have under way, at most `timeout_s`."""
+        ...
+
+    def forget(self, gone: Partitions) -> None:
+        """Drop what is left of partitions that are not ours any more."""
+        ...
+
+
+class Loop:
+    """One member's work, from subscribing to closing. All methods belong to one thread, except `stop`.
+
+    Any thread may read `topics`, `progress`, `in_flight`, `error` and `beat_at` (monotonic seconds at the end of the
+    last round). `at_once` is how many records of a partition the rounds may have in hand at once. Callbacks of a
+    rebalance run inside polls and `close`. Making one starts nothing.
+    """
+
+    def __init__(self, parts: LoopParts, make_rounds: Callable[[Loop], Rounds], *, at_once: int = 1) -> None:
+        self._parts = parts
+        self._consumer = parts.consumer
+        self._clock = parts.clock
+        self._revoke_wait_s = REVOKE_WAIT_S
+        self._last_error: tuple[ConsumerError, float] | None = None
+        self._drain_until: float | None = None
+        self._gives_up = False
+        self.topics = parts.topics
+        self.progress = ConsumeProgress()
+        self.committing = Committing(parts, self.progress)
+        self.notes = Notes(parts, self.progress, self.committing, at_once=at_once)
+        self.pace = Pace.FULL
+        self.idle = False
+        self.beat_at = parts.clock.monotonic()
+        self._rounds = make_rounds(self)
+
+    @property
+    def in_flight(self) -> int:
+        return self._rounds.in_flight
 
     @property
     def error(self) -> ConsumerError | None:
-        return self._polling.error
+        """The error of the last polls, None once records flow or none was raised for a while."""
+        last = self._last_error
+        return last[0] if last is not None and self._clock.monotonic() < last[1] else None
 
     def start(self) -> None:
+        """Join the group; returns at once."""
         self.subscribe(self.topics)
 
     def subscribe(self, topics: Topics) -> None:
-        self._ownership.subscribe(topics)
+        """Consume these topics from now on; partitions of others are given back in order. Returns at once."""
+        self.topics = topics
+        self._consumer.subscribe(topics, on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost)
 
     def stop(self, within_s: float | None = None, *, gives_up: bool = False) -> None:
-        self._drain.begin(within_s, gives_up=gives_up)
+        """Finish what is in hand and begin nothing else, within the drain time. Any thread.
+
+        `within_s` replaces the drain time of the settings. `gives_up`: records still in hand at the end are why the
+        process ends, and count as its death.
+        """
+        self._gives_up = gives_up
+        if self._drain_until is None:
+            self._drain_until = self._clock.monotonic() + (self._parts.drain_s if within_s is None else within_s)
+            self._consumer.wakeup()
+
+    @property
+    def draining(self) -> bool:
+        """True once `stop` was called."""
+        return self._drain_until is not None
+
+    @property
+    def drain_over(self) -> bool:
+        """True once the time of a stop is over; False while none has begun."""
+        return self._drain_until is not None and self._clock.monotonic() >= self._drain_until
 
     def step(self) -> None:
+        """Poll once, and handle, write and commit what follows. The loop is finished after a FatalConsumerError."""
         before = self._clock.monotonic()
-        self._throttle.adjust()
-        awaits = self._writing.open
-        wait_s = self._parts.intake.before_poll(self.progress.partitions, ACK_LOOK_S if awaits else POLL_TIMEOUT_S)
-        limit = 1 if self._throttle.pace is Pace.PROBE else None
-        records = self._polling.poll(0.0 if awaits else wait_s, max_records=limit)
-        self._stats.poll_wait_seconds += self._clock.monotonic() - before
-        runs = self._ownership.admit(records)
-        idle = self._throttle.idle = not runs
-        careful, runs = self._ownership.care.admit(runs)
-        if runs and not self._drain.begun:
-            self._handle_batch(runs)
-        for run in careful:
-            self._handle_with_care(run)
-        self._writing.follow(ACK_WAIT_S if self._drain.begun else wait_s if idle else 0.0)
-        self._ownership.commit_if_due()
-        self.beat_at = self._clock.monotonic()
+        self.adjust_pace()
+        records = self._rounds.receive()
+        self._parts.stats.poll_wait_seconds += self._clock.monotonic() - before
+        partitions = self.progress.partitions
+        note_polled(self._consumer, records, partitions)
+        runs = self._parts.intake.admit(self._parts.readings.admit(records.runs, partitions), partitions)
+        self.idle = not (runs or self._rounds.busy)
+        careful, runs = self.notes.admit(runs)
+        self._rounds.handle(runs, careful)
+        self.come_round()
 
     def close(self, timeout_s: float) -> None:
-        self._ownership.close(timeout_s)
+        """Write out, commit, leave (dynamic) or remain (static), stop all threads; about `timeout_s` seconds at most.
 
-    def has_in_hand(self, partition: PartitionProgress) -> bool:
-        """False: between two records no handler has one."""
-        return False
-
-    def finish(self, going: Partitions, timeout_s: float) -> None:
-        """Wait for what these partitions have written."""
-        self._writing.finish(going, timeout_s)
-
-    def forget(self, gone: Partitions) -> None:
-        """Leave these partitions out of the batch in hand."""
-        for topic_partition in gone:
-            self._batch.pop(topic_partition, None)
-
-    def _begin(self, run: Run) -> PartitionProgress:
-        """Begin a run: it joins the batch in hand, bound to its partition's progress of now.
-
-        Should the partition be taken away and come back while the run waits its turn, it comes back with other
-        progress: reading starts again at the committed offset, and handling the old run as well would move the new
-        progress past records that nobody has handled.
+        The consumer's close revokes everything first, which waits for acknowledgements and for the commit, each at
+        most a third of the time. When the worker stops, what has begun may come to its end before, in the drain time.
         """
-        partition = self.progress.partitions[run.topic_partition]
-        self._batch[run.topic_partition] = partition
-        return partition
+        try:
+            if self.draining:
+                self._rounds.drain()
+        finally:
+            self._revoke_wait_s = min(REVOKE_WAIT_S, timeout_s / 3)
+            self._consumer.close(timeout_s)
 
-    def _handle_batch(self, runs: Sequence[Run], handle: Handle | None = None) -> None:
-        """Handle a batch; `handle` stands in for the handler."""
-        work = [(run, self._begin(run)) for run in runs]
-        owns = self._ownership.owns
-        before = self._clock.monotonic()
-        for run, partition in work:
-            if owns(run.topic_partition, partition) and not self._handle_run(run, partition, handle):
-                break
-        self._watch.record = None
-        batch, self._batch = self._batch, {}
-        self._stats.batches += 1
-        self._stats.handler_seconds += self._clock.monotonic() - before
-        self._writing.expect(batch)
-        if self._stayed:
-            self._stayed = False
-            for topic_partition, partition in {run.topic_partition: partition for run, partition in work}.items():
-                if owns(topic_partition, partition):
-                    self._seek_back(topic_partition, partition)
-            self._throttle.adjust()
+    def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
+        """Records, none after an error, which is logged, shown for a while and followed by a pause.
 
-    def _handle_with_care(self, run: Run) -> None:
-        """Hand out a run a few records at a time, and commit before each time how many are going to be in hand."""
-        topic_partition, records = run.topic_partition, run.records
-        partition = self.progress.partitions.get(topic_partition)
-        if partition is None:
-            return  # it went while others of this poll were handled
-        notes = self._ownership.care.notes
-        while records and not self._drain.begun:
-            self._writing.follow(ACK_WAIT_S)
-            if partition.unfinished:
-                break  # what was written is not acknowledged
-            count, error = notes.take(topic_partition, partition, records)
-            if not count:
-                break
-            part = Run(topic_partition, records[:count])
-            began, until = self._clock.monotonic(), part.next_offset
-            self._handle_batch([part], None if error is None else _raising(error))
-            if not self._ownership.owns(topic_partition, partition):
-                return
-            notes.came_back(topic_partition, partition, count, self._clock.monotonic() - began)
-            if partition.position != until:
-                break
-            records = records[count:]
-        notes.write({topic_partition: partition}, self._ownership.committing.mark)
+        With `max_records` 0 it serves the membership: callbacks run, the poll interval starts again.
+        Raises FatalConsumerError.
+        """
+        try:
+            records = self._consumer.poll(timeout_s, max_records=max_records)
+        except FatalConsumerError:
+            raise
+        except ConsumerError as error:
+            if str(error) != str(self.error):
+                LOG.warning("poll failed", extra=fields(reason=error.reason, error=str(error)))
+            self._last_error = error, self._clock.monotonic() + ERROR_SHOWN_S
+            self._parts.pause(ERROR_PAUSE_S)
+            return Records([])
         if records:
-            self._seek_back(topic_partition, partition)
+            self._last_error = None
+        return records
 
-    def _handle_run(self, run: Run, partition: PartitionProgress, instead: Handle | None = None) -> bool:
-        """Handle a run's records in order; False when the whole batch is to be given up: the worker or the pacing
-        stops.
+    def adjust_pace(self) -> None:
+        """Take over the pacing's pace and mark. Other workers see the mark at once: it is committed soon.
 
-        This is the hot path: what it does for a record that writes nothing is one store, one call and one test.
+        All partitions are paused while the breaker is open.
         """
-        watch, handle, outcomes, pacing = self._watch, instead or self._handle, self._outcomes, self._pacing
-        records = run.records
-        apart = 0  # records that count as something else than done, or only once what they wrote is acknowledged
-        after = 0  # the place behind the last record that failed; the successes from there on are not counted yet
-        for record in records:
-            watch.record = record
-            try:
-                answer = handle(record)
-                if answer is not None:
-                    apart += outcomes.answered(partition, record, answer)
-            except BaseException as error:  # SystemExit of an application must not end the worker either
-                place = _place(records, record, after)
-                pacing.succeeded(place - after)
-                after = place + 1
-                if not outcomes.raised(partition, record, error):
-                    self._stayed = True
-                    self._count_handled(records, place, partition, apart)
-                    return False
-                apart += 1
-            if watch.due:
-                read = as_read(record)
-                partition.handled(read.offset, read.leader_epoch)
-                goes_on = self._look_around()
-                if not goes_on or not self._ownership.owns(run.topic_partition, partition):
-                    count = _place(records, record, max(0, after - 1)) + 1
-                    pacing.succeeded(count - after)
-                    self._count_handled(records, count, partition, apart)
-                    return goes_on
-        pacing.succeeded(len(records) - after)
-        self._count_handled(records, len(records), partition, apart)
-        return True
+        pace = self._parts.pacing.pace(idle=self.idle)
+        self.committing.carry(self._parts.pacing.mark)
+        if pace is self.pace:
+            return
+        self.pace = pace
+        change = self._parts.pauses.pause if pace is Pace.STOP else self._parts.pauses.resume
+        for topic_partition in self.progress.partitions:
+            change(topic_partition, BREAKER_OPEN)
 
-    def _count_handled(self, records: Sequence[Record], count: int, partition: PartitionProgress, apart: int) -> None:
-        """The first `count` of these have been through the handler."""
-        if count:
-            last = as_read(records[count - 1])
-            partition.handled(last.offset, last.leader_epoch)
-        self._stats.done += count - apart
-
-    def _seek_back(self, topic_partition: TopicPartition, partition: PartitionProgress) -> None:
-        """Records of a batch that was given up come again: polls go on at the first that nobody has handled.
-
-        Never ahead: a position that is lower, or being looked up, is that of another log. The consumer has gone over to
-        it since these records were polled, because the topic was made anew or its log was cut.
-        """
-        position = self._parts.consumer.position(topic_partition)
-        if partition.next_offset is not None and position is not None and partition.next_offset < position:
-            self._parts.consumer.seek(topic_partition, partition.next_offset)
-
-    def _look_around(self) -> bool:
-        """Between two records of a long batch: poll without taking records, settle, commit. False to give the batch up.
-
-        While the session is in doubt no further record is handled: another member may own it. Either a heartbeat
-        gets through, and the batch goes on, or the partitions are lost.
-        """
-        end_forked_child(self._pid)
-        self._watch.record = None
-        self._watch.due = False
-        self._polling.keep_alive(0.0)
-        while not self._parts.consumer.holds_session() and self.progress.partitions and not self._drain.begun:
-            self._polling.keep_alive(POLL_TIMEOUT_S)
-        self._writing.expect(self._batch)
-        self._writing.follow(0.0)
-        self._ownership.commit_if_due()
+    def come_round(self) -> None:
+        """At each commit interval, begin partitions that have handed out nothing yet, and commit."""
+        if self.committing.due:
+            note_starts(self._consumer, self.progress.partitions, self.progress.partitions)
+            self._parts.readings.begin(self.progress.partitions)
+            self.notes.begin()
+            self.committing.commit()
         self.beat_at = self._clock.monotonic()
-        return not self._drain.over
+
+    def owns(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
+        """True while the partition is in the assignment that this progress belongs to."""
+        return self.progress.partitions.get(topic_partition) is partition
+
+    def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        self._parts.stats.rebalances += 1
+        for topic_partition in partitions:
+            partition = PartitionProgress()
+            self.progress.partitions[topic_partition] = partition
+            self.notes.assigned(topic_partition, partition)
+            if self.pace is Pace.STOP:
+                self._parts.pauses.pause(topic_partition, BREAKER_OPEN)
+        LOG.info("partitions assigned", extra=fields(partitions=_names(partitions)))
+
+    def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Commit what is finished of partitions that are about to go, so that nobody repeats it."""
+        note_starts(self._consumer, partitions, self.progress.partitions)
+        self.notes.find()
+        going = {each: self.progress.partitions[each] for each in partitions if each in self.progress.partitions}
+        self._rounds.finish(going, self._revoke_wait_s)
+        self._parts.readings.begin_leaving(going, self._revoke_wait_s)
+        for topic_partition, partition in going.items():
+            died = self._gives_up and self._rounds.has_in_hand(partition)
+            self.notes.release(topic_partition, partition, died=died)
+        committed = self.committing.commit_leaving(going, self._revoke_wait_s)
+        self._forget(partitions)
+        LOG.info("partitions revoked", extra=fields(partitions=_names(partitions), committed=committed))
+
+    def _lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Forget partitions that another member may own already: nothing of them may be committed any more."""
+        self._parts.stats.lost_partitions += len(partitions)
+        self._forget(partitions)
+        LOG.warning("partitions lost", extra=fields(partitions=_names(partitions)))
+
+    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
+        owned = self.progress.partitions
+        self._rounds.forget({each: owned.pop(each) for each in partitions if each in owned})
+        self._parts.writing.forget(partitions)
+        self._parts.intake.forget(partitions)
+        self.notes.forget(partitions)
+        self._parts.pauses.forget(partitions)
 
 
-def _place(records: Sequence[Record], record: Record, start: int) -> int:
-    """The place of `record` in its run, from `start` on: by identity, for records compare by content."""
-    return next(place for place in range(start, len(records)) if records[place] is record)
-
-
-def _raising(error: Exception) -> Handle:
-    def handle(record: Record) -> Any:
-        raise error
-
-    return handle
+def _names(partitions: Sequence[TopicPartition]) -> list[str]:
+    return sorted(f"{each.topic}-{each.partition}" for each in partitions)

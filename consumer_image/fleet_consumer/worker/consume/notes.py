@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from fleet_consumer.clock import Clock
-from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
-from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.retry.failure import Poison
 from fleet_consumer.worker.consume.caution import Caution, poison, read_note
-from fleet_consumer.worker.consume.progress import PartitionProgress, Partitions
+from fleet_consumer.worker.consume.committing import Committing
+from fleet_consumer.worker.consume.parts import LoopParts
+from fleet_consumer.worker.consume.pauses import SUSPECT
+from fleet_consumer.worker.consume.progress import ConsumeProgress, PartitionProgress, Partitions, committable
+from fleet_consumer.worker.consume.starts import note_starts
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")
@@ -32,32 +33,47 @@ PROCESS: Final = secrets.token_hex(4)
 AGAIN_S: Final = 1.0
 """Wait after a request that failed."""
 
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
-
 
 class Notes:
-    """The notes of the partitions of one consumer. `answered(offsets, error)` is called after each commit."""
+    """The notes of a loop's partitions, and the gate in front of its handlers that they need.
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        *,
-        answered: Callable[[Offsets, Exception | None], None],
-        at_once: int,
-        careful_s: float,
-        clock: Clock,
-        by: str = PROCESS,
-    ) -> None:
-        self._consumer = consumer
-        self._by = by
-        self._answered = answered
+    `at_once` is how many records of a partition the loop may have in hand at once.
+    """
+
+    def __init__(self, parts: LoopParts, progress: ConsumeProgress, committing: Committing, *, at_once: int) -> None:
+        self._parts = parts
+        self._progress = progress
+        self._committing = committing
         self._at_once = at_once
-        self._careful_s = careful_s
-        self._clock = clock
+        self._by = PROCESS
         self._again_at = float("-inf")
         self.unread: set[TopicPartition] = set()
         self.unwritten: set[TopicPartition] = set()
         self.careful: set[TopicPartition] = set()
+
+    def admit(self, runs: list[Run]) -> tuple[list[Run], list[Run]]:
+        """Runs that ask for care, those with the fewest deaths first, and all others.
+
+        Runs of partitions whose notes cannot be written yet are sought back to, and come again.
+        """
+        if self.unwritten:
+            runs = self._noted(runs)
+        if not self.careful:
+            return [], runs
+        apart = [run for run in runs if run.topic_partition in self.careful]
+        apart.sort(key=lambda run: self.deaths(self._progress.partitions[run.topic_partition]))
+        return apart, [run for run in runs if run.topic_partition not in self.careful]
+
+    def _noted(self, runs: list[Run]) -> list[Run]:
+        if any(run.topic_partition in self.unwritten for run in runs):
+            # So that one question is asked for all.
+            note_starts(self._parts.consumer, self.unwritten, self._progress.partitions)
+        self.begin()
+        for run in runs:
+            if run.topic_partition in self.unwritten:
+                self._parts.consumer.seek(run.topic_partition, run.records[0].offset)
+                self._parts.pauses.pause(run.topic_partition, SUSPECT)
+        return [run for run in runs if run.topic_partition not in self.unwritten]
 
     def assigned(self, topic_partition: TopicPartition, partition: PartitionProgress) -> None:
         """A partition has come; nothing of it is committed before its note is read."""
@@ -70,22 +86,24 @@ class Notes:
         for known in (self.unread, self.unwritten, self.careful):
             known.difference_update(partitions)
 
-    def begin(self, partitions: Partitions) -> list[TopicPartition]:
-        """Read and write the notes of the partitions whose start is known; those that may begin now."""
-        if self._clock.monotonic() < self._again_at:
-            return []
-        if self.find(partitions):
+    def begin(self) -> None:
+        """Read and write the notes of the partitions whose start is known; a request that failed is repeated later."""
+        if not self.unwritten or self._parts.clock.monotonic() < self._again_at:
+            return
+        if self.find():
             # Nothing is committed of a partition whose reading is not known, so its note would not be written either.
-            begun = self.unwritten - self.unread
-            ready = {each: partitions[each] for each in begun if partitions[each].reading is not None}
+            known, begun = self._progress.partitions, self.unwritten - self.unread
+            ready = {each: known[each] for each in begun if known[each].reading is not None}
             if self.write(ready):
                 self.unwritten.difference_update(ready)
-                return list(ready)
-        self._again_at = self._clock.monotonic() + AGAIN_S
-        return []
+                for topic_partition in ready:
+                    self._parts.pauses.resume(topic_partition, SUSPECT)
+                return
+        self._again_at = self._parts.clock.monotonic() + AGAIN_S
 
-    def find(self, partitions: Partitions) -> bool:
+    def find(self) -> bool:
         """Read the notes of the partitions whose start is known; whether that was done."""
+        partitions = self._progress.partitions
         try:
             self._read({each: partitions[each] for each in self.unread if partitions[each].start is not None})
         except FatalConsumerError:
@@ -99,7 +117,7 @@ class Notes:
         """Read the notes of these partitions' last commits. Raises ConsumerError."""
         if not asked:
             return
-        found = self._consumer.committed(list(asked), ANSWER_WAIT_S)
+        found = self._parts.consumer.committed(list(asked), ANSWER_WAIT_S)
         suspicious = {}
         for topic_partition, partition in asked.items():
             start, commit = partition.start, found.get(topic_partition)
@@ -116,7 +134,7 @@ class Notes:
                 by=self._by,
                 end=ends.get(topic_partition),
                 at_once=self._at_once,
-                careful_s=self._careful_s,
+                careful_s=2 * self._parts.commit_interval_s,
             )
             partition.caution, partition.note = caution, caution.waiting
             if caution.careful:
@@ -141,11 +159,11 @@ class Notes:
             return len(records), None
         if caution.condemned:
             return 1, poison(caution.deaths)
-        if self._clock.monotonic() < self._again_at:
+        if self._parts.clock.monotonic() < self._again_at:
             return 0, None
         count, partition.note = caution.take(len(records))
         if not self.write({topic_partition: partition}):
-            self._again_at = self._clock.monotonic() + AGAIN_S
+            self._again_at = self._parts.clock.monotonic() + AGAIN_S
             partition.note = caution.waiting
             return 0, None
         partition.in_hand = True
@@ -173,17 +191,17 @@ class Notes:
 
     def write(self, partitions: Partitions, mark: str = "") -> bool:
         """Commit now what these partitions' notes say; whether that was done."""
-        offsets = {each: offset for each, part in partitions.items() if (offset := part.committable(mark)) is not None}
+        offsets = committable(partitions, mark)
         if not offsets:
             return True
         try:
-            self._consumer.commit(offsets, ANSWER_WAIT_S)
+            self._parts.consumer.commit(offsets, ANSWER_WAIT_S)
         except FatalConsumerError:
             raise
         except ConsumerError as error:
-            self._answered(offsets, error)
+            self._committing.note(offsets, error)
             return False
-        self._answered(offsets, None)
+        self._committing.note(offsets, None)
         return True
 
     def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -191,7 +209,7 @@ class Notes:
         if not asked:
             return {}
         try:
-            return self._consumer.end_offsets(asked, ANSWER_WAIT_S)
+            return self._parts.consumer.end_offsets(asked, ANSWER_WAIT_S)
         except FatalConsumerError:
             raise
         except ConsumerError:

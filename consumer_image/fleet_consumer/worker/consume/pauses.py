@@ -6,8 +6,9 @@ Written by the consume loop's thread; others may read `reasons`, which is replac
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
+from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.record import TopicPartition
 
 WRITES_HELD: Final = "WritesHeld"
@@ -22,28 +23,12 @@ SUSPECT: Final = "Suspect"
 """Paused because one of the records in hand, or of those that come next, may have killed the partition's last owner."""
 
 
-class Pausable(Protocol):
-    """The part of `Consumer` that pausing needs."""
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions."""
-        ...
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """End a pause."""
-        ...
-
-
 class Pauses:
     """The pauses of one consumer, each with its reasons (CamelCase)."""
 
-    def __init__(self, consumer: Pausable) -> None:
+    def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self.reasons: Mapping[TopicPartition, frozenset[str]] = {}
-
-    def because(self, reason: str) -> Pausable:
-        """A view that pauses and resumes for one reason only."""
-        return _Because(self, reason)
 
     def pause(self, partition: TopicPartition, reason: str) -> None:
         """Add a reason; the first one pauses."""
@@ -68,17 +53,3 @@ class Pauses:
         gone = frozenset(partitions)
         if not gone.isdisjoint(self.reasons):
             self.reasons = {each: why for each, why in self.reasons.items() if each not in gone}
-
-
-class _Because:
-    def __init__(self, pauses: Pauses, reason: str) -> None:
-        self._pauses = pauses
-        self._reason = reason
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        for partition in partitions:
-            self._pauses.pause(partition, self._reason)
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        for partition in partitions:
-            self._pauses.resume(partition, self._reason)

@@ -1,16 +1,19 @@
-"""Records that a concurrent loop has taken up: waiting in the order of their keys, or parked after a failure."""
+"""Records that a concurrent loop has taken up: waiting in the order of their keys, with a handler, or parked."""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.worker.breaker.pacing import Pace
+from fleet_consumer.worker.consume.executor import Executor
 from fleet_consumer.worker.consume.intake import Intake
 from fleet_consumer.worker.consume.key_order import KeyOrder
 from fleet_consumer.worker.consume.progress import PartitionProgress, Unfinished
@@ -62,6 +65,58 @@ class Work:
 Report = Callable[[Work, Sequence[Result], float], None]
 
 
+class Calls:
+    """The calls of one loop. All methods belong to its thread, except `report`."""
+
+    def __init__(self, executor: Executor, consumer: Consumer) -> None:
+        self._executor = executor
+        self._consumer = consumer
+        self._came_back: deque[tuple[Work, Sequence[Result], float]] = deque()
+        self._news = threading.Event()
+        self._rung = False
+        self.out = 0
+
+    @property
+    def any_back(self) -> bool:
+        """True while results wait to be taken."""
+        return bool(self._came_back)
+
+    def limit(self, pace: Pace) -> int:
+        """Number of calls that may be under way at once."""
+        return {Pace.FULL: self._executor.size, Pace.PROBE: 1, Pace.STOP: 0}[pace]
+
+    def give(self, work: Work) -> None:
+        """Have a handler called with this work."""
+        self.out += 1
+        self._executor.give(work)
+
+    def conclude(self, work: Work, error: Exception) -> None:
+        """Fail all of this work with `error` in place of a call; it comes back like any other."""
+        self.out += 1
+        work.done([Result(error=error)] * len(work.entries), 0.0)
+
+    def report(self, work: Work, results: Sequence[Result], seconds: float) -> None:
+        """Take a call's results. Any thread."""
+        self._came_back.append((work, results, seconds))
+        # Rung once until the loop has looked: it clears the sign first and looks then, so nothing is overlooked.
+        if not self._rung:
+            self._rung = True
+            self._news.set()
+            self._consumer.wakeup()
+
+    def take_back(self) -> Iterator[tuple[Work, Sequence[Result], float]]:
+        """Work that came back, with its results and how many seconds its call took."""
+        self._rung = False
+        self._news.clear()
+        while self._came_back:
+            self.out -= 1
+            yield self._came_back.popleft()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for work to come back, at most `timeout_s`."""
+        self._news.wait(timeout_s)
+
+
 class Pending:
     """The records of one loop. Work that `next` has given out returns by `came_back`.
 
@@ -106,7 +161,9 @@ class Pending:
                 works[0].entries.append(entry)
                 works[0].records.append(shown)
             else:
-                order_key = topic_partition if self._concurrency.batch else _order_key(topic_partition, read.key)
+                # Records without a key have no order to keep: their sender spread them at random.
+                by_key = None if read.key is None else (*topic_partition, read.key)
+                order_key = topic_partition if self._concurrency.batch else by_key
                 works.append(Work(topic_partition, partition, [entry], order_key, self._report, [shown]))
         last = as_read(records[-1])
         partition.handled(last.offset, last.leader_epoch)
@@ -201,8 +258,3 @@ class Pending:
         self.in_flight -= sum(len(work.entries) for work in gone)
         for partition in partitions:
             self._begun.pop(partition, None)
-
-
-def _order_key(topic_partition: TopicPartition, key: Any) -> OrderKey | None:
-    """Records of one key stay in order. Those without one have none to keep: their sender spread them at random."""
-    return None if key is None else (*topic_partition, key)

@@ -157,21 +157,16 @@ class PartitionProgress:
 Partitions = Mapping[TopicPartition, PartitionProgress]
 
 
+def committable(partitions: Partitions, mark: str = "") -> dict[TopicPartition, OffsetAndMetadata]:
+    """Offsets to commit now: only where they moved, or have another mark, since the last acknowledged commit."""
+    return {each: offset for each, part in partitions.items() if (offset := part.committable(mark)) is not None}
+
+
 class ConsumeProgress:
     """All partitions that this worker owns now."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionProgress] = {}
-
-    def committable(self, mark: str = "") -> dict[TopicPartition, OffsetAndMetadata]:
-        """Offsets to commit now: only partitions that moved, or have another mark, since the last acknowledged
-        commit."""
-        offsets = {}
-        for topic_partition, partition in self.partitions.items():
-            offset = partition.committable(mark)
-            if offset is not None:
-                offsets[topic_partition] = offset
-        return offsets
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """These offsets are in the group's storage; partitions that went away meanwhile are left out."""

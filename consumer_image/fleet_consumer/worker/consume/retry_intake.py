@@ -26,7 +26,7 @@ from fleet_consumer.retry.delivered import retried
 from fleet_consumer.retry.due import DueClock
 from fleet_consumer.retry.headers import Story, clamped, read
 from fleet_consumer.retry.suppression import REBUILD_RECORDS, Window, identity
-from fleet_consumer.worker.consume.intake import WaitingHead
+from fleet_consumer.worker.consume.intake import Intake, WaitingHead
 from fleet_consumer.worker.consume.outcomes import Handle, PassedOver
 from fleet_consumer.worker.consume.pauses import NOT_DUE, Pauses
 from fleet_consumer.worker.consume.progress import Partitions
@@ -93,7 +93,7 @@ class _Kept(NamedTuple):
     size: int
 
 
-class RetryIntake:
+class RetryIntake(Intake):
     """The intake of retry workers of group `group_id`."""
 
     def __init__(
@@ -121,16 +121,12 @@ class RetryIntake:
         self._kept: dict[TopicPartition, _Kept] = {}
         # Monotonic: the time of day may be set back.
         self._wake_at = float("-inf")
-        self.present: Callable[[Record], Record | None] | None = self._present
-        self.heads: tuple[WaitingHead, ...] = ()
+        self.present = self._present
 
     def retell(self, record: Record) -> Record:
-        """A record as its handler knows it, from the record as it was read."""
         return retried(record, self._followed(self._story(record)))
 
     def handling(self, handle: Handle, watch: Watch) -> Handle:
-        """`handle` for a loop that calls it with records as they were read."""
-
         def present_and_handle(record: Record) -> Any:
             shown = self._present(record)
             if shown is None:
@@ -141,7 +137,6 @@ class RetryIntake:
         return present_and_handle
 
     def before_poll(self, partitions: Partitions, most_s: float) -> float:
-        """Wake partitions whose heads are due; how long the next poll may wait."""
         self._begin(partitions)
         now_ms, now = self._now_ms(), self._clock.monotonic()
         if now >= self._wake_at and (due := self._due.take_due(now_ms)):
@@ -219,7 +214,6 @@ class RetryIntake:
         return ready
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop partitions that are not owned any more."""
         for topic_partition in partitions:
             self._windows.pop(topic_partition, None)
             self._histories.pop(topic_partition, None)
@@ -305,7 +299,11 @@ class RetryIntake:
         # By the headers as read: clamped to a shorter sequence, two attempts would be copies of each other.
         if window is not None and window.duplicate(identity(found, record.key, record.value), record.offset):
             self._stats.suppressed += 1
-            self._log_copy(retried(record, found))
+            allowed, left_out = self._budget.spend(self._clock.monotonic())
+            if left_out:
+                LOG.info("log lines about duplicates were left out", extra=fields(count=left_out))
+            if allowed:
+                LOG.info("duplicate skipped", extra=fields(**about(retried(record, found))))
             return None
         story = self._followed(found)
         self._stats.damaged_headers += story.damaged
@@ -313,13 +311,6 @@ class RetryIntake:
         if delay_s and record.timestamp >= 0:
             self._stats.lateness.observe(max(0.0, self._clock.wall() - record.timestamp / 1000 - delay_s))
         return retried(record, story)
-
-    def _log_copy(self, shown: Record) -> None:
-        allowed, left_out = self._budget.spend(self._clock.monotonic())
-        if left_out:
-            LOG.info("log lines about duplicates were left out", extra=fields(count=left_out))
-        if allowed:
-            LOG.info("duplicate skipped", extra=fields(**about(shown)))
 
     def _story(self, record: Record) -> Story:
         return read(record, now_ms=self._now_ms())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Protocol
 
+from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.group.errors import ConsumerError
 from fleet_consumer.record import Records, TopicPartition
 from fleet_consumer.worker.consume.progress import PartitionProgress, Partitions
@@ -14,16 +14,8 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 
-class Positioned(Protocol):
-    """The part of `Consumer` that knows where partitions begin."""
-
-    def position(self, partition: TopicPartition) -> int | None:
-        """The next offset to hand out, None while it is being looked up. Raises ConsumerError."""
-        ...
-
-
 def note_start(
-    consumer: Positioned, topic_partition: TopicPartition, partition: PartitionProgress, offset: int | None = None
+    consumer: Consumer, topic_partition: TopicPartition, partition: PartitionProgress, offset: int | None = None
 ) -> None:
     """Note where the reading of a partition begins: at `offset` if it is known, else at the consumer's position.
 
@@ -39,7 +31,7 @@ def note_start(
         LOG.info("partition started", extra=fields(**topic_partition._asdict(), offset=offset))
 
 
-def note_starts(consumer: Positioned, asked: Iterable[TopicPartition], partitions: Partitions) -> None:
+def note_starts(consumer: Consumer, asked: Iterable[TopicPartition], partitions: Partitions) -> None:
     """Note the starts of partitions that have handed out nothing yet; one that has is past its start already."""
     for topic_partition in asked:
         partition = partitions.get(topic_partition)
@@ -47,7 +39,7 @@ def note_starts(consumer: Positioned, asked: Iterable[TopicPartition], partition
             note_start(consumer, topic_partition, partition)
 
 
-def note_polled(consumer: Positioned, records: Records, partitions: Partitions) -> None:
+def note_polled(consumer: Consumer, records: Records, partitions: Partitions) -> None:
     """Note starts and gaps of what a poll brought.
 
     A start is that of the partition's first run, also when that is not going to be handled: the consumer's position is

@@ -14,11 +14,10 @@ from typing import Any
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.worker.breaker.pacing import Pace
-from fleet_consumer.worker.consume.calls import Calls
-from fleet_consumer.worker.consume.ownership import Ownership
+from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.pauses import SUSPECT
-from fleet_consumer.worker.consume.pending import Concurrency, Pending, Work
+from fleet_consumer.worker.consume.pending import Calls, Concurrency, Pending, Work
 from fleet_consumer.worker.consume.progress import PartitionProgress
 
 
@@ -35,12 +34,10 @@ class _Part:
 class Suspects:
     """The partitions of one loop that ask for care; they are paused until it ends."""
 
-    def __init__(
-        self, parts: LoopParts, ownership: Ownership, pending: Pending, calls: Calls, concurrency: Concurrency
-    ) -> None:
+    def __init__(self, parts: LoopParts, loop: Loop, pending: Pending, calls: Calls, concurrency: Concurrency) -> None:
         self._parts = parts
-        self._ownership = ownership
-        self._notes = ownership.care.notes
+        self._loop = loop
+        self._notes = loop.notes
         self._pending = pending
         self._calls = calls
         self._batch = concurrency.batch
@@ -57,7 +54,7 @@ class Suspects:
 
     def put_aside(self, run: Run) -> None:
         """Have a run wait for its turns; its partition is not read meanwhile."""
-        if run.topic_partition in self._ownership.progress.partitions:
+        if run.topic_partition in self._loop.progress.partitions:
             self._aside.setdefault(run.topic_partition, []).extend(run.records)
             self._parts.pauses.pause(run.topic_partition, SUSPECT)
 
@@ -68,14 +65,14 @@ class Suspects:
             if self._calls.out or self._waiting:
                 return False
             self._come_back(self._alone)
-        if not self._aside or stopping or self._ownership.throttle.pace is Pace.STOP:
+        if not self._aside or stopping or self._loop.pace is Pace.STOP:
             return True
         if self._turn_of_others:
             self._turn_of_others = False
             return True
         if self._calls.out:
             return False
-        partitions = self._ownership.progress.partitions
+        partitions = self._loop.progress.partitions
         topic_partition = min(self._aside, key=lambda each: self._notes.deaths(partitions[each]))
         if partitions[topic_partition].unfinished:
             return True  # what it has written is not acknowledged yet
@@ -97,7 +94,7 @@ class Suspects:
             self._aside.pop(topic_partition, None)
 
     def _issue(self) -> None:
-        while self._waiting and self._calls.out < self._calls.limit(self._ownership.throttle.pace):
+        while self._waiting and self._calls.out < self._calls.limit(self._loop.pace):
             work = self._waiting.popleft()
             self._pending.begin(work)
             self._calls.give(work)
@@ -105,7 +102,7 @@ class Suspects:
     def _hand_out(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
         """Begin with the next part of what waits aside. True when any of it is in hand now."""
         records = self._aside[topic_partition]
-        probe = self._ownership.throttle.pace is Pace.PROBE
+        probe = self._loop.pace is Pace.PROBE
         most = 1 if probe else len(records) if self._batch else _side_by_side(records)
         count, error = self._notes.take(topic_partition, partition, records[:most])
         if not count:
@@ -125,7 +122,7 @@ class Suspects:
     def _come_back(self, alone: _Part) -> None:
         self._alone, self._turn_of_others = None, True
         topic_partition, partition = alone.topic_partition, alone.partition
-        if not self._ownership.owns(topic_partition, partition):
+        if not self._loop.owns(topic_partition, partition):
             return
         self._notes.came_back(topic_partition, partition, alone.count, self._parts.clock.monotonic() - alone.began)
         records = self._aside.get(topic_partition, [])
@@ -134,7 +131,7 @@ class Suspects:
             self._parts.pauses.resume(topic_partition, SUSPECT)
             if records:
                 self._pending.take_up(Run(topic_partition, records), partition)
-            self._ownership.committing.soon()
+            self._loop.committing.soon()
 
 
 def _side_by_side(records: Sequence[Record]) -> int:

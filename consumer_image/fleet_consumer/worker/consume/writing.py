@@ -16,7 +16,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.worker.consume.outbox import Outbox, hold_reason
 from fleet_consumer.worker.consume.outcomes import Outcomes
-from fleet_consumer.worker.consume.pauses import Pausable
+from fleet_consumer.worker.consume.pauses import WRITES_HELD, Pauses
 from fleet_consumer.worker.consume.progress import Hold, PartitionProgress, Partitions, Unfinished
 from fleet_consumer.worker.logs import fields
 from fleet_consumer.worker.stats import Stats
@@ -54,10 +54,10 @@ class _Held:
 class Writing:
     """All writes that are under way. Used by the consume loop's thread only."""
 
-    def __init__(self, *, outbox: Outbox, outcomes: Outcomes, consumer: Pausable, stats: Stats, clock: Clock) -> None:
+    def __init__(self, *, outbox: Outbox, outcomes: Outcomes, pauses: Pauses, stats: Stats, clock: Clock) -> None:
         self._outbox = outbox
         self._outcomes = outcomes
-        self._consumer = consumer
+        self._pauses = pauses
         self._stats = stats
         self._clock = clock
         self._held: dict[TopicPartition, _Held] = {}
@@ -92,7 +92,7 @@ class Writing:
                 del self._awaited[topic_partition]
         if now >= self._look_at:
             self._look_at = now + LOOK_INTERVAL_S
-            self._look_after_all_held(now)
+            self._look_after_held(now)
 
     def _wait(self, partitions: Partitions, most_s: float) -> None:
         """Take in acknowledgements; wait for those of these partitions, and for no others, at most `most_s`."""
@@ -131,7 +131,7 @@ class Writing:
                 continue
             still_open = True
             self._hold_if_stuck(topic_partition, partition, oldest, now)
-        self._look_after_all_held(now)
+        self._look_after_held(now)
         return still_open
 
     def finish(self, partitions: Partitions, timeout_s: float) -> None:
@@ -152,11 +152,7 @@ class Writing:
             self._awaited.pop(topic_partition, None)
 
     def _hold_if_stuck(
-        self,
-        topic_partition: TopicPartition,
-        partition: PartitionProgress,
-        oldest: Unfinished,
-        now: float,
+        self, topic_partition: TopicPartition, partition: PartitionProgress, oldest: Unfinished, now: float
     ) -> bool:
         """Hold a partition whose oldest write failed or takes too long, unless something else can be written for it."""
         overdue = now - oldest.handled_at >= ACK_WAIT_S
@@ -168,22 +164,21 @@ class Writing:
         self._hold(topic_partition, partition, now)
         return True
 
-    def _look_after_all_held(self, now: float) -> None:
+    def _look_after_held(self, now: float) -> None:
         for topic_partition, held in list(self._held.items()):
-            self._look_after_held(topic_partition, held, now)
-
-    def _look_after_held(self, topic_partition: TopicPartition, held: _Held, now: float) -> None:
-        partition = held.partition
-        self._count(partition)
-        self._mend(partition)
-        if _first_unwritten(partition) is None:
-            self._release(topic_partition, partition)
-            return
-        partition.hold = _hold_of(partition, partition.hold, self._clock.wall())
-        if now >= held.retry_at:
-            held.delay_s = min(held.delay_s * 2, BACKOFF_MAX_S)
-            held.retry_at = now + held.delay_s
-            self._send_again(partition)
+            partition = held.partition
+            self._count(partition)
+            self._mend(partition)
+            if _first_unwritten(partition) is None:
+                self._release(topic_partition, partition)
+                continue
+            partition.hold = _hold_of(partition, partition.hold, self._clock.wall())
+            if now >= held.retry_at:
+                held.delay_s = min(held.delay_s * 2, BACKOFF_MAX_S)
+                held.retry_at = now + held.delay_s
+                for write in (write for each in partition.unfinished for write in each.writes):
+                    if write.done and write.error is not None:
+                        self._outbox.send(write)
 
     def _count(self, partition: PartitionProgress) -> None:
         for result in partition.settle():
@@ -199,7 +194,7 @@ class Writing:
     def _hold(self, topic_partition: TopicPartition, partition: PartitionProgress, now: float) -> None:
         partition.hold = hold = _hold_of(partition, None, self._clock.wall())
         self._held[topic_partition] = _Held(partition, now + BACKOFF_FIRST_S, BACKOFF_FIRST_S)
-        self._consumer.pause([topic_partition])
+        self._pauses.pause(topic_partition, WRITES_HELD)
         LOG.error(
             "partition held: its writes are not acknowledged",
             extra=fields(**topic_partition._asdict(), offset=hold.offset, reason=hold.reason, error=hold.message),
@@ -208,14 +203,8 @@ class Writing:
     def _release(self, topic_partition: TopicPartition, partition: PartitionProgress) -> None:
         del self._held[topic_partition]
         partition.hold = None
-        self._consumer.resume([topic_partition])
+        self._pauses.resume(topic_partition, WRITES_HELD)
         LOG.info("partition released: its writes are acknowledged", extra=fields(**topic_partition._asdict()))
-
-    def _send_again(self, partition: PartitionProgress) -> None:
-        for unfinished in partition.unfinished:
-            for write in unfinished.writes:
-                if write.done and write.error is not None:
-                    self._outbox.send(write)
 
 
 def _first_unwritten(partition: PartitionProgress) -> Unfinished | None:

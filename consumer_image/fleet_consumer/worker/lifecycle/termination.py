@@ -1,4 +1,9 @@
-"""Forced exit and termination message."""
+"""Forced exit, and the termination message: also ahead of time, in case the process is killed.
+
+A process that runs out of memory or crashes in native code writes nothing at its end. So the message is written while
+it lives: by the watchdog for a record that takes long, and before each call of the handler in a container that was
+started again after a death, because the record that killed one process soon kills the next.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,15 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
+from fleet_consumer.clock import Clock
+from fleet_consumer.handlers.loading import Handler
+from fleet_consumer.record import Record
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")
@@ -23,6 +33,17 @@ NOT_DRAINED: Final = "the handler did not end within the drain time"
 
 TERMINATION_LOG: Final = Path("/dev/termination-log")
 
+ALIVE_MARKER: Final = Path("/tmp/.consumer-fleet-alive")
+"""A file that outlives the container but not its pod: a process that finds it at its start follows one that died."""
+
+SUSPICION_S: Final = 600.0
+"""Every call is noted for so long after a death; later the record that killed is not among those that are read."""
+
+NAMED_MAX: Final = 4
+"""Number of records in hand that are named; the message may have 4 KiB."""
+
+REASON: Final = "ProcessDied"
+
 
 def end_process(why: str, details: Mapping[str, object], reason: str = "HandlerTimeout") -> NoReturn:
     """End the process although a thread of it hangs; its records in hand are not committed, so nothing is lost."""
@@ -34,7 +55,123 @@ def end_process(why: str, details: Mapping[str, object], reason: str = "HandlerT
     os._exit(EXIT_HUNG)
 
 
+def report_result(result: Mapping[str, object]) -> None:
+    """Print a command's result as the last line of standard output, and leave it as the termination message."""
+    text = json.dumps(result, ensure_ascii=False)
+    print(text, flush=True)
+    write_termination(text)
+
+
 def write_termination(text: str, path: Path = TERMINATION_LOG) -> None:
     """Write the termination message for the kubelet; only a container has that file, so it is never created."""
     if path.exists():
         path.write_text(text, encoding="utf-8")
+
+
+class LastWord:
+    """Writes the termination message ahead of time. `open` before the handler is called, `close` at an orderly end.
+
+    Outside of a container there is no such message, and nothing is written. Any thread.
+    """
+
+    def __init__(self, clock: Clock, path: Path = TERMINATION_LOG, marker: Path = ALIVE_MARKER) -> None:
+        self._clock = clock
+        self._path = path
+        self._marker = marker
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        self._suspect_until = float("-inf")
+        self._in_hand: dict[int, Record] = {}
+        self._seen: Record | None = None
+        self._written = b""
+
+    def open(self) -> None:
+        """Find out whether a process died here before. A container without these files goes on without them."""
+        if not self._path.exists():
+            return
+        try:
+            if self._marker.exists():
+                self._suspect_until = self._clock.monotonic() + SUSPICION_S
+            self._marker.touch()
+            self._file = os.open(self._path, os.O_WRONLY)
+        except OSError:
+            self._file = None
+
+    def close(self) -> None:
+        """Clear the message, because the process ends in order. Idempotent."""
+        with self._lock:
+            if self._file is not None:
+                self._write(())
+                os.close(self._file)
+                self._file = None
+                self._marker.unlink(missing_ok=True)
+
+    def look(self, held: Iterable[Record | None]) -> None:
+        """Take the records in hand now, several times a second: one is noted once it was seen at two looks."""
+        if self._file is None or self._in_hand:
+            return
+        record = next((each for each in held if each is not None), None)
+        with self._lock:
+            self._write(() if record is None or record is not self._seen else (record,))
+        self._seen = record
+
+    def noting(self, handler: Handler) -> Handler:
+        """The handler; where a process died here before, one that notes each record before it is called with it."""
+        if self._file is None or self._clock.monotonic() >= self._suspect_until:
+            return handler
+        call = handler.call
+
+        def noted(argument: Any) -> Any:
+            place = self._take(argument)
+            try:
+                return call(argument)
+            finally:
+                self._put(place)
+
+        async def noted_async(argument: Any) -> Any:
+            place = self._take(argument)
+            try:
+                return await call(argument)
+            finally:
+                self._put(place)
+
+        return replace(handler, call=noted_async if handler.asynchronous else noted)
+
+    def _take(self, argument: Any) -> int | None:
+        record = argument[0] if isinstance(argument, list) and argument else argument
+        if not isinstance(record, Record) or self._clock.monotonic() >= self._suspect_until:
+            return None
+        with self._lock:
+            self._in_hand[id(argument)] = record
+            self._write(self._in_hand.values())
+        return id(argument)
+
+    def _put(self, place: int | None) -> None:
+        if place is not None:
+            with self._lock:
+                self._in_hand.pop(place, None)
+                self._write(self._in_hand.values())
+
+    def _write(self, records: Iterable[Record]) -> None:
+        """Replace the message; with the lock held. A disk that refuses it must not end the worker."""
+        text = last_word(list(records))
+        if self._file is None or text == self._written:
+            return
+        try:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, text, 0)
+        except OSError:
+            return
+        self._written = text
+
+
+def last_word(records: list[Record]) -> bytes:
+    """The termination message of a process that dies with these records in hand; empty without any."""
+    if not records:
+        return b""
+    named = [
+        {"topic": each.delivery.topic, "partition": each.delivery.partition, "offset": each.delivery.offset}
+        for each in records[:NAMED_MAX]
+    ]
+    message = "the process died while its handler was called"
+    return json.dumps({"ok": False, "reason": REASON, "message": message, "records": named}).encode()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.record import Record
-from fleet_consumer.worker.lifecycle.last_word import last_word
+from fleet_consumer.worker.lifecycle.termination import last_word
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.pod_end import RECENT_S, SAID_CHARACTERS_MAX, ContainerEnd, RecordInHand, last_end
 from fleet_operator.planning.fleet.readings import read_pod

@@ -163,7 +163,7 @@ def test_hung_record_does_not_hold_up_a_revocation_for_ever() -> None:
     def time_passes(seconds: float) -> None:
         clock.now += seconds
 
-    loop._calls._news = news(time_passes)
+    loop._rounds._calls._news = news(time_passes)
     before = clock.now
     shop.consumer.script.append(lambda: shop.consumer.revoke(P0))
     shop.bench.steps(1)
@@ -188,7 +188,7 @@ def test_stop_waits_for_a_handler_no_longer_than_the_drain_time() -> None:
     shop.executor.finish(1)
     before = shop.bench.clock.now
     shop.bench.loop.stop(3.0)
-    shop.bench.loop._ownership._revoke_wait_s = 0.0
+    shop.bench.loop._revoke_wait_s = 0.0
     shop.bench.loop.close(0)
     assert 3 <= shop.bench.clock.now - before <= 5
     assert shop.consumer.offsets[P0] == 0
@@ -298,7 +298,7 @@ def test_any_schedule_loses_nothing_and_keeps_keys_in_order(seed: int, size: int
         else:
             shop.bench.clock.now += seconds
 
-    wakes._calls._news = news(meanwhile)
+    wakes._rounds._calls._news = news(meanwhile)
 
     def back(partition: Any) -> None:
         lives[partition] += 1

@@ -12,7 +12,6 @@ from fleet_consumer.contract.breaker_mark import read_mark
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.worker.consume.caution import Caution, Note, read_note
-from fleet_consumer.worker.consume.concurrent import ConcurrentLoop
 from fleet_consumer.worker.consume.pending import Concurrency
 from tests.unit.retry.policies import policies
 from tests.unit.worker.manual_executor import ManualExecutor
@@ -61,18 +60,18 @@ class Group:
             self._handle, logs, per_poll=20, executor=executor, concurrency=concurrency, policies=self._policies
         )
         bench.consumer.key = lambda value: None
-        bench.loop._ownership.care.notes._by = f"{next(self._processes):08x}"
+        bench.loop.notes._by = f"{next(self._processes):08x}"
         consumer: ScriptedConsumer = bench.consumer
         consumer.offsets, consumer.marks, bench.producer.written = self.offsets, self.marks, self.written
         # Taken over from a dead one and kept in place: the loop replaces the mappings with each commit.
         consumer.commit = self._commit  # type: ignore[method-assign]
-        if isinstance(bench.loop, ConcurrentLoop):
+        if executor is not None:
 
             def wait(seconds: float) -> bool:
                 bench.clock.now += seconds
                 return False
 
-            bench.loop._calls.wait = wait  # type: ignore[assignment,method-assign]
+            bench.loop._rounds._calls.wait = wait
         raised = bench.outcomes.raised
 
         def dies(*arguments: Any) -> bool:

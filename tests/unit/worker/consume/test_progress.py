@@ -11,7 +11,7 @@ from fleet_consumer.librdkafka.producer import ProduceFailed, SendHandle
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.reading import Reading
 from fleet_consumer.worker.consume.outbox import Outgoing
-from fleet_consumer.worker.consume.progress import ConsumeProgress, PartitionProgress, Unfinished
+from fleet_consumer.worker.consume.progress import ConsumeProgress, PartitionProgress, Unfinished, committable
 
 PARTITION = TopicPartition("t", 0)
 
@@ -78,10 +78,10 @@ def test_offset_is_committed_once() -> None:
     progress = ConsumeProgress()
     progress.partitions[PARTITION] = begun()
     progress.partitions[PARTITION].handled(5, 0)
-    offsets = progress.committable()
+    offsets = committable(progress.partitions)
     assert offsets == {PARTITION: entry(6, 0)}
     progress.committed(offsets)
-    assert progress.committable() == {}
+    assert committable(progress.partitions) == {}
 
 
 def test_commit_of_a_partition_that_went_away_is_ignored() -> None:

@@ -51,7 +51,7 @@ class Shop:
 
     def commit(self) -> None:
         """Let the commit interval pass, and no write become overdue by it."""
-        self.bench.loop._ownership.committing.soon()
+        self.bench.loop.committing.soon()
         self.bench.steps(1)
 
 
@@ -390,7 +390,7 @@ def test_nothing_is_committed_past_an_unwritten_record(actions: list[str], slow:
     doings: dict[str, Callable[[], object]] = {
         "step": lambda: bench.steps(1),
         "tick": lambda: setattr(bench.watch, "due", True),
-        "commit": lambda: setattr(bench.loop, "_commit_at", 0.0),
+        "commit": bench.loop.committing.soon,
         "answer": lambda: bench.producer.slow and bench.producer.slow.pop(),
         "refuse": lambda: setattr(bench.producer, "refuse", refusing("_MSG_TIMED_OUT", *logs[P0][::2])),
         "accept": lambda: setattr(bench.producer, "refuse", lambda topic, value, headers: None),

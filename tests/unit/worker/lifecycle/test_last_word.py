@@ -11,7 +11,7 @@ import pytest
 
 from fleet_consumer.handlers.loading import Handler
 from fleet_consumer.record import Record
-from fleet_consumer.worker.lifecycle.last_word import SUSPICION_S, LastWord
+from fleet_consumer.worker.lifecycle.termination import SUSPICION_S, LastWord
 from tests.support.clock import StillClock
 
 FIRST, SECOND = (Record("orders", 3, offset, 0, None, b"v") for offset in (41, 42))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_consumer.worker.lifecycle.setup_watch import SetupWatch
+from fleet_consumer.worker.lifecycle.watchdog import SetupWatch
 from tests.support.clock import StillClock
 
 

@@ -1,0 +1,225 @@
+"""Handling on the loop's own thread, of synchronous handlers that take one record at a time.
+
+A poll's records are handled partition by partition in offset order. Their writes are sent at once, and the next polls'
+records are handled meanwhile. The loop waits for acknowledgements only if it has nothing else to do, has too much on
+its way, or is to stop. An offset is committable once everything before it is handled and written (`progress`), so
+nothing is committed too early. Between two records, about once a second, the loop looks after what cannot wait for the
+end of a long batch: the poll that keeps the membership, commits, an ordered stop.
+
+A partition whose writes cannot be acknowledged stands still ("held"): it is paused, tried again with backoff, and
+shown. The other partitions go on. When too much fails (`pacing`), all stand still: the record that failed last and all
+behind it in hand are sought back to, and come again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from fleet_consumer.handlers.forked import end_forked_child
+from fleet_consumer.librdkafka.fetched import as_read
+from fleet_consumer.record import Record, Records, Run, TopicPartition
+from fleet_consumer.worker.breaker.pacing import Pace
+from fleet_consumer.worker.consume.loop import POLL_TIMEOUT_S, Loop
+from fleet_consumer.worker.consume.outcomes import Handle
+from fleet_consumer.worker.consume.parts import LoopParts
+from fleet_consumer.worker.consume.progress import PartitionProgress, Partitions
+from fleet_consumer.worker.consume.writing import ACK_LOOK_S, ACK_WAIT_S
+
+
+class InlineRounds:
+    """The rounds of a loop that calls the handler itself."""
+
+    def __init__(self, loop: Loop, parts: LoopParts) -> None:
+        self._loop = loop
+        self._parts = parts
+        self._handle = parts.handle
+        self._outcomes = parts.outcomes
+        self._pacing = parts.pacing
+        self._writing = parts.writing
+        self._stats = parts.stats
+        self._watch = parts.watch
+        self._clock = parts.clock
+        self._pid = os.getpid()
+        self._batch: dict[TopicPartition, PartitionProgress] = {}
+        # Whether a record of the batch in hand has to stay.
+        self._stayed = False
+        self._wait_s = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        return int(self._watch.record is not None)
+
+    @property
+    def busy(self) -> bool:
+        return False
+
+    def receive(self) -> Records:
+        awaits = self._writing.open
+        most_s = ACK_LOOK_S if awaits else POLL_TIMEOUT_S
+        self._wait_s = self._parts.intake.before_poll(self._loop.progress.partitions, most_s)
+        limit = 1 if self._loop.pace is Pace.PROBE else None
+        return self._loop.poll(0.0 if awaits else self._wait_s, max_records=limit)
+
+    def handle(self, runs: list[Run], careful: list[Run]) -> None:
+        if runs and not self._loop.draining:
+            self._handle_batch(runs)
+        for run in careful:
+            self._handle_with_care(run)
+        self._writing.follow(ACK_WAIT_S if self._loop.draining else self._wait_s if self._loop.idle else 0.0)
+
+    def drain(self) -> None:
+        """Nothing is in hand between two rounds; writes are seen through when partitions are revoked."""
+
+    def has_in_hand(self, partition: PartitionProgress) -> bool:
+        return False
+
+    def finish(self, going: Partitions, timeout_s: float) -> None:
+        self._writing.finish(going, timeout_s)
+
+    def forget(self, gone: Partitions) -> None:
+        for topic_partition in gone:
+            self._batch.pop(topic_partition, None)
+
+    def _begin(self, run: Run) -> PartitionProgress:
+        """Begin a run: it joins the batch in hand, bound to its partition's progress of now.
+
+        Should the partition be taken away and come back while the run waits its turn, it comes back with other
+        progress: reading starts again at the committed offset, and handling the old run as well would move the new
+        progress past records that nobody has handled.
+        """
+        partition = self._loop.progress.partitions[run.topic_partition]
+        self._batch[run.topic_partition] = partition
+        return partition
+
+    def _handle_batch(self, runs: Sequence[Run], handle: Handle | None = None) -> None:
+        """Handle a batch; `handle` stands in for the handler."""
+        work = [(run, self._begin(run)) for run in runs]
+        owns = self._loop.owns
+        before = self._clock.monotonic()
+        for run, partition in work:
+            if owns(run.topic_partition, partition) and not self._handle_run(run, partition, handle):
+                break
+        self._watch.record = None
+        batch, self._batch = self._batch, {}
+        self._stats.batches += 1
+        self._stats.handler_seconds += self._clock.monotonic() - before
+        self._writing.expect(batch)
+        if self._stayed:
+            self._stayed = False
+            for topic_partition, partition in {run.topic_partition: partition for run, partition in work}.items():
+                if owns(topic_partition, partition):
+                    self._seek_back(topic_partition, partition)
+            self._loop.adjust_pace()
+
+    def _handle_with_care(self, run: Run) -> None:
+        """Hand out a run a few records at a time, and commit before each time how many are going to be in hand."""
+        topic_partition, records = run.topic_partition, run.records
+        partition = self._loop.progress.partitions.get(topic_partition)
+        if partition is None:
+            return  # it went while others of this poll were handled
+        notes = self._loop.notes
+        while records and not self._loop.draining:
+            self._writing.follow(ACK_WAIT_S)
+            if partition.unfinished:
+                break  # what was written is not acknowledged
+            count, error = notes.take(topic_partition, partition, records)
+            if not count:
+                break
+            part = Run(topic_partition, records[:count])
+            began, until = self._clock.monotonic(), part.next_offset
+            self._handle_batch([part], None if error is None else _raising(error))
+            if not self._loop.owns(topic_partition, partition):
+                return
+            notes.came_back(topic_partition, partition, count, self._clock.monotonic() - began)
+            if partition.position != until:
+                break
+            records = records[count:]
+        notes.write({topic_partition: partition}, self._loop.committing.mark)
+        if records:
+            self._seek_back(topic_partition, partition)
+
+    def _handle_run(self, run: Run, partition: PartitionProgress, instead: Handle | None = None) -> bool:
+        """Handle a run's records in order; False when the whole batch is to be given up: the worker or the pacing
+        stops.
+
+        This is the hot path: what it does for a record that writes nothing is one store, one call and one test.
+        """
+        watch, handle, outcomes, pacing = self._watch, instead or self._handle, self._outcomes, self._pacing
+        records = run.records
+        apart = 0  # records that count as something else than done, or only once what they wrote is acknowledged
+        after = 0  # the place behind the last record that failed; the successes from there on are not counted yet
+        for record in records:
+            watch.record = record
+            try:
+                answer = handle(record)
+                if answer is not None:
+                    apart += outcomes.answered(partition, record, answer)
+            except BaseException as error:  # SystemExit of an application must not end the worker either
+                place = _place(records, record, after)
+                pacing.succeeded(place - after)
+                after = place + 1
+                if not outcomes.raised(partition, record, error):
+                    self._stayed = True
+                    self._count_handled(records, place, partition, apart)
+                    return False
+                apart += 1
+            if watch.due:
+                read = as_read(record)
+                partition.handled(read.offset, read.leader_epoch)
+                goes_on = self._look_around()
+                if not goes_on or not self._loop.owns(run.topic_partition, partition):
+                    count = _place(records, record, max(0, after - 1)) + 1
+                    pacing.succeeded(count - after)
+                    self._count_handled(records, count, partition, apart)
+                    return goes_on
+        pacing.succeeded(len(records) - after)
+        self._count_handled(records, len(records), partition, apart)
+        return True
+
+    def _count_handled(self, records: Sequence[Record], count: int, partition: PartitionProgress, apart: int) -> None:
+        """The first `count` of these have been through the handler."""
+        if count:
+            last = as_read(records[count - 1])
+            partition.handled(last.offset, last.leader_epoch)
+        self._stats.done += count - apart
+
+    def _seek_back(self, topic_partition: TopicPartition, partition: PartitionProgress) -> None:
+        """Records of a batch that was given up come again: polls go on at the first that nobody has handled.
+
+        Never ahead: a position that is lower, or being looked up, is that of another log. The consumer has gone over to
+        it since these records were polled, because the topic was made anew or its log was cut.
+        """
+        position = self._parts.consumer.position(topic_partition)
+        if partition.next_offset is not None and position is not None and partition.next_offset < position:
+            self._parts.consumer.seek(topic_partition, partition.next_offset)
+
+    def _look_around(self) -> bool:
+        """Between two records of a long batch: poll without taking records, settle, commit. False to give the batch up.
+
+        While the session is in doubt no further record is handled: another member may own it. Either a heartbeat
+        gets through, and the batch goes on, or the partitions are lost.
+        """
+        end_forked_child(self._pid)
+        self._watch.record = None
+        self._watch.due = False
+        self._loop.poll(0.0, max_records=0)
+        while not self._parts.consumer.holds_session() and self._loop.progress.partitions and not self._loop.draining:
+            self._loop.poll(POLL_TIMEOUT_S, max_records=0)
+        self._writing.expect(self._batch)
+        self._writing.follow(0.0)
+        self._loop.come_round()
+        return not self._loop.drain_over
+
+
+def _place(records: Sequence[Record], record: Record, start: int) -> int:
+    """The place of `record` in its run, from `start` on: by identity, for records compare by content."""
+    return next(place for place in range(start, len(records)) if records[place] is record)
+
+
+def _raising(error: Exception) -> Handle:
+    def handle(record: Record) -> Any:
+        raise error
+
+    return handle
