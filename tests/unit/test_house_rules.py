@@ -78,6 +78,17 @@ def test_architecture_is_short_enough_to_be_read() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_bytes()) <= ARCHITECTURE_BYTES_MAX
 
 
+def test_architecture_names_files_and_definitions_that_exist() -> None:
+    names = [path.as_posix() for path in tracked("*")]
+    for found in re.findall(r"`([\w/.-]+\.py)(?::([\w.]+))?`", (ROOT / "ARCHITECTURE.md").read_text()):
+        path, definition = found
+        files = [name for name in names if name.endswith("/" + path)]
+        assert files, f"{path} is not there"
+        for part in filter(None, definition.split(".")):
+            defined = re.compile(rf"^\s*(class|def|async def) {part}\b", re.MULTILINE)
+            assert any(defined.search(Path(name).read_text()) for name in files), f"{path} does not define {definition}"
+
+
 def test_every_make_target_is_documented() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = re.findall(r"^([a-z][a-z-]*):(.*)$", makefile, flags=re.MULTILINE)
