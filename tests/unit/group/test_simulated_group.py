@@ -399,4 +399,4 @@ def test_no_partition_is_read_by_two_and_an_undisturbed_group_reads_all(assignor
         (member.name, member.machine.state, member.reads, member.hangs_until) for member in group.members
     ]
     assert [error for member in group.members for error in member.errors] == []
-    assert group.coordinator.generation > 10
+    assert group.coordinator.generation > 5, "too few rebalances to show anything"
