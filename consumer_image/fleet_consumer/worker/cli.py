@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         help="put failed records back for their group, once each",
         description="Write the selected records of a group's failed topic to its redrive topic. The last line of "
         "standard output is a JSON object: ok, selected, moved, guarded, refused; or ok, reason, message. Exit codes: "
-        "0 done, 20 the settings must be mended, 21 stopped or in trouble: goes on when it is started again.",
+        "0 done, 20 the settings must be corrected, 21 stopped, or an error outside: it continues when started again.",
     )
     redrive_command.add_options(redrive)
     for command in (run, check):

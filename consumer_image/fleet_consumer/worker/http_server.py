@@ -44,7 +44,7 @@ def json_page(document: object) -> Page:
 class HttpServer:
     """Serves `pages` (path to a function that makes the page). Making one binds the port and starts no thread.
 
-    Port 0 takes any free one; `port` tells which. Raises OSError when the port is taken.
+    Port 0 takes any free one, and `port` is its number. Raises OSError when the port is taken.
     """
 
     def __init__(self, port: int, pages: Mapping[str, Callable[[], Page]], host: str = "") -> None:

@@ -25,7 +25,7 @@ BUDGET_WINDOW_S: Final = 10.0
 
 PARTS_BUDGET_LINES: Final = 10
 PARTS_BUDGET_WINDOW_S: Final = 60.0
-"""At most so many lines from one of our libraries: librdkafka tells of a broker that is away several times a second."""
+"""At most so many lines from one of our libraries: librdkafka reports an absent broker several times a second."""
 
 OWN_LOGGER: Final = "fleet_consumer.worker"
 
@@ -37,7 +37,7 @@ def fields(**values: object) -> dict[str, Any]:
 
 def about(record: Record) -> dict[str, object]:
     """The coordinates under which a record is known in logs: its origin's, and in a retry also where it was read."""
-    told: dict[str, object] = {
+    coordinates: dict[str, object] = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
@@ -45,8 +45,8 @@ def about(record: Record) -> dict[str, object]:
     }
     read = record.delivery
     if (read.topic, read.partition, read.offset) != (record.topic, record.partition, record.offset):
-        told |= {"readTopic": read.topic, "readPartition": read.partition, "readOffset": read.offset}
-    return told
+        coordinates |= {"readTopic": read.topic, "readPartition": read.partition, "readOffset": read.offset}
+    return coordinates
 
 
 def now_text(seconds: float) -> str:
@@ -55,7 +55,7 @@ def now_text(seconds: float) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """Renders a log record; `record_in_hand` tells what the consume loop's own thread works on, handlers that run
+    """Renders a log record; `record_in_hand` gives the record on the consume loop's own thread, handlers that run
     elsewhere carry their hand with them. A batch is known by its first record."""
 
     def __init__(self, record_in_hand: Callable[[], Record | None], handler_thread: int | None) -> None:
@@ -127,8 +127,8 @@ class TextFormatter(logging.Formatter):
     """The same lines for a person in front of a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
-        text = f"{record.levelname.lower()}: {record.getMessage()[:MESSAGE_CHARACTERS_MAX]}{' ' * bool(told)}{told}"
+        pairs = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
+        text = f"{record.levelname.lower()}: {record.getMessage()[:MESSAGE_CHARACTERS_MAX]}{' ' * bool(pairs)}{pairs}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 

@@ -89,13 +89,13 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
         return None
 
 
-def _breaker(told: dict[str, Any] | None) -> BreakerObservation | None:
-    if not told:
+def _breaker(value: dict[str, Any] | None) -> BreakerObservation | None:
+    if not value:
         return None
-    percent = told.get("failurePercent")
+    percent = value.get("failurePercent")
     return BreakerObservation(
-        state=str(told["state"]),
-        since=_time(told.get("since")),
+        state=str(value["state"]),
+        since=_time(value.get("since")),
         failure_percent=None if percent is None else float(percent),
     )
 
@@ -116,16 +116,16 @@ def _stuck(entry: dict[str, Any]) -> StuckPartition:
     )
 
 
-def _number(told: Any, most: int) -> int:
+def _number(value: Any, most: int) -> int:
     """A number that status can hold. Raises ValueError."""
-    number = int(told)
+    number = int(value)
     if abs(number) > most:
         raise ValueError(f"{number} is out of range")
     return number
 
 
-def _time(told: Any) -> float | None:
+def _time(value: Any) -> float | None:
     """A time that may be a number or text, as epoch seconds."""
-    if isinstance(told, int | float):
-        return float(told)
-    return times.from_text(told) if isinstance(told, str) else None
+    if isinstance(value, int | float):
+        return float(value)
+    return times.from_text(value) if isinstance(value, str) else None

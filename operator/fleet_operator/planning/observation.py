@@ -47,7 +47,7 @@ class OffsetsTopicInfo:
 class TopicObservation:
     """One topic; `error` is the reason word when it cannot be used (`TopicNotFound`, `AuthorizationFailed`, …).
 
-    `topic_id` tells it from an earlier topic of the same name; None from brokers before Kafka 2.8, which have none.
+    `topic_id` tells topics of one name apart; None from brokers before Kafka 2.8.
     """
 
     partitions: int

@@ -149,7 +149,7 @@ class Elector:
     async def _try(self) -> bool:
         election = self._election
         try:
-            if not election.holds:  # a holder knows the record; a replace tells it if that was wrong
+            if not election.holds:  # a holder knows the record; a replace fails if that was wrong
                 found = await self._kube.get(LEASE, election.namespace, LEASE_NAME)
                 election.observe(found, self._clock.monotonic())
             intent = election.intent(self._clock.monotonic(), self._clock.wall())

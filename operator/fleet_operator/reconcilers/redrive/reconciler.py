@@ -141,7 +141,7 @@ class RedriveReconciler:
         return RedriveStep(body=body, facts=facts, decision=decide(facts), referenced=referenced, job=job, image=image)
 
     def _rival(self, body: JsonObject, jobs: list[JsonObject], pods: list[JsonObject]) -> str | None:
-        """Who must come before this Redrive: one that is at work, else the oldest that wants to be."""
+        """The Redrive that goes before this one: one at work, else the oldest that wants to be."""
         namespace, name = key_of(body)
         older = [
             other
