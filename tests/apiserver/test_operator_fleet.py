@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fleet_operator.api.v1alpha1.conditions import CONSUMER_GROUP_CONDITIONS
 from tests.apiserver import objects
 from tests.apiserver.conftest import PATIENCE_S, TOPIC_TOOL, Site
 from tests.support.kafka import KafkaBroker
@@ -80,7 +81,7 @@ def test_all_conditions_are_there_from_the_first_visit(site: MakeSite) -> None:
     here.apply(objects.group(here.name))
     here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="ClusterNotFound")
     found = here.get("consumergroups", "flights")["status"]["conditions"]
-    assert len(found) == 12
+    assert len(found) == len(CONSUMER_GROUP_CONDITIONS)
     for condition in found:
         assert condition["reason"], condition
         assert condition["message"], condition

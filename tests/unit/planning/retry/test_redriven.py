@@ -13,7 +13,7 @@ from fleet_operator.planning import times
 from fleet_operator.planning.observation import TopicObservation
 from fleet_operator.planning.status.retry import Redriven, count_failures, find_redriven
 from tests.unit.planning.builders import NOW, facts, observation, observed_group
-from tests.unit.planning.status.test_consumergroup import project
+from tests.unit.planning.status.projecting import project
 
 TOPIC, OTHER = "6f6e6520-0000-4000-8000-000000000001", "6f6e6520-0000-4000-8000-000000000002"
 

@@ -19,7 +19,7 @@ from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.status.problems import find_problems
 from fleet_operator.planning.status.retry import retry_status
 from tests.unit.planning.builders import NOW, consumer_group, facts, kafka_cluster, observation, observed_group
-from tests.unit.planning.status.test_consumergroup import condition, message, project
+from tests.unit.planning.status.projecting import condition, message, project
 
 FAILED = "_fleet.orders.failed"
 INTENT = RetryIntent(policy="standard", current="a1b2c3d4e5")

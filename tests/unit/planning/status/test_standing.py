@@ -12,7 +12,7 @@ from fleet_operator.planning.fleet.rollout import PodFacts, RolloutPhase
 from fleet_operator.planning.observation import StuckPartition, WorkerObservation
 from fleet_operator.planning.status.problems import needs_watching
 from tests.unit.planning.builders import NOW, facts, observation, observed_group, pods, ready_fleet, unreachable
-from tests.unit.planning.status.test_consumergroup import cause, condition, message, project
+from tests.unit.planning.status.projecting import cause, condition, message, project
 
 KILLED = ContainerEnd(
     container="worker",
