@@ -1,7 +1,7 @@
 """Registrations of all watched kinds; caches, watches, queues, routing, sweeps and wiring are made from them.
 
 A new kind of ours is one `Controller` here and the package of its reconciler; a new kind of children is one
-`WatchedKind`. The rights to them are granted in the chart.
+`WatchedKind`. The `dependents` of the kinds that concern it bring it back. The rights to them are granted in the chart.
 """
 
 from __future__ import annotations

@@ -162,6 +162,10 @@ def floats(schema: Any, path: str) -> Iterator[str]:
             yield from floats(inner, f"{path}.{name}")
 
 
+def test_every_crd_has_a_model() -> None:
+    assert {f"consumerfleet.io_{plural}" for plural in KINDS} == {path.stem for path in CRDS.glob("*.yaml")}
+
+
 @pytest.mark.parametrize("plural", KINDS)
 def test_model_and_crd_agree(plural: str) -> None:
     """Whoever changes one of the two learns here about the other."""
