@@ -203,7 +203,7 @@ def test_bug_that_ends_sessions_is_reported_with_its_record_and_retried_within_s
 
         member = eventually(three_ended, what="three sessions to end")
         assert member["ended"]["reason"] == "TypeError"
-        assert "loop.py:" in member["ended"]["message"]
+        assert "inline.py:" in member["ended"]["message"]
         (stuck,) = member["stuck"]
         assert (stuck["topic"], stuck["partition"], stuck["offset"]) == ("bug", 1, 2)
         assert stuck["reason"] == "SessionEnded"
