@@ -62,7 +62,7 @@ class FleetLoop:
         self._loop.start()
 
     def step(self) -> int:
-        """How many records were handled."""
+        """The number of handled records."""
         before = self._stats.done
         self._loop.step()
         return self._stats.done - before

@@ -30,7 +30,7 @@ from tests.support.suites import ROOT, Outcome, Suite, processor_seconds, repeat
 REASON_MAX = 1_000
 """Characters of a failure's reason in the summary; the whole of it stands above, in its suite's output."""
 PROGRESS_EVERY_S = 60.0
-"""How often a run with several lanes reports which suites are running: their output is printed when they end."""
+"""Interval of reports on the running suites in a run with several lanes: their output is printed when they end."""
 
 Lane = tuple[Suite, ...]
 Stage = tuple[Lane, ...]

@@ -98,7 +98,7 @@ def keeper(
     deletion: str = "Drain",
     **topics: Any,
 ) -> Keeper:
-    """A group with its own source topic; `delays` are observed, drained_delays too."""
+    """A group with its own source topic; `delays` are observed, drained ones too."""
     source = create_topic(broker.bootstrap, SOURCE_PARTITIONS)
     group = consumer_group(
         groupId=group_id or unique("group"),

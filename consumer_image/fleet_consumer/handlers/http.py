@@ -34,7 +34,7 @@ HOST: Final = "127.0.0.1"
 """The handler's container shares the worker's network, so nothing leaves the pod."""
 
 LISTEN_WAIT_S: Final = 10.0
-"""How long `setup` waits for the handler to listen before it reports an error."""
+"""Longest wait of `setup` for the handler to listen before it reports an error."""
 LISTEN_POLL_S: Final = 0.2
 UNREACHABLE_PAUSE_S: Final = 0.5
 """Pause between two attempts to reach a handler that does not listen."""

@@ -57,7 +57,7 @@ PARTITION_MAX: Final = 2**31 - 1
 REDRIVES_MAX: Final = 1_000
 """A larger count is forged: no Redrive moves a record that often."""
 SKEW_MS: Final = 60_000
-"""How far in the future a time may lie by clock skew; a later one is damage."""
+"""Longest time in the future that clock skew explains; a later one is damage."""
 
 _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _TOPIC: Final = re.compile(rb"[a-zA-Z0-9._-]{1,249}")

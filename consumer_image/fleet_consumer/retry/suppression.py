@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from fleet_consumer.retry.headers import Origin, Story
 
 REBUILD_RECORDS: Final = 1_000
-"""How far before the committed offset reading begins after an assignment: a fraction of a second's reading."""
+"""Offsets before the committed one that are read again after an assignment: a fraction of a second's reading."""
 
 WINDOW_RECORDS: Final = 10_000
 """The number of records remembered per partition. A dead worker's hops are repeated when its session has ended, while

@@ -1,4 +1,4 @@
-"""Dispatcher of both fleets are asked by turns, and what they said stands for a while."""
+"""Workers of both fleets are asked by turns, and their answers stand for a while."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ GROUP = ("shop", "orders")
 OPEN = BreakerObservation(state="Open")
 
 
-class Dispatcher(WorkerStatusClient):
-    """Dispatcher that answer as a test says; by pod, None for one that cannot be reached."""
+class Answers(WorkerStatusClient):
+    """Workers that answer as a test says; by pod, None for one that cannot be reached."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.clock = StillClock()
-        self.client = Dispatcher()
+        self.client = Answers()
         self.news: list[Any] = []
         self.watch = WorkerWatch(self.client, self.clock, self.news.append)
 

@@ -1,4 +1,4 @@
-"""Dispatcher on virtual time: what a reconcile returns or raises decides when the key comes back."""
+"""The dispatcher on virtual time: what a reconcile returns or raises decides when the key comes back."""
 
 from __future__ import annotations
 

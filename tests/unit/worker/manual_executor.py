@@ -44,7 +44,7 @@ class ManualExecutor:
         """There is no thread."""
 
     def offsets(self) -> list[list[int]]:
-        """What is in call, by job."""
+        """The calls under way, by job."""
         return [[record.offset for record in job.records] for job in self.jobs]
 
     def finish(self, number: int = 0) -> None:

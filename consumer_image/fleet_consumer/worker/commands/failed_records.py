@@ -30,7 +30,7 @@ NAMES_MAX: Final = 1_000
 OTHERS: Final = "(others)"
 NONE: Final = "-"
 LINE_CHARACTERS_MAX: Final = 160
-"""How much of a message is shown on a line."""
+"""Characters of a message shown on a line."""
 HOUR_MS: Final = 3_600_000
 
 
@@ -158,7 +158,7 @@ GROUPINGS: Final[Mapping[str, Callable[[FailedRecord], str]]] = {
     "class": lambda failed: failed.error_class,
     "hour": lambda failed: instant(failed.record.timestamp // HOUR_MS * HOUR_MS),
 }
-"""What `count --by` may name."""
+"""Names that `count --by` accepts."""
 
 
 class Counts:

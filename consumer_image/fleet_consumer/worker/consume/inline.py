@@ -141,8 +141,8 @@ class InlineRounds:
             self._seek_back(topic_partition, partition)
 
     def _handle_run(self, run: Run, partition: PartitionProgress, instead: Handle | None = None) -> bool:
-        """Handle a run's records in order; False when the whole batch is to be given up: the worker or the pacing
-        stops.
+        """Handle a run's records in order; False when the whole batch is to be given up: the worker stops or the
+        breaker opens.
 
         This is the hot path: what it does for a record that writes nothing is one store, one call and one test.
         """

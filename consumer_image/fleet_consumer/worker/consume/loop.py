@@ -187,7 +187,7 @@ class Loop:
         return records
 
     def adjust_pace(self) -> None:
-        """Take over the pacing's pace and mark. Other workers see the mark at once: it is committed soon.
+        """Adopt the breaker's pace and mark. Other workers see the mark at once: it is committed soon.
 
         All partitions are paused while the breaker is open.
         """

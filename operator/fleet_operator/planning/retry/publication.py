@@ -24,7 +24,7 @@ from fleet_operator.planning.retry.intent import DelayState, PolicyRevision, Ret
 from fleet_operator.planning.retry.records import Published
 
 SUPERSEDED_S: Final = 120.0
-"""How long workers may still use an older file, so that a drained topic proves nothing: kubelets renew mounted files
+"""Longest use of an older file by workers, so that a drained topic proves nothing: kubelets renew mounted files
 within a minute or two."""
 
 REVISIONS_MAX: Final = 20

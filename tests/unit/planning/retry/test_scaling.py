@@ -1,4 +1,4 @@
-"""How many retry workers: none while nothing is due, some in time, never fewer because nobody knows."""
+"""The number of retry workers: none while nothing is due, some in time, never fewer on missing data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be handled at once: the order of keys holds, nobody starves, nothing is given out twice or forgotten."""
+"""Work that may begin: the order of keys holds, no key starves, nothing is given out twice or forgotten."""
 
 from __future__ import annotations
 
