@@ -1,4 +1,4 @@
-"""How random tests run here: a busy machine fails none of them, and a failure says how it is played again."""
+"""Settings of random tests: a busy machine fails none of them, and a failure prints its seed."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FILE_LINES_MAX = 600
+FILE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 70
 ARCHITECTURE_BYTES_MAX = 15_000
 QUESTIONS = {"What", "Which", "How", "Whether", "Whose", "Where", "When", "Why", "Who"}
@@ -65,12 +65,20 @@ def test_pure_packages_touch_no_clock_socket_thread_or_chance() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    """The first line of a module names the thing: no question word opens it."""
+    modules = tracked("consumer_image/*.py") + tracked("operator/*.py")
+    bad = [str(path.relative_to(ROOT)) for path in modules if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert bad == []
+
+
+def test_first_line_of_a_docstring_names_the_thing() -> None:
+    """No question word opens it."""
     bad = []
-    for path in tracked("consumer_image/*.py") + tracked("operator/*.py"):
-        words = (ast.get_docstring(ast.parse(path.read_text())) or "").split()
-        if not words or words[0] in QUESTIONS:
-            bad.append(str(path.relative_to(ROOT)))
+    for path in tracked("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                words = (ast.get_docstring(node) or "").split()
+                if words and words[0] in QUESTIONS:
+                    bad.append(f"{path.relative_to(ROOT)}:{node.body[0].lineno}: {' '.join(words[:6])}")
     assert bad == []
 
 

@@ -1,4 +1,4 @@
-"""What must hold for every plan of range and round robin, whatever the cluster.
+"""Properties of every plan of range and round robin, on random clusters.
 
 - complete: every partition of a topic that somebody wants is given away, once;
 - wanted: nobody gets a partition of a topic it did not subscribe to;

@@ -1,4 +1,4 @@
-"""What must hold for every plan of the sticky pair, on random groups with random pasts.
+"""Properties of every plan of the two sticky assignors, on random groups with random pasts.
 
 The counts, the distances and the moves are compared with the best there are, which an oracle finds by other means; the
 oracle is itself compared with all plans of small groups. Hypothesis prints the seed of what fails.
@@ -83,7 +83,7 @@ def random_group(chance: random.Random, *, largest: int, topics: int, members: i
 
 
 def flat(plan: Mapping[str, Assignment]) -> dict[Partition, str]:
-    """Who has which partition; nothing is given twice."""
+    """Owner of each partition; asserts that nothing is given twice."""
     pairs = [
         ((topic, number), member)
         for member, share in plan.items()
@@ -95,7 +95,7 @@ def flat(plan: Mapping[str, Assignment]) -> dict[Partition, str]:
 
 
 def after(group: Group, plan: Mapping[str, Assignment]) -> dict[str, Subscription]:
-    """What the members tell next: they hold what the plan gave them."""
+    """Members of the next rebalance: they own what the plan gave them."""
     return {
         name: Subscription(topics=t.topics, owned=plan[name].partitions, generation=GENERATION + 1, rack=t.rack)
         for name, t in group.members.items()

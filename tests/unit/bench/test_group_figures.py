@@ -1,4 +1,4 @@
-"""What the benchmarks of groups make of logs and histories."""
+"""Figures that the benchmarks of groups compute from logs and histories."""
 
 from __future__ import annotations
 

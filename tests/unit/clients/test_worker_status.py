@@ -1,4 +1,4 @@
-"""What the operator reads of a worker is what the worker tells: its own page goes through the operator's reader."""
+"""The operator's reader of worker pages, on a page that a worker wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer's settings come to, and which are refused by name."""
+"""A consumer's settings: values derived from them, and those that are refused by name."""
 
 from __future__ import annotations
 

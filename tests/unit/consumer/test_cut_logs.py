@@ -15,7 +15,7 @@ from fleet_consumer.coordinator.reset_policy import ResetPolicy
 from fleet_consumer.coordinator.starts import Starts
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import TopicPartition
-from tests.unit.consumer.test_positions import ONE, OTHER, Lab
+from tests.unit.consumer.lab import ONE, OTHER, Lab
 
 FORMER, ANEW = UUID(int=1), UUID(int=2)
 

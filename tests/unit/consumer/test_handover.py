@@ -1,4 +1,4 @@
-"""What was taken counts, what was not does not: the border between a polling thread and tasks that may be cancelled."""
+"""Handover between a polling thread and tasks that may be cancelled: only records that were taken count."""
 
 from __future__ import annotations
 

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, cast
-from uuid import UUID
-
 import pytest
-from confluent_kafka import Message
 
-from fleet_consumer.consumer.positions import Positions
 from fleet_consumer.consumer.resets import OffsetReset, OutOfRangeReport
-from fleet_consumer.consumer.settings import ConsumerSettings
 from fleet_consumer.consumer.start_lookups import LOOKUP_RETRY_S
-from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.coordinator.lookups import RETRY_MAX_S, Start
-from fleet_consumer.coordinator.remade import LogsSeen
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
-from fleet_consumer.coordinator.starts import StartQuery, Starts
-from fleet_consumer.coordinator.thread import CoordinatorThread
-from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes
-from fleet_consumer.fetch.thread import FetchThread
+from fleet_consumer.coordinator.starts import Starts
 from fleet_consumer.group.errors import (
     GroupAuthorizationFailed,
     NoOffsetForPartition,
@@ -30,124 +17,8 @@ from fleet_consumer.group.errors import (
     TopicAuthorizationFailed,
 )
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.net import ConnectionSettings
-from fleet_consumer.record import Records, TopicPartition
-
-ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
-HELD_BYTES_MAX = 100_000
-
-
-class Group:
-    """Notes what is looked up; the test ends the tickets."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[tuple[TopicPartition, ...], dict[str, Any], Ticket[Starts]]] = []
-        self.looks: list[tuple[Mapping[TopicPartition, UUID | None], Ticket[LogsSeen]]] = []
-        self.look_delays: list[float] = []
-
-    def see_logs(self, known: Mapping[TopicPartition, UUID | None], *, delay_s: float) -> Ticket[LogsSeen]:
-        ticket: Ticket[LogsSeen] = Ticket()
-        self.looks.append((known, ticket))
-        self.look_delays.append(delay_s)
-        return ticket
-
-    def find_starts(self, query: StartQuery) -> Ticket[Starts]:
-        ticket: Ticket[Starts] = Ticket()
-        how = {each.name: getattr(query, each.name) for each in dataclasses.fields(query)}
-        self.asked.append((query.partitions, how, ticket))
-        return ticket
-
-    @property
-    def last(self) -> Ticket[Starts]:
-        return self.asked[-1][2]
-
-
-class Fetch:
-    """Notes commands; `deliver` puts messages where the fetch thread would."""
-
-    def __init__(self) -> None:
-        self.read_ahead = ReadAhead()
-        self.commands: list[tuple[Any, ...]] = []
-        self.buffers: dict[TopicPartition, PartitionBuffer] = {}
-
-    def assign(self, buffers: Collection[PartitionBuffer]) -> None:
-        for buffer in buffers:
-            self.commands.append(("assign", buffer.topic_partition, buffer.position, buffer.leader_epoch))
-            self.buffers[buffer.topic_partition] = buffer
-
-    def unassign(self, partitions: frozenset[TopicPartition]) -> None:
-        self.commands.append(("unassign", partitions))
-
-    def seek(self, buffer: PartitionBuffer) -> None:
-        self.commands.append(("seek", buffer.topic_partition, buffer.position, buffer.leader_epoch))
-        self.buffers[buffer.topic_partition] = buffer
-
-    def hold(self, partition: TopicPartition) -> None:
-        self.commands.append(("hold", partition))
-
-    def unhold(self, partition: TopicPartition) -> None:
-        self.commands.append(("unhold", partition))
-
-    def start_over(self, buffers: Collection[PartitionBuffer]) -> None:
-        self.read_ahead = ReadAhead()
-        for buffer in buffers:
-            self.commands.append(("start over", buffer.topic_partition, buffer.position))
-            self.buffers[buffer.topic_partition] = buffer
-
-    def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
-        return self.read_ahead.take(limit, on_out_of_range)
-
-    def deliver(
-        self,
-        part: TopicPartition,
-        first: int,
-        count: int,
-        buffer: PartitionBuffer | None = None,
-        *,
-        value: bytes = b"v",
-        key: bytes | None = None,
-        headers: Any = None,
-    ) -> None:
-        fields = {"topic": part.topic, "partition": part.partition, "value": value, "key": key, "headers": headers}
-        run = [Message(offset=first + n, **fields) for n in range(count)]
-        self.read_ahead.put(buffer or self.buffers[part], run, value_bytes(run))
-
-
-class Lab:
-    def __init__(self, policy: ResetPolicy = ResetPolicy.EARLIEST, group_id: str | None = "g") -> None:
-        self.group, self.fetch = Group(), Fetch()
-        settings = ConsumerSettings(
-            connection=ConnectionSettings(bootstrap_servers=("localhost:1",), client_id="c"),
-            group_id=group_id,
-            auto_offset_reset=policy.word,
-            max_poll_records=10,
-            paused_bytes_max=HELD_BYTES_MAX,
-        )
-        self.positions = Positions(cast(CoordinatorThread, self.group), cast(FetchThread, self.fetch), settings)
-
-    def reading(self, *parts: TopicPartition) -> Lab:
-        """Own these and read them from offset 0."""
-        self.positions.assign(parts, frozenset())
-        self.positions.look_up_unknown()
-        self.found(dict.fromkeys(parts, 0))
-        return self
-
-    def found(self, offsets: Mapping[TopicPartition, int], without: tuple[TopicPartition, ...] = ()) -> None:
-        self.group.last.end(Starts({part: Start(offset, 2) for part, offset in offsets.items()}, without))
-        self.positions.take_starts()
-
-    def lose(self, part: TopicPartition) -> None:
-        """The broker says that it does not have the position."""
-        self.fetch.read_ahead.put_out_of_range(self.fetch.buffers[part], "gone")
-        self.taken()
-
-    def saw(self, seen: LogsSeen) -> None:
-        """The look that is under way ends."""
-        self.group.looks[-1][1].end(seen)
-        self.positions.take_starts()
-
-    def taken(self, limit: int = 500) -> list[tuple[int, int]]:
-        return [(record.partition, record.offset) for record in self.positions.take_records(limit)]
+from fleet_consumer.record import TopicPartition
+from tests.unit.consumer.lab import ONE, OTHER, Lab
 
 
 def test_partition_is_read_from_its_looked_up_offset() -> None:
@@ -385,98 +256,6 @@ def test_committable_offsets_are_all_known_positions_with_their_last_epochs() ->
     lab.fetch.deliver(ONE, 0, 3)
     lab.taken()
     assert lab.positions.committable() == {ONE: OffsetAndMetadata(3, -1)}
-
-
-def test_long_pause_is_handed_to_librdkafka_once_enough_is_held() -> None:
-    lab = Lab().reading(ONE, OTHER)
-    lab.positions.pause((ONE,))
-    for first in range(0, 30, 5):
-        lab.fetch.deliver(ONE, first, 5)
-        lab.taken()
-    assert [command for command in lab.fetch.commands if command[0] == "hold"] == [("hold", ONE)]
-    lab.positions.resume((ONE,))
-    assert lab.fetch.commands[-1] == ("unhold", ONE)
-    assert lab.taken() == [(0, offset) for offset in range(30)]
-
-
-def test_long_pause_of_a_partition_with_large_records_holds_few_of_them() -> None:
-    lab = Lab().reading(ONE)
-    lab.positions.pause((ONE,))
-    for offset in range(3):
-        lab.fetch.deliver(ONE, offset, 1, value=bytes(HELD_BYTES_MAX // 3))
-        lab.taken()
-    assert [command for command in lab.fetch.commands if command[0] == "hold"] == [("hold", ONE)]
-
-
-def held_bytes(lab: Lab) -> int:
-    return sum(buffer.held_bytes for buffer in lab.positions._buffers.values() if buffer is not None)
-
-
-def test_all_paused_partitions_together_hold_no_more_than_the_budget_and_none_is_starved() -> None:
-    """Each fetch brings four times what a partition's share is; keys and headers count."""
-    parts = tuple(TopicPartition("t", number) for number in range(50))
-    lab = Lab().reading(*parts)
-    lab.positions.pause(parts)
-    for part in parts:
-        lab.fetch.deliver(part, 0, 2, key=bytes(2_000), headers=[("h", bytes(2_000))])
-        lab.taken()
-        assert held_bytes(lab) <= HELD_BYTES_MAX
-    assert {command[1] for command in lab.fetch.commands if command[0] == "hold"} == set(parts)
-    for part in parts:
-        lab.positions.resume((part,))
-        kept = lab.taken()
-        if not kept:  # it was dropped, and is fetched again
-            assert ("seek", part, 0, 2) in lab.fetch.commands
-            assert lab.fetch.commands[-1] == ("unhold", part)
-            lab.fetch.deliver(part, 0, 2)
-            kept = lab.taken()
-        assert kept == [(part.partition, 0), (part.partition, 1)]
-    assert held_bytes(lab) == 0
-
-
-def test_record_larger_than_the_budget_flows_when_its_pause_ends() -> None:
-    lab = Lab().reading(ONE)
-    lab.positions.pause((ONE,))
-    late = lab.fetch.buffers[ONE]
-    lab.fetch.deliver(ONE, 0, 1, value=bytes(2 * HELD_BYTES_MAX))
-    lab.taken()
-    assert held_bytes(lab) == 0
-    assert not late.held, "the fetch thread would keep it in memory for as long as the pause lasts"
-    lab.fetch.deliver(ONE, 1, 1, late)  # was on its way, and belongs behind what was dropped
-    assert lab.taken() == []
-    lab.positions.resume((ONE,))
-    lab.fetch.deliver(ONE, 0, 1, value=bytes(2 * HELD_BYTES_MAX))
-    assert lab.taken() == [(0, 0)]
-    assert lab.positions.position(ONE) == 1
-
-
-def test_partition_with_dropped_records_is_sought_and_revoked_like_others() -> None:
-    lab = Lab().reading(ONE, OTHER)
-    lab.positions.pause((ONE, OTHER))
-    for part in (ONE, OTHER):
-        lab.fetch.deliver(part, 0, 1, value=bytes(2 * HELD_BYTES_MAX))
-        lab.taken()
-    lab.positions.seek(ONE, 7)
-    assert lab.fetch.commands[-2:] == [("unhold", ONE), ("seek", ONE, 7, -1)]
-    lab.positions.stop_delivery([OTHER])
-    lab.positions.forget([OTHER])
-    lab.reading(OTHER)
-    lab.fetch.deliver(OTHER, 0, 1)
-    assert lab.taken() == [(1, 0)]
-
-
-def test_pause_outlives_a_seek_and_ends_with_the_assignment() -> None:
-    lab = Lab().reading(ONE)
-    lab.positions.pause((ONE,))
-    lab.positions.seek(ONE, 5)
-    lab.fetch.deliver(ONE, 5, 1)
-    assert lab.taken() == []
-    lab.positions.stop_delivery([ONE])
-    lab.positions.forget([ONE])
-    lab.reading(ONE)
-    assert lab.positions.paused == frozenset()
-    lab.fetch.deliver(ONE, 0, 1)
-    assert lab.taken() == [(0, 0)]
 
 
 def test_call_that_names_a_partition_that_is_not_owned_changes_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Who reads from librdkafka when, on librdkafka's own cluster within the process: order, hand-over, bounds, errors."""
+"""Reading from librdkafka, on its own cluster within the process: order, handover, bounds, errors."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_position_out_of_range_is_reported_to_the_user(cluster: Cluster) -> None
 
 
 class Stop(Exception):
-    """What a signal handler raises."""
+    """An exception raised by a signal handler."""
 
 
 class Interrupted:

@@ -29,7 +29,7 @@ def test_answer_of_the_contract_is_taken(answer: object, expected: tuple[Produce
 
 
 async def answer_later() -> None:
-    """What a handler returns that calls an asynchronous function and forgets to await it."""
+    """The answer of a handler that calls an asynchronous function and forgets to await it."""
 
 
 @pytest.mark.parametrize(

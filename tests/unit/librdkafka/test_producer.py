@@ -1,4 +1,4 @@
-"""What librdkafka gives up for good, as a producer's user sees it: failed writes with a reason, then a new start."""
+"""Fatal errors of librdkafka, as a producer's user sees them: failed writes with a reason, then a new start."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
 
 
 def lost_behind_a_callback() -> SystemError:
-    """What a fatal error looks like when a callback ran before it came out."""
+    """A fatal error that comes out after a callback ran."""
     error = SystemError("<function> returned a result with an exception set")
     error.__cause__ = KafkaException(DENIED)
     return error

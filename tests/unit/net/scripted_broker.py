@@ -101,7 +101,7 @@ class ScriptedBroker:
         )
 
     def has_unread(self, asked: Asked) -> bool:
-        """Whether more has come on the connection of a request that is still being answered."""
+        """True if more has come on the connection of a request that is still being answered."""
         readable, _, _ = select.select([self._sockets[asked.connection - 1]], [], [], 0)
         return bool(readable)
 

@@ -126,7 +126,7 @@ def test_broker_that_never_negotiates_times_the_connection_out() -> None:
 
 
 def test_lost_connection_fails_sent_calls_and_keeps_unsent_ones() -> None:
-    """What was sent may have been carried out; what was not can safely go out on the next connection."""
+    """A request that was sent may have been carried out; one that was not can go out on the next connection."""
     with ScriptedBroker() as broker, connected(broker.address) as client:
         broker.on(ListGroupsRequest, lambda asked: NO_GROUPS if asked.connection > 1 else HANG_UP)
         sent = client.send(broker.address, LIST_GROUPS)

@@ -49,7 +49,7 @@ class Callback:
 
     @property
     def given(self) -> int:
-        """How often a token was asked for."""
+        """Number of requests for a token."""
         return len(self.asked_at)
 
 

@@ -1,4 +1,4 @@
-"""What waits, what is due and since when, against logs whose every record's time is known.
+"""Records that wait, records that are due and since when, against logs whose every record's time is known.
 
 The model answers offsets by time as a broker does, from the list of append times; the expectation is counted from the
 same list, record by record, without any search.

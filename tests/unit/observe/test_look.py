@@ -1,4 +1,4 @@
-"""What a pattern is when a look has been taken, what an object without a memory is told, and whose wishes count."""
+"""Looks at a Kafka cluster: patterns, objects without a memory, and the wishes that count."""
 
 from __future__ import annotations
 

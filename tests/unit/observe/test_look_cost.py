@@ -1,4 +1,4 @@
-"""What a look costs: requests grow with brokers and with what happens, not with groups."""
+"""The cost of a look: requests grow with brokers and with changes, not with groups."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from fleet_operator.planning.fleet.rollout import (
 
 
 class Kind(Enum):
-    """How a revision behaves."""
+    """Behaviour of a revision."""
 
     WORKS = "works"
     FAILS_CHECK = "fails its check"

@@ -1,4 +1,4 @@
-"""What tenants wrote is read or refused, and nothing else comes of it."""
+"""JSON that tenants wrote is read or refused, and never raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this version does in place of what it does not have yet."""
+"""Features that this version does not have yet, and its behaviour in their place."""
 
 from __future__ import annotations
 

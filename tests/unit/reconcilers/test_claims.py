@@ -1,4 +1,4 @@
-"""Whose a Kafka group is: the oldest object's, wherever it stands and whatever it calls its cluster."""
+"""The owner of a Kafka group: the oldest object, in any namespace and under any name of the cluster."""
 
 from __future__ import annotations
 

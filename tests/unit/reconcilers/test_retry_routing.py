@@ -1,4 +1,4 @@
-"""Who is looked at again when a policy or a group changes."""
+"""Objects that are reconciled again when a policy or a group changes."""
 
 from __future__ import annotations
 

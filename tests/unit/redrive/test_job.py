@@ -1,4 +1,4 @@
-"""What a run does when its surroundings do not play along: nothing is counted that is not so, and nothing hangs."""
+"""A run among failing brokers and pods: it counts only what happened, and it never hangs."""
 
 from __future__ import annotations
 

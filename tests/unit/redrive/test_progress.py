@@ -1,4 +1,4 @@
-"""What stands beside an offset is read back as it was written; anybody else's text is not believed."""
+"""Progress in commit metadata: read back as written, and foreign text is refused."""
 
 from __future__ import annotations
 

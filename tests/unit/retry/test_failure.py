@@ -1,4 +1,4 @@
-"""What a handler raises decides what becomes of its record; the answer must come for anything that can be raised."""
+"""Classification of handler errors: every object that can be raised gets an answer."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def objects() -> dict[str, Any]:
 
 
 def policies() -> Policies:
-    """What workers of the page's group are given."""
+    """Policies given to the workers of the page's group."""
     revision = expand(RetryPolicy.model_validate(objects()["RetryPolicy"]))
     return parse_policies(
         {

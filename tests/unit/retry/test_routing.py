@@ -1,4 +1,4 @@
-"""Which topic a failed record goes to, attempt by attempt, whatever the shape of the sequence."""
+"""Destination of a failed record, attempt by attempt, for every shape of the sequence."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_lease_is_renewed_while_every_other_call_hangs() -> None:
 
 
 def test_lease_that_is_lost_during_an_orderly_stop_ends_the_process_at_once() -> None:
-    """What is still in flight would write beside the next leader."""
+    """Work still in flight would write beside the next leader."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

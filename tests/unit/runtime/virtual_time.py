@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class JumpingSelector(selectors.DefaultSelector):
-    """Where a real selector would wait, the clock is moved on by as much."""
+    """Moves the clock on by the time that a real selector would wait."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the soak does next: by the seed alone, and never what the world does not allow."""
+"""The soak's next step: decided by the seed alone, and always one that the world allows."""
 
 from __future__ import annotations
 

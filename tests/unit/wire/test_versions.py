@@ -1,4 +1,4 @@
-"""What a version cannot carry is refused aloud; what it may leave out is left out."""
+"""Fields that a version cannot carry: an error, or left out where Kafka allows it."""
 
 from __future__ import annotations
 

@@ -40,6 +40,12 @@ from fleet_consumer.worker.stats import Stats
 from tests.support.clock import StillClock
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+FAILED = "_fleet.g.failed"
+
+
+def values(count: int) -> list[bytes]:
+    """Values of as many records: their offsets."""
+    return [f"{number}".encode() for number in range(count)]
 
 
 class ScriptedConsumer:

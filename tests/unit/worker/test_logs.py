@@ -66,7 +66,7 @@ def test_budget_lets_some_lines_through_and_counts_the_rest_once() -> None:
 
 
 def told_by(name: str, times: int, *, at: float) -> list[logging.LogRecord]:
-    """What passes of so many equal lines of one logger."""
+    """Lines that pass, of so many equal lines of one logger."""
     lines = [logging.makeLogRecord({"name": name, "msg": "broker away", "created": at}) for _ in range(times)]
     return [line for line in lines if BUDGET.filter(line)]
 

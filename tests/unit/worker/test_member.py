@@ -1,4 +1,4 @@
-"""What a worker tells about itself: probes, /member and metrics agree with what it does."""
+"""A worker's report of itself: probes, /member and metrics agree with its work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a spec cannot become a revision, in the order of mending; and who owns a Kafka group."""
+"""Reasons why a spec cannot become a revision, in the order of mending; and the owner of a Kafka group."""
 
 from __future__ import annotations
 

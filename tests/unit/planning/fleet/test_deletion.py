@@ -1,4 +1,4 @@
-"""How a deleted group leaves: never with something undone that could be done, and never not at all."""
+"""Deletion of a group: everything possible is cleaned up, and nothing holds the object for ever."""
 
 from __future__ import annotations
 

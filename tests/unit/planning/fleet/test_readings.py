@@ -92,7 +92,7 @@ def test_fresh_check_waits_for_nothing_special() -> None:
 
 @pytest.mark.parametrize("handler_files", [None, {"shop.py": "def handle(record): ..."}])
 def test_revision_is_read_as_it_was_written(handler_files: dict[str, str] | None) -> None:
-    """What `manifests` writes, `readings` reads: there is no other memory."""
+    """Round trip of `manifests` and `readings`: there is no other memory."""
     group = consumer_group()
     revision = plan_revision(group, kafka_cluster(), handler_files=handler_files, image=IMAGE)
     mark = RevisionRecord(

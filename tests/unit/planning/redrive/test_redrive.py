@@ -1,4 +1,4 @@
-"""What a Redrive needs, the objects made for it, how its runs are read, and its status."""
+"""A Redrive's needs, its objects, the reading of its runs, and its status."""
 
 from __future__ import annotations
 

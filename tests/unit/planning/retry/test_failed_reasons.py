@@ -1,4 +1,4 @@
-"""Why records were given up: the most frequent kinds, in steps, and nothing that is unknown becomes zero."""
+"""Reasons why records were given up: the most frequent ones, in steps; an unknown count never becomes zero."""
 
 from __future__ import annotations
 

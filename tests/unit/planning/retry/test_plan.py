@@ -1,4 +1,4 @@
-"""What stands in the way of retries, what their topics have in common, and when they are over."""
+"""Plans of retries: obstacles, settings that topics share, and the end of a policy."""
 
 from __future__ import annotations
 

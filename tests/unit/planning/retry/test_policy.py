@@ -1,4 +1,4 @@
-"""What a RetryPolicy comes to, and that workers can read it."""
+"""A RetryPolicy expanded, in the form that workers read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which revisions workers are told of: published when their topics are there, forgotten when nothing can name them."""
+"""Publication of policy revisions: published once their topics exist, forgotten when nothing can name them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How members and their partitions are written down."""
+"""Members and their partitions in status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reconcile makes of what it gathered, where more than one planner has a say."""
+"""Decisions of a reconcile in which more than one planner has a say."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Following:
         return [self.pacing.failed() for _ in range(times)]
 
     def say(self, *, opened: float = 0.0, closed: float = 0.0) -> None:
-        """What the main workers' marks say, for so many seconds from now."""
+        """The main workers' marks, valid for so many seconds from now."""
         now = self.clock.wall()
         self.breakers = Breakers(now + opened if opened else 0.0, now + closed if closed else 0.0)
 
@@ -54,7 +54,7 @@ def test_beside_a_silent_source_the_own_breaker_opens_after_few_records() -> Non
 
 
 def test_failures_are_the_records_own_while_main_workers_succeed() -> None:
-    """What waits beside a poisoned topic is mostly poison: it goes its way at full speed."""
+    """Records that wait beside a poisoned topic are mostly poison: they pass at full speed."""
     here = Following()
     here.say(closed=1000)
     assert set(here.fail(500)) == {Course.ON}

@@ -1,4 +1,4 @@
-"""What the application's owner says in the pod's environment."""
+"""Settings that the application's owner gives in the pod's environment."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Death(BaseException):
 
 
 class Group:
-    """What outlives processes: the logs, the commits, and what was written; and a handler that `kills` may end."""
+    """State that outlives processes: logs, commits and written records; and a handler that `kills` may end."""
 
     def __init__(
         self,

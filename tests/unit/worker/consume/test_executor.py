@@ -1,4 +1,4 @@
-"""Who runs handlers: threads and an event loop do what they are given, show what they hold, and can be ended."""
+"""Executors of handlers: threads and an event loop run their calls, show them, and can be ended."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def boom(record: Record) -> None:
 
 @dataclasses.dataclass
 class Kafka:
-    """What outlives workers: commits with their metadata."""
+    """State that outlives workers: commits with their metadata."""
 
     offsets: dict[TopicPartition, int] = dataclasses.field(default_factory=dict)
     marks: dict[TopicPartition, str] = dataclasses.field(default_factory=dict)

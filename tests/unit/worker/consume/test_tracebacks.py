@@ -1,4 +1,4 @@
-"""Where a handler failed: in the log once a minute for each place, on the failed record always, nowhere if unwanted."""
+"""Tracebacks of handlers: logged once a minute for each place, always on the failed record, nowhere if switched off."""
 
 from __future__ import annotations
 
