@@ -6,6 +6,7 @@ reads all the time (the snapshot, the fence) are published as attributes that on
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -248,11 +249,15 @@ class CoordinatorThread:
         self._on_news()
 
     def _refuse_inbox(self) -> None:
-        """End flows that were not begun, and all unfinished commits."""
-        while self._inbox:
-            left = self._inbox.popleft()
-            if isinstance(left, _Begin):
-                left.ticket.end(None, self._end_reason)
+        """End flows that were not begun, and all unfinished commits.
+
+        The user's thread, an assignor's thread and this one may be here at once: each takes an item or finds none.
+        """
+        with contextlib.suppress(IndexError):
+            while True:
+                left = self._inbox.popleft()
+                if isinstance(left, _Begin):
+                    left.ticket.end(None, self._end_reason)
         for commit in list(self._commits.values()):
             self._notify_user(messages.FinishCommit(commit, self._end_reason))
 

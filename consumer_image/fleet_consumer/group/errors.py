@@ -1,8 +1,8 @@
 """Errors of a consumer: one class for each case that callers may handle differently.
 
 After a `ConsumerError` the consumer goes on. A `FatalConsumerError` ends it: every later call raises the same one,
-except `close`. Each carries `reason`, its class name, for conditions and metrics, and a message that names the object,
-what was seen and what to do.
+except `close`. Each carries `reason`, by default its class name, for conditions and metrics, and a message that names
+the object, what was seen and what to do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ class ConsumerError(Exception):
     reason: ClassVar[str] = "ConsumerError"
 
     def __init_subclass__(cls) -> None:
-        cls.reason = cls.__name__
+        super().__init_subclass__()
+        if "reason" not in vars(cls):
+            cls.reason = cls.__name__
 
 
 class FatalConsumerError(ConsumerError):

@@ -24,7 +24,8 @@ class NetError(Exception):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.reason = cls.__name__
+        if "reason" not in vars(cls):
+            cls.reason = cls.__name__
 
     def __init__(self, message: str, *, address: BrokerAddress | None = None, reason: str | None = None) -> None:
         super().__init__(message)

@@ -106,17 +106,21 @@ class LineBudget:
 
 
 class PartsBudget(logging.Filter):
-    """Bounds what our own libraries log, each for itself; the worker's lines and those of handlers all pass."""
+    """Bounds the lines of our own libraries; the worker's lines and those of handlers all pass.
+
+    Each logger has a budget for each level, so that many lines about rebalances never hide the one error after them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._budgets: dict[str, LineBudget] = {}
+        self._budgets: dict[tuple[str, int], LineBudget] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """True if the line may pass; the first one after some that were left out names how many there were."""
         if not record.name.startswith("fleet_consumer.") or record.name == OWN_LOGGER:
             return True
-        budget = self._budgets.setdefault(record.name, LineBudget(PARTS_BUDGET_LINES, PARTS_BUDGET_WINDOW_S))
+        key = (record.name, record.levelno)
+        budget = self._budgets.setdefault(key, LineBudget(PARTS_BUDGET_LINES, PARTS_BUDGET_WINDOW_S))
         allowed, left_out = budget.spend(record.created)
         if left_out:
             record.fields = {**getattr(record, "fields", {}), "linesLeftOut": left_out}

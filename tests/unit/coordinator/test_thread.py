@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -224,3 +225,24 @@ def test_hooks_that_raise_are_reported_and_the_member_joins() -> None:
         assert "on_assignment raised LookupError: no thanks" in str(second.error)
         assert isinstance(assigned, CallBack)
         assert set(assignor.asked_on) == {"coordinator-g"}
+
+
+class ContestedInbox(deque[Any]):
+    """An inbox whose item another thread takes just before `popleft`."""
+
+    def popleft(self) -> Any:
+        self.clear()
+        return super().popleft()
+
+
+def test_thread_ends_in_order_though_another_one_empties_its_inbox_at_that_moment() -> None:
+    """An assignor that answers while the coordinator thread ends looks at the inbox, too."""
+    news: list[None] = []
+    connection = ConnectionSettings(bootstrap_servers=("localhost:1",), client_id="test")
+    settings = group_settings(ConsumerSettings(connection=connection, group_id="g"))
+    thread = classic_member(
+        connection, settings, (load("range"),), clock=SystemClock(), on_news=lambda: news.append(None)
+    )
+    thread._inbox = ContestedInbox([object()])
+    thread._end(None)
+    assert news, "the user's thread heard of the end"

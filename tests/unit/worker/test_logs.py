@@ -81,3 +81,13 @@ def test_libraries_are_bounded_each_for_itself_and_handlers_are_not() -> None:
     assert len(told_by("shop.orders", 100, at=2.0)) == 100
     (first,) = told_by("fleet_consumer.fetch.thread", 1, at=60.0)
     assert first.fields == {"linesLeftOut": 90}  # type: ignore[attr-defined]
+
+
+def test_lines_about_rebalances_do_not_hide_the_error_after_them() -> None:
+    budget = PartsBudget()
+    name = "fleet_consumer.coordinator.thread"
+    infos = [{"name": name, "levelno": logging.INFO, "msg": "joining", "created": 0.0} for _ in range(12)]
+    assert sum(budget.filter(logging.makeLogRecord(each)) for each in infos) == 10
+    assert budget.filter(
+        logging.makeLogRecord({"name": name, "levelno": logging.ERROR, "msg": "ended", "created": 1.0})
+    )
