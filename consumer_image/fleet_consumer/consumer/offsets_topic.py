@@ -51,7 +51,6 @@ def read_group(
     DataPlaneFailed (also when the time is up), SettingsRefused.
     """
     clock = clock or SystemClock()
-    deadline = clock.monotonic() + timeout_s
     config = consumer_config(connection, group_id, "read_committed", {})
     offsets: dict[TopicPartition, OffsetCommitValue] = {}
     group: GroupMetadataValue | None = None
@@ -64,7 +63,9 @@ def read_group(
                 f"topic {TOPIC} does not exist: no group of this cluster has committed anything yet"
             ) from missing
         partition = TopicPartition(TOPIC, coordinator_partition(group_id, count))
-        for step in reader.read(reader.bounds([partition])):
+        bounds = reader.bounds([partition])
+        deadline = clock.monotonic() + timeout_s
+        for step in reader.read(bounds):
             for record in step.records.get(partition, ()):
                 entry = decode(record.key, record.value)
                 if isinstance(entry, CommittedOffset) and entry.group == group_id:

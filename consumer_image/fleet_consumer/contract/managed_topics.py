@@ -109,9 +109,10 @@ def drifted(
     return {
         name: value
         for name, value in wanted.items()
-        if seen.get(name) != value and not (name in never_lowered and _reaches(seen.get(name, ""), int(value)))
+        if seen.get(name) != value and not (name in never_lowered and _reaches(name, seen.get(name, ""), int(value)))
     }
 
 
-def _reaches(seen: str, needed: int) -> bool:
-    return seen == UNLIMITED or (seen.isdigit() and int(seen) >= needed)
+def _reaches(name: str, seen: str, needed: int) -> bool:
+    """True if the setting is large enough. Only a retention can be unlimited."""
+    return (name == RETENTION and seen == UNLIMITED) or (seen.isdigit() and int(seen) >= needed)

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from fleet_consumer.contract.policies import Policy, Rule, Then
 from fleet_consumer.record import Fatal, RetryAfter, Skip
+
+T = TypeVar("T")
 
 MESSAGE_BYTES_MAX: Final = 1024
 """Limit of an error's text in a header: enough for a cause, small beside any topic's `max.message.bytes`."""
@@ -163,19 +165,25 @@ def _decided(error: BaseException, then: Then, rule: str) -> Retry | Failure | D
     if then is Then.DROP:
         return Drop(cut(f"{rule}: {exhausted.message}"))
     # These keep their own reason, which is what users search for.
-    return exhausted if type(error) in OWN_REASONS else _failure(error, FailureReason.FATAL, rule)
+    return exhausted if isinstance(error, tuple(OWN_REASONS)) else _failure(error, FailureReason.FATAL, rule)
 
 
 def _exhausted(error: BaseException, rule: str = "") -> Failure:
     """The failure of a record without attempts left."""
-    return _failure(error, OWN_REASONS.get(type(error), FailureReason.EXHAUSTED), rule)
+    return _failure(error, _of_class(OWN_REASONS, type(error)) or FailureReason.EXHAUSTED, rule)
 
 
 def _failure(error: BaseException, reason: FailureReason, rule: str = "") -> Failure:
     # `raise RetryAfter(5) from error`: the error is what a person wants to read about.
     cause = error.__cause__ if isinstance(error, RetryAfter) and error.__cause__ is not None else error
     kind = type(cause)
-    return Failure(reason, STABLE_NAMES.get(kind, class_name(kind)), error_text(cause), rule, stack_of(cause))
+    name = _of_class(STABLE_NAMES, kind) or class_name(kind)
+    return Failure(reason, name, error_text(cause), rule, stack_of(cause))
+
+
+def _of_class(table: Mapping[type[BaseException], T], kind: type[BaseException]) -> T | None:
+    """The entry of a class or of its nearest base: an application may derive from our errors."""
+    return next((table[base] for base in kind.__mro__ if base in table), None)
 
 
 def _matches(rule: Rule, error: BaseException, text: str) -> bool:

@@ -45,6 +45,7 @@ def test_size_is_raised_and_never_lowered_and_retention_where_asked() -> None:
     high = {**same, RETENTION: "-1", SIZE: "9999999"}
     assert drifted(same, high) == {RETENTION: same[RETENTION]}
     assert drifted(same, high, never_lowered=(RETENTION, SIZE)) == {}
+    assert drifted(same, {**same, SIZE: "-1"}) == {SIZE: same[SIZE]}, "no size is unlimited"
     low = {**same, RETENTION: "5", SIZE: "5", "message.timestamp.type": "CreateTime"}
     lacking = {name: value for name, value in same.items() if name != "cleanup.policy"}
     assert drifted(same, low) == drifted(same, low, never_lowered=(RETENTION, SIZE)) == lacking

@@ -34,6 +34,10 @@ class Unprintable(Exception):
         raise RuntimeError("no words")
 
 
+class QuotaTimedOut(TimedOut):
+    """An application's error that derives from one of ours."""
+
+
 @pytest.mark.parametrize(
     ("raised", "reason", "error_class"),
     [
@@ -43,8 +47,9 @@ class Unprintable(Exception):
         (Fatal("no such account"), FailureReason.FATAL, "fleet_consumer.record.Fatal"),
         (OutputRefused("topic x"), FailureReason.FATAL, "fleet_consumer.retry.failure.OutputRefused"),
         (Undecodable("value", "Json", "x"), FailureReason.UNDECODABLE, "fleet_consumer.retry.failure.Undecodable"),
+        (QuotaTimedOut("5 s"), FailureReason.TIMEOUT, "Timeout"),
     ],
-    ids=["any exception", "an exit", "a retry without retries", "fatal", "a bad answer", "undecodable"],
+    ids=["any exception", "an exit", "a retry without retries", "fatal", "a bad answer", "undecodable", "derived"],
 )
 def test_exception_decides_the_reason(raised: BaseException, reason: FailureReason, error_class: str) -> None:
     verdict = classify(raised)
