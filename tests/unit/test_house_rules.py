@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -19,6 +20,11 @@ def tracked(pattern: str) -> list[Path]:
     return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
 
 
+@functools.cache
+def syntax(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def test_folder_named_operator_is_no_package() -> None:
     """`operator/__init__.py` would shadow the standard library's `operator` for whoever runs from the checkout."""
     assert not (ROOT / "operator" / "__init__.py").exists()
@@ -32,7 +38,7 @@ def test_modules_stay_short() -> None:
 def test_functions_fit_a_screen() -> None:
     long = {}
     for path in tracked("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(syntax(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > FUNCTION_LINES_MAX:
@@ -54,7 +60,7 @@ def test_pure_packages_touch_no_clock_socket_thread_or_chance() -> None:
     found = []
     for folder in pure:
         for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in ast.walk(syntax(path)):
                 names = []
                 if isinstance(node, ast.Import):
                     names = [alias.name.split(".")[0] for alias in node.names]
@@ -66,7 +72,7 @@ def test_pure_packages_touch_no_clock_socket_thread_or_chance() -> None:
 
 def test_every_module_says_what_it_is_for() -> None:
     modules = tracked("consumer_image/*.py") + tracked("operator/*.py")
-    bad = [str(path.relative_to(ROOT)) for path in modules if not ast.get_docstring(ast.parse(path.read_text()))]
+    bad = [str(path.relative_to(ROOT)) for path in modules if not ast.get_docstring(syntax(path))]
     assert bad == []
 
 
@@ -74,7 +80,7 @@ def test_first_line_of_a_docstring_names_the_thing() -> None:
     """No question word opens it."""
     bad = []
     for path in tracked("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(syntax(path)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 words = (ast.get_docstring(node) or "").split()
                 if words and words[0] in QUESTIONS:

@@ -6,7 +6,6 @@ reads all the time (the snapshot, the fence) are published as attributes that on
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections import deque
@@ -253,11 +252,13 @@ class CoordinatorThread:
 
         The user's thread, an assignor's thread and this one may be here at once: each takes an item or finds none.
         """
-        with contextlib.suppress(IndexError):
-            while True:
+        while True:
+            try:
                 left = self._inbox.popleft()
-                if isinstance(left, _Begin):
-                    left.ticket.end(None, self._end_reason)
+            except IndexError:
+                break
+            if isinstance(left, _Begin):
+                left.ticket.end(None, self._end_reason)
         for commit in list(self._commits.values()):
             self._notify_user(messages.FinishCommit(commit, self._end_reason))
 

@@ -165,7 +165,7 @@ def _decided(error: BaseException, then: Then, rule: str) -> Retry | Failure | D
     if then is Then.DROP:
         return Drop(cut(f"{rule}: {exhausted.message}"))
     # These keep their own reason, which is what users search for.
-    return exhausted if isinstance(error, tuple(OWN_REASONS)) else _failure(error, FailureReason.FATAL, rule)
+    return replace(exhausted, reason=FailureReason.FATAL) if exhausted.reason is FailureReason.EXHAUSTED else exhausted
 
 
 def _exhausted(error: BaseException, rule: str = "") -> Failure:

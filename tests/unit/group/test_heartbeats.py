@@ -5,21 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fleet_consumer.group.classic.states import State
-from fleet_consumer.group.messages import (
-    CoordinatorDoubted,
-    Disconnect,
-    ForHeartbeat,
-    ForLookup,
-    ForSync,
-    Subscribed,
-)
+from fleet_consumer.group.messages import CoordinatorDoubted, Disconnect, ForHeartbeat, ForLookup, ForSync, Subscribed
 from fleet_consumer.wire.heartbeat import HeartbeatResponse
-from tests.unit.group.lab import (
-    COORDINATOR,
-    Lab,
-    lookup_answer,
-    sync_answer,
-)
+from tests.unit.group.lab import COORDINATOR, Lab, lookup_answer, sync_answer
 
 
 def test_heartbeats_keep_their_interval_one_at_a_time() -> None:

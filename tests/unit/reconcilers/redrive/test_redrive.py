@@ -10,14 +10,7 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.clients.kinds import (
-    CONFIG_MAP,
-    CONSUMER_GROUP,
-    JOB,
-    KAFKA_CLUSTER,
-    POD,
-    REDRIVE,
-)
+from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, JOB, KAFKA_CLUSTER, POD, REDRIVE
 from fleet_operator.clients.kube import KubeConflictError
 from fleet_operator.planning.redrive.readings import Position
 from fleet_operator.runtime.dispatcher import Result

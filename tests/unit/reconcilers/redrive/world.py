@@ -9,15 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from fleet_consumer.net import NetworkClient
-from fleet_operator.clients.kinds import (
-    CONSUMER_GROUP,
-    JOB,
-    KAFKA_CLUSTER,
-    POD,
-    REDRIVE,
-    JsonObject,
-    Kind,
-)
+from fleet_operator.clients.kinds import CONSUMER_GROUP, JOB, KAFKA_CLUSTER, POD, REDRIVE, JsonObject, Kind
 from fleet_operator.clients.kube import KubeClient
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import ClusterObservation, TopicObservation
@@ -38,20 +30,10 @@ from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
 P = ParamSpec("P")
-
-
 T = TypeVar("T")
-
-
 KEY: Key = ("shop", "mended")
-
-
 WORD = '{"ok":true,"selected":5,"moved":4,"guarded":1}'
-
-
 TOPICS = {f"_fleet.orders.{kind}": TopicObservation(partitions=6) for kind in ("failed", "redrive")}
-
-
 Moment = Literal["before", "after"]
 
 
