@@ -17,6 +17,7 @@ from e2e.install import Installation
 NAMESPACE: Final = "retries"
 OUTPUT: Final = "retries-done"
 PARTITIONS: Final = 3
+RESOURCES: Final = {"requests": {"cpu": "20m", "memory": "64Mi"}}
 SLOW_SECONDS: Final = 20
 SLEEP_SECONDS: Final = 120
 SLEEP_DELAY: Final = "2m"
@@ -275,7 +276,7 @@ def group(name: str, policy_name: str, *, least: int = 1, **spec: Any) -> dict[s
         },
         "consumer": {"commitIntervalSeconds": 1},
         "retry": {"policyRef": {"name": policy_name}, "worker": {"minReplicas": least, "maxReplicas": 1}},
-        "template": {"resources": {"requests": {"cpu": "20m", "memory": "64Mi"}}},
+        "template": {"spec": {"containers": [{"name": "worker", "resources": RESOURCES}]}},
         **spec,
     }
     return {"apiVersion": API_VERSION, "kind": "ConsumerGroup", "metadata": {"name": name}, "spec": wanted}

@@ -62,7 +62,8 @@ def manifests(fleet: FlightFleet, death: Death) -> list[dict[str, Any]]:
     handler["data"] = {"handler.py": source}
     del group["spec"]["handler"]["decode"]
     group["spec"]["consumer"] = {"commitIntervalSeconds": 1}
-    group["spec"]["template"]["resources"]["limits"] = {"memory": "256Mi"}
+    (worker,) = group["spec"]["template"]["spec"]["containers"]
+    worker["resources"]["limits"] = {"memory": "256Mi"}
     return [handler, kafka, group]
 
 

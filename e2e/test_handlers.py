@@ -73,7 +73,7 @@ def test_http_handler_serves_its_worker_as_a_native_sidecar(fleets: Fleets) -> N
         kafka, group = yaml.safe_load_all((HTTP_EXAMPLE / "fleet.yaml").read_text())
         group["metadata"]["name"], group["spec"]["topics"] = fleet.name, [fleet.source]
         group["spec"]["handler"]["outputs"] = [fleet.output]
-        (handler,) = group["spec"]["template"]["containers"]
+        (handler,) = group["spec"]["template"]["spec"]["containers"]
         handler |= {"image": fleet.consumer_image, "env": [{"name": "OUTPUT", "value": fleet.output}]}
         server = config_map("orders-server", "server.py", (HTTP_EXAMPLE / "server.py").read_text())
         fleet.cluster.apply([server, kafka, group], namespace=fleet.namespace)

@@ -117,7 +117,7 @@ def group(name: str) -> dict[str, Any]:
             "timeoutSeconds": TIMEOUT_SECONDS,
         },
         "consumer": {"commitIntervalSeconds": 1},
-        "template": {"resources": resources},
+        "template": {"spec": {"containers": [{"name": "worker", "resources": resources}]}},
     }
     return {
         "apiVersion": "consumerfleet.io/v1alpha1",

@@ -115,7 +115,7 @@ def test_children_are_accepted(strict: Site, group: JsonObject, cluster: JsonObj
 def test_privileged_sidecar_is_tamed(strict: Site) -> None:
     """Settings beyond the restricted level are dropped; otherwise the creation of pods would fail."""
     side = {"name": "side", "image": "i", "securityContext": {"privileged": True, "runAsUser": 1000}}
-    group = consumer_group({"spec.template": {"containers": [side], "initContainers": [side | {"name": "first"}]}})
+    group = consumer_group({"spec.template.spec": {"containers": [side], "initContainers": [side | {"name": "first"}]}})
     worker = children(group, kafka_cluster(), strict.name)[-1]
     spec = strict.accepted(worker)["spec"]
     contexts = [container["securityContext"] for container in (*spec["containers"], *spec["initContainers"])]

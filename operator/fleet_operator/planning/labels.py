@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from fleet_operator.api.v1alpha1.consumergroup import WORKER_CONTAINER
+
 GROUP_LABEL: Final = "consumerfleet.io/group"
 POLICY_LABEL: Final = "consumerfleet.io/retry-policy"
 """On the ConfigMaps that record the content of a RetryPolicy; they belong to no group."""
@@ -36,7 +38,7 @@ PUBLISHED_ANNOTATION: Final = "consumerfleet.io/published-at"
 ENDING_ANNOTATION: Final = "consumerfleet.io/ending-since"
 RATE_ANNOTATION: Final = "consumerfleet.io/records-per-second"
 
-CONTAINER: Final = "worker"
+CONTAINER: Final = WORKER_CONTAINER
 RETRY_VOLUME: Final = "consumer-fleet-retry"
 
 APPLICATION: Final = "consumer-fleet-worker"

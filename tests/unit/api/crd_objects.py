@@ -150,6 +150,7 @@ def full_consumer_group() -> JsonObject:
         {
             "spec.groupId": "shop.orders_v2",
             "spec.image": "registry.example/shop:1",
+            "spec.imagePullPolicy": "Always",
             "spec.replicas": 3,
             "spec.suspend": True,
             "spec.handler": {
@@ -203,22 +204,88 @@ def full_consumer_group() -> JsonObject:
 def full_template() -> JsonObject:
     """Every part of the pod template, with something of Kubernetes' own types in each."""
     secret_key = {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}
-    probe = {"httpGet": {"path": "/", "port": 80}}
-    return {
-        "labels": {"team": "shop"},
-        "annotations": {"note": "a"},
+    worker = {
+        "name": "worker",
         "resources": {"requests": {"cpu": "50m"}, "limits": {"memory": "512Mi"}},
         "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": secret_key}],
         "envFrom": [{"configMapRef": {"name": "c"}, "prefix": "P_"}],
-        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "c", "readOnly": True}}],
         "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True, "subPath": "x"}],
-        "imagePullSecrets": [{"name": "pull"}],
-        "nodeSelector": {"disk": "fast"},
-        "tolerations": [{"key": "k", "operator": "Equal", "value": "v", "effect": "NoExecute", "tolerationSeconds": 5}],
-        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
-        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
-        "priorityClassName": "high",
-        "serviceAccountName": "shop",
-        "initContainers": [{"name": "first", "image": "i", "restartPolicy": "Always"}],
-        "containers": [{"name": "side", "image": "i", "readinessProbe": probe}],
     }
+    return {
+        "metadata": {"labels": {"team": "shop"}, "annotations": {"note": "a"}},
+        "spec": {
+            "containers": [worker, full_container()],
+            "initContainers": [{"name": "first", "image": "i", "restartPolicy": "Always"}],
+            "volumes": full_volumes(),
+            "imagePullSecrets": [{"name": "pull"}],
+            "nodeSelector": {"disk": "fast"},
+            "tolerations": [
+                {"key": "k", "operator": "Equal", "value": "v", "effect": "NoExecute", "tolerationSeconds": 5}
+            ],
+            "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+            "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+            "priorityClassName": "high",
+            "serviceAccountName": "shop",
+            "securityContext": {
+                "runAsUser": 1000,
+                "runAsGroup": 0,
+                "runAsNonRoot": True,
+                "fsGroup": 1000,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "supplementalGroups": [2000],
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        },
+    }
+
+
+def full_container() -> JsonObject:
+    """A container beside the worker with every field that it may have."""
+    probe = {"httpGet": {"path": "/", "port": 80}, "periodSeconds": 5}
+    return {
+        "name": "side",
+        "image": "i",
+        "imagePullPolicy": "Always",
+        "command": ["serve"],
+        "args": ["--port", "80"],
+        "workingDir": "/data",
+        "resources": {"limits": {"cpu": 1}},
+        "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "envFrom": [{"secretRef": {"name": "s"}}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "ports": [{"name": "http", "containerPort": 80, "protocol": "TCP"}],
+        "livenessProbe": probe,
+        "readinessProbe": {"tcpSocket": {"port": 80}},
+        "startupProbe": {"exec": {"command": ["true"]}},
+        "lifecycle": {"postStart": {"exec": {"command": ["true"]}}, "preStop": {"httpGet": {"port": 80}}},
+        "terminationMessagePath": "/dev/last",
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "runAsUser": 1001,
+            "runAsGroup": 1001,
+            "runAsNonRoot": True,
+            "readOnlyRootFilesystem": True,
+            "allowPrivilegeEscalation": False,
+            "privileged": False,
+            "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]},
+            "seccompProfile": {"type": "Localhost", "localhostProfile": "profiles/side.json"},
+        },
+    }
+
+
+def full_volumes() -> list[JsonObject]:
+    """A volume of every type that is allowed; those that only a newer Kubernetes has are left out."""
+    claim = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
+    fields = [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]
+    sources = [{"configMap": {"name": "c"}}, {"secret": {"name": "s"}}, {"downwardAPI": {"items": fields}}]
+    return [
+        {"name": "data", "persistentVolumeClaim": {"claimName": "c", "readOnly": True}},
+        {"name": "files", "configMap": {"name": "c", "items": [{"key": "a", "path": "a"}]}},
+        {"name": "secret", "secret": {"secretName": "s"}},
+        {"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}},
+        {"name": "own", "ephemeral": {"volumeClaimTemplate": claim}},
+        {"name": "about", "downwardAPI": {"items": fields}},
+        {"name": "all", "projected": {"defaultMode": 288, "sources": sources}},
+        {"name": "vault", "csi": {"driver": "secrets-store.csi.k8s.io", "readOnly": True}},
+        {"name": "model", "image": {"reference": "registry.example/model:1"}},
+    ]

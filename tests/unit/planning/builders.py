@@ -44,6 +44,16 @@ def consumer_group(
     return ConsumerGroup.model_validate(body)
 
 
+def with_worker(**additions: Any) -> dict[str, Any]:
+    """A template that adds to the worker's own container."""
+    return with_containers({"name": "worker", **additions})
+
+
+def with_containers(*containers: Mapping[str, Any]) -> dict[str, Any]:
+    """A template with these containers."""
+    return {"spec": {"containers": list(containers)}}
+
+
 def kafka_cluster(*, status: Mapping[str, Any] | None = None, **spec: Any) -> KafkaCluster:
     """The KafkaCluster `main`."""
     base: dict[str, Any] = {"bootstrapServers": ["kafka:9092"]}

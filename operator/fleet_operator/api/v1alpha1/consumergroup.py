@@ -21,8 +21,12 @@ NAME_CHARACTERS_MAX: Final = 40
 
 REPLICAS_MAX: Final = 1000
 
+WORKER_CONTAINER: Final = "worker"
+"""Name of the worker's own container, also in the template."""
+
 Decoder = Literal["Bytes", "String", "Json"]
 Replicas = Annotated[int, Field(ge=0, le=REPLICAS_MAX)]
+GroupNumber = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Seconds = Annotated[int, Field(ge=1, le=86_400)]
 
 
@@ -120,7 +124,7 @@ class RetryWorker(Model):
 
     min_replicas: Replicas = 0
     max_replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] | None = None
-    resources: dict[str, Any] = Field(default_factory=dict)
+    resources: dict[str, Any] | None = None
 
 
 class Retry(Model):
@@ -151,16 +155,38 @@ class Deletion(Model):
     timeout_seconds: Seconds = 600
 
 
-class Template(Model):
-    """The allowed subset of a pod template; Kubernetes' own types inside it are passed on as they are."""
+class TemplateMetadata(Model):
+    """Further labels and annotations of the pods."""
 
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
-    resources: dict[str, Any] = Field(default_factory=dict)
-    env: tuple[dict[str, Any], ...] = ()
-    env_from: tuple[dict[str, Any], ...] = ()
+
+
+class SeccompProfile(Model):
+    """A filter of system calls; none at all is no choice."""
+
+    type: Literal["RuntimeDefault", "Localhost"]
+    localhost_profile: Annotated[str, Field(max_length=1024)] | None = None
+
+
+class PodSecurityContext(Model):
+    """User and groups of a pod's processes."""
+
+    run_as_user: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
+    run_as_group: GroupNumber | None = None
+    run_as_non_root: bool | None = None
+    fs_group: GroupNumber | None = None
+    fs_group_change_policy: Literal["OnRootMismatch", "Always"] | None = None
+    supplemental_groups: Annotated[tuple[GroupNumber, ...], Field(max_length=32)] = ()
+    seccomp_profile: SeccompProfile | None = None
+
+
+class PodSpec(Model):
+    """The allowed fields of a pod's spec; Kubernetes' own types inside it are passed on as they are."""
+
+    containers: tuple[dict[str, Any], ...] = ()
+    init_containers: tuple[dict[str, Any], ...] = ()
     volumes: tuple[dict[str, Any], ...] = ()
-    volume_mounts: tuple[dict[str, Any], ...] = ()
     image_pull_secrets: tuple[ObjectReference, ...] = ()
     node_selector: dict[str, str] = Field(default_factory=dict)
     tolerations: tuple[dict[str, Any], ...] = ()
@@ -168,8 +194,24 @@ class Template(Model):
     topology_spread_constraints: tuple[dict[str, Any], ...] = ()
     priority_class_name: Annotated[str, Field(max_length=253)] | None = None
     service_account_name: Annotated[str, Field(max_length=253)] | None = None
-    init_containers: tuple[dict[str, Any], ...] = ()
-    containers: tuple[dict[str, Any], ...] = ()
+    security_context: PodSecurityContext = PodSecurityContext()
+
+
+class Template(Model):
+    """The allowed subset of a pod template."""
+
+    metadata: TemplateMetadata = TemplateMetadata()
+    spec: PodSpec = PodSpec()
+
+    @property
+    def worker(self) -> dict[str, Any]:
+        """The additions to the worker's own container."""
+        return next((each for each in self.spec.containers if each.get("name") == WORKER_CONTAINER), {})
+
+    @property
+    def beside(self) -> tuple[dict[str, Any], ...]:
+        """The containers beside the worker."""
+        return tuple(each for each in self.spec.containers if each.get("name") != WORKER_CONTAINER)
 
 
 class ConsumerGroupSpec(Model):
@@ -180,6 +222,7 @@ class ConsumerGroupSpec(Model):
     topics: Annotated[tuple[TopicName, ...], Field(min_length=1, max_length=100)] | None = None
     topic_pattern: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     image: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     replicas: Replicas = 1
     suspend: bool = False
     handler: Handler

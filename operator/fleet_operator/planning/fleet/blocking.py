@@ -13,6 +13,7 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning.claims import Claim
+from fleet_operator.planning.fleet.restricted import find_template_problem
 from fleet_operator.planning.fleet.sidecar import HANDLER_CONTAINER, handler_container
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
@@ -48,8 +49,8 @@ def find_blocking_problem(
         )
     if cluster_id_changed(cluster, observation):
         return Problem(conditions.CLUSTER_ID_CHANGED, changed_id_message(cluster, observation))
-    mistake = _pattern_problem(group) or _container_problem(group) or _handler_problem(group, handler_files)
-    return mistake or retry_problem
+    mistake = _pattern_problem(group) or find_template_problem(group.spec.template) or _container_problem(group)
+    return mistake or _handler_problem(group, handler_files) or retry_problem
 
 
 def _pattern_problem(group: ConsumerGroup) -> Problem | None:
@@ -66,7 +67,7 @@ def _container_problem(group: ConsumerGroup) -> Problem | None:
     return Problem(
         conditions.HANDLER_CONTAINER_NOT_FOUND,
         f"spec.handler.http needs a container that serves it: add a container named {HANDLER_CONTAINER!r} to "
-        "spec.template.containers",
+        "spec.template.spec.containers",
     )
 
 

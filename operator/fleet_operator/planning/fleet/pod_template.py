@@ -8,14 +8,15 @@ another.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from fleet_consumer.contract import naming, pod
-from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, PodSecurityContext
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import labels
 from fleet_operator.planning.fleet import worker_config
+from fleet_operator.planning.fleet.restricted import RESTRICTED, restricted
 from fleet_operator.planning.fleet.sidecar import containers_of, worker_port
 from fleet_operator.planning.labels import CONTAINER, RETRY_VOLUME, REVISION_ANNOTATION
 
@@ -36,10 +37,9 @@ SERVING: Final = ("startupProbe", "readinessProbe", "livenessProbe", "ports")
 STARTUP_S: Final = 600
 """Time for the import of the handler. The pod is unready for all of it."""
 
-KEPT_CONTEXT: Final = ("runAsUser", "runAsGroup", "readOnlyRootFilesystem")
-"""The securityContext fields that a user's container may set; the pod forbids or defaults the others."""
-
-RESTRICTED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+DEFAULT_RESOURCES: Final = {"requests": {"cpu": "50m", "memory": "128Mi"}}
+"""Resources of a worker for which none are given. No limit: only the handler's author knows what it may need, and a
+limit that is too low kills workers in the middle of records. See docs/decisions/0034."""
 
 
 def pod_template(
@@ -48,12 +48,13 @@ def pod_template(
     """Pod template of a revision. `handler_keys` are the file names of the handler's source, None without one."""
     extra = group.spec.template
     metadata = {
-        "labels": {**extra.labels, **labels.child_labels(group.metadata.name, labels.WORKER)},
-        "annotations": {**extra.annotations, REVISION_ANNOTATION: revision},
+        "labels": {**extra.metadata.labels, **labels.child_labels(group.metadata.name, labels.WORKER)},
+        "annotations": {**extra.metadata.annotations, REVISION_ANNOTATION: revision},
     }
     first, beside = containers_of(group)
-    own_scratch = any(mount.get("mountPath", "").rstrip("/") == SCRATCH_PATH for mount in extra.volume_mounts)
-    volumes = [_settings_volume(group, cluster, revision, handler_keys), *_plain(extra.volumes)]
+    mounts = extra.worker.get("volumeMounts") or ()
+    own_scratch = any(mount.get("mountPath", "").rstrip("/") == SCRATCH_PATH for mount in mounts)
+    volumes = [_settings_volume(group, cluster, revision, handler_keys), *_plain(extra.spec.volumes)]
     if group.spec.retry is not None:
         # A volume of its own, mounted as a directory: files mounted alone are never renewed.
         policies = {"name": naming.retry_config(group.metadata.name), "defaultMode": 0o440}
@@ -64,18 +65,12 @@ def pod_template(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_S,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [_worker(group, image, own_scratch), *map(_restricted, beside)],
+        "securityContext": _pod_security(extra.spec.security_context),
+        "containers": [_worker(group, image, own_scratch), *map(restricted, beside)],
         "volumes": volumes,
     }
     if first:
-        spec["initContainers"] = [_restricted(container) for container in first]
+        spec["initContainers"] = [restricted(container) for container in first]
     spec |= _placement(group)
     return {"metadata": metadata, "spec": spec}
 
@@ -107,10 +102,10 @@ def check_pod_spec(template: Mapping[str, Any], *, deadline_s: int) -> dict[str,
 
 
 def _worker(group: ConsumerGroup, image: str, own_scratch: bool) -> dict[str, Any]:
-    extra = group.spec.template
+    extra = group.spec.template.worker
     mounts = [
         {"name": SETTINGS_VOLUME, "mountPath": pod.CONFIG_DIRECTORY, "readOnly": True},
-        *_plain(extra.volume_mounts),
+        *_plain(extra.get("volumeMounts") or ()),
     ]
     if group.spec.retry is not None:
         mounts.append({"name": RETRY_VOLUME, "mountPath": worker_config.RETRY_DIRECTORY, "readOnly": True})
@@ -119,11 +114,11 @@ def _worker(group: ConsumerGroup, image: str, own_scratch: bool) -> dict[str, An
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": image,
-        "imagePullPolicy": "IfNotPresent",
+        "imagePullPolicy": group.spec.image_pull_policy,
         "command": ["fleet-consumer"],
         "args": ["run", "--config", pod.WORKER_CONFIG],
         "env": [
-            *_plain(extra.env),
+            *_plain(extra.get("env") or ()),
             _field(pod.POD_NAME, "metadata.name"),
             _field("POD_NAMESPACE", "metadata.namespace"),
         ],
@@ -133,14 +128,13 @@ def _worker(group: ConsumerGroup, image: str, own_scratch: bool) -> dict[str, An
         "startupProbe": _probe(pod.HEALTH_PAGE, period_s=1, failures=STARTUP_S),
         "readinessProbe": _probe(pod.READY_PAGE, period_s=2, failures=2),
         "livenessProbe": _probe(pod.HEALTH_PAGE, period_s=10, failures=6),
+        "resources": copy.deepcopy(extra.get("resources", DEFAULT_RESOURCES)),
         "securityContext": {**copy.deepcopy(RESTRICTED), "readOnlyRootFilesystem": True},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
-    if extra.env_from:
-        container["envFrom"] = _plain(extra.env_from)
-    if extra.resources:
-        container["resources"] = copy.deepcopy(extra.resources)
+    if extra.get("envFrom"):
+        container["envFrom"] = _plain(extra["envFrom"])
     return container
 
 
@@ -176,7 +170,7 @@ def _secret(name: str, path: str, keys: tuple[str, ...]) -> dict[str, Any]:
 
 def _placement(group: ConsumerGroup) -> dict[str, Any]:
     """Placement and account of the pods, as far as the spec sets them."""
-    extra = group.spec.template
+    extra = group.spec.template.spec
     said: dict[str, Any] = {
         "imagePullSecrets": [{"name": secret.name} for secret in extra.image_pull_secrets],
         "nodeSelector": dict(extra.node_selector),
@@ -189,19 +183,21 @@ def _placement(group: ConsumerGroup) -> dict[str, Any]:
     return {key: value for key, value in said.items() if value}
 
 
-def _restricted(container: Mapping[str, Any]) -> dict[str, Any]:
-    """A user's container at the restricted level: no privilege, no root, no host port."""
-    allowed = copy.deepcopy(dict(container))
-    own = allowed.get("securityContext") or {}
-    kept = {key: own[key] for key in KEPT_CONTEXT if own.get(key)}
-    allowed["securityContext"] = {**kept, **copy.deepcopy(RESTRICTED)}
-    for port in allowed.get("ports") or ():
-        port.pop("hostPort", None)
-    return allowed
+def _pod_security(wanted: PodSecurityContext) -> dict[str, Any]:
+    """The pod's security context: the wanted user, groups and filter over the defaults of the project's images."""
+    given = wanted.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return {
+        "runAsUser": USER_ID,
+        "runAsGroup": USER_ID,
+        "fsGroup": USER_ID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        **given,
+        "runAsNonRoot": True,
+    }
 
 
-def _plain(items: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
-    return [copy.deepcopy(item) for item in items]
+def _plain(items: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [copy.deepcopy(dict(item)) for item in items]
 
 
 def _field(name: str, path: str) -> dict[str, Any]:

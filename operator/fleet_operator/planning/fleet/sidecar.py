@@ -1,8 +1,8 @@
 """The container of an HTTP handler as a native sidecar of the worker.
 
-The user writes it as a container `handler` of `template.containers`. It becomes a native sidecar (an init container
-that restarts): the kubelet starts it before the worker and stops it after the worker, so it still answers while the
-worker drains.
+The user writes it as a container `handler` of `template.spec.containers`. It becomes a native sidecar (an init
+container that restarts): the kubelet starts it before the worker and stops it after the worker, so it still answers
+while the worker drains.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ SPARE_WORKER_PORT: Final = 8081
 
 def handler_container(template: Template) -> Mapping[str, Any] | None:
     """The handler's container, or None. An init container of that name counts if it is a native sidecar already."""
-    for container in template.containers:
+    for container in template.spec.containers:
         if container.get("name") == HANDLER_CONTAINER:
             return container
-    for container in template.init_containers:
+    for container in template.spec.init_containers:
         if container.get("name") == HANDLER_CONTAINER and container.get("restartPolicy") == "Always":
             return container
     return None
 
 
 def containers_of(group: ConsumerGroup) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The user's init containers and containers; an HTTP handler's is moved to the end of the init containers.
+    """The user's init containers and those beside the worker; an HTTP handler's is moved to the end of the first.
 
     It is the last because init containers that prepare the pod may prepare the handler, too.
     """
     template = group.spec.template
-    first, beside = [list(map(copy.deepcopy, each)) for each in (template.init_containers, template.containers)]
+    first, beside = [list(map(copy.deepcopy, each)) for each in (template.spec.init_containers, template.beside)]
     if group.spec.handler.http is None:
         return first, beside
     moved = [{**each, "restartPolicy": "Always"} for each in beside if each.get("name") == HANDLER_CONTAINER]

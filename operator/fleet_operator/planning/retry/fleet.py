@@ -32,7 +32,7 @@ def retry_stateful_set(
     worker = next(container for container in template["spec"]["containers"] if container["name"] == CONTAINER)
     worker["args"] = [*worker["args"], "--role", "retry"]
     retry = group.spec.retry
-    if retry is not None and retry.worker.resources:
+    if retry is not None and retry.worker.resources is not None:
         worker["resources"] = copy.deepcopy(retry.worker.resources)
     body = manifests.stateful_set(group, revision=revision, pod_template=template, replicas=replicas, part=RETRY)
     if changed_at is not None:

@@ -10,7 +10,7 @@ import pytest
 from fleet_operator.planning.claims import Claim, older_owner
 from fleet_operator.planning.fleet.blocking import cluster_id_changed, find_blocking_problem
 from fleet_operator.planning.observation import ClusterObservation
-from tests.unit.planning.builders import consumer_group, kafka_cluster, observation, unreachable
+from tests.unit.planning.builders import consumer_group, kafka_cluster, observation, unreachable, with_containers
 
 FROM_CONFIG_MAP = {"python": {"callable": "shop:handle", "configMapRef": {"name": "source"}}}
 OLDER = Claim(cluster="c", group_id="orders", created_at="2026", namespace="shop", name="first")
@@ -43,7 +43,7 @@ def test_blocking_problem_names_the_object_and_the_cause(
 def test_nothing_blocks_a_plain_group() -> None:
     assert find_blocking_problem(consumer_group(), kafka_cluster()) is None
     assert find_blocking_problem(consumer_group(topics=None, topicPattern="^orders\\..*"), kafka_cluster()) is None
-    served = consumer_group(handler={"http": {}}, template={"containers": [{"name": "handler", "image": "shop"}]})
+    served = consumer_group(handler={"http": {}}, template=with_containers({"name": "handler", "image": "shop"}))
     assert find_blocking_problem(served, kafka_cluster()) is None
     with_source = consumer_group(handler=FROM_CONFIG_MAP)
     assert find_blocking_problem(with_source, kafka_cluster(), handler_files={"shop.py": ""}) is None

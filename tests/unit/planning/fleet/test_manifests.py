@@ -18,7 +18,7 @@ from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import Revision, plan_revision
 from fleet_operator.planning.fleet.rollout import RevisionRecord
 from fleet_operator.planning.labels import selector_text
-from tests.unit.planning.builders import IMAGE, consumer_group, kafka_cluster
+from tests.unit.planning.builders import IMAGE, consumer_group, kafka_cluster, with_containers, with_worker
 
 OAUTH = {
     "mechanism": "OAUTHBEARER",
@@ -77,7 +77,9 @@ def test_pods_do_not_roll_for(what: str, change: dict[str, Any]) -> None:
         ("another handler", {"handler": {"python": {"callable": "shop:other"}}}),
         ("another topic", {"topics": ["orders", "returns"]}),
         ("another image", {"image": "shop:2"}),
-        ("another environment", {"template": {"env": [{"name": "A", "value": "1"}]}}),
+        ("another environment", {"template": with_worker(env=[{"name": "A", "value": "1"}])}),
+        ("another way to pull the image", {"imagePullPolicy": "Always"}),
+        ("another user", {"template": {"spec": {"securityContext": {"runAsUser": 1000}}}}),
         ("another interval", {"consumer": {"commitIntervalSeconds": 1}}),
     ],
 )
@@ -98,19 +100,50 @@ def test_pods_roll_for_another_default_image_only_when_the_spec_names_none() -> 
     assert revision_of(named, image="x").hash == revision_of(named, image="y").hash
 
 
+some_labels = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"), max_size=2)
+workers = st.fixed_dictionaries(
+    {"name": st.just("worker")},
+    optional={
+        "env": st.lists(st.sampled_from(["A", "B"]).map(lambda name: {"name": name, "value": "1"}), max_size=2),
+        "envFrom": st.just([{"secretRef": {"name": "s"}}]),
+        "volumeMounts": st.just([{"name": "cache", "mountPath": "/tmp"}]),
+        "resources": st.sampled_from([{}, {"limits": {"memory": "1Gi"}}]),
+    },
+)
+sides = st.fixed_dictionaries(
+    {"name": st.just("side"), "image": st.just("i")},
+    optional={
+        "securityContext": st.sampled_from(
+            [
+                {"privileged": True, "procMount": "Unmasked", "seLinuxOptions": {"type": "spc_t"}},
+                {"capabilities": {"add": ["SYS_ADMIN", "NET_BIND_SERVICE"]}, "runAsNonRoot": False, "runAsUser": 0},
+                {"seccompProfile": {"type": "Unconfined"}, "allowPrivilegeEscalation": True},
+                {"windowsOptions": {"hostProcess": True}, "runAsGroup": 0, "appArmorProfile": {"type": "Unconfined"}},
+            ]
+        ),
+        "volumeDevices": st.just([{"name": "d", "devicePath": "/dev/x"}]),
+    },
+)
 templates = st.fixed_dictionaries(
     {},
     optional={
-        "labels": st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"), max_size=2),
-        "annotations": st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"), max_size=2),
-        "env": st.lists(st.sampled_from(["A", "B"]).map(lambda name: {"name": name, "value": "1"}), max_size=2),
-        "volumes": st.just([{"name": "cache", "emptyDir": {}}]),
-        "volumeMounts": st.just([{"name": "cache", "mountPath": "/tmp"}]),
-        "containers": st.just([{"name": "side", "image": "i", "securityContext": {"privileged": True}}]),
-        "initContainers": st.just([{"name": "first", "image": "i"}]),
-        "resources": st.just({"limits": {"memory": "1Gi"}}),
-        "nodeSelector": st.just({"disk": "fast"}),
-        "affinity": st.just({"nodeAffinity": {}}),
+        "metadata": st.fixed_dictionaries({}, optional={"labels": some_labels, "annotations": some_labels}),
+        "spec": st.fixed_dictionaries(
+            {},
+            optional={
+                "containers": st.tuples(workers, sides).map(list) | st.lists(workers, max_size=1),
+                "initContainers": st.lists(sides.map(lambda side: {**side, "name": "first"}), max_size=1),
+                "volumes": st.just([{"name": "cache", "emptyDir": {}}]),
+                "nodeSelector": st.just({"disk": "fast"}),
+                "affinity": st.just({"nodeAffinity": {}}),
+                "securityContext": st.sampled_from(
+                    [
+                        {"runAsUser": 1000, "runAsGroup": 0, "fsGroup": 1000, "supplementalGroups": [7]},
+                        {"runAsNonRoot": False, "seccompProfile": {"type": "Localhost", "localhostProfile": "p.json"}},
+                    ]
+                ),
+            },
+        ),
     },
 )
 
@@ -141,22 +174,58 @@ def test_every_container_is_held_to_the_restricted_level(template: dict[str, Any
     check = manifests.preflight_pod(group, revision=revision.hash, pod_template=revision.pod_template)
     for spec in (revision.pod_template["spec"], check["spec"]):
         assert spec["securityContext"]["runAsNonRoot"] is True
-        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["securityContext"]["runAsUser"] > 0
+        assert spec["securityContext"]["seccompProfile"]["type"] in ("RuntimeDefault", "Localhost")
         assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
         for container in (*spec["containers"], *spec.get("initContainers", ())):
             context = container["securityContext"]
             assert context["allowPrivilegeEscalation"] is False
-            assert context["capabilities"] == {"drop": ["ALL"]}
-            assert "privileged" not in context
+            assert context["capabilities"]["drop"] == ["ALL"]
+            assert set(context["capabilities"].get("add", ())) <= {"NET_BIND_SERVICE"}
+            assert context.keys() <= {
+                *("allowPrivilegeEscalation", "capabilities", "runAsUser", "runAsGroup"),
+                *("readOnlyRootFilesystem", "seccompProfile"),
+            }
+            assert context.get("runAsUser", 1) > 0
+            assert context.get("seccompProfile", {"type": "RuntimeDefault"})["type"] != "Unconfined"
+            assert "volumeDevices" not in container
 
 
 def test_containers_of_users_get_neither_root_nor_ports_of_the_node() -> None:
     side: dict[str, Any] = {"name": "side", "image": "i", "securityContext": {"runAsUser": 0}}
-    side["ports"] = [{"containerPort": 80, "hostPort": 80}]
-    revision = revision_of(consumer_group(template={"containers": [side]}))
+    side["ports"] = [{"containerPort": 80, "hostPort": 80, "hostIP": "10.0.0.1"}]
+    revision = revision_of(consumer_group(template=with_containers(side)))
     (tamed,) = (c for c in revision.pod_template["spec"]["containers"] if c["name"] == "side")
     assert "runAsUser" not in tamed["securityContext"]
     assert tamed["ports"] == [{"containerPort": 80}]
+
+
+def test_user_and_groups_of_the_pod_are_the_users_choice() -> None:
+    wanted = {"runAsUser": 1000, "runAsGroup": 0, "fsGroupChangePolicy": "OnRootMismatch", "supplementalGroups": [7]}
+    given = revision_of(consumer_group(template={"spec": {"securityContext": wanted}})).pod_template["spec"]
+    assert given["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "runAsGroup": 0,
+        "fsGroup": 65532,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "supplementalGroups": [7],
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def test_worker_has_default_resources_until_others_are_given() -> None:
+    """Given resources replace them as a whole, and an empty object means none."""
+    assert worker(revision_of(consumer_group()))["resources"] == {"requests": {"cpu": "50m", "memory": "128Mi"}}
+    for wanted in ({}, {"limits": {"memory": "1Gi"}}):
+        assert worker(revision_of(consumer_group(template=with_worker(resources=wanted))))["resources"] == wanted
+    without = with_worker(env=[{"name": "A", "value": "1"}])
+    assert worker(revision_of(consumer_group(template=without)))["resources"]["requests"]["cpu"] == "50m"
+
+
+def test_image_is_pulled_as_the_spec_says() -> None:
+    assert worker(revision_of(consumer_group()))["imagePullPolicy"] == "IfNotPresent"
+    assert worker(revision_of(consumer_group(imagePullPolicy="Never")))["imagePullPolicy"] == "Never"
 
 
 def test_every_child_is_owned_and_labelled() -> None:
@@ -170,7 +239,7 @@ def test_every_child_is_owned_and_labelled() -> None:
 
 def test_selectors_take_workers_and_leave_check_pods() -> None:
     """A check pod behind the Service or in the budget would look like a worker."""
-    group = consumer_group(template={"labels": {"team": "a"}})
+    group = consumer_group(template={"metadata": {"labels": {"team": "a"}}})
     revision = revision_of(group)
     selector = MAIN.selector("orders").items()
     stateful = manifests.stateful_set(group, revision=revision.hash, pod_template=revision.pod_template, replicas=1)
@@ -191,8 +260,9 @@ def test_worker_that_imports_for_minutes_is_not_killed_meanwhile() -> None:
 
 
 def test_check_pod_is_the_workers_pod_with_another_command() -> None:
-    extra = {"containers": [{"name": "side", "image": "i"}], "initContainers": [{"name": "first", "image": "i"}]}
-    group = consumer_group(template=extra | {"env": [{"name": "A", "value": "1"}]})
+    worker_too = {"name": "worker", "env": [{"name": "A", "value": "1"}]}
+    first, side = {"name": "first", "image": "i"}, {"name": "side", "image": "i"}
+    group = consumer_group(template={"spec": {"containers": [side, worker_too], "initContainers": [first]}})
     revision = revision_of(group)
     spec = manifests.preflight_pod(group, revision=revision.hash, pod_template=revision.pod_template)["spec"]
     (container,) = spec["containers"]
@@ -206,11 +276,13 @@ def test_check_pod_is_the_workers_pod_with_another_command() -> None:
 SERVED: dict[str, Any] = {
     "handler": {"http": {"port": 8080}},
     "template": {
-        "containers": [
-            {"name": "beside", "image": "b"},
-            {"name": "handler", "image": "shop", "securityContext": {"privileged": True}},
-        ],
-        "initContainers": [{"name": "first", "image": "f"}],
+        "spec": {
+            "containers": [
+                {"name": "beside", "image": "b"},
+                {"name": "handler", "image": "shop", "securityContext": {"privileged": True}},
+            ],
+            "initContainers": [{"name": "first", "image": "f"}],
+        }
     },
 }
 
@@ -310,7 +382,7 @@ def test_client_credentials_for_tokens_are_mounted_with_their_endpoint() -> None
         {"consumer": {"classic": {"assignors": ["cooperative-sticky"]}, "staticMembership": False}},
         {"consumer": {"properties": {"fetch.min.bytes": "1"}, "isolationLevel": "ReadCommitted"}},
         {"topics": None, "topicPattern": "^orders", "consumer": {"classic": {"assignors": ["shop.assign:Mine"]}}},
-        {"handler": {"http": {"port": 9000, "batch": True}}, "template": {"containers": [{"name": "handler"}]}},
+        {"handler": {"http": {"port": 9000, "batch": True}}, "template": with_containers({"name": "handler"})},
         {"groupId": "shop.orders", "topics": ["a", "b"], "handler": {"python": {"callable": "a:b"}, "concurrency": 4}},
     ],
 )
@@ -339,7 +411,8 @@ def test_worker_pod_can_write_only_to_its_scratch_directory() -> None:
 
 
 def test_user_may_bring_his_own_scratch_directory() -> None:
-    extra = {"volumes": [{"name": "big", "emptyDir": {}}], "volumeMounts": [{"name": "big", "mountPath": "/tmp/"}]}
+    extra = with_worker(volumeMounts=[{"name": "big", "mountPath": "/tmp/"}])
+    extra["spec"]["volumes"] = [{"name": "big", "emptyDir": {}}]
     revision = revision_of(consumer_group(template=extra))
     assert [mount["name"] for mount in worker(revision)["volumeMounts"]] == ["consumer-fleet-settings", "big"]
     assert len(revision.pod_template["spec"]["volumes"]) == 2

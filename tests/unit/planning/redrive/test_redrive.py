@@ -143,9 +143,10 @@ def job_of(**spec: Any) -> dict[str, Any]:
 
 
 def test_pod_of_a_run_is_the_workers_pod_with_another_command() -> None:
-    template = {"env": [{"name": "HTTPS_PROXY", "value": "p"}], "nodeSelector": {"disk": "fast"}}
-    template |= {"containers": [{"name": "side", "image": "i"}], "initContainers": [{"name": "first", "image": "i"}]}
-    pod = job_of(template=template)["spec"]["template"]["spec"]
+    worker = {"name": "worker", "env": [{"name": "HTTPS_PROXY", "value": "p"}]}
+    first, side = {"name": "first", "image": "i"}, {"name": "side", "image": "i"}
+    wanted = {"containers": [worker, side], "initContainers": [first], "nodeSelector": {"disk": "fast"}}
+    pod = job_of(template={"spec": wanted})["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert (container["image"], container["command"]) == ("worker:1", ["fleet-consumer"])
     assert container["args"] == ["redrive", "--config", "/etc/consumer-fleet/redrive.json"]

@@ -17,7 +17,7 @@ from fleet_operator.planning.retry.fleet import changed_at_of, pods_to_notify, r
 from fleet_operator.planning.retry.plan import retry_target
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.status.consumergroup import project_consumergroup_status
-from tests.unit.planning.builders import IMAGE, NOW, consumer_group, facts, kafka_cluster, ready_fleet
+from tests.unit.planning.builders import IMAGE, NOW, consumer_group, facts, kafka_cluster, ready_fleet, with_worker
 from tests.unit.planning.retry.test_publication import NEW, OLD
 
 RETRIES: dict[str, Any] = {"policyRef": {"name": "standard"}}
@@ -66,11 +66,13 @@ def test_retry_worker_differs_in_role_labels_and_nothing_else() -> None:
 
 def test_retry_worker_may_have_resources_of_its_own() -> None:
     given, own = {"limits": {"memory": "1Gi"}}, {"limits": {"memory": "128Mi"}}
-    group = consumer_group(retry=RETRIES, template={"resources": given})
+    group = consumer_group(retry=RETRIES, template=with_worker(resources=given))
     assert worker_of(retry_fleet(group)["spec"]["template"])["resources"] == given
-    group = consumer_group(retry={**RETRIES, "worker": {"resources": own}}, template={"resources": given})
+    group = consumer_group(retry={**RETRIES, "worker": {"resources": own}}, template=with_worker(resources=given))
     assert worker_of(retry_fleet(group)["spec"]["template"])["resources"] == own
     assert worker_of(dict(revision_of(group).pod_template))["resources"] == given
+    group = consumer_group(retry={**RETRIES, "worker": {"resources": {}}}, template=with_worker(resources=given))
+    assert worker_of(retry_fleet(group)["spec"]["template"])["resources"] == {}
 
 
 def test_neither_partner_selects_the_others_workers() -> None:

@@ -1,0 +1,222 @@
+"""Pod templates that the API server accepts or refuses, and the texts of its refusals."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tests.unit.api.crd_objects import JsonObject, consumer_group
+
+CONTAINERS: Final = "spec.template.spec.containers: "
+VOLUMES: Final = "spec.template.spec.volumes"
+SECURITY: Final = "spec.template.spec.securityContext"
+
+
+def with_worker(**fields: Any) -> JsonObject:
+    return consumer_group({"spec.template.spec.containers": [{"name": "worker", **fields}]})
+
+
+def with_side(**fields: Any) -> JsonObject:
+    return consumer_group({"spec.template.spec.containers": [{"name": "side", "image": "i", **fields}]})
+
+
+def with_first(**fields: Any) -> JsonObject:
+    return consumer_group({"spec.template.spec.initContainers": [{"name": "first", "image": "i", **fields}]})
+
+
+def with_volume(*, name: str = "v", **kinds: Any) -> JsonObject:
+    return consumer_group({VOLUMES: [{"name": name, **kinds}]})
+
+
+def with_source(**kinds: Any) -> JsonObject:
+    return with_volume(projected={"sources": [kinds]})
+
+
+REFUSED_TYPES: Final = (
+    *("hostPath", "nfs", "iscsi", "fc", "rbd", "cephfs", "glusterfs", "flexVolume", "gitRepo"),
+    *("awsElasticBlockStore", "azureDisk", "azureFile", "cinder", "flocker", "gcePersistentDisk"),
+    *("photonPersistentDisk", "portworxVolume", "quobyte", "scaleIO", "storageos", "vsphereVolume"),
+)
+
+POD_RULES: Final[list[tuple[str, JsonObject, str]]] = [
+    *(
+        (
+            f"a volume of type {kind}",
+            consumer_group({VOLUMES: [{"name": "v", kind: {"path": "/"}}]}),
+            f"{VOLUMES} must not use {kind}, which",
+        )
+        for kind in REFUSED_TYPES
+    ),
+    (
+        "two volumes of refused types at once",
+        with_volume(hostPath={"path": "/"}, nfs={"path": "/"}),
+        f"{VOLUMES} must not use ",
+    ),
+    ("a volume of no known type", with_volume(), f"{VOLUMES}: a volume needs exactly one of"),
+    ("a volume of two types", with_volume(emptyDir={}, secret={}), f"{VOLUMES}: a volume needs exactly one of"),
+    (
+        "a token of a service account",
+        with_source(serviceAccountToken={"path": "token"}),
+        f"{VOLUMES}: projected sources must not be serviceAccountToken",
+    ),
+    ("a certificate of the pod", with_source(podCertificate={}), f"{VOLUMES}: projected sources must not be"),
+    ("a trust bundle", with_source(clusterTrustBundle={}), f"{VOLUMES}: projected sources must not be"),
+    ("a projection of no known type", with_source(), f"{VOLUMES}: a projected source needs exactly one"),
+    (
+        "a volume with the operator's prefix",
+        with_volume(name="consumer-fleet-x", emptyDir={}),
+        f"{VOLUMES} must not have names that begin with consumer-fleet-",
+    ),
+    ("an image of the worker", with_worker(image="i"), CONTAINERS + "the worker's image is set by spec.image"),
+    ("a pull policy of the worker", with_worker(imagePullPolicy="Always"), CONTAINERS + "the worker's image is set"),
+    ("a command of the worker", with_worker(command=["sh"]), CONTAINERS + "the worker's command is the operator's"),
+    ("arguments of the worker", with_worker(args=["run"]), CONTAINERS + "the worker's command is the operator's"),
+    (
+        "ports of the worker",
+        with_worker(ports=[{"containerPort": 1}]),
+        CONTAINERS + "the worker's ports, probes and hooks are the operator's",
+    ),
+    ("a probe of the worker", with_worker(livenessProbe={}), CONTAINERS + "the worker's ports, probes and hooks"),
+    (
+        "a user in the worker",
+        with_worker(securityContext={"runAsUser": 5}),
+        CONTAINERS + "user and groups of the worker are set by spec.template.spec.securityContext",
+    ),
+    (
+        "a restart policy of the worker",
+        with_worker(restartPolicy="Always"),
+        CONTAINERS + "the container named worker takes only resources",
+    ),
+    (
+        "the operator's environment",
+        with_worker(env=[{"name": "POD_NAME", "value": "x"}]),
+        CONTAINERS + "env of the container named worker must not set POD_NAME or",
+    ),
+    (
+        "a mount over the settings",
+        with_worker(volumeMounts=[{"name": "v", "mountPath": "/etc/consumer-fleet/handler"}]),
+        CONTAINERS + "volumeMounts of the container named worker must not be below",
+    ),
+    (
+        "a container without an image",
+        consumer_group({"spec.template.spec.containers": [{"name": "side"}]}),
+        CONTAINERS + "every container but the one named worker needs an image",
+    ),
+    (
+        "an init container without an image",
+        consumer_group({"spec.template.spec.initContainers": [{"name": "first"}]}),
+        "spec.template.spec.initContainers: every container needs an image",
+    ),
+    (
+        "an init container named worker",
+        consumer_group({"spec.template.spec.initContainers": [{"name": "worker", "image": "i"}]}),
+        "spec.template.spec.initContainers must not contain one named worker",
+    ),
+    *(
+        (
+            f"the worker's credentials in {what}",
+            make(volumeMounts=[{"name": "consumer-fleet-settings", "mountPath": "/stolen"}]),
+            "a container of spec.template must not mount volumes whose names begin with consumer-fleet-",
+        )
+        for what, make in (("a sidecar", with_side), ("an init container", with_first), ("the worker", with_worker))
+    ),
+    (
+        "a port of the node",
+        with_side(ports=[{"containerPort": 80, "hostPort": 80}]),
+        "a container of spec.template must not set hostPort",
+    ),
+    (
+        "a probe of another host",
+        with_side(livenessProbe={"httpGet": {"host": "10.0.0.1", "port": 80}}),
+        "a probe or hook of spec.template must not name a host",
+    ),
+    (
+        "a connection to another host",
+        with_first(startupProbe={"tcpSocket": {"host": "10.0.0.1", "port": 80}}),
+        "a probe or hook of spec.template must not name a host",
+    ),
+    (
+        "a hook that calls another host",
+        with_side(lifecycle={"preStop": {"httpGet": {"host": "10.0.0.1", "port": 80}}}),
+        "a probe or hook of spec.template must not name a host",
+    ),
+    *(
+        (
+            f"a container with {field} {value}",
+            with_side(securityContext={field: value}),
+            "a container of spec.template is held to the pod security level restricted",
+        )
+        for field, value in (("privileged", True), ("allowPrivilegeEscalation", True), ("runAsNonRoot", False))
+    ),
+    (
+        "a pod that may run as root",
+        consumer_group({SECURITY: {"runAsNonRoot": False}}),
+        f"{SECURITY}.runAsNonRoot must be true",
+    ),
+    (
+        "the operator's labels",
+        consumer_group({"spec.template.metadata": {"labels": {"consumerfleet.io/group": "x"}}}),
+        "spec.template.metadata.labels must not set consumerfleet.io/ labels",
+    ),
+    (
+        "the operator's annotations",
+        consumer_group({"spec.template.metadata": {"annotations": {"consumerfleet.io/revision": "x"}}}),
+        "spec.template.metadata.annotations must not set consumerfleet.io/ annotations",
+    ),
+]
+
+POD_SCHEMA: Final[list[tuple[str, JsonObject, str]]] = [
+    ("an unknown pull policy", consumer_group({"spec.imagePullPolicy": "Sometimes"}), "spec.imagePullPolicy"),
+    ("root in the pod", consumer_group({SECURITY: {"runAsUser": 0}}), f"{SECURITY}.runAsUser"),
+    ("root in a container", with_side(securityContext={"runAsUser": 0}), "securityContext.runAsUser"),
+    (
+        "every system call in the pod",
+        consumer_group({SECURITY: {"seccompProfile": {"type": "Unconfined"}}}),
+        f"{SECURITY}.seccompProfile.type",
+    ),
+    (
+        "every system call in a container",
+        with_side(securityContext={"seccompProfile": {"type": "Unconfined"}}),
+        "securityContext.seccompProfile.type",
+    ),
+    (
+        "a capability",
+        with_side(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}),
+        "securityContext.capabilities.add[0]",
+    ),
+    (
+        "two containers of one name",
+        consumer_group({"spec.template.spec.containers": [{"name": "worker"}, {"name": "worker"}]}),
+        "spec.template.spec.containers[1]",
+    ),
+]
+
+ACCEPTED_PODS: Final[list[tuple[str, JsonObject]]] = [
+    ("a worker's resources and nothing else", with_worker(resources={"requests": {"memory": "96Mi"}})),
+    ("a worker without any resources", with_worker(resources={})),
+    ("an init container with an environment of its own", with_first(env=[{"name": "POD_NAME", "value": "x"}])),
+    (
+        "a sidecar's mount where the worker has its settings",
+        with_side(volumeMounts=[{"name": "v", "mountPath": "/etc/fleet"}]),
+    ),
+]
+
+UNKNOWN_FIELDS: Final[list[tuple[str, JsonObject, str]]] = [
+    ("the node's network", consumer_group({"spec.template.spec.hostNetwork": True}), "spec.hostNetwork"),
+    ("ephemeral containers", consumer_group({"spec.template.spec.ephemeralContainers": []}), "ephemeralContainers"),
+    (
+        "a token of a service account",
+        consumer_group({"spec.template.spec.automountServiceAccountToken": True}),
+        "automountService",
+    ),
+    ("SELinux in the pod", consumer_group({SECURITY: {"seLinuxOptions": {}}}), "securityContext.seLinuxOptions"),
+    ("Windows in the pod", consumer_group({SECURITY: {"windowsOptions": {}}}), "securityContext.windowsOptions"),
+    ("kernel settings", consumer_group({SECURITY: {"sysctls": []}}), "securityContext.sysctls"),
+    ("SELinux in a container", with_side(securityContext={"seLinuxOptions": {}}), "securityContext.seLinuxOptions"),
+    ("Windows in a container", with_side(securityContext={"windowsOptions": {}}), "securityContext.windowsOptions"),
+    ("an unmasked /proc", with_side(securityContext={"procMount": "Unmasked"}), "securityContext.procMount"),
+    ("a block device", with_side(volumeDevices=[{"name": "v", "devicePath": "/dev/x"}]), "volumeDevices"),
+    ("an address of the node", with_side(ports=[{"containerPort": 80, "hostIP": "10.0.0.1"}]), "hostIP"),
+    ("a volume of tomorrow", with_volume(invented={}), "invented"),
+    ("the old place of resources", consumer_group({"spec.template.resources": {}}), "spec.template.resources"),
+]
+"""Fields that the schema does not have: strict clients such as kubectl are told, others see them dropped."""
