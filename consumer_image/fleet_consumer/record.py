@@ -99,7 +99,7 @@ class Record(_Source):
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """A record a handler wants written: acknowledged by all replicas before the input's offset is committed."""
+    """A record a handler wants written: acknowledged by all in-sync replicas before the input's offset is committed."""
 
     topic: str
     value: bytes | str | None

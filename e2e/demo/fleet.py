@@ -307,13 +307,10 @@ def tools_pod(image: str) -> dict[str, Any]:
 
 
 def owned_partitions(status: Mapping[str, Any]) -> list[int]:
-    """The partitions of a group's only topic that its members own, sorted, from the ranges that status shows as text.
-
-    One that two members claim is there twice.
-    """
+    """The partitions of a group's only topic that its members own, sorted; one that two claim is there twice."""
     found: list[int] = []
-    for member in status.get("members", ()):
-        for part in filter(None, member["partitions"].split(",")):
+    for entry in (entry for member in status.get("members", ()) for entry in member["partitions"]):
+        for part in entry["ranges"].split(","):
             first, _, last = part.partition("-")
             found += range(int(first), int(last or first) + 1)
     return sorted(found)

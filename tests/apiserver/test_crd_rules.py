@@ -209,7 +209,7 @@ IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str]] = [
 
 REDRIVE_IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
     ("another group", {}, {"spec.groupRef": {"name": "other"}}),
-    ("a filter added", {}, {"spec.filter": {"reasons": ["fatal"]}}),
+    ("a filter added", {}, {"spec.filter": {"reasons": ["Fatal"]}}),
     ("a filter changed", {"spec.filter": {"keyRegex": "a"}}, {"spec.filter": {"keyRegex": "b"}}),
     ("a filter taken away", {"spec.filter": {"keyRegex": "a"}}, {"spec.filter": REMOVED}),
     ("a limit added", {}, {"spec.maxRecords": 5}),

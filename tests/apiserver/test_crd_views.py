@@ -31,7 +31,7 @@ REDRIVE_WIDE_COLUMNS = "REMAINING GUARDED MOVED-BEFORE FAILED-AGAIN DRY-RUN FINI
 CLUSTER_COLUMNS = "NAME CLUSTER-ID BROKERS GROUPS OFFSETS-PARTITIONS READY AGE"
 
 
-FAILED = {("exhausted", "shop.Refused"): 8, ("timeout", ""): 2}
+FAILED = {("Exhausted", "shop.Refused"): 8, ("Timeout", ""): 2}
 
 
 def busy_status() -> dict[str, Any]:

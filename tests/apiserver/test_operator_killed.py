@@ -45,7 +45,7 @@ VOLATILE = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "gen
 """`generation` counts steps: a scaling and a new revision may be applied together or one after the other."""
 TOUCHED = "consumerfleet.io/retry-policies"
 """Pods created within the second of the publication are annotated once more than necessary."""
-UNCOMPARED = ("coordinator", "transitions", "lag", "lagText", "retry")
+UNCOMPARED = ("coordinator", "transitions", "lagApproximate", "lagText", "retry")
 """Depends on the group's name and on the number of looks, and on nothing that the operator did."""
 
 

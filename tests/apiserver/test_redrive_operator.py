@@ -214,7 +214,7 @@ def test_job_and_its_pod_are_taken_at_the_restricted_level(site: MakeSite, broke
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": here.name}}
     here.apply(account)
     group(here, broker)
-    here.apply(redrive(here, filter={"reasons": ["exhausted"]}, maxRecords=5, dryRun=True))
+    here.apply(redrive(here, filter={"reasons": ["Exhausted"]}, maxRecords=5, dryRun=True))
     wait_phase(here, "Running", "Running")
     make_pod(here, here.get("jobs", JOB), "strict")
 

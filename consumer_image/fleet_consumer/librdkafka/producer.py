@@ -96,7 +96,7 @@ class SendHandle:
 
 
 class RecordProducer:
-    """An idempotent producer with acks from all replicas. One thread may use it.
+    """An idempotent producer with acks from all in-sync replicas. One thread may use it.
 
     `settings` are librdkafka's properties (`settings.connection_config` makes the connection's part).
     `message_max_bytes` is the `max.message.bytes` of the topics written to, where it is known: no batch of several

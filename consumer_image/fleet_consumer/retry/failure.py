@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
+from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.contract.policies import Policy, Rule, Then
 from fleet_consumer.record import Fatal, RetryAfter, Skip
 
@@ -32,18 +32,6 @@ RULE_BYTES_MAX: Final = 256
 
 RETRY_AFTER_MAX_S: Final = 10.0**9
 """The longest delay, about thirty years; longer ones and infinity are clamped to it."""
-
-
-class FailureReason(StrEnum):
-    """Reasons for the failed topic (dead letter queue, DLQ): the values of the header `kr-reason`."""
-
-    EXHAUSTED = "exhausted"
-    FATAL = "fatal"
-    UNDECODABLE = "undecodable"
-    TIMEOUT = "timeout"
-    BREAKER = "breaker"
-    POISON = "poison"
-    MANUAL = "manual"
 
 
 @dataclass(frozen=True, slots=True)

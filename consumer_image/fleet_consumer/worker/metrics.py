@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
-from fleet_consumer.retry.failure import FailureReason
+from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.worker.member import WorkerState, ready
 from fleet_consumer.worker.stats import Histogram, Stats
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from fleet_consumer.contract import failure_reasons
 from fleet_consumer.contract.pod import MEMBER_PAGE
 from fleet_operator.planning import times
 from fleet_operator.planning.foreign_json import read_json
@@ -101,8 +102,9 @@ def _breaker(value: dict[str, Any] | None) -> BreakerObservation | None:
 
 
 def _kind(entry: dict[str, Any]) -> tuple[str, str]:
-    """The reason why a record failed for good, and the class of the error."""
-    return str(entry["reason"])[:KIND_CHARACTERS_MAX], str(entry.get("errorClass") or "")[:KIND_CHARACTERS_MAX]
+    """The reason why a record failed for good, in the API's word, and the class of the error."""
+    reason, error_class = failure_reasons.to_api(str(entry["reason"])), str(entry.get("errorClass") or "")
+    return reason[:KIND_CHARACTERS_MAX], error_class[:KIND_CHARACTERS_MAX]
 
 
 def _stuck(entry: dict[str, Any]) -> StuckPartition:

@@ -90,7 +90,7 @@ def full_redrive() -> JsonObject:
     return redrive(
         {
             "spec.filter": {
-                "reasons": ["exhausted", "timeout"],
+                "reasons": ["Exhausted", "Timeout"],
                 "errorRegex": "^shop\\.Refused: no stock",
                 "keyRegex": "^eu-",
                 "fromTime": "2026-01-31T12:00:00Z",

@@ -44,7 +44,7 @@ def test_reasons_of_failures_are_read_in_steps() -> None:
     worker.failed = lambda: {("exhausted", "shop.Refused"): 1000, ("breaker", ""): 1}
     seen = parse_member("orders-0", json.dumps(member_document(worker)).encode())
     assert seen is not None
-    assert seen.failed == {("exhausted", "shop.Refused"): 512, ("breaker", ""): 1}
+    assert seen.failed == {("Exhausted", "shop.Refused"): 512, ("Breaker", ""): 1}
 
 
 def test_worker_of_an_earlier_version_reports_no_reasons() -> None:

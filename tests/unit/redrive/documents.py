@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.record import Record
-from fleet_consumer.retry.failure import Failure, FailureReason
+from fleet_consumer.retry.failure import Failure
 from fleet_consumer.retry.headers import FailedDelivery, Origin, Story, failed_headers, redriven_headers
 
 ID = "0f6c2f3e-8f0e-4e0d-9a1b-000000000001"

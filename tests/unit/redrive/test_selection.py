@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.contract.patterns import compile_pattern
 from fleet_consumer.contract.redrive_config import Filter
 from fleet_consumer.record import Headers, Record
 from fleet_consumer.redrive.selection import Decision, Ledger, Selection, matches
-from fleet_consumer.retry.failure import FailureReason
 from fleet_consumer.retry.headers import read
 from tests.unit.redrive.documents import FAILED, ID, NOW, OTHER_ID, REDRIVE, failed, moved
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.contract.policies import PolicyInvalid
 from fleet_consumer.record import Fatal, RetryAfter, Skip
 from fleet_consumer.retry.failure import (
     MESSAGE_BYTES_MAX,
     Drop,
     Failure,
-    FailureReason,
     HttpStatus,
     OutputRefused,
     Retry,

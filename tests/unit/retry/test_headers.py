@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.record import Headers, Record
-from fleet_consumer.retry.failure import Failure, FailureReason
+from fleet_consumer.retry.failure import Failure
 from fleet_consumer.retry.headers import (
     SKEW_MS,
     FailedDelivery,

@@ -11,13 +11,14 @@ import pytest
 import yaml
 
 from fleet_consumer.contract import naming, pod
+from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.contract.patterns import SEARCHED_CHARACTERS_MAX
 from fleet_consumer.contract.policies import Policies, parse_policies
 from fleet_consumer.record import Record
 from fleet_consumer.redrive.job import Outcome
 from fleet_consumer.retry import headers
 from fleet_consumer.retry.budget import PROBES
-from fleet_consumer.retry.failure import Failure, FailureReason, classify
+from fleet_consumer.retry.failure import Failure, classify
 from fleet_consumer.retry.headers import SPRING_PREFIX, spring_aliases
 from fleet_consumer.retry.routing import Dropped, route
 from fleet_consumer.retry.suppression import REBUILD_RECORDS, WINDOW_RECORDS

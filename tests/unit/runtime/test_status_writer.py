@@ -34,7 +34,7 @@ BODY = {
 
 def status(*, ready: str = "True", message: str = "fine", lag: int = 0, observed_at: str = "1") -> dict[str, Any]:
     condition = {"type": "Ready", "status": ready, "reason": "Because", "message": message}
-    return {"state": "Stable", "lag": lag, "observedAt": observed_at, "conditions": [condition]}
+    return {"state": "Stable", "lagApproximate": lag, "observedAt": observed_at, "conditions": [condition]}
 
 
 @pytest.mark.parametrize(

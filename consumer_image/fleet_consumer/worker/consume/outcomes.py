@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet_consumer.clock import Clock
+from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.contract.naming import canonical_delay
 from fleet_consumer.contract.policies import Policies, Policy
 from fleet_consumer.handlers.decoding import Decoder
@@ -24,7 +25,7 @@ from fleet_consumer.handlers.performing import Outputs, Result
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record
 from fleet_consumer.retry.delivered import story_of
-from fleet_consumer.retry.failure import Drop, Failure, FailureReason, Retry, classify, cut, without_words
+from fleet_consumer.retry.failure import Drop, Failure, Retry, classify, cut, without_words
 from fleet_consumer.retry.headers import without_details
 from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, partition_of, route
 from fleet_consumer.worker.breaker.pacing import Course, Pacing

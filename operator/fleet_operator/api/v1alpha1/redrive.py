@@ -15,13 +15,13 @@ Phase = Literal["Pending", "Running", "Paused", "Succeeded", "Failed", "Cancelle
 FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
 """Phases that a Redrive never leaves."""
 
-FailureReason = Literal["exhausted", "fatal", "timeout", "undecodable", "breaker", "poison", "manual"]
+FailureWord = Literal["Exhausted", "Fatal", "Timeout", "Undecodable", "Breaker", "Poison", "Manual"]
 
 
 class Filter(Model):
     """Choice of failed records; all given criteria must hold. Times are RFC 3339, the end exclusive."""
 
-    reasons: Annotated[tuple[FailureReason, ...], Field(max_length=7)] = ()
+    reasons: Annotated[tuple[FailureWord, ...], Field(max_length=16)] = ()
     error_regex: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     key_regex: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     from_time: str | None = None

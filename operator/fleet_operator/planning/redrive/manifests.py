@@ -11,7 +11,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fleet_consumer.contract import naming
+from fleet_consumer.contract import failure_reasons, naming
 from fleet_consumer.contract.pod import EXIT_SETTINGS, REDRIVE_CONFIG, REDRIVE_FILE
 from fleet_consumer.contract.redrive_config import VERSION
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
@@ -45,7 +45,7 @@ def redrive_config(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster
         "groupId": group.group_id,
         "connection": worker_config(group, cluster, revision="")["connection"],
         "filter": {
-            "reasons": list(chosen.reasons) if chosen else [],
+            "reasons": [failure_reasons.from_api(word).value for word in chosen.reasons] if chosen else [],
             "errorRegex": chosen.error_regex if chosen else None,
             "keyRegex": chosen.key_regex if chosen else None,
             "fromTime": _milliseconds(chosen.from_time if chosen else None),

@@ -35,7 +35,7 @@ MIRRORED: Final = (
     "memberCount",
     "members",
     "partitions",
-    "lag",
+    "lagApproximate",
     "lagText",
     "behindText",
     "transitions",
@@ -131,9 +131,9 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[st
     if counts is not None:
         seen["partitions"] = sum(counts.values())
     if lag is not None and lag.complete and lag.total is not None:
-        bucket = lag_bucket(lag.total, previous.get("lag"))
+        bucket = lag_bucket(lag.total, previous.get("lagApproximate"))
         seen |= {
-            "lag": bucket,
+            "lagApproximate": bucket,
             "lagText": lag_text(bucket),
             "behindText": behind_text(lag.behind, previous.get("behindText", "")),
         }

@@ -17,6 +17,8 @@ from fleet_operator.planning.fleet.rollout import PodFacts
 
 MEMBERS_MAX: Final = 100
 TRANSITIONS_MAX: Final = 10
+TOPICS_MAX: Final = 20
+TOPIC_CHARACTERS_MAX: Final = 249
 TEXT_CHARACTERS_MAX: Final = 1024
 ID_CHARACTERS_MAX: Final = 512
 """The CRD's limits: a longer text from a member would make the API server refuse the whole status."""
@@ -69,7 +71,7 @@ def member_entries(
     """`status.members`, ours first by pod; at most `MEMBERS_MAX` (memberCount counts all)."""
     claims = {worker.member_id: worker.pod for worker in workers if worker.member_id}
     names = {pod.name for pod in pods}
-    last = {entry.get("instanceId") or entry.get("id"): entry.get("partitions", "") for entry in previous}
+    last = {entry.get("instanceId") or entry.get("id"): entry for entry in previous}
     roster = sort_members(group, observed.members, workers, pods)
     stable = observed.state == STABLE
     mine = [(claims.get(member.member_id) or _pod(group, member, names), member) for member in roster.ours]
@@ -77,14 +79,16 @@ def member_entries(
     entries = []
     for pod, member in (*mine, *(("", member) for member in roster.foreign)):
         member_id, instance_id = shorten_id(member.member_id), shorten_id(member.instance_id or "")
-        assigned = ranges_text(member.partitions) if stable else last.get(instance_id or member_id, "")
+        before = last.get(instance_id or member_id, {})
+        count = sum(map(len, member.partitions.values())) if stable else before.get("partitionCount", 0)
         entry = {
             "id": member_id,
             "instanceId": instance_id,
             "pod": pod,
             "host": shorten_id(member.host),
-            "partitions": assigned,
-            "state": ("Active" if assigned else "Idle") if stable else "Rebalancing",
+            "partitions": assignment(member.partitions) if stable else before.get("partitions", []),
+            "partitionCount": count,
+            "state": ("Active" if count else "Idle") if stable else "Rebalancing",
         }
         entries.append(entry)
     return entries[:MEMBERS_MAX]
@@ -97,14 +101,18 @@ def shorten_id(text: str) -> str:
     return f"{text[: ID_CHARACTERS_MAX - ID_TAIL_CHARACTERS - 1]}…{text[-ID_TAIL_CHARACTERS:]}"
 
 
-def ranges_text(partitions: Mapping[str, Sequence[int]]) -> str:
-    """Partitions as ranges: `0-3,7` for one topic, `orders:0-3,7 refunds:1` for several; cut at 1024 characters."""
-    named = {topic: _ranges(numbers) for topic, numbers in sorted(partitions.items()) if numbers}
-    if len(named) == 1:
-        text = next(iter(named.values()))
-    else:
-        text = " ".join(f"{topic}:{ranges}" for topic, ranges in named.items())
-    return text if len(text) <= TEXT_CHARACTERS_MAX else text[: TEXT_CHARACTERS_MAX - 1] + "…"
+def assignment(partitions: Mapping[str, Sequence[int]]) -> list[dict[str, str]]:
+    """Partitions by topic, as ranges such as `0-3,7`: whole ranges, as many as the status has room for.
+
+    A hundred members with assignments of any size must fit into one object; `partitionCount` says what was left out.
+    """
+    entries, room = [], TEXT_CHARACTERS_MAX
+    for topic, numbers in sorted(partitions.items()):
+        ranges = _ranges(numbers, room - len(topic))
+        if ranges and len(topic) <= TOPIC_CHARACTERS_MAX:
+            entries.append({"topic": topic, "ranges": ranges})
+            room -= len(topic) + len(ranges)
+    return entries[:TOPICS_MAX]
 
 
 def extend_transitions(
@@ -159,12 +167,18 @@ def _names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     return [entry.get("pod") or entry.get("instanceId") or entry.get("id") or "" for entry in entries]
 
 
-def _ranges(numbers: Iterable[int]) -> str:
-    parts = []
-    for _, run in groupby(enumerate(sorted(set(numbers))), key=lambda pair: pair[1] - pair[0]):
+def _ranges(numbers: Iterable[int], room: int) -> str:
+    """Ranges of the numbers, from the lowest on; those that do not fit into `room` characters are left out."""
+    text = ""
+    possible = sorted({number for number in numbers if number >= 0})  # a member may claim anything
+    for _, run in groupby(enumerate(possible), key=lambda pair: pair[1] - pair[0]):
         members = [number for _, number in run]
-        parts.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
-    return ",".join(parts)
+        part = str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}"
+        longer = f"{text},{part}" if text else part
+        if len(longer) > room:
+            break
+        text = longer
+    return text
 
 
 def _pod(group: ConsumerGroup, member: observation.MemberObservation, names: Collection[str]) -> str:

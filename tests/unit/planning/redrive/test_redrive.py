@@ -99,7 +99,7 @@ def test_time_that_is_none_is_refused() -> None:
 
 
 def test_settings_of_a_run() -> None:
-    chosen = {"reasons": ["fatal"], "keyRegex": "^eu-", "fromTime": "1970-01-01T00:00:01.5Z"}
+    chosen = {"reasons": ["Fatal"], "keyRegex": "^eu-", "fromTime": "1970-01-01T00:00:01.5Z"}
     wanted = redrive(filter=chosen, rate={"recordsPerSecond": 7}, maxRecords=9, dryRun=True, maxRedrives=2)
     found = redrive_manifests.redrive_config(wanted, group(), builders.kafka_cluster(), TARGET)
     assert found == {
@@ -123,7 +123,7 @@ def test_settings_of_a_run() -> None:
     "spec",
     [
         {},
-        {"filter": {"reasons": ["fatal"], "errorRegex": "^a", "keyRegex": "b", "toTime": "2026-01-31T12:00:00Z"}},
+        {"filter": {"reasons": ["Fatal"], "errorRegex": "^a", "keyRegex": "b", "toTime": "2026-01-31T12:00:00Z"}},
         {"rate": {"recordsPerSecond": 7}, "maxRecords": 9, "dryRun": True, "maxRedrives": 2},
         {"records": [{"partition": 3, "offset": 17}, {"partition": 3, "offset": 18}]},
     ],

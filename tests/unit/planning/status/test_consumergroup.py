@@ -64,7 +64,7 @@ def test_status_of_a_working_fleet_is_complete() -> None:
         "targetReplicas": 2,
         "selector": "app.kubernetes.io/component=worker,consumerfleet.io/group=orders",
         "partitions": 4,
-        "lag": 0,
+        "lagApproximate": 0,
         "lagText": "0",
         "behindText": "0s",
         "limit": "None",
@@ -76,7 +76,8 @@ def test_status_of_a_working_fleet_is_complete() -> None:
         "instanceId": "shop.orders.0a1b2c3d-0",
         "pod": "orders-0",
         "host": "/10.0.0.0",
-        "partitions": "0-1",
+        "partitions": [{"topic": "orders", "ranges": "0-1"}],
+        "partitionCount": 2,
         "state": "Active",
     }
     assert {c["type"]: c["status"] for c in status["conditions"]} == {
@@ -100,7 +101,9 @@ def test_first_visit_has_all_conditions_and_guesses_nothing() -> None:
     assert [c["type"] for c in status["conditions"]] == list(CONSUMER_GROUP_CONDITIONS)
     assert all(c["observedGeneration"] == 1 and c["reason"] and c["message"] for c in status["conditions"])
     assert (status["state"], status["lagText"], status["behindText"]) == ("Unknown", "unknown", "unknown")
-    assert not {"lag", "partitions", "memberCount", "generation", "observedAt"} & status.keys(), "unknown is not zero"
+    assert not {"lagApproximate", "partitions", "memberCount", "generation", "observedAt"} & status.keys(), (
+        "unknown is not zero"
+    )
     unknown = ("ClusterReachable", "LagKnown", "Stable", "TopicsReady", "GroupShared", "Stuck", "Degraded")
     assert {condition(status, kind) for kind in unknown} == {("Unknown", "NotYetObserved")}
     assert condition(status, "Ready") == ("False", "CheckingRevision")
@@ -120,7 +123,7 @@ def test_observer_that_hangs_is_found_out() -> None:
     assert condition(status, "ClusterReachable") == ("False", "ObservationStale")
     assert condition(status, "LagKnown") == ("False", "ObservationStale")
     assert "2027-01-15T07:59:59Z" in message(status, "ClusterReachable")
-    assert (status["state"], status["lag"]) == ("Unknown", before["lag"])
+    assert (status["state"], status["lagApproximate"]) == ("Unknown", before["lagApproximate"])
     assert project(facts(now=NOW + 9000), status, NOW + 9000) == status
 
 
@@ -134,14 +137,23 @@ def test_observed_at_moves_with_new_observations() -> None:
     once = project(facts())
     later = observed_group(observed_at=NOW + 500, end_offsets=dict.fromkeys([("orders", n) for n in range(4)], 1000))
     status = project(facts(observation=observation(later)), once, NOW + 501)
-    assert (status["lag"], status["lagText"], status["observedAt"]) == (2048, "~2k", "2027-01-15T08:08:20Z")
+    assert (status["lagApproximate"], status["lagText"], status["observedAt"]) == (2048, "~2k", "2027-01-15T08:08:20Z")
 
 
 def test_unreachable_cluster_keeps_the_last_observation() -> None:
     """Unknown is not zero: lag, members and partitions stay; the state is Unknown, and conditions say why."""
     before = project(facts())
     status = project(facts(observation=unreachable()), before, NOW + 60)
-    kept = ("lag", "lagText", "members", "memberCount", "partitions", "coordinator", "assignor", "observedAt")
+    kept = (
+        "lagApproximate",
+        "lagText",
+        "members",
+        "memberCount",
+        "partitions",
+        "coordinator",
+        "assignor",
+        "observedAt",
+    )
     assert {key: status[key] for key in kept} == {key: before[key] for key in kept}
     assert (status["state"], status["stateSince"]) == ("Unknown", "2027-01-15T08:01:00Z")
     assert condition(status, "ClusterReachable") == ("False", "BrokerUnreachable")
@@ -155,7 +167,7 @@ def test_group_that_alone_could_not_be_asked_keeps_its_values_too() -> None:
     before = project(facts())
     broken = observation(observed_group(error="CoordinatorNotAvailable", committed={}))
     status = project(facts(observation=broken), before, NOW + 30)
-    assert (status["lag"], status["state"]) == (0, "Unknown")
+    assert (status["lagApproximate"], status["state"]) == (0, "Unknown")
     assert condition(status, "LagKnown") == ("False", "CoordinatorNotAvailable")
     assert condition(status, "ClusterReachable") == ("True", "Reached")
 
@@ -179,7 +191,7 @@ def test_partition_without_an_answer_leaves_the_last_known_lag() -> None:
     before = project(facts())
     group = observed_group(end_offsets={("orders", 0): 999})
     status = project(facts(observation=observation(group)), before, NOW)
-    assert status["lag"] == 0
+    assert status["lagApproximate"] == 0
     assert condition(status, "LagKnown") == ("False", "PartitionsUnknown")
     assert "orders-1, orders-2, orders-3" in message(status, "LagKnown")
 
@@ -355,7 +367,7 @@ def test_pattern_counts_the_topics_that_match_and_no_other() -> None:
         matches={"^orders.*": ("orders", "orders.eu")},
     )
     status = project(facts(group=group, observation=seen))
-    assert (status["partitions"], status["lag"]) == (6, 8)
+    assert (status["partitions"], status["lagApproximate"]) == (6, 8)
     assert condition(status, "TopicsReady") == ("True", "TopicsExist")
 
 
@@ -412,7 +424,7 @@ def test_time_behind_comes_from_the_history_of_end_offsets() -> None:
         end_history={("orders", n): (OffsetSample(NOW - 61, 0), OffsetSample(NOW - 1, 200)) for n in range(4)},
     )
     status = project(facts(observation=observation(group)))
-    assert (status["lag"], status["lagText"], status["behindText"]) == (256, "~256", "~30s")
+    assert (status["lagApproximate"], status["lagText"], status["behindText"]) == (256, "~256", "~30s")
 
 
 def test_failed_records_are_shown_when_known() -> None:
@@ -427,6 +439,6 @@ def test_unreadable_spec_keeps_the_rest_of_the_status() -> None:
     status = invalid_spec_status({"generation": 2, "uid": UID}, "spec.topics: ...", before, NOW)
     assert condition(status, "Ready") == ("False", "SpecInvalid")
     assert condition(status, "LagKnown") == ("Unknown", "SpecInvalid")
-    assert (status["lag"], status["members"], status["observedGeneration"]) == (0, before["members"], 2)
+    assert (status["lagApproximate"], status["members"], status["observedGeneration"]) == (0, before["members"], 2)
     assert {c["type"] for c in status["conditions"]} == set(CONSUMER_GROUP_CONDITIONS)
     assert invalid_spec_status({"generation": 2}, "spec.topics: ...", status, NOW + 99) == status

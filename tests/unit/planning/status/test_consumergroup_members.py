@@ -110,9 +110,9 @@ def test_members_keep_their_partitions_while_the_group_rebalances() -> None:
     before = project(facts())
     bare = observed_group(state="PreparingRebalance", members=(member(0), member(1)))
     status = project(facts(observation=observation(bare)), before, NOW + 5)
-    assert [(m["partitions"], m["state"]) for m in status["members"]] == [
-        ("0-1", "Rebalancing"),
-        ("2-3", "Rebalancing"),
+    assert [(m["partitions"], m["partitionCount"], m["state"]) for m in status["members"]] == [
+        ([{"topic": "orders", "ranges": "0-1"}], 2, "Rebalancing"),
+        ([{"topic": "orders", "ranges": "2-3"}], 2, "Rebalancing"),
     ]
 
 
@@ -120,6 +120,13 @@ def test_member_without_partitions_is_idle() -> None:
     group = observed_group(members=(member(0, {"orders": (0, 1, 2, 3)}), member(1)))
     status = project(facts(observation=observation(group)))
     assert [m["state"] for m in status["members"]] == ["Active", "Idle"]
+
+
+def test_members_partitions_are_counted_also_where_they_are_not_listed() -> None:
+    group = observed_group(members=(member(0, {"orders": tuple(range(0, 20_000, 2))}),))
+    (entry,) = project(facts(observation=observation(group)))["members"]
+    assert entry["partitionCount"] == 10_000
+    assert len(entry["partitions"][0]["ranges"]) < 1024
 
 
 def test_big_group_lists_a_hundred_members_and_counts_all() -> None:
