@@ -32,6 +32,8 @@ from tests.unit.api.crd_objects import (
 ROOT = Path(__file__).parents[2]
 CONSUMER = "spec.consumer."
 SASL = {"mechanism": "PLAIN", "secretRef": {"name": "s"}}
+NAMED = {"oauth": {"tokenEndpoint": "https://login.example", "clientId": "a"}}
+OAUTH = {"mechanism": "OAUTHBEARER", "secretRef": {"name": "s"}, "oauth": {"tokenEndpoint": "https://login.example"}}
 
 
 def classified(when: JsonObject, then: str = "Fail") -> JsonObject:
@@ -49,6 +51,47 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
         "OAUTHBEARER without a token endpoint",
         kafka_cluster({"spec.tls": {}, "spec.sasl": SASL | {"mechanism": "OAUTHBEARER"}}),
         "spec.sasl.oauth belongs to spec.sasl.mechanism OAUTHBEARER: set both or neither",
+    ),
+    (
+        "a key and a pattern of authorities",
+        kafka_cluster({"spec.tls": {"caSecretRef": {"name": "s", "key": "ca.crt", "pattern": "*.crt"}}}),
+        "spec.tls.caSecretRef.key and pattern exclude each other",
+    ),
+    (
+        "a user name for OAUTHBEARER",
+        kafka_cluster({"spec.tls": {}, "spec.sasl": OAUTH | {"username": "alice"}}),
+        "spec.sasl.username has no effect with spec.sasl.mechanism OAUTHBEARER: set spec.sasl.oauth.clientId",
+    ),
+    (
+        "a password's key for OAUTHBEARER",
+        kafka_cluster({"spec.tls": {}, "spec.sasl": OAUTH | {"secretRef": {"name": "s", "passwordKey": "p"}}}),
+        "spec.sasl.secretRef.usernameKey and passwordKey have no effect with spec.sasl.mechanism OAUTHBEARER",
+    ),
+    (
+        "a client secret's key for PLAIN",
+        kafka_cluster({"spec.tls": {}, "spec.sasl": SASL | {"secretRef": {"name": "s", "clientSecretKey": "p"}}}),
+        "spec.sasl.secretRef.clientIdKey and clientSecretKey take effect with spec.sasl.mechanism OAUTHBEARER only",
+    ),
+    (
+        "a user name and its key",
+        kafka_cluster(
+            {"spec.tls": {}, "spec.sasl": SASL | {"username": "a", "secretRef": {"name": "s", "usernameKey": "u"}}}
+        ),
+        "spec.sasl.username and spec.sasl.secretRef.usernameKey exclude each other",
+    ),
+    (
+        "a client id and its key",
+        kafka_cluster(
+            {
+                "spec.tls": {},
+                "spec.sasl": OAUTH
+                | {
+                    "oauth": {"tokenEndpoint": "https://a", "clientId": "a"},
+                    "secretRef": {"name": "s", "clientIdKey": "u"},
+                },
+            }
+        ),
+        "spec.sasl.oauth.clientId and spec.sasl.secretRef.clientIdKey exclude each other",
     ),
     ("a long name", consumer_group({"metadata.name": "a" * 41}), "metadata.name must be a DNS label of at most 40"),
     ("a name with dots", consumer_group({"metadata.name": "a.b"}), "metadata.name must be a DNS label of at most 40"),
@@ -184,6 +227,23 @@ REFUSED_BY_SCHEMA: list[tuple[str, JsonObject, str]] = [
     ("no records in a second", redrive({"spec.rate": {"recordsPerSecond": 0}}), "spec.rate.recordsPerSecond"),
     ("no broker", kafka_cluster({"spec.bootstrapServers": []}), "spec.bootstrapServers"),
     ("a broker without a port", kafka_cluster({"spec.bootstrapServers": ["kafka"]}), "spec.bootstrapServers[0]"),
+    (
+        "a key with a slash",
+        kafka_cluster({"spec.tls": {"caSecretRef": {"name": "s", "key": "a/b"}}}),
+        "caSecretRef.key",
+    ),
+    ("a key that no Secret has", kafka_cluster({"spec.tls": {"caSecretRef": {"name": "s", "key": "..a"}}}), "key"),
+    (
+        "a pattern of a folder",
+        kafka_cluster({"spec.tls": {"caSecretRef": {"name": "s", "pattern": "../*"}}}),
+        "caSecretRef.pattern",
+    ),
+    (
+        "a pattern without an asterisk",
+        kafka_cluster({"spec.tls": {"caSecretRef": {"name": "s", "pattern": "ca.crt"}}}),
+        "caSecretRef.pattern",
+    ),
+    ("a user name with a line end", kafka_cluster({"spec.sasl": SASL | {"username": "a\n"}}), "spec.sasl.username"),
     ("an unknown mechanism", kafka_cluster({"spec.sasl": SASL | {"mechanism": "GSSAPI"}}), "spec.sasl.mechanism"),
     ("no cluster", consumer_group({"spec.clusterRef": REMOVED}), "spec.clusterRef"),
     ("a group id with a slash", consumer_group({"spec.groupId": "a/b"}), "spec.groupId"),
@@ -226,6 +286,33 @@ REDRIVE_IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
 REDRIVE_IMMUTABLE_WORDS = "spec is immutable except suspend and rate"
 
 ACCEPTED: list[tuple[str, JsonObject]] = [
+    (
+        "a Strimzi TLS user",
+        kafka_cluster(
+            {
+                "spec.tls": {
+                    "caSecretRef": {"name": "my-cluster-cluster-ca-cert", "pattern": "*.crt"},
+                    "clientCertSecretRef": {"name": "orders", "certKey": "user.crt", "keyKey": "user.key"},
+                }
+            }
+        ),
+    ),
+    (
+        "a Strimzi SCRAM user",
+        kafka_cluster(
+            {
+                "spec.tls": {"caSecretRef": {"name": "my-cluster-cluster-ca-cert"}},
+                "spec.sasl": {"mechanism": "SCRAM-SHA-512", "username": "orders", "secretRef": {"name": "orders"}},
+            }
+        ),
+    ),
+    (
+        "chosen keys of a login",
+        kafka_cluster(
+            {"spec.tls": {}, "spec.sasl": SASL | {"secretRef": {"name": "s", "usernameKey": "u", "passwordKey": "p"}}}
+        ),
+    ),
+    ("a client id in the open", kafka_cluster({"spec.tls": {}, "spec.sasl": OAUTH | NAMED})),
     ("SCRAM without TLS", kafka_cluster({"spec.sasl": SASL | {"mechanism": "SCRAM-SHA-512"}})),
     ("PLAIN with TLS", kafka_cluster({"spec.sasl": SASL, "spec.tls": {}})),
     ("PLAIN without TLS, accepted", kafka_cluster({"spec.sasl": SASL | {"allowWithoutTls": True}})),

@@ -133,7 +133,7 @@ class Secured:
         self.connection: dict[str, Any] = {
             "bootstrapServers": [broker.sasl_tls_bootstrap],
             "tls": {"caFile": broker.pki.ca_file, "certFile": None, "keyFile": None},
-            "sasl": {"mechanism": "SCRAM-SHA-512", "directory": str(login), "oauth": None},
+            "sasl": {"mechanism": "SCRAM-SHA-512", "directory": str(login), "identity": None, "oauth": None},
         }
         self.brokers = parse_brokers(Section(self.connection, "connection"))
         self._admin = AdminClient({"bootstrap.servers": broker.bootstrap, **QUIET})

@@ -95,7 +95,12 @@ def test_unreachable_broker_is_reported_and_exits_21(fleet: Fleet) -> None:
 def test_wrong_password_is_reported_without_the_password_and_exits_21(fleet: Fleet, broker: KafkaBroker) -> None:
     changes = {
         "connection__bootstrapServers": [broker.sasl_bootstrap],
-        "connection__sasl": {"mechanism": "SCRAM-SHA-512", "directory": str(fleet.folder), "oauth": None},
+        "connection__sasl": {
+            "mechanism": "SCRAM-SHA-512",
+            "directory": str(fleet.folder),
+            "identity": None,
+            "oauth": None,
+        },
     }
     code, result = check(fleet, **changes)
     assert (code, result["reason"]) == (21, "AuthenticationFailed")
@@ -115,6 +120,7 @@ def test_worker_connects_with_a_token_over_tls(fleet: Fleet, broker: KafkaBroker
             "connection__sasl": {
                 "mechanism": "OAUTHBEARER",
                 "directory": str(tmp_path),
+                "identity": None,
                 "oauth": {"tokenEndpoint": tokens.url, "scope": None},
             },
         }
@@ -137,7 +143,9 @@ def test_untrusted_broker_is_reported_and_exits_21(fleet: Fleet, broker: KafkaBr
 
 
 def test_missing_credentials_are_reported_by_path(fleet: Fleet, tmp_path: Path) -> None:
-    code, result = check(fleet, connection__sasl={"mechanism": "PLAIN", "directory": str(tmp_path), "oauth": None})
+    code, result = check(
+        fleet, connection__sasl={"mechanism": "PLAIN", "directory": str(tmp_path), "identity": None, "oauth": None}
+    )
     assert (code, result["reason"]) == (21, "AuthenticationFailed")
     assert str(tmp_path / "username") in result["message"]
 
@@ -162,7 +170,7 @@ def test_wrong_password_is_reported_and_corrected_without_a_restart(broker: Kafk
     connection = {
         "bootstrapServers": [broker.sasl_bootstrap],
         "tls": None,
-        "sasl": {"mechanism": "PLAIN", "directory": str(tmp_path), "oauth": None},
+        "sasl": {"mechanism": "PLAIN", "directory": str(tmp_path), "identity": None, "oauth": None},
     }
     with fleet.worker(connection=connection) as worker:
         message = worker.wait_error("AuthenticationFailed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +14,10 @@ MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """Paths of PEM files; None for the system's authorities, and for no client certificate."""
+    """Paths of PEM files; None for the system's authorities, and for no client certificate.
+
+    The name in `ca_file` may have an asterisk: the certificates of all files that match it are trusted.
+    """
 
     ca_file: str | None
     cert_file: str | None
@@ -30,10 +34,12 @@ class TokenEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSource:
-    """Login settings. `directory` holds the files `credential_keys(mechanism)`."""
+    """Login settings. `directory` holds the files `credential_files(mechanism)`, without the first if `identity` is
+    given."""
 
     mechanism: str
     directory: str
+    identity: str | None
     oauth: TokenEndpoint | None
 
 
@@ -46,9 +52,28 @@ class Brokers:
     sasl: SaslSource | None
 
 
-def credential_keys(mechanism: str) -> tuple[str, str]:
-    """Keys of a login's Secret, and names of its mounted files: identity, then proof."""
+def credential_files(mechanism: str) -> tuple[str, str]:
+    """Names of a login's mounted files, and default keys of its Secret: identity, then proof."""
     return ("clientId", "clientSecret") if mechanism == OAUTHBEARER else ("username", "password")
+
+
+def credential_text(value: bytes) -> str:
+    """Text of a credential, without the line end that editors and `echo` add. Raises UnicodeDecodeError."""
+    return value.decode().rstrip("\r\n")
+
+
+def matching_files(names: Iterable[str], pattern: str) -> list[str]:
+    """Names of files, or keys of a Secret, that match a pattern with one asterisk, in order.
+
+    Hidden files match no pattern: the kubelet keeps its own links among mounted files.
+    """
+    start, _, end = pattern.partition("*")
+    long_enough = len(start) + len(end)
+    return sorted(
+        name
+        for name in names
+        if len(name) >= long_enough and name.startswith(start) and name.endswith(end) and not name.startswith(".")
+    )
 
 
 def parse_brokers(section: Section) -> Brokers:
@@ -76,7 +101,12 @@ def _sasl(section: Section) -> SaslSource:
     oauth = section.optional("oauth", _oauth)
     if (oauth is not None) != (mechanism == OAUTHBEARER):
         raise SettingsInvalid(section.at("oauth"), "goes with mechanism OAUTHBEARER; give both or neither")
-    return SaslSource(mechanism=mechanism, directory=section.text("directory"), oauth=oauth)
+    return SaslSource(
+        mechanism=mechanism,
+        directory=section.text("directory"),
+        identity=section.optional_text("identity"),
+        oauth=oauth,
+    )
 
 
 def _oauth(section: Section) -> TokenEndpoint:

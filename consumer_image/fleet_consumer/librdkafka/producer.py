@@ -14,7 +14,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.librdkafka.settings import tls_files
+from fleet_consumer.librdkafka.settings import tls_files, with_authorities
 from fleet_consumer.record import Headers
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class RecordProducer:
         self._settings = {**DEFAULTS, **limits, **settings, "error_cb": self._on_error}
         # Before the producer reads them: a renewal in between must not be missed.
         self._tls_files = tls_files(settings)
-        self._producer = Producer(self._settings)
+        self._producer = Producer(with_authorities(self._settings))
         # For records that are too large otherwise; made when the first one is.
         self._dense: Producer | None = None
         self._limited = message_max_bytes is not None
@@ -211,7 +211,7 @@ class RecordProducer:
 
     def _dense_producer(self) -> Producer:
         if self._dense is None:
-            self._dense = Producer({**self._settings, **DENSE})
+            self._dense = Producer(with_authorities({**self._settings, **DENSE}))
         return self._dense
 
     def flush(self, timeout_s: float) -> int:
@@ -260,7 +260,7 @@ class RecordProducer:
         # Before the producer reads them: a renewal in between must not be missed.
         self._tls_files.used()
         try:
-            self._producer = Producer(self._settings)
+            self._producer = Producer(with_authorities(self._settings))
         except KafkaException as refused:
             handle._refused(refused.args[0])
             return False
@@ -278,7 +278,7 @@ class RecordProducer:
         # Also when they turn out to be unusable: they are tried again when they have changed again.
         self._tls_files.used()
         try:
-            fresh = Producer(self._settings)
+            fresh = Producer(with_authorities(self._settings))
         except KafkaException as refused:  # renewed by halves, or wrongly; librdkafka goes on trying with the old
             logger.warning("renewed TLS files are of no use: %s", refused.args[0].str())
             return

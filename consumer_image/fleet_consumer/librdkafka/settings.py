@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
 
-from fleet_consumer.net import ConnectionSettings, FileWatch, TokenSource
+from fleet_consumer.net import ConnectionSettings, FileWatch, TokenSource, authorities, has_asterisk
 
 logger = logging.getLogger(__name__)
 
-TLS_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
+CA_FILE = "ssl.ca.location"
+TLS_FILES = (CA_FILE, "ssl.certificate.location", "ssl.key.location")
 """The properties that name files, which librdkafka reads once, when a client is made."""
 TOKEN_WAIT_S = 20.0
 """The longest wait of librdkafka's callback for a token."""
@@ -120,6 +122,20 @@ def tls_files(config: Mapping[str, Any]) -> FileWatch:
     return FileWatch(config[name] for name in TLS_FILES if name in config)
 
 
+def with_authorities(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a client that is about to be made, with the authorities of several files as one text.
+
+    librdkafka takes one file only. Raises KafkaException for files of no use, as librdkafka itself does for one file.
+    """
+    resolved = dict(config)
+    if has_asterisk(resolved.get(CA_FILE, "")):
+        try:
+            resolved["ssl.ca.pem"] = authorities(resolved.pop(CA_FILE))
+        except (OSError, ValueError) as error:
+            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, str(error))) from error
+    return resolved
+
+
 def _token_callback(tokens: TokenSource) -> Callable[[str | None], tuple[str, float, str, dict[str, str]]]:
     """A callback that gives librdkafka the tokens of our own connections, on a thread of its own, which may wait.
 
@@ -151,8 +167,8 @@ def consumer_config(
 def open_consumer(config: Mapping[str, Any]) -> confluent_kafka.Consumer:
     """librdkafka's consumer of this configuration. Raises SettingsRefused."""
     try:
-        return confluent_kafka.Consumer(dict(config))
-    except confluent_kafka.KafkaException as refused:
+        return confluent_kafka.Consumer(with_authorities(config))
+    except KafkaException as refused:
         raise SettingsRefused(f"the data plane's settings: {refused.args[0].str()}") from refused
 
 

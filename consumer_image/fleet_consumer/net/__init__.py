@@ -22,7 +22,7 @@ from fleet_consumer.net.errors import (
 from fleet_consumer.net.oauth import OAuthSettings, OAuthToken
 from fleet_consumer.net.session import Call
 from fleet_consumer.net.settings import ConnectionSettings, SaslSettings, TlsSettings
-from fleet_consumer.net.tls import FileWatch
+from fleet_consumer.net.tls_files import FileWatch, authorities, has_asterisk
 from fleet_consumer.net.tokens import TokenSource
 from fleet_consumer.wire.errors import KafkaError
 
@@ -49,5 +49,7 @@ __all__ = [
     "TokenSource",
     "TokenUnavailable",
     "UnsupportedByBroker",
+    "authorities",
+    "has_asterisk",
     "parse_address",
 ]

@@ -21,6 +21,9 @@ SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARE
 class TlsSettings:
     """Paths of PEM files. Without `ca_file` the system's authorities are trusted.
 
+    The file name of `ca_file` may have one asterisk, such as `/etc/kafka/ca/*.crt`: the certificates of all files that
+    match are trusted together, as they are while an authority is replaced.
+
     `cert_file` (with its chain) and `key_file` authenticate the client, if the broker requires it. The files are read
     for every connection, so that renewed certificates need no restart. Host names are always verified.
     """

@@ -1,17 +1,14 @@
-"""TLS: certificate files that are replaced at run time, as mounted Secrets are, and OpenSSL's errors explained."""
+"""TLS contexts from certificate files that are replaced at run time, and OpenSSL's errors explained."""
 
 from __future__ import annotations
 
-import os
 import ssl
-from collections.abc import Iterable
 from typing import Final
 
 from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.errors import TlsFailed
 from fleet_consumer.net.settings import TlsSettings
-
-Stamps = tuple[tuple[int, int, int] | None, ...]
+from fleet_consumer.net.tls_files import authorities, has_asterisk, stamps_of
 
 _EXPIRED: Final = 10
 _OTHER_HOST: Final = frozenset({62, 64})
@@ -35,39 +32,6 @@ SSLV3_ALERT_BAD_CERTIFICATE for a missing one, and SSLV3_ALERT_CERTIFICATE_UNKNO
 trusted."""
 
 
-def stamps_of(paths: Iterable[str]) -> Stamps:
-    """A stamp of each file's content without reading it; None for a file that cannot be read.
-
-    Links are followed: the kubelet renews a mounted Secret by pointing one link to a new folder.
-    """
-
-    def stamp(path: str) -> tuple[int, int, int] | None:
-        try:
-            found = os.stat(path)
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
-
-    return tuple(stamp(path) for path in paths)
-
-
-class FileWatch:
-    """Detection of changed files."""
-
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._paths = tuple(paths)
-        self._used = self._seen = stamps_of(self._paths)
-
-    def changed(self) -> bool:
-        """True if the files have changed since they were last used; stays True until `used`."""
-        self._seen = stamps_of(self._paths)
-        return self._seen != self._used
-
-    def used(self) -> None:
-        """Mark the files seen by the last `changed` as used; any later change counts as new."""
-        self._used = self._seen
-
-
 def client_context(tls: TlsSettings, address: BrokerAddress) -> ssl.SSLContext:
     """Read the files of `tls`. They are renewed as a whole, so an inconsistent mixture of old and new is read again.
 
@@ -77,7 +41,10 @@ def client_context(tls: TlsSettings, address: BrokerAddress) -> ssl.SSLContext:
     while True:
         before = stamps_of(paths)
         try:
-            context = ssl.create_default_context(cafile=tls.ca_file)
+            if tls.ca_file is not None and has_asterisk(tls.ca_file):
+                context = ssl.create_default_context(cadata=authorities(tls.ca_file))
+            else:
+                context = ssl.create_default_context(cafile=tls.ca_file)
             if tls.cert_file is not None:
                 # An encrypted key would make OpenSSL ask on the terminal.
                 context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")

@@ -11,17 +11,16 @@ import binascii
 from dataclasses import dataclass
 from typing import Final
 
+from fleet_consumer.contract.brokers import credential_text, matching_files
 from fleet_consumer.net import OAuthSettings, SaslSettings
 from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
-from fleet_operator.api.v1alpha1.kafkacluster import Sasl
+from fleet_operator.api.v1alpha1.kafkacluster import CA_KEY, CaSecretReference, Sasl
 from fleet_operator.api.v1alpha1.model import CREDENTIALS_LABEL
 from fleet_operator.clients.kinds import SECRET, JsonObject
 from fleet_operator.clients.kube import KubeClient, KubeForbiddenError
 from fleet_operator.observe.interests import ObserverSettings, TlsMaterial
 from fleet_operator.planning.problem import Problem
 
-CERTIFICATE: Final = "tls.crt"
-KEY: Final = "tls.key"
 FORBIDDEN: Final = 403
 
 
@@ -47,11 +46,11 @@ class SecretReader:
         tls = None
         if spec.tls is not None:
             ca = certificate = key = None
-            if spec.tls.ca_secret_ref is not None:
-                ca = self._value(await self._read(spec.tls.ca_secret_ref.name), spec.tls.ca_secret_ref.key)
-            if spec.tls.client_cert_secret_ref is not None:
-                secret = await self._read(spec.tls.client_cert_secret_ref.name)
-                certificate, key = self._value(secret, CERTIFICATE), self._value(secret, KEY)
+            if (authorities := spec.tls.ca_secret_ref) is not None:
+                ca = self._authorities(authorities, await self._read(authorities.name))
+            if (client := spec.tls.client_cert_secret_ref) is not None:
+                secret = await self._read(client.name)
+                certificate, key = self._value(secret, client.cert_key), self._value(secret, client.key_key)
             tls = TlsMaterial(ca=ca, certificate=certificate, key=key)
         sasl = None
         if spec.sasl is not None:
@@ -65,7 +64,8 @@ class SecretReader:
 
     def _login(self, sasl: Sasl, secret: JsonObject) -> SaslSettings:
         """Settings of the login. Raises ValueError for a token endpoint that cannot be used."""
-        name, proof = (self._text(secret, key) for key in sasl.secret_keys)
+        *named, proof = (self._text(secret, key) for key in sasl.secret_keys.values())
+        name = sasl.identity if sasl.identity is not None else named[0]
         if sasl.oauth is None:
             return SaslSettings(mechanism=sasl.mechanism, username=name, password=proof)
         oauth = OAuthSettings(
@@ -95,6 +95,16 @@ class SecretReader:
             raise UnusableSecretError(Problem(conditions.SECRET_NOT_LABELLED, message))
         return secret
 
+    def _authorities(self, reference: CaSecretReference, secret: JsonObject) -> bytes:
+        """PEM texts of all chosen keys."""
+        if reference.pattern is None:
+            return self._value(secret, reference.key or CA_KEY)
+        keys = matching_files(secret.get("data") or {}, reference.pattern)
+        if not keys:
+            message = f"secret `{reference.name}` has no key that matches `{reference.pattern}`: correct the pattern"
+            raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message))
+        return b"\n".join(self._value(secret, key) for key in keys)
+
     def _value(self, secret: JsonObject, key: str) -> bytes:
         name = secret["metadata"]["name"]
         encoded = (secret.get("data") or {}).get(key)
@@ -109,7 +119,7 @@ class SecretReader:
 
     def _text(self, secret: JsonObject, key: str) -> str:
         try:
-            return self._value(secret, key).decode()
+            return credential_text(self._value(secret, key))
         except UnicodeDecodeError as error:
             message = f"key `{key}` of secret `{secret['metadata']['name']}` is not UTF-8 text: replace its value"
             raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message)) from error

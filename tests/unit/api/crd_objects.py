@@ -126,11 +126,14 @@ def full_kafka_cluster() -> JsonObject:
     return kafka_cluster(
         {
             "spec.bootstrapServers": ["kafka-0:9092", "[::1]:9093"],
-            "spec.tls": {"caSecretRef": {"name": "ca", "key": "root.pem"}, "clientCertSecretRef": {"name": "client"}},
+            "spec.tls": {
+                "caSecretRef": {"name": "ca", "key": "root.pem"},
+                "clientCertSecretRef": {"name": "client", "certKey": "user.crt", "keyKey": "user.key"},
+            },
             "spec.sasl": {
                 "mechanism": "OAUTHBEARER",
-                "secretRef": {"name": "login"},
-                "oauth": {"tokenEndpoint": "https://login.example/token", "scope": "kafka"},
+                "secretRef": {"name": "login", "clientSecretKey": "secret"},
+                "oauth": {"tokenEndpoint": "https://login.example/token", "clientId": "fleet", "scope": "kafka"},
                 "allowWithoutTls": True,
             },
             "spec.observeIntervalSeconds": 10,

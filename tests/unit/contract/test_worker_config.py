@@ -31,6 +31,7 @@ PLAIN = {"mechanism": "PLAIN", "oauth": None}
 LOGIN = {
     "mechanism": "OAUTHBEARER",
     "directory": "/x",
+    "identity": None,
     "oauth": {"tokenEndpoint": "https://login.example/token", "scope": "kafka"},
 }
 
@@ -149,12 +150,14 @@ def test_settings_become_kafkas_words(tmp_path: Path) -> None:
     (tmp_path / "username").write_text("alice\n")
     (tmp_path / "password").write_text("alice-secret\n")
     document = changed(
-        worker_document(), "connection.sasl", {"mechanism": "PLAIN", "directory": str(tmp_path), "oauth": None}
+        worker_document(),
+        "connection.sasl",
+        {"mechanism": "PLAIN", "directory": str(tmp_path), "identity": None, "oauth": None},
     )
     document = changed(document, "connection.tls", {"caFile": "/ca.pem", "certFile": None, "keyFile": None})
     document = changed(document, "consumer.autoOffsetReset", "None")
     config = parse_config(changed(document, "consumer.isolationLevel", "ReadCommitted"))
-    assert config.brokers.sasl == SaslSource(mechanism="PLAIN", directory=str(tmp_path), oauth=None)
+    assert config.brokers.sasl == SaslSource(mechanism="PLAIN", directory=str(tmp_path), identity=None, oauth=None)
     assert config.brokers.tls == TlsFiles(ca_file="/ca.pem", cert_file=None, key_file=None)
     connection = connection_settings(config.brokers, "flights-0")
     assert connection.sasl is not None
@@ -193,14 +196,16 @@ def test_token_endpoint_that_would_show_the_secret_is_refused(tmp_path: Path) ->
     for name in ("clientId", "clientSecret"):
         (tmp_path / name).write_text("x")
     oauth = {"tokenEndpoint": "http://login.example/token", "scope": None}
-    login = LOGIN | {"directory": str(tmp_path), "oauth": oauth}
+    login = LOGIN | {"directory": str(tmp_path), "identity": None, "oauth": oauth}
     with pytest.raises(SettingsInvalid, match=r"connection\.sasl: token endpoint .* readable on the wire; use https"):
         connection_settings(parse_config(changed(worker_document(), "connection.sasl", login)).brokers, "c")
 
 
 def test_missing_credentials_name_their_path(tmp_path: Path) -> None:
     document = changed(
-        worker_document(), "connection.sasl", {"mechanism": "PLAIN", "directory": str(tmp_path), "oauth": None}
+        worker_document(),
+        "connection.sasl",
+        {"mechanism": "PLAIN", "directory": str(tmp_path), "identity": None, "oauth": None},
     )
     with pytest.raises(CredentialsUnreadable, match="username"):
         connection_settings(parse_config(document).brokers, "c")
@@ -229,7 +234,7 @@ def test_worker_parses_the_rendered_settings() -> None:
     assert (config.name, config.group_id, config.topics) == ("flights", "flights", ("flights",))
     assert config.handler.outputs == ("flights-done",)
     assert config.brokers.sasl == SaslSource(
-        mechanism="SCRAM-SHA-512", directory="/etc/consumer-fleet/credentials", oauth=None
+        mechanism="SCRAM-SHA-512", directory="/etc/consumer-fleet/credentials", identity=None, oauth=None
     )
     assert config.brokers.tls is not None
     assert config.consumer.properties == {"fetch.min.bytes": "1"}

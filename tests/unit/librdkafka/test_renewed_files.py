@@ -14,6 +14,7 @@ from fleet_consumer.clock import SystemClock
 from fleet_consumer.fetch import thread as fetch_module
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.librdkafka.producer import RecordProducer
+from fleet_consumer.librdkafka.settings import with_authorities
 from tests.support.waiting import eventually
 
 PATIENCE_S = 30.0
@@ -94,3 +95,43 @@ def test_failing_producer_gives_up_open_sends_and_reconnects(
     assert handle.error is not None
     assert handle.error.reason.startswith("_PURGE")
     assert told(caplog, "the producer connects anew")()
+
+
+def test_authorities_of_several_files_are_given_to_librdkafka_as_one_text(tmp_path: Path) -> None:
+    both = []
+    for name in ("old", "new"):
+        authority = Authority(tmp_path / name)
+        authority.ensure()
+        (tmp_path / f"{name}.crt").write_bytes(authority.root_certificate.read_bytes())
+        both.append(authority.root_certificate.read_text().strip())
+    config = {"security.protocol": "SSL", "ssl.ca.location": str(tmp_path / "*.crt"), "client.id": "c"}
+    resolved = with_authorities(config)
+    assert resolved == {
+        "security.protocol": "SSL",
+        "ssl.ca.pem": f"{both[1]}\n{both[0]}\n",
+        "client.id": "c",
+    }
+    one_file = {"ssl.ca.location": str(tmp_path / "new.crt")}
+    assert with_authorities(one_file) == one_file
+
+
+def test_data_plane_follows_authorities_of_several_files(
+    renewal: Renewal, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    thread = FetchThread(
+        {**renewal.config, "ssl.ca.location": str(tmp_path / "*.crt"), "group.id": "g", "auto.offset.reset": "error"},
+        name="fetch-several",
+        on_turn=threading.Event().set,
+        clock=SystemClock(),
+    )
+    thread.start()
+    eventually(lambda: thread.last_error is not None, timeout_s=PATIENCE_S, what="trouble")
+    (tmp_path / "another.crt").write_bytes(renewal.file.read_bytes())
+    eventually(told(caplog, "the data plane connects anew"), timeout_s=PATIENCE_S, what="the new file to be used")
+    for file in tmp_path.glob("*.crt"):
+        file.unlink()
+    eventually(told(caplog, "holds a PEM certificate"), timeout_s=PATIENCE_S, what="the missing files to be told")
+    assert thread.alive
+    assert thread.close(10)
+    renewal.file.write_text("for the other thread")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet_consumer.contract.brokers import matching_files
 from fleet_consumer.net import (
     AllBrokersUnreachable,
     BrokerAddress,
@@ -230,3 +231,46 @@ def test_watch_reports_a_renewal_until_it_is_in_use(tmp_path: Path) -> None:
     assert not watch.changed()
     file.unlink()
     assert watch.changed()
+
+
+def test_authorities_of_all_matching_files_are_trusted_together(pairs: dict[str, KeyPair], tmp_path: Path) -> None:
+    """As in Strimzi's Secret while a new authority comes: brokers still show certificates of the old one."""
+    tls = TlsSettings(ca_file=str(tmp_path / "*.crt"))
+    with ScriptedBroker(serving(pairs["broker"])) as broker, connected(broker.address, tls=tls) as client:
+        broker.on(ListGroupsRequest, lambda _: NO_GROUPS)
+        with pytest.raises(TlsFailed, match=r"no file that matches .*\*\.crt holds a PEM certificate"):
+            client.metadata(timeout_s=0.5)
+        (tmp_path / "ca.crt").write_bytes(b"Autorit\xe4t\n" + Path(pairs["elsewhere"].cert).read_bytes())
+        (tmp_path / "ca.p12").write_bytes(b"\0\1")
+        with pytest.raises((TlsFailed, AllBrokersUnreachable)):
+            client.metadata(timeout_s=0.5)
+        (tmp_path / "ca-2026-12-01T00-00-00Z.crt").write_bytes(Path(pairs["broker"].cert).read_bytes())
+        assert client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S) == NO_GROUPS
+
+
+def test_watch_reports_files_that_match_come_and_go(tmp_path: Path) -> None:
+    watch = FileWatch([str(tmp_path / "*.crt")])
+    (tmp_path / "ca.p12").write_text("no match")
+    (tmp_path / ".hidden.crt").write_text("the kubelet's own")
+    assert not watch.changed()
+    (tmp_path / "old.crt").write_text("one")
+    assert watch.changed()
+    watch.used()
+    (tmp_path / "new.crt").write_text("two")
+    assert watch.changed()
+    watch.used()
+    (tmp_path / "old.crt").unlink()
+    assert watch.changed()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("*.crt", ["a.crt", "ca.crt"]),
+        ("ca*", ["ca.crt", "ca.p12"]),
+        ("*", ["a.crt", "ca.crt", "ca.p12"]),
+        ("ca.crt*crt", []),
+    ],
+)
+def test_pattern_has_one_asterisk_for_any_characters(pattern: str, found: list[str]) -> None:
+    assert matching_files(["ca.p12", "ca.crt", "..data", ".a.crt", "a.crt"], pattern) == found

@@ -20,11 +20,8 @@ from tests.unit.runtime.memory_kube import MemoryKube
 PASSWORD = "correct horse"
 
 
-OAUTH = {
-    "mechanism": "OAUTHBEARER",
-    "secretRef": {"name": "login"},
-    "oauth": {"tokenEndpoint": "https://login.example/token", "scope": "kafka"},
-}
+OAUTH_ENDPOINT = {"tokenEndpoint": "https://login.example/token", "scope": "kafka"}
+OAUTH = {"mechanism": "OAUTHBEARER", "secretRef": {"name": "login"}, "oauth": OAUTH_ENDPOINT}
 
 
 def cluster(**spec: Any) -> KafkaCluster:
@@ -140,3 +137,72 @@ async def test_tls_material_comes_from_its_keys() -> None:
     assert settings.tls
     assert (settings.tls.ca, settings.tls.certificate, settings.tls.key) == (b"CA", b"CERT", b"KEY")
     assert "KEY" not in repr(settings)
+
+
+STRIMZI_CA = {
+    "ca.crt": "-----BEGIN CERTIFICATE-----\nNEW\n-----END CERTIFICATE-----\n",
+    "ca-2026-12-01T00-00-00Z.crt": "-----BEGIN CERTIFICATE-----\nOLD\n-----END CERTIFICATE-----\n",
+    "ca.p12": "binary",
+    "ca.password": "changeit",
+}
+
+
+async def test_keys_of_a_strimzi_user_are_read() -> None:
+    tls = {"clientCertSecretRef": {"name": "login", "certKey": "user.crt", "keyKey": "user.key"}}
+    body = secret(
+        {"ca.crt": "CLIENTS CA", "user.crt": "CERT", "user.key": "KEY", "user.p12": "x", "user.password": "y"}
+    )
+    settings = await read(body, of=cluster(tls=tls))
+    assert settings.tls
+    assert (settings.tls.ca, settings.tls.certificate, settings.tls.key) == (None, b"CERT", b"KEY")
+
+
+async def test_all_authorities_that_match_are_trusted_together() -> None:
+    for pattern, expected in (
+        ("*.crt", [STRIMZI_CA["ca-2026-12-01T00-00-00Z.crt"], STRIMZI_CA["ca.crt"]]),
+        ("ca.c*", [STRIMZI_CA["ca.crt"]]),
+    ):
+        settings = await read(
+            secret(STRIMZI_CA), of=cluster(tls={"caSecretRef": {"name": "login", "pattern": pattern}})
+        )
+        assert settings.tls
+        assert settings.tls.ca == "\n".join(expected).encode()
+
+
+async def test_pattern_without_a_match_is_reported() -> None:
+    with pytest.raises(UnusableSecretError, match=r"no key that matches `\*\.pem`") as caught:
+        await read(secret(STRIMZI_CA), of=cluster(tls={"caSecretRef": {"name": "login", "pattern": "*.pem"}}))
+    assert caught.value.problem.reason == "SecretIncomplete"
+
+
+async def test_user_name_of_the_spec_joins_the_password_of_the_secret() -> None:
+    body = secret({"password": PASSWORD, "sasl.jaas.config": "org.apache.kafka…"})
+    login = {"mechanism": "SCRAM-SHA-512", "username": "shop", "secretRef": {"name": "login"}}
+    settings = await read(body, of=cluster(tls={}, sasl=login))
+    assert settings.sasl
+    assert (settings.sasl.username, settings.sasl.password) == ("shop", PASSWORD)
+
+
+async def test_chosen_keys_of_a_login_are_read() -> None:
+    login = {"name": "login", "usernameKey": "api-key", "passwordKey": "api-secret"}
+    body = secret({"api-key": "shop", "api-secret": PASSWORD})
+    settings = await read(body, of=cluster(tls={}, sasl={"mechanism": "PLAIN", "secretRef": login}))
+    assert settings.sasl
+    assert (settings.sasl.username, settings.sasl.password) == ("shop", PASSWORD)
+    oauth = OAUTH | {"secretRef": {"name": "login", "clientIdKey": "api-key", "clientSecretKey": "api-secret"}}
+    settings = await read(body, of=cluster(tls={}, sasl=oauth))
+    assert settings.sasl
+    assert settings.sasl.oauth
+    assert (settings.sasl.oauth.client_id, settings.sasl.oauth.client_secret) == ("shop", PASSWORD)
+    named = OAUTH | {"oauth": {**OAUTH_ENDPOINT, "clientId": "inline"}}
+    settings = await read(secret({"clientSecret": PASSWORD}), of=cluster(tls={}, sasl=named))
+    assert settings.sasl
+    assert settings.sasl.oauth
+    assert settings.sasl.oauth.client_id == "inline"
+
+
+async def test_line_end_of_a_credential_is_no_part_of_it() -> None:
+    """Workers leave it out as well; else one of the two would be refused."""
+    settings = await read(secret({"username": "alice\n", "password": f"{PASSWORD}\r\n"}), of=with_sasl())
+    assert settings.sasl
+    assert (settings.sasl.username, settings.sasl.password) == ("alice", PASSWORD)

@@ -206,11 +206,11 @@ def _ask_for_group(config: WorkerConfig, client: NetworkClient, patience_s: floa
 
 
 def _principal(config: WorkerConfig) -> str:
-    return (
-        "the cluster's user"
-        if config.brokers.sasl is not None
-        else "anonymous clients (the cluster has no sasl settings)"
-    )
+    if config.brokers.sasl is not None:
+        return "the cluster's user"
+    if config.brokers.tls is not None and config.brokers.tls.cert_file is not None:
+        return "the subject of the client certificate"
+    return "anonymous clients (the cluster has no sasl settings and no client certificate)"
 
 
 def _network_reason(error: NetError) -> str:

@@ -37,6 +37,7 @@ def connection_of(options: argparse.Namespace) -> dict[str, Any]:
     sasl = {
         "mechanism": options.sasl,
         "directory": options.credentials,
+        "identity": None,
         "oauth": oauth if options.token_endpoint else None,
     }
     return {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from fleet_consumer.consumer.consumer import ConsumerSettings
-from fleet_consumer.contract.brokers import Brokers, SaslSource, credential_keys
+from fleet_consumer.contract.brokers import Brokers, SaslSource, credential_files, credential_text
 from fleet_consumer.contract.naming import instance_id
 from fleet_consumer.contract.pod import POD_NAME
 from fleet_consumer.contract.section import SettingsInvalid
@@ -110,7 +110,9 @@ def connection_settings(brokers: Brokers, client_id: str) -> ConnectionSettings:
 
 def _login(source: SaslSource, ca_file: str | None) -> SaslSettings:
     """Login with the mounted credentials. `ca_file` also verifies the token endpoint: private CAs sign both."""
-    name, proof = (_credential(source.directory, key) for key in credential_keys(source.mechanism))
+    identity_file, proof_file = credential_files(source.mechanism)
+    name = source.identity if source.identity is not None else _credential(source.directory, identity_file)
+    proof = _credential(source.directory, proof_file)
     try:
         if source.oauth is None:
             return SaslSettings(mechanism=source.mechanism, username=name, password=proof)
@@ -162,8 +164,9 @@ def consumer_settings(
 def _credential(directory: str, name: str) -> str:
     path = Path(directory) / name
     try:
-        return path.read_text(encoding="utf-8").rstrip("\n")
+        return credential_text(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         raise CredentialsUnreadable(
-            f"cannot read {path}: {error}; the cluster's secret must hold the key {name}"
+            f"cannot read {path}: {error}; it is mounted from the Secret that the KafkaCluster names in "
+            "spec.sasl.secretRef"
         ) from error

@@ -2,49 +2,91 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from fleet_consumer.contract.brokers import credential_keys
-from fleet_operator.api.v1alpha1.model import INT32_MAX, CustomResource, Model, ObjectName, ObjectReference
+from fleet_consumer.contract.brokers import credential_files
+from fleet_operator.api.v1alpha1.model import INT32_MAX, CustomResource, Model, ObjectName
 
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+SecretKey = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*$")]
+Identity = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]+$")]
+"""A user name or client id written into the object itself."""
+CA_KEY: Final = "ca.crt"
 
 
-class SecretKeyReference(Model):
-    """One key of a labelled Secret."""
+class CaSecretReference(Model):
+    """Authorities in a labelled Secret: one key (`CA_KEY` where none is named), or all keys that match `pattern`."""
 
     name: ObjectName
-    key: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")] = "ca.crt"
+    key: SecretKey | None = None
+    pattern: (
+        Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]*\*[-._a-zA-Z0-9]*$")] | None
+    ) = None
+
+
+class ClientCertSecretReference(Model):
+    """The client's certificate and private key in a labelled Secret."""
+
+    name: ObjectName
+    cert_key: SecretKey = "tls.crt"
+    key_key: SecretKey = "tls.key"
 
 
 class Tls(Model):
     """TLS to the brokers; both references absent means the system's authorities and no client certificate."""
 
-    ca_secret_ref: SecretKeyReference | None = None
-    client_cert_secret_ref: ObjectReference | None = None
+    ca_secret_ref: CaSecretReference | None = None
+    client_cert_secret_ref: ClientCertSecretReference | None = None
 
 
 class OAuth(Model):
     """Source of OAUTHBEARER tokens (client credentials grant)."""
 
     token_endpoint: Annotated[str, Field(min_length=1, max_length=2048)]
+    client_id: Identity | None = None
     scope: Annotated[str, Field(max_length=1024)] | None = None
 
 
+class LoginSecretReference(Model):
+    """User name and password, or client id and client secret, in a labelled Secret."""
+
+    name: ObjectName
+    username_key: SecretKey | None = None
+    password_key: SecretKey | None = None
+    client_id_key: SecretKey | None = None
+    client_secret_key: SecretKey | None = None
+
+
 class Sasl(Model):
-    """Login to the brokers; the Secret holds `username` and `password`, or `clientId` and `clientSecret`."""
+    """Login to the brokers."""
 
     mechanism: SaslMechanism
-    secret_ref: ObjectReference
+    username: Identity | None = None
+    secret_ref: LoginSecretReference
     oauth: OAuth | None = None
     allow_without_tls: bool = False
 
     @property
-    def secret_keys(self) -> tuple[str, str]:
-        """The keys of the Secret: who we are, and our proof."""
-        return credential_keys(self.mechanism)
+    def identity(self) -> str | None:
+        """User name or client id of the spec itself; None if the Secret holds it."""
+        return self.username if self.oauth is None else self.oauth.client_id
+
+    @property
+    def secret_keys(self) -> dict[str, str]:
+        """Keys of the Secret by the names of the files that workers read: `credential_files`, identity then proof.
+
+        The identity is left out if the spec itself names it.
+        """
+        ref = self.secret_ref
+        chosen = (
+            (ref.username_key, ref.password_key) if self.oauth is None else (ref.client_id_key, ref.client_secret_key)
+        )
+        keys = {file: key or file for file, key in zip(credential_files(self.mechanism), chosen, strict=True)}
+        if self.identity is not None:
+            del keys[credential_files(self.mechanism)[0]]
+        return keys
 
 
 class OffsetsTopic(Model):

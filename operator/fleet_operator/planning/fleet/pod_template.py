@@ -8,12 +8,12 @@ another.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from fleet_consumer.contract import naming, pod
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, PodSecurityContext
-from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
+from fleet_operator.api.v1alpha1.kafkacluster import CA_KEY, KafkaCluster
 from fleet_operator.planning import labels
 from fleet_operator.planning.fleet import worker_config
 from fleet_operator.planning.fleet.restricted import RESTRICTED, restricted
@@ -21,6 +21,7 @@ from fleet_operator.planning.fleet.sidecar import containers_of, worker_port
 from fleet_operator.planning.labels import CONTAINER, RETRY_VOLUME, REVISION_ANNOTATION
 
 SETTINGS_VOLUME: Final = "consumer-fleet-settings"
+AUTHORITIES_VOLUME: Final = "consumer-fleet-authorities"
 SCRATCH_VOLUME: Final = "consumer-fleet-scratch"
 SCRATCH_PATH: Final = "/tmp"
 USER_ID: Final = 65532
@@ -59,6 +60,9 @@ def pod_template(
         # A volume of its own, mounted as a directory: files mounted alone are never renewed.
         policies = {"name": naming.retry_config(group.metadata.name), "defaultMode": 0o440}
         volumes.append({"name": RETRY_VOLUME, "configMap": policies})
+    authorities = _authorities(cluster)
+    if authorities is not None:
+        volumes.append({"name": AUTHORITIES_VOLUME, "secret": {"secretName": authorities, "defaultMode": 0o440}})
     if not own_scratch:
         volumes.append({"name": SCRATCH_VOLUME, "emptyDir": {}})
     spec: dict[str, Any] = {
@@ -66,7 +70,7 @@ def pod_template(
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_S,
         "securityContext": _pod_security(extra.spec.security_context),
-        "containers": [_worker(group, image, own_scratch), *map(restricted, beside)],
+        "containers": [_worker(group, image, own_scratch, authorities is not None), *map(restricted, beside)],
         "volumes": volumes,
     }
     if first:
@@ -101,7 +105,7 @@ def check_pod_spec(template: Mapping[str, Any], *, deadline_s: int) -> dict[str,
     return spec
 
 
-def _worker(group: ConsumerGroup, image: str, own_scratch: bool) -> dict[str, Any]:
+def _worker(group: ConsumerGroup, image: str, own_scratch: bool, authorities: bool) -> dict[str, Any]:
     extra = group.spec.template.worker
     mounts = [
         {"name": SETTINGS_VOLUME, "mountPath": pod.CONFIG_DIRECTORY, "readOnly": True},
@@ -109,6 +113,9 @@ def _worker(group: ConsumerGroup, image: str, own_scratch: bool) -> dict[str, An
     ]
     if group.spec.retry is not None:
         mounts.append({"name": RETRY_VOLUME, "mountPath": worker_config.RETRY_DIRECTORY, "readOnly": True})
+    if authorities:
+        path = worker_config.AUTHORITIES_DIRECTORY
+        mounts.append({"name": AUTHORITIES_VOLUME, "mountPath": path, "readOnly": True})
     if not own_scratch:
         mounts.append({"name": SCRATCH_VOLUME, "mountPath": SCRATCH_PATH})
     container: dict[str, Any] = {
@@ -154,18 +161,35 @@ def _settings_volume(
     if handler_keys is not None:
         items = [{"key": key, "path": f"{worker_config.HANDLER_PATH}/{key}"} for key in sorted(handler_keys)]
         sources.append({"configMap": {"name": naming.revision_handler(name, revision), "items": items}})
-    tls, sasl = cluster.spec.tls, cluster.spec.sasl
-    if sasl is not None:
-        sources.append(_secret(sasl.secret_ref.name, worker_config.CREDENTIALS_PATH, sasl.secret_keys))
-    if tls is not None and tls.ca_secret_ref is not None:
-        sources.append(_secret(tls.ca_secret_ref.name, worker_config.CA_PATH, (tls.ca_secret_ref.key,)))
-    if tls is not None and tls.client_cert_secret_ref is not None:
-        sources.append(_secret(tls.client_cert_secret_ref.name, worker_config.CLIENT_CERT_PATH, ("tls.crt", "tls.key")))
+    sources += _credentials(cluster)
     return {"name": SETTINGS_VOLUME, "projected": {"defaultMode": 0o440, "sources": sources}}
 
 
-def _secret(name: str, path: str, keys: tuple[str, ...]) -> dict[str, Any]:
-    return {"secret": {"name": name, "items": [{"key": key, "path": f"{path}/{key}"} for key in keys]}}
+def _credentials(cluster: KafkaCluster) -> list[dict[str, Any]]:
+    """Sources of the mounted credentials: the keys of the Secrets that the KafkaCluster chooses, under fixed names."""
+    tls, sasl = cluster.spec.tls, cluster.spec.sasl
+    sources = []
+    if sasl is not None:
+        paths = [(key, f"{worker_config.CREDENTIALS_PATH}/{file}") for file, key in sasl.secret_keys.items()]
+        sources.append(_secret(sasl.secret_ref.name, paths))
+    ca = tls.ca_secret_ref if tls is not None else None
+    if ca is not None and ca.pattern is None:
+        sources.append(_secret(ca.name, [(ca.key or CA_KEY, worker_config.CA_FILE)]))
+    client = tls.client_cert_secret_ref if tls is not None else None
+    if client is not None:
+        chosen = [(client.cert_key, worker_config.CERT_FILE), (client.key_key, worker_config.KEY_FILE)]
+        sources.append(_secret(client.name, chosen))
+    return sources
+
+
+def _secret(name: str, paths: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    return {"secret": {"name": name, "items": [{"key": key, "path": path} for key, path in paths]}}
+
+
+def _authorities(cluster: KafkaCluster) -> str | None:
+    """Name of a Secret of which any key may hold an authority, so that all of it is mounted."""
+    ca = cluster.spec.tls.ca_secret_ref if cluster.spec.tls is not None else None
+    return ca.name if ca is not None and ca.pattern is not None else None
 
 
 def _placement(group: ConsumerGroup) -> dict[str, Any]:

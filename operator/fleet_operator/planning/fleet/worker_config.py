@@ -8,15 +8,18 @@ from fleet_consumer.contract import naming
 from fleet_consumer.contract.pod import CONFIG_DIRECTORY, POLICIES_FILE
 from fleet_consumer.contract.worker_config import VERSION
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
-from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
+from fleet_operator.api.v1alpha1.kafkacluster import CaSecretReference, KafkaCluster
 from fleet_operator.planning.fleet.sidecar import worker_port
 
 RETRY_DIRECTORY: Final = "/etc/fleet/retry"
 RETRY_FILE: Final = f"{RETRY_DIRECTORY}/{POLICIES_FILE}"
 HANDLER_PATH: Final = "handler"
 CREDENTIALS_PATH: Final = "credentials"
-CA_PATH: Final = "tls/ca"
-CLIENT_CERT_PATH: Final = "tls/client"
+CA_FILE: Final = "tls/ca.crt"
+CERT_FILE: Final = "tls/tls.crt"
+KEY_FILE: Final = "tls/tls.key"
+AUTHORITIES_DIRECTORY: Final = "/etc/fleet/authorities"
+"""Mount of a whole Secret with authorities, of which a pattern chooses keys that nobody knows beforehand."""
 
 DRAIN_S: Final = 20
 """Time that a worker has after SIGTERM to finish the records in its handler; the pod's grace period is longer."""
@@ -46,19 +49,26 @@ def worker_config(group: ConsumerGroup, cluster: KafkaCluster, *, revision: str)
 
 
 def _connection(cluster: KafkaCluster) -> dict[str, Any]:
+    """Mounted files have fixed names, whatever the keys of the Secrets are (see `pod_template`)."""
     tls, sasl = cluster.spec.tls, cluster.spec.sasl
-    ca, client = (tls.ca_secret_ref, tls.client_cert_secret_ref) if tls else (None, None)
+    client = tls is not None and tls.client_cert_secret_ref is not None
     files = {
-        "caFile": f"{CONFIG_DIRECTORY}/{CA_PATH}/{ca.key}" if ca else None,
-        "certFile": f"{CONFIG_DIRECTORY}/{CLIENT_CERT_PATH}/tls.crt" if client else None,
-        "keyFile": f"{CONFIG_DIRECTORY}/{CLIENT_CERT_PATH}/tls.key" if client else None,
+        "caFile": _ca_file(tls.ca_secret_ref) if tls is not None and tls.ca_secret_ref is not None else None,
+        "certFile": f"{CONFIG_DIRECTORY}/{CERT_FILE}" if client else None,
+        "keyFile": f"{CONFIG_DIRECTORY}/{KEY_FILE}" if client else None,
     }
     login: dict[str, Any] | None = None
     if sasl is not None:
         oauth = {"tokenEndpoint": sasl.oauth.token_endpoint, "scope": sasl.oauth.scope} if sasl.oauth else None
         directory = f"{CONFIG_DIRECTORY}/{CREDENTIALS_PATH}"
-        login = {"mechanism": sasl.mechanism, "directory": directory, "oauth": oauth}
+        login = {"mechanism": sasl.mechanism, "directory": directory, "identity": sasl.identity, "oauth": oauth}
     return {"bootstrapServers": list(cluster.spec.bootstrap_servers), "tls": files if tls else None, "sasl": login}
+
+
+def _ca_file(reference: CaSecretReference) -> str:
+    if reference.pattern is not None:
+        return f"{AUTHORITIES_DIRECTORY}/{reference.pattern}"
+    return f"{CONFIG_DIRECTORY}/{CA_FILE}"
 
 
 def _handler(group: ConsumerGroup) -> dict[str, Any]:

