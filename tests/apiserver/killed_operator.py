@@ -101,11 +101,12 @@ def run(
     fatal: int,
     moment: Moment,
     writes_only: bool,
+    image: str,
 ) -> None:
-    """Run an operator for one namespace, until SIGTERM or its death."""
+    """Run an operator for one namespace with this worker image, until SIGTERM or its death."""
     os.environ["KUBECONFIG"] = kubeconfig
     logs.configure("text", "error")
-    settings = Settings(namespaces=(namespace,), metrics_port=0, health_port=0)
+    settings = Settings(namespaces=(namespace,), metrics_port=0, health_port=0, consumer_image=image)
 
     async def serve() -> None:
         kube = await AioKubeClient.connect()

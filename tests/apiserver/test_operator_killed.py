@@ -26,6 +26,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from fleet_operator.planning.labels import KNOWN_ANNOTATION
+from fleet_operator.runtime.settings import Settings
 from tests.apiserver import killed_operator, objects
 from tests.apiserver.client import Client
 from tests.apiserver.conftest import Operator
@@ -195,6 +196,7 @@ class Mortal:
     forks: ForkServerContext
     kubeconfig: str
     writes_only: bool = False
+    image: str = Settings().consumer_image
 
     def die_all(self, deaths: Mapping[str, tuple[int, Moment]]) -> set[str]:
         """Run an operator in each namespace until its fatal call; return the namespaces whose operator was killed.
@@ -237,7 +239,7 @@ class Mortal:
 
     def _start(self, namespace: str, fatal: int, moment: Moment) -> tuple[ForkServerProcess, Any, Any]:
         calls, counted = self.forks.Value("i", 0), self.forks.Value("i", 0)
-        arguments = (self.kubeconfig, namespace, calls, counted, fatal, moment, self.writes_only)
+        arguments = (self.kubeconfig, namespace, calls, counted, fatal, moment, self.writes_only, self.image)
         process = self.forks.Process(target=killed_operator.run, args=arguments, daemon=True)
         process.start()
         return process, calls, counted
@@ -355,3 +357,39 @@ def test_operator_killed_at_any_call_completes_retries_and_deletions(
     assert len(died) > len(last) * 0.8
     with Operator(quiet_api):
         eventually(partial(gone, list(deaths)), what="every fleet and its topics to be gone", poll_s=1.0)
+
+
+@pytest.mark.timeout(900)
+def test_operator_killed_at_any_write_leaves_a_fleet_of_one_image(
+    quiet_api: ApiServer, client: Client, broker: KafkaBroker, forks: ForkServerContext
+) -> None:
+    """The next operator has another worker image. Whatever the first had made stays, and nothing is made twice."""
+    mortal = Mortal(forks, str(quiet_api.kubeconfig), writes_only=True, image="worker:1")
+    deaths: dict[str, tuple[int, Moment]] = {f"pinned-{k}": (k, "after") for k in range(1, 13)}
+    deaths["pinned-before"] = (1, "before")
+    apply(client, [objects.namespace(name) for name in deaths])
+    apply(client, [body for name in deaths for body in first_act(name, broker)])
+    died = mortal.die_all(deaths)
+    print(f"{len(died)} of {len(deaths)} operators died")
+    assert len(died) > len(deaths) * 0.8
+    pinned = {name: client.get("consumergroups", name, "flights").get("status", {}).get("image") for name in deaths}
+    print(f"pinned when the operator died: {pinned}")
+    assert {"worker:1", None} == set(pinned.values())
+
+    def settled() -> bool:
+        snapshot = Snapshot.take(client)
+        for name in deaths:
+            seen = snapshot.settled(name, 2)
+            revisions = [child for child in snapshot.children[name] if child["kind"] == "ConfigMap"]
+            images = {container["image"] for container in workers_of(seen)}
+            assert images == {snapshot.groups[name]["status"]["image"]} == {pinned[name] or "worker:2"}
+            assert len(revisions) == 2, "one revision and its handler"
+        return True
+
+    with Operator(quiet_api, "--consumer-image", "worker:2"):
+        eventually(settled, what="every fleet to run one image", poll_s=1.0)
+
+
+def workers_of(seen: Any) -> Iterator[dict[str, Any]]:
+    """The containers of the fleet's StatefulSet."""
+    yield from seen["children"]["StatefulSet/flights"]["spec"]["template"]["spec"]["containers"]

@@ -54,7 +54,7 @@ def trim_pod(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trim_stateful_set(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A StatefulSet's identity, owners, revisions and counts, and its pods' volume of retry policies."""
+    """A StatefulSet's identity, owners, revisions and counts, its workers' image and their volume of retry policies."""
     spec, status = body.get("spec") or {}, body.get("status") or {}
     metadata = _metadata(body["metadata"], STATEFUL_SET_ANNOTATIONS) | _fields(body["metadata"], "generation")
     known = (body["metadata"].get("annotations") or {}).get(labels.KNOWN_ANNOTATION)
@@ -62,10 +62,12 @@ def trim_stateful_set(body: Mapping[str, Any]) -> dict[str, Any]:
         # Cut short it would be no JSON and name no revision: empty has the same effect in less memory.
         metadata["annotations"][labels.KNOWN_ANNOTATION] = known if len(known) <= KNOWN_CHARACTERS_MAX else ""
     pods = (spec.get("template") or {}).get("spec") or {}
+    workers = [each for each in pods.get("containers") or () if each.get("name") == labels.CONTAINER]
+    kept_pods = {"containers": _each(workers, "name", "image"), "volumes": _retry_volumes(pods)}
     return {
         **_head(body),
         "metadata": metadata,
-        "spec": {**_fields(spec, "replicas"), "template": {"spec": {"volumes": _retry_volumes(pods)}}},
+        "spec": {**_fields(spec, "replicas"), "template": {"spec": kept_pods}},
         "status": _fields(status, "observedGeneration", "currentRevision", "updateRevision", *REPLICA_COUNTS),
     }
 

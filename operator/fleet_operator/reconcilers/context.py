@@ -21,7 +21,10 @@ from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
 
-URGENT_FIELDS: Final = ("observedGeneration", "state", "replicas", "readyReplicas", "targetReplicas", "memberCount")
+URGENT_FIELDS: Final = (
+    *("observedGeneration", "image", "imageSource"),
+    *("state", "replicas", "readyReplicas", "targetReplicas", "memberCount"),
+)
 """Fields of our statuses that somebody waits for, or that a machine acts on."""
 
 
@@ -44,6 +47,18 @@ class Context:
     def resync(self) -> float:
         """Seconds until an object is reconciled again without an event; spread, or all would be due at once."""
         return self.settings.resync_seconds * (0.75 + 0.25 * self.chance.random())
+
+
+async def record(context: Context, body: JsonObject, status: JsonObject) -> float | None:
+    """Write a status on which the next steps rest; the seconds after which to come back, or None if it is written.
+
+    Raises KubeError; an object that is gone is read again first.
+    """
+    try:
+        return await context.statuses.write(body, status)
+    except (KubeNotFoundError, KubeConflictError):
+        await context.store.refresh(kind_of(body), key_of(body))
+        raise
 
 
 async def publish(context: Context, body: JsonObject, status: JsonObject) -> float | None:

@@ -11,11 +11,13 @@ from pydantic import ValidationError
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from fleet_operator.api.v1alpha1.model import CustomResource
 from fleet_operator.api.v1alpha1.refs import cluster_of
-from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, STATEFUL_SET, JsonObject
 from fleet_operator.planning.claims import Claim
+from fleet_operator.planning.fleet.image import choose_image
+from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.observation import ClusterObservation, as_of
 from fleet_operator.reconcilers.claims import older_claim
-from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.context import Context, is_owned_by
 from fleet_operator.runtime.cache import Key, key_of
 
 log = logging.getLogger(__name__)
@@ -27,7 +29,8 @@ M = TypeVar("M", bound=CustomResource)
 class ReferencedGroup:
     """A ConsumerGroup, its KafkaCluster, the newest observation, and an older claim on the Kafka group.
 
-    `gone`: the object is being deleted or does not exist. `group` is None then, and while it cannot be parsed.
+    `gone`: the object is being deleted or does not exist. `group` is None then, and while it cannot be parsed. `image`
+    is the group's worker image.
     """
 
     gone: bool
@@ -35,6 +38,7 @@ class ReferencedGroup:
     cluster: KafkaCluster | None = None
     observation: ClusterObservation | None = None
     older: Claim | None = None
+    image: str = ""
 
 
 def read_group(context: Context, key: Key) -> ReferencedGroup:
@@ -46,7 +50,11 @@ def read_group(context: Context, key: Key) -> ReferencedGroup:
         return ReferencedGroup(gone=False)
     cluster = read_cluster(context, cluster_of(body))
     seen = read_observation(context, cluster, cluster_of(body))
-    return ReferencedGroup(gone=False, group=group, cluster=cluster, observation=seen, older=older_claim(context, body))
+    fleet = context.store.get(STATEFUL_SET, (key[0], MAIN.child(key[1])))
+    own = fleet if fleet is not None and is_owned_by(fleet, body) else None
+    image = choose_image(group, own, default=context.settings.consumer_image).name
+    older = older_claim(context, body)
+    return ReferencedGroup(gone=False, group=group, cluster=cluster, observation=seen, older=older, image=image)
 
 
 def read_cluster(context: Context, key: Key) -> KafkaCluster | None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from fleet_operator.planning.fleet.blocking import cluster_id_changed
+from fleet_operator.planning.fleet.image import WorkerImage
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, decide_scale
 from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts, RolloutDecision, RolloutPhase
 from fleet_operator.planning.observation import (
@@ -154,6 +155,7 @@ def facts(*, now: float = NOW, **changes: Any) -> ConsumerGroupFacts:
         "view": view,
         "rollout": settled(),
         "scale": replace(decide_scale(scaled, view.partition_counts, stopped=False), replicas=wanted),
+        "image": WorkerImage(IMAGE, "Operator", default=IMAGE),
         "parts": {MAIN: main, RETRY: retry},
     }
     return ConsumerGroupFacts(**(base | changes))

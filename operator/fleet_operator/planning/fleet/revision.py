@@ -43,13 +43,12 @@ def plan_revision(
     """The revision for a spec.
 
     `handler_files` is the content of the ConfigMap that the handler refers to (None when it refers to none); `image` is
-    used where the spec names none.
+    the workers' image.
     """
     keys = tuple(sorted(handler_files)) if handler_files is not None else None
-    used_image = group.spec.image or image
 
     def render(revision: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        template = pod_template(group, cluster, revision=revision, handler_keys=keys, image=used_image)
+        template = pod_template(group, cluster, revision=revision, handler_keys=keys, image=image)
         return worker_config(group, cluster, revision=revision), template
 
     # The rendered objects carry the hash themselves, hence the first rendering without it.

@@ -68,7 +68,7 @@ def config_map(redrive: Redrive, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def job(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image: str) -> dict[str, Any]:
-    """The Job of one run at one rate; `image` is used where the group names none."""
+    """The Job of one run at one rate; `image` is the group's worker image."""
     head = _head("batch/v1", "Job", redrive)
     head["metadata"]["annotations"] = {RATE_ANNOTATION: rate_text(redrive.rate)}
     return {
@@ -102,8 +102,7 @@ def child_labels(redrive: Redrive) -> dict[str, str]:
 
 
 def _pod_template(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image: str) -> dict[str, Any]:
-    used = group.spec.image or image
-    template = pod_template(group, cluster, revision="", handler_keys=None, image=used)
+    template = pod_template(group, cluster, revision="", handler_keys=None, image=image)
     metadata, spec = template["metadata"], template["spec"]
     metadata["annotations"].pop(REVISION_ANNOTATION)
     metadata["labels"] |= child_labels(redrive)

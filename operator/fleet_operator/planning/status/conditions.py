@@ -37,6 +37,7 @@ def project_conditions(
         _topics_ready(facts),
         _group_shared(facts, roster),
         _spec_honored(facts),
+        _upgrade_available(facts),
     )
     assert tuple(condition.type for condition in found) == c.CONSUMER_GROUP_CONDITIONS
     return list(found)
@@ -258,6 +259,20 @@ def _group_shared(facts: ConsumerGroupFacts, roster: Roster | None) -> Condition
         return Condition(c.GROUP_SHARED, "True", c.FOREIGN_MEMBERS, message)
     message = "all members of the Kafka group are workers of this fleet"
     return Condition(c.GROUP_SHARED, "False", c.ONLY_OUR_MEMBERS, message)
+
+
+def _upgrade_available(facts: ConsumerGroupFacts) -> Condition:
+    """True while the operator's worker image is another one than the fleet's."""
+    image = facts.image
+    if image.source == "Spec":
+        return Condition(c.UPGRADE_AVAILABLE, "False", c.IMAGE_FROM_SPEC, "spec.image names the workers' image")
+    if image.name == image.default:
+        return Condition(c.UPGRADE_AVAILABLE, "False", c.UP_TO_DATE, "workers run the operator's worker image")
+    message = (
+        f"workers stay at image {image.name} (status.image), and the operator's worker image is {image.default} now: "
+        "set spec.image to it to go over"
+    )
+    return Condition(c.UPGRADE_AVAILABLE, "True", c.DEFAULT_IMAGE_DIFFERS, message)
 
 
 def _spec_honored(facts: ConsumerGroupFacts) -> Condition:

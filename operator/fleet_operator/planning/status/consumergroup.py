@@ -94,6 +94,7 @@ def _state(observed: GroupObservation | None, previous: Mapping[str, Any], now: 
 def _fleet(facts: ConsumerGroupFacts) -> dict[str, Any]:
     fleet = facts.fleet
     return {
+        **facts.image.fields,
         "protocol": "Classic",
         "replicas": fleet.current_replicas if fleet else 0,
         "readyReplicas": fleet.ready_replicas if fleet else 0,

@@ -9,6 +9,7 @@ from typing import Any
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
+from fleet_operator.planning.fleet.image import WorkerImage
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part, ScaleDecision
 from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts, RolloutDecision
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, WorkerObservation
@@ -23,7 +24,7 @@ class ConsumerGroupFacts:
 
     - `cluster`: None when the KafkaCluster does not exist.
     - `view`: the Kafka side.
-    - `rollout`, `scale`: the decisions of this reconcile.
+    - `rollout`, `scale`, `image`: the decisions of this reconcile.
     - `parts`: the workers as found; `workers` are the reports of those that answered.
     - `refusal`: set when the API server refused a child.
     - `topic_problem`: set when a managed topic cannot be used, or not be changed as wanted.
@@ -36,6 +37,7 @@ class ConsumerGroupFacts:
     view: GroupView
     rollout: RolloutDecision
     scale: ScaleDecision
+    image: WorkerImage
     parts: Mapping[Part, FleetPart]
     workers: tuple[WorkerObservation, ...] = ()
     refusal: Problem | None = None

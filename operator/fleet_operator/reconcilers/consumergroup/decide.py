@@ -13,6 +13,7 @@ from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.planning.fleet import manifests, readings, rollout
 from fleet_operator.planning.fleet.blocking import find_blocking_problem
+from fleet_operator.planning.fleet.image import WorkerImage, choose_image
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, PartPlan, ScaleDecision, decide_scale
 from fleet_operator.planning.fleet.revision import Revision, is_known, plan_revision, with_known
 from fleet_operator.planning.observation import ClusterObservation, believed
@@ -37,6 +38,7 @@ class Plan:
     - `view`: the Kafka side that actions rest on; `shown` is the one for the status, in which one or two failed
       observations do not show.
     - `intent`, `retry`: None for a group that has no retries and never had.
+    - `image`: the workers' image; nothing may use it before it stands in the status.
     - `revision`: None when the spec cannot become one.
     - `parts`: the wanted workers, in the order in which they are applied.
     """
@@ -46,6 +48,7 @@ class Plan:
     intent: RetryIntent | None
     retry: RetryPlan | None
     scale: ScaleDecision
+    image: WorkerImage
     revision: Revision | None
     records: dict[str, rollout.RevisionRecord]
     decision: rollout.RolloutDecision
@@ -72,6 +75,7 @@ class Plan:
             view=self.view,
             rollout=self.decision,
             scale=self.scale,
+            image=self.image,
             parts={**gathered.parts, **no_retries},
             workers=gathered.worker_reports,
             refusal=refusal,
@@ -98,7 +102,7 @@ class Plan:
 def make_plan(gathered: Gathered, now: float, *, image: str, memory: RetryMemory | None = None) -> Plan:
     """The plan for what was gathered.
 
-    `image` is the worker image where the spec names none; `memory` comes from the plan before; `now` in epoch seconds.
+    `image` is the operator's default worker image; `memory` comes from the plan before; `now` in epoch seconds.
     """
     group, observation = gathered.group, gathered.observation
     intent = _plan_intent(gathered)
@@ -110,10 +114,11 @@ def make_plan(gathered: Gathered, now: float, *, image: str, memory: RetryMemory
         retry = plan_retry(_retry_facts(gathered, intent, view, memory or RetryMemory()), now)
     scale = decide_scale(group, shown.partition_counts, stopped=gathered.stopped)
     problem = _blocking_problem(gathered, retry)
+    chosen = choose_image(group, gathered.parts[MAIN].body, default=image)
     revision = None
     if problem is None and gathered.cluster is not None:
         files = gathered.handler_files
-        revision = plan_revision(group, gathered.cluster, handler_files=files, image=image)
+        revision = plan_revision(group, gathered.cluster, handler_files=files, image=chosen.name)
     records, strangers = _records(gathered, revision)
     main = gathered.parts[MAIN]
     facts = rollout.RolloutFacts(
@@ -138,6 +143,7 @@ def make_plan(gathered: Gathered, now: float, *, image: str, memory: RetryMemory
         intent=intent,
         retry=retry,
         scale=scale,
+        image=chosen,
         revision=revision,
         records=records,
         decision=replace(decision, prune=(*decision.prune, *sorted(unused))),

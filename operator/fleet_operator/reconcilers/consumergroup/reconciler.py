@@ -18,7 +18,7 @@ from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork, has_
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
-from fleet_operator.reconcilers.context import Context, publish
+from fleet_operator.reconcilers.context import Context, publish, record
 from fleet_operator.reconcilers.worker_watch import FRESH_SECONDS
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
@@ -62,6 +62,11 @@ class ConsumerGroupReconciler:
             # When a thousand objects are created at once, all have a status before the first of them has its children.
             again = await publish(context, body, project_consumergroup_status(shown, previous, now))
             return Result(None if again is None else 0.0)
+        if not plan.image.is_recorded(previous):
+            first = project_consumergroup_status(replace(facts, view=plan.shown), previous, now)
+            wait = await record(context, body, first)
+            if wait is not None:
+                return Result(wait)
         if not gathered.group.paused:
             facts = replace(facts, refusal=await self._act(gathered, plan))
             problem = plan.shown.topics.problem or self._kafka.refusal(key)

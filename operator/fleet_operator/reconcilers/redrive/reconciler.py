@@ -34,7 +34,7 @@ WATCH_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveStep:
-    """A Redrive, what it depends on, and the decision about it. `image` is for a group that names none."""
+    """A Redrive, what it depends on, and the decision about it. `image` is the group's worker image."""
 
     body: JsonObject
     facts: RedriveFacts
@@ -137,8 +137,9 @@ class RedriveReconciler:
             pods=read_run_pods(mine, job_uid=job["metadata"]["uid"] if job else ""),
             rival=self._rival(body, jobs, pods),
         )
-        image = self._context.settings.consumer_image
-        return RedriveStep(body=body, facts=facts, decision=decide(facts), referenced=referenced, job=job, image=image)
+        return RedriveStep(
+            body=body, facts=facts, decision=decide(facts), referenced=referenced, job=job, image=referenced.image
+        )
 
     def _rival(self, body: JsonObject, jobs: list[JsonObject], pods: list[JsonObject]) -> str | None:
         """The Redrive that goes before this one: one at work, else the oldest that wants to be."""

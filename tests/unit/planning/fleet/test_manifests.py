@@ -77,7 +77,6 @@ def test_pods_do_not_roll_for(what: str, change: dict[str, Any]) -> None:
     [
         ("another handler", {"handler": {"python": {"callable": "shop:other"}}}),
         ("another topic", {"topics": ["orders", "returns"]}),
-        ("another image", {"image": "shop:2"}),
         ("another environment", {"template": with_worker(env=[{"name": "A", "value": "1"}])}),
         ("another way to pull the image", {"imagePullPolicy": "Always"}),
         ("another user", {"template": {"spec": {"securityContext": {"runAsUser": 1000}}}}),
@@ -95,10 +94,8 @@ def test_pods_roll_for_a_changed_handler_source() -> None:
     assert revision_of(group, files=FILES).hash != revision_of(group).hash
 
 
-def test_pods_roll_for_another_default_image_only_when_the_spec_names_none() -> None:
+def test_pods_roll_for_another_image() -> None:
     assert revision_of(consumer_group(), image="x").hash != revision_of(consumer_group(), image="y").hash
-    named = consumer_group(image="shop:1")
-    assert revision_of(named, image="x").hash == revision_of(named, image="y").hash
 
 
 some_labels = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"), max_size=2)

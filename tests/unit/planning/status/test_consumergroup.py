@@ -47,6 +47,8 @@ def test_status_of_a_working_fleet_is_complete() -> None:
     shown = {key: status[key] for key in status if key not in ("conditions", "members", "transitions")}
     assert shown == {
         "observedGeneration": 1,
+        "image": "consumer-fleet-consumer:test",
+        "imageSource": "Operator",
         "state": "Stable",
         "stateSince": "2027-01-15T07:59:59Z",
         "protocol": "Classic",
@@ -93,6 +95,7 @@ def test_status_of_a_working_fleet_is_complete() -> None:
         "TopicsReady": "True",
         "GroupShared": "False",
         "SpecHonored": "True",
+        "UpgradeAvailable": "False",
     }
 
 

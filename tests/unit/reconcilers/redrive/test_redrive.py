@@ -48,6 +48,19 @@ def test_redrive_runs_its_job_and_ends_with_the_runs_message() -> None:
     run(life)
 
 
+def test_run_has_the_image_that_its_group_is_pinned_to() -> None:
+    async def life(world: World) -> None:
+        group = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
+        group["status"] = {"image": "worker:old", "imageSource": "Operator"}
+        world.redrive()
+        await world.look()
+        job = world.get(JOB)
+        assert job is not None
+        assert job["spec"]["template"]["spec"]["containers"][0]["image"] == "worker:old"
+
+    run(life)
+
+
 def test_final_message_not_yet_watched_is_read_live() -> None:
     """The Job's end and its pod's come by two watches: an end is final, so it must not be written down without it."""
 

@@ -1,0 +1,107 @@
+"""The pinned worker image under operators that come with other images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.apiserver import objects
+from tests.apiserver.conftest import PATIENCE_S, Operator, Site
+from tests.apiserver.nodes import Nodes
+from tests.support.apiserver import ApiServer
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+MakeSite = Callable[..., Site]
+FLEETS = ("flights", "flights-retry")
+
+
+@pytest.fixture(scope="module")
+def nodes_there(quiet_api: ApiServer) -> Iterator[None]:
+    with Nodes(str(quiet_api.kubeconfig)):
+        yield
+
+
+def start_fleet(here: Site, broker: KafkaBroker, **spec: Any) -> None:
+    here.apply(objects.handler_source(here.name), objects.cluster(here.name, broker.bootstrap))
+    here.apply(objects.policy(here.name, "5s"), objects.group(here.name, retry=objects.retry(), **spec))
+
+
+def image_of(body: dict[str, Any]) -> str:
+    (worker,) = body["spec"]["template"]["spec"]["containers"]
+    return str(worker["image"])
+
+
+def generations(here: Site) -> list[int]:
+    return [here.get("statefulsets", name)["metadata"]["generation"] for name in FLEETS]
+
+
+def wait_image(here: Site, image: str, source: str) -> None:
+    """Wait until all workers are of this image, the status says so, and the fleet is settled."""
+
+    def seen() -> bool:
+        status = here.status("consumergroups", "flights")
+        assert (status.get("image"), status.get("imageSource")) == (image, source), status
+        assert [image_of(here.get("statefulsets", name)) for name in FLEETS] == [image, image]
+        assert here.names("pods", "app.kubernetes.io/component=check") == []
+        assert {pod["spec"]["containers"][0]["image"] for pod in here.every("pods")} == {image}
+        return True
+
+    eventually(seen, timeout_s=PATIENCE_S, what=f"workers of image {image}")
+    here.wait_ready_replicas(1)
+
+
+def operator_with(here: Site, image: str) -> Operator:
+    return Operator(here.api, "--namespace", here.name, "--consumer-image", image)
+
+
+def upgrade(here: Site, status: str, reason: str) -> str:
+    found = here.wait_condition("consumergroups", "flights", "UpgradeAvailable", status=status, reason=reason)
+    return str(found["message"])
+
+
+@pytest.mark.usefixtures("nodes_there")
+def test_fleet_keeps_its_image_until_the_spec_names_another(quiet_site: MakeSite, broker: KafkaBroker) -> None:
+    here = quiet_site("pinned")
+    start_fleet(here, broker)
+    with operator_with(here, "worker:1"):
+        wait_image(here, "worker:1", "Operator")
+        upgrade(here, "False", "UpToDate")
+    before = generations(here)
+    with operator_with(here, "worker:2"):
+        message = upgrade(here, "True", "DefaultImageDiffers")
+        assert "worker:2" in message
+        assert "set spec.image" in message
+        wait_image(here, "worker:1", "Operator")
+        assert generations(here) == before, "an operator with another image changes no StatefulSet"
+        start_fleet(here, broker, image="worker:2")
+        wait_image(here, "worker:2", "Spec")
+        upgrade(here, "False", "ImageFromSpec")
+    with operator_with(here, "worker:3"):
+        wait_image(here, "worker:2", "Spec")
+        start_fleet(here, broker)
+        wait_image(here, "worker:3", "Operator")
+        upgrade(here, "False", "UpToDate")
+
+
+@pytest.mark.usefixtures("nodes_there")
+@pytest.mark.parametrize("left", [{}, {"image": "no image at all", "imageSource": "Operator"}])
+def test_fleet_keeps_its_image_when_its_status_is_lost(
+    quiet_site: MakeSite, broker: KafkaBroker, left: dict[str, str]
+) -> None:
+    """Somebody restores the object without its status, or writes into it."""
+    here = quiet_site("lost")
+    start_fleet(here, broker)
+    with operator_with(here, "worker:1"):
+        wait_image(here, "worker:1", "Operator")
+    before = generations(here)
+    group = here.get("consumergroups", "flights")
+    here.kubectl("replace", "--subresource=status", "-f", "-", text=json.dumps({**group, "status": left}))
+    assert here.status("consumergroups", "flights") == left
+    with operator_with(here, "worker:2"):
+        upgrade(here, "True", "DefaultImageDiffers")
+        wait_image(here, "worker:1", "Operator")
+    assert generations(here) == before
