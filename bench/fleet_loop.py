@@ -19,6 +19,7 @@ from fleet_consumer.worker.consume.outcomes import Handle, OutcomeRules, Outcome
 from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.pauses import Pauses
 from fleet_consumer.worker.consume.readings import Readings
+from fleet_consumer.worker.consume.skips import Skips
 from fleet_consumer.worker.consume.writing import Writing
 from fleet_consumer.worker.lifecycle.watchdog import Watch
 from fleet_consumer.worker.process import tame_collector
@@ -47,6 +48,7 @@ class FleetLoop:
             writing=Writing(outbox=outbox, outcomes=outcomes, pauses=pauses, stats=stats, clock=clock),
             intake=intake,
             readings=readings,
+            skips=Skips(),
             pacing=pacing,
             pauses=pauses,
             topics=(topic,),

@@ -14,6 +14,7 @@ import yaml
 from e2e.local_cluster.errors import ClusterError
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from tests.apiserver.conftest import Site
+from tests.apiserver.offsets_rules import OFFSETS_IMMUTABLE, OFFSETS_REFUSED
 from tests.apiserver.pod_rules import ACCEPTED_PODS, POD_RULES, POD_SCHEMA, UNKNOWN_FIELDS
 from tests.unit.api.crd_objects import (
     REMOVED,
@@ -112,6 +113,7 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
         consumer_group({"spec.handler.outputs": ["_fleet.orders.failed"]}),
         "spec.handler.outputs must not name topics that begin with _fleet.",
     ),
+    *OFFSETS_REFUSED,
     (
         "two handlers",
         consumer_group({"spec.handler.http": {}}),
@@ -265,6 +267,7 @@ IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str]] = [
     ("a group id added", {}, {"spec.groupId": "orders"}, "spec.groupId is immutable"),
     ("a group id changed", {"spec.groupId": "a"}, {"spec.groupId": "b"}, "spec.groupId is immutable"),
     ("a group id removed", {"spec.groupId": "a"}, {"spec.groupId": REMOVED}, "spec.groupId is immutable"),
+    *OFFSETS_IMMUTABLE,
 ]
 
 REDRIVE_IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [

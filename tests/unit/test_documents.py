@@ -167,7 +167,7 @@ def test_fields_exist() -> None:
     for page, text in MANUALS.items():
         for name in quoted(text):
             # Names of files, and Kafka's settings that are times.
-            others = (".py", ".json", ".md", ".yaml", ".ms")
+            others = (".py", ".json", ".md", ".yaml", ".ms", ".minutes")
             if not re.fullmatch(r"[a-z]\w*(\.[a-z]\w*)+", name) or name.endswith(others):
                 continue
             whole = name.split(".")

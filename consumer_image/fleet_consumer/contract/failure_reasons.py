@@ -19,6 +19,7 @@ class FailureReason(StrEnum):
     UNDECODABLE = "undecodable"
     BREAKER = "breaker"
     POISON = "poison"
+    SKIPPED = "skipped"
     MANUAL = "manual"
 
 

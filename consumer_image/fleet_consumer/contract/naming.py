@@ -174,6 +174,11 @@ def retry_config(name: str) -> str:
     return f"{name}-retry"
 
 
+def skip_config(name: str) -> str:
+    """ConfigMap of the records that a group's workers pass by; they read it again when it changes."""
+    return f"{name}-offsets"
+
+
 def redrive_job(name: str) -> str:
     """Job of a Redrive."""
     return f"{name}-redrive"

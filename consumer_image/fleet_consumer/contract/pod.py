@@ -7,6 +7,7 @@ from typing import Final
 WORKER_FILE: Final = "worker.json"
 REDRIVE_FILE: Final = "redrive.json"
 POLICIES_FILE: Final = "policies.json"
+SKIP_FILE: Final = "skip.json"
 
 CONFIG_DIRECTORY: Final = "/etc/consumer-fleet"
 WORKER_CONFIG: Final = f"{CONFIG_DIRECTORY}/{WORKER_FILE}"

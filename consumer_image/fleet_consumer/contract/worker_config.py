@@ -98,6 +98,8 @@ class WorkerConfig:
     policy_file: str | None
     """Path of policies.json, which running workers follow as it changes. None: failed records go to the failed topic
     at once."""
+    skip_file: str | None
+    """Path of skip.json, which running workers follow as it changes; the file may be missing."""
     http_port: int
     drain_seconds: int
 
@@ -127,6 +129,7 @@ def parse_config(document: object) -> WorkerConfig:
         consumer=root.read("consumer", _consumer),
         failed_topic=root.text("failedTopic"),
         policy_file=root.optional("retry", lambda retry: retry.text("policyFile")),
+        skip_file=root.optional_text("skipFile"),
         http_port=root.integer("httpPort", 0, 65535),
         drain_seconds=root.integer("drainSeconds", 0),
     )

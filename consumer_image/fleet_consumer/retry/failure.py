@@ -92,6 +92,10 @@ class Poison(Exception):
     """A record whose processes died again and again: it is not handed out any more."""
 
 
+class Skipped(Exception):
+    """A record that `spec.offsets.skip` names: it is passed by and not handed to its handler."""
+
+
 class HttpStatus(Exception):
     """An HTTP handler's status that is no success; 5xx and 429 are retriable, all others final."""
 
@@ -107,6 +111,7 @@ class HttpStatus(Exception):
 STABLE_NAMES: Final[Mapping[type[BaseException], str]] = {
     TimedOut: "Timeout",
     Poison: "Poison",
+    Skipped: "Skipped",
     HttpStatus: "HttpStatus",
 }
 """Names of our own classes in rules, headers and logs. The text of an HttpStatus begins with the status."""
@@ -115,6 +120,7 @@ OWN_REASONS: Final[Mapping[type[BaseException], FailureReason]] = {
     TimedOut: FailureReason.TIMEOUT,
     Undecodable: FailureReason.UNDECODABLE,
     Poison: FailureReason.POISON,
+    Skipped: FailureReason.SKIPPED,
 }
 """Errors with a reason of their own."""
 
@@ -126,6 +132,8 @@ def classify(error: BaseException, policy: Policy | None = None) -> Retry | Fail
     """
     if isinstance(error, Skip):
         return Drop(error_text(error))
+    if isinstance(error, Skipped):
+        return _failure(error, FailureReason.SKIPPED)  # the spec decides, and no rule of the policy
     if isinstance(error, Fatal | OutputRefused):
         return _failure(error, FailureReason.FATAL)
     final = isinstance(error, HttpStatus) and error.final

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from fleet_consumer.contract.skips import Place
 from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import Membership
 from fleet_consumer.record import Record
@@ -102,6 +103,8 @@ class WorkerState:
     retry: Callable[[], RetrySnapshot | None] = lambda: None
     failed: Callable[[], Mapping[tuple[str, str], int]] = dict
     """Records that this process has given up, by reason and class of the error; a copy."""
+    skipped: Callable[[], Mapping[Place, float]] = dict
+    """Records that this process has passed by on request, with the time (wall clock, seconds); never changed."""
 
 
 def alive(state: WorkerState, *, handling: bool, now: float) -> bool:
@@ -198,6 +201,7 @@ def member_document(state: WorkerState) -> dict[str, Any]:
         "breaker": _breaker(state.breaker()),
         "retry": _retry(state.retry()),
         "failed": _failed(state.failed()),
+        "skipped": [{**place._asdict(), "at": now_text(at)} for place, at in sorted(state.skipped().items())],
     }
 
 

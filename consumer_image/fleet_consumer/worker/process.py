@@ -27,6 +27,7 @@ from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.config.policy_file import PolicyFile
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import identify, with_environment
+from fleet_consumer.worker.config.skip_file import SkipFile
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
 from fleet_consumer.worker.lifecycle.signals import Signals
 from fleet_consumer.worker.lifecycle.termination import (
@@ -105,6 +106,7 @@ def run_worker(
         handler=handler,
         executor=make_executor(config, handler, clock),
         policy_file=None if config.policy_file is None else PolicyFile(config.policy_file, clock),
+        skip_file=None if config.skip_file is None else SkipFile(config.skip_file, clock),
         stats=Stats(),
         watch=watch,
         clock=clock,
@@ -167,6 +169,7 @@ class WorkerProcess:
         self._state.breaker = self._breaker
         self._state.retry = self._retry
         self._state.failed = lambda: dict(self._stats.error_classes)
+        self._state.skipped = lambda: self._stats.skipped
         self._local = local
         if local is not None:
             local.watch(self._stats, self._state)

@@ -24,6 +24,7 @@ from fleet_consumer.worker.breaker.watch import BreakerWatch
 from fleet_consumer.worker.config.policy_file import Follower, PolicyFile
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import PodIdentity, connection_settings, consumer_settings
+from fleet_consumer.worker.config.skip_file import SkipFile
 from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
 from fleet_consumer.worker.consume.executor import Executor, LoopExecutor, ThreadExecutor
 from fleet_consumer.worker.consume.inline import InlineRounds
@@ -36,6 +37,7 @@ from fleet_consumer.worker.consume.pauses import Pauses
 from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.readings import Readings
 from fleet_consumer.worker.consume.retry_intake import RetryIntake
+from fleet_consumer.worker.consume.skips import Skips
 from fleet_consumer.worker.consume.writing import Writing
 from fleet_consumer.worker.lifecycle.watchdog import Watch
 from fleet_consumer.worker.stats import Stats
@@ -57,6 +59,7 @@ class WorkerContext:
     executor: Executor | None
     policy_file: PolicyFile | None
     """Kept beyond sessions, because the last good policies hold, whatever becomes of their file."""
+    skip_file: SkipFile | None
     stats: Stats
     watch: Watch
     clock: Clock
@@ -148,6 +151,7 @@ def open_session(worker: WorkerContext) -> Session:
         writing=Writing(outbox=outbox, outcomes=outcomes, pauses=pauses, stats=worker.stats, clock=clock),
         intake=intake,
         readings=readings,
+        skips=Skips(worker.skip_file),
         pacing=pacing,
         pauses=pauses,
         topics=topics,

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from fleet_consumer.contract.skips import RECORDS_MAX, Place
+
 LATENESS_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the buckets in which retried records are counted by how late they were handed out."""
 
@@ -65,6 +67,8 @@ class Stats:
     """Records sent to the failed topic, by the value of their `kr-reason`."""
     error_classes: dict[tuple[str, str], int] = field(default_factory=dict)
     """The same by reason and class of the error. Applications name their errors, so only so many are kept apart."""
+    skipped: dict[Place, float] = field(default_factory=dict)
+    """The last records that were passed by on request, with the time (wall clock, seconds)."""
     lateness: Histogram = field(default_factory=lambda: Histogram(LATENESS_BOUNDS_S))
     """Seconds from when a retried record was due to when it was handed to the handler."""
 
@@ -90,6 +94,13 @@ class Stats:
         if kind not in self.error_classes and len(self.error_classes) >= ERROR_CLASSES_MAX:
             kind = reason, OTHER_CLASSES
         self.error_classes[kind] = self.error_classes.get(kind, 0) + 1
+
+    def passed_by(self, place: Place, now: float) -> None:
+        """The record at this place was sent to the failed topic on request; `now` is wall clock."""
+        kept = {each: at for each, at in self.skipped.items() if each != place}
+        while len(kept) >= RECORDS_MAX:
+            del kept[next(iter(kept))]
+        self.skipped = {**kept, place: now}
 
 
 ERROR_CLASSES_MAX: Final = 100

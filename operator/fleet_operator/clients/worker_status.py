@@ -14,6 +14,7 @@ import aiohttp
 
 from fleet_consumer.contract import failure_reasons
 from fleet_consumer.contract.pod import MEMBER_PAGE
+from fleet_consumer.contract.skips import Place
 from fleet_operator.planning import times
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.lag import lag_bucket
@@ -85,6 +86,7 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
             breaker=_breaker(answer.get("breaker")),
             # In steps: that one record more has failed is no news to reconcile a group for.
             failed={_kind(entry): lag_bucket(int(entry["records"])) for entry in answer.get("failed") or ()},
+            skipped={_place(entry): _time(entry.get("at")) or 0.0 for entry in answer.get("skipped") or ()},
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -105,6 +107,11 @@ def _kind(entry: dict[str, Any]) -> tuple[str, str]:
     """The reason why a record failed for good, in the API's word, and the class of the error."""
     reason, error_class = failure_reasons.to_api(str(entry["reason"])), str(entry.get("errorClass") or "")
     return reason[:KIND_CHARACTERS_MAX], error_class[:KIND_CHARACTERS_MAX]
+
+
+def _place(entry: dict[str, Any]) -> Place:
+    partition, offset = _number(entry["partition"], GENERATION_MAX), _number(entry["offset"], OFFSET_MAX)
+    return Place(str(entry["topic"]), partition, offset)
 
 
 def _stuck(entry: dict[str, Any]) -> StuckPartition:

@@ -31,6 +31,8 @@ CHANGED_ANNOTATION: Final = "consumerfleet.io/scaled-at"
 POLICIES_ANNOTATION: Final = "consumerfleet.io/retry-policies"
 """On pods: digest of the published policies. A change makes the kubelet sync the pod, and renew its mounted files, at
 once instead of within a minute or two."""
+SKIP_ANNOTATION: Final = "consumerfleet.io/skipped-records"
+"""On pods: digest of the list of records to skip, for the same purpose."""
 HASH_ANNOTATION: Final = "consumerfleet.io/policy-revision"
 SUPERSEDED_ANNOTATION: Final = "consumerfleet.io/superseded"
 LEAVING_ANNOTATION: Final = "consumerfleet.io/leaving-delays"
@@ -40,6 +42,7 @@ RATE_ANNOTATION: Final = "consumerfleet.io/records-per-second"
 
 CONTAINER: Final = WORKER_CONTAINER
 RETRY_VOLUME: Final = "consumer-fleet-retry"
+SKIP_VOLUME: Final = "consumer-fleet-offsets"
 
 APPLICATION: Final = "consumer-fleet-worker"
 MANAGER: Final = "consumer-fleet"

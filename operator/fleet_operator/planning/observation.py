@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from fleet_consumer.contract.skips import Place
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning import times
 
@@ -253,7 +254,7 @@ class WorkerObservation:
 
     `error_…` is its present error; `ended_…` the error that ended its last session, reported until a session has run
     for a while. `failed` counts the records that it failed since its process began, by reason and error class, in
-    powers of two.
+    powers of two. `skipped` has the records that it passed by on request, with the time.
     """
 
     pod: str
@@ -272,6 +273,7 @@ class WorkerObservation:
     ended_since: float | None = None
     breaker: BreakerObservation | None = None
     failed: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    skipped: Mapping[Place, float] = field(default_factory=dict)
 
     @property
     def breaker_open(self) -> bool:

@@ -22,6 +22,7 @@ from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.record import Record, Records, Run, TopicPartition
 from fleet_consumer.retry.reading import Reading
 from fleet_consumer.worker.breaker.budget import BudgetPacing, FollowingPacing
+from fleet_consumer.worker.config.skip_file import SkipFile
 from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
 from fleet_consumer.worker.consume.executor import Executor
 from fleet_consumer.worker.consume.inline import InlineRounds
@@ -34,6 +35,7 @@ from fleet_consumer.worker.consume.pauses import Pauses
 from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.readings import Readings
 from fleet_consumer.worker.consume.retry_intake import RetryIntake
+from fleet_consumer.worker.consume.skips import Skips
 from fleet_consumer.worker.consume.writing import Writing
 from fleet_consumer.worker.lifecycle.watchdog import Watch
 from fleet_consumer.worker.stats import Stats
@@ -275,6 +277,7 @@ class Bench:
         policies: Callable[[], Policies | None] = lambda: None,
         retry_group: str | None = None,
         error_text: bool = True,
+        skips: str | None = None,
     ) -> None:
         self.clock = StillClock()
         self.consumer = cast(Any, ScriptedConsumer(self.clock, logs, per_poll))
@@ -303,11 +306,7 @@ class Bench:
         retell = readings.retelling(self.intake.retell)
         self.outcomes = Outcomes(rules, outbox, retell, pacing=self.pacing, stats=self.stats, clock=self.clock)
         self.writing = Writing(
-            outbox=outbox,
-            outcomes=self.outcomes,
-            pauses=self.pauses,
-            stats=self.stats,
-            clock=self.clock,
+            outbox=outbox, outcomes=self.outcomes, pauses=self.pauses, stats=self.stats, clock=self.clock
         )
         self.parts = parts = LoopParts(
             consumer=self.consumer,
@@ -316,6 +315,7 @@ class Bench:
             writing=self.writing,
             intake=self.intake,
             readings=readings,
+            skips=Skips(None if skips is None else SkipFile(skips, self.clock)),
             pacing=self.pacing,
             pauses=self.pauses,
             topics=("t",),

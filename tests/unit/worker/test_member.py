@@ -78,6 +78,7 @@ def test_member_shows_membership_and_offsets() -> None:
         "breaker": None,
         "retry": None,
         "failed": [],
+        "skipped": [],
     }
 
 

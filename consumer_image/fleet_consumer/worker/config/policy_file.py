@@ -1,28 +1,20 @@
 """Retry policies of a running worker, read from a mounted file and again when it changes: edits need no restart.
 
-The kubelet updates a mounted ConfigMap by replacing a symbolic link, so a change is never seen half written. A file
-written in place can be; it is then invalid and read again until it is valid. Meanwhile the last valid policies apply.
+While the file is invalid, the last valid policies apply.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-from typing import Final, Protocol
+from typing import Protocol
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.policies import Policies, PolicyInvalid, parse_policies
+from fleet_consumer.worker.config.mounted_file import LOOK_INTERVAL_S, FileUnreadable, MountedFile
 from fleet_consumer.worker.config.role import Role, retry_topics
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")
-
-LOOK_INTERVAL_S: Final = 1.0
-"""Interval of checks for a change; a check without a change costs one system call."""
-
-BYTES_MAX: Final = 4_000_000
-"""A ConfigMap holds one million bytes; a larger file is no policies file."""
 
 
 class PolicyFileUnreadable(Exception):
@@ -39,10 +31,9 @@ class PolicyFile:
     """
 
     def __init__(self, path: str, clock: Clock) -> None:
-        self._path = path
+        self._file = MountedFile(path)
         self._clock = clock
         self._look_at = float("-inf")
-        self._stamp: tuple[int, ...] | None = None
         self.policies: Policies | None = None
         self.last_error: PolicyFileUnreadable | PolicyInvalid | None = None
 
@@ -57,7 +48,8 @@ class PolicyFile:
         except (PolicyFileUnreadable, PolicyInvalid) as error:
             if str(error) != str(self.last_error):
                 LOG.warning("the retry policies cannot be used", extra=fields(reason=error.reason, error=str(error)))
-            self.last_error, self._stamp = error, None
+            self.last_error = error
+            self._file.reject()
             return False
         self.last_error = None
         if policies is None or policies == self.policies:
@@ -69,29 +61,14 @@ class PolicyFile:
     def _read(self) -> Policies | None:
         """Policies of the file; None if it has not changed."""
         try:
-            if _stamp(os.stat(self._path)) == self._stamp:
-                return None
-            with open(self._path, "rb") as file:
-                # Of the opened file: the path may lead elsewhere by now.
-                stamp = _stamp(os.fstat(file.fileno()))
-                content = file.read(BYTES_MAX + 1)
-        except OSError as error:
-            raise PolicyFileUnreadable(
-                f"cannot read {self._path}: {error.strerror}; the operator mounts it from the group's ConfigMap"
-            ) from error
-        if len(content) > BYTES_MAX:
-            raise PolicyFileUnreadable(f"{self._path} has more than {BYTES_MAX} bytes, so it is no policies file")
-        try:
-            document = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise PolicyFileUnreadable(f"{self._path} is not JSON: {error}") from error
+            document = self._file.read()
+        except FileUnreadable as error:
+            raise PolicyFileUnreadable(str(error)) from error
+        if document is None:
+            return None
         policies = parse_policies(document)
-        self._stamp = stamp
+        self._file.accept()
         return policies
-
-
-def _stamp(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class Subscriber(Protocol):

@@ -46,7 +46,7 @@ class ConcurrentRounds:
         self._clock = parts.clock
         self._concurrency = concurrency
         self._calls = Calls(executor, parts.consumer)
-        self._pending = Pending(parts.intake, concurrency, self._calls.report)
+        self._pending = Pending(parts.intake, parts.skips, concurrency, self._calls.report)
         self._suspects = Suspects(parts, loop, self._pending, self._calls, concurrency)
         self._open_writes = False
 

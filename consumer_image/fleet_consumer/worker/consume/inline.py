@@ -93,13 +93,14 @@ class InlineRounds:
         self._batch[run.topic_partition] = partition
         return partition
 
-    def _handle_batch(self, runs: Sequence[Run], handle: Handle | None = None) -> None:
-        """Handle a batch; `handle` stands in for the handler."""
-        work = [(run, self._begin(run)) for run in runs]
+    def _handle_batch(self, runs: Sequence[Run], error: Exception | None = None) -> None:
+        """Handle a batch; with an `error` its records fail with it, and are not handed out."""
+        parts = [part for run in runs for part in self._parts.skips.parts(run)]
+        work = [(run, self._begin(run), error or skipped) for run, skipped in parts]
         owns = self._loop.owns
         before = self._clock.monotonic()
-        for run, partition in work:
-            if owns(run.topic_partition, partition) and not self._handle_run(run, partition, handle):
+        for run, partition, instead in work:
+            if owns(run.topic_partition, partition) and not self._handle_run(run, partition, instead):
                 break
         self._watch.record = None
         batch, self._batch = self._batch, {}
@@ -108,7 +109,7 @@ class InlineRounds:
         self._writing.expect(batch)
         if self._stayed:
             self._stayed = False
-            for topic_partition, partition in {run.topic_partition: partition for run, partition in work}.items():
+            for topic_partition, partition in {run.topic_partition: partition for run, partition, _ in work}.items():
                 if owns(topic_partition, partition):
                     self._seek_back(topic_partition, partition)
             self._loop.adjust_pace()
@@ -129,7 +130,7 @@ class InlineRounds:
                 break
             part = Run(topic_partition, records[:count])
             began, until = self._clock.monotonic(), part.next_offset
-            self._handle_batch([part], None if error is None else _raising(error))
+            self._handle_batch([part], error)
             if not self._loop.owns(topic_partition, partition):
                 return
             notes.came_back(topic_partition, partition, count, self._clock.monotonic() - began)
@@ -140,13 +141,14 @@ class InlineRounds:
         if records:
             self._seek_back(topic_partition, partition)
 
-    def _handle_run(self, run: Run, partition: PartitionProgress, instead: Handle | None = None) -> bool:
-        """Handle a run's records in order; False when the whole batch is to be given up: the worker stops or the
-        breaker opens.
+    def _handle_run(self, run: Run, partition: PartitionProgress, error: Exception | None = None) -> bool:
+        """Handle a run's records in order; with an `error` they fail with it. False when the whole batch is to be given
+        up: the worker stops, the breaker opens, or other records are to be passed by.
 
         This is the hot path: what it does for a record that writes nothing is one store, one call and one test.
         """
-        watch, handle, outcomes, pacing = self._watch, instead or self._handle, self._outcomes, self._pacing
+        watch, outcomes, pacing = self._watch, self._outcomes, self._pacing
+        handle = self._handle if error is None else _raising(error)
         records = run.records
         apart = 0  # records that count as something else than done, or only once what they wrote is acknowledged
         after = 0  # the place behind the last record that failed; the successes from there on are not counted yet
@@ -209,8 +211,10 @@ class InlineRounds:
             self._loop.poll(POLL_TIMEOUT_S, max_records=0)
         self._writing.expect(self._batch)
         self._writing.follow(0.0)
+        if self._parts.skips.look():
+            self._stayed = True  # the batch in hand was divided by an older list
         self._loop.come_round()
-        return not self._loop.drain_over
+        return not (self._loop.drain_over or self._stayed)
 
 
 def _place(records: Sequence[Record], record: Record, start: int) -> int:

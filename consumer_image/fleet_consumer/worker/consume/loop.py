@@ -147,6 +147,7 @@ class Loop:
         self._parts.stats.poll_wait_seconds += self._clock.monotonic() - before
         partitions = self.progress.partitions
         note_polled(self._consumer, records, partitions)
+        self._parts.skips.look()
         runs = self._parts.intake.admit(self._parts.readings.admit(records.runs, partitions), partitions)
         self.idle = not (runs or self._rounds.busy)
         careful, runs = self.notes.admit(runs)

@@ -14,12 +14,12 @@ from typing import Final
 
 from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
 from fleet_consumer.record import Record, Run, TopicPartition
-from fleet_consumer.retry.failure import Poison
 from fleet_consumer.worker.consume.caution import Caution, poison, read_note
 from fleet_consumer.worker.consume.committing import Committing
 from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.pauses import SUSPECT
 from fleet_consumer.worker.consume.progress import ConsumeProgress, PartitionProgress, Partitions, committable
+from fleet_consumer.worker.consume.skips import skipped
 from fleet_consumer.worker.consume.starts import note_starts
 from fleet_consumer.worker.logs import fields
 
@@ -151,9 +151,13 @@ class Notes:
 
     def take(
         self, topic_partition: TopicPartition, partition: PartitionProgress, records: Sequence[Record]
-    ) -> tuple[int, Poison | None]:
+    ) -> tuple[int, Exception | None]:
         """Number of records that may be handed out now, 0 where that could not be committed; and the error of one
-        that is not to be handed out any more. For a partition in which nothing is unfinished."""
+        that is not to be handed out (any more). For a partition in which nothing is unfinished."""
+        place = self._parts.skips.first(topic_partition, records)
+        if place == 0:
+            return 1, skipped()
+        records = records[:place]
         caution = partition.caution
         if caution is None or not caution.careful:
             return len(records), None

@@ -13,6 +13,7 @@ from fleet_consumer.worker.consume.intake import Intake
 from fleet_consumer.worker.consume.outcomes import Handle, Outcomes
 from fleet_consumer.worker.consume.pauses import Pauses
 from fleet_consumer.worker.consume.readings import Readings
+from fleet_consumer.worker.consume.skips import Skips
 from fleet_consumer.worker.consume.writing import Writing
 from fleet_consumer.worker.lifecycle.watchdog import Watch
 from fleet_consumer.worker.stats import Stats
@@ -34,6 +35,7 @@ class LoopParts:
     writing: Writing
     intake: Intake
     readings: Readings
+    skips: Skips
     pacing: Pacing
     pauses: Pauses
     topics: Topics

@@ -17,6 +17,7 @@ from fleet_consumer.worker.consume.executor import Executor
 from fleet_consumer.worker.consume.intake import Intake
 from fleet_consumer.worker.consume.key_order import KeyOrder
 from fleet_consumer.worker.consume.progress import PartitionProgress, Unfinished
+from fleet_consumer.worker.consume.skips import Skips, skipped
 from fleet_consumer.worker.stats import DONE
 
 OrderKey = tuple[Any, ...]
@@ -47,7 +48,8 @@ class Concurrency:
 class Work:
     """Records of one handler call, each with its entry in the partition's `unfinished`; `report` takes the results.
 
-    `rest` is what stood behind them in one batch, and follows in the order of their key when they have come back.
+    `rest` is what stood behind them in one batch, and follows in the order of their key when they have come back. With
+    an `error` they fail with it, in place of a call.
     """
 
     topic_partition: TopicPartition
@@ -57,6 +59,7 @@ class Work:
     report: Report
     records: list[Record] = field(default_factory=list)
     rest: Work | None = None
+    error: Exception | None = None
 
     def done(self, results: Sequence[Result], seconds: float) -> None:
         self.report(self, results, seconds)
@@ -87,6 +90,9 @@ class Calls:
 
     def give(self, work: Work) -> None:
         """Have a handler called with this work."""
+        if work.error is not None:
+            self.conclude(work, work.error)
+            return
         self.out += 1
         self._executor.give(work)
 
@@ -123,8 +129,9 @@ class Pending:
     `in_flight` counts records taken up and not through their handler, parked ones excepted.
     """
 
-    def __init__(self, intake: Intake, concurrency: Concurrency, report: Report) -> None:
+    def __init__(self, intake: Intake, skips: Skips, concurrency: Concurrency, report: Report) -> None:
         self._intake = intake
+        self._skips = skips
         self._concurrency = concurrency
         self._report = report
         self._key_order: KeyOrder[OrderKey, Work] = KeyOrder()
@@ -172,15 +179,28 @@ class Pending:
     def next(self, pace: Pace) -> Work | None:
         """Give out the next work that may begin, parked work first; None when there is none."""
         if self._parked:
-            return self._from_parked(pace)
+            return self._to_skip(self._from_parked(pace))
         ready = self._key_order.next()
         if ready is None:
             return None
         order_key, work = ready
         if self._concurrency.batch and order_key is not None and pace is Pace.FULL:
             self._fill_up(order_key, work)
+        work = self._to_skip(work)
         self.begin(work)
         return work
+
+    def _to_skip(self, work: Work) -> Work:
+        """This work as far as the next record that is passed by, which goes alone; the rest follows as parked."""
+        place = self._skips.first(work.topic_partition, [entry.record for entry in work.entries])
+        if place is None:
+            return work
+        count = place or 1
+        if len(work.entries) > count:
+            rest = replace(work, entries=work.entries[count:], records=work.records[count:])
+            self.in_flight -= len(rest.entries)
+            work = replace(work, entries=work.entries[:count], records=work.records[:count], rest=rest)
+        return work if place else replace(work, error=skipped())
 
     def begin(self, work: Work) -> None:
         """Note that a handler is about to be called with these records."""

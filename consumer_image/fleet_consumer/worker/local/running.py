@@ -151,6 +151,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
         "failedTopic": options.failed_topic or naming.failed_topic(group_id),
         "retry": None,
         "httpPort": 0,
+        "skipFile": None,
         "drainSeconds": 20,
     }
 

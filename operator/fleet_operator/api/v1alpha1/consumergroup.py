@@ -135,6 +135,34 @@ class Retry(Model):
     worker: RetryWorker = RetryWorker()
 
 
+class OffsetReset(Model):
+    """A reset of the committed offsets, done once for its `id`. `offsets` by topic and partition."""
+
+    id: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+    to: Literal["Earliest", "Latest", "Time", "Offsets"]
+    time: Annotated[str, Field(max_length=64)] | None = None
+    topics: Annotated[tuple[TopicName, ...], Field(min_length=1, max_length=100)] | None = None
+    offsets: (
+        Annotated[dict[str, dict[str, Annotated[int, Field(ge=0)]]], Field(min_length=1, max_length=100)] | None
+    ) = None
+    dry_run: bool = False
+
+
+class SkippedRecord(Model):
+    """A record to pass by, where it is read."""
+
+    topic: TopicName
+    partition: Annotated[int, Field(ge=0)]
+    offset: Annotated[int, Field(ge=0)]
+
+
+class Offsets(Model):
+    """A reset of committed offsets, and records to pass by."""
+
+    reset: OffsetReset | None = None
+    skip: Annotated[tuple[SkippedRecord, ...], Field(max_length=100)] = ()
+
+
 class Scaling(Model):
     """Replicas by lag; absent means fixed replicas."""
 
@@ -228,6 +256,7 @@ class ConsumerGroupSpec(Model):
     handler: Handler
     consumer: ConsumerSettings = ConsumerSettings()
     retry: Retry | None = None
+    offsets: Offsets = Offsets()
     scaling: Scaling | None = None
     deletion: Deletion = Deletion()
     template: Template = Template()

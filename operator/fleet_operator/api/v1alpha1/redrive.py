@@ -15,7 +15,7 @@ Phase = Literal["Pending", "Running", "Paused", "Succeeded", "Failed", "Cancelle
 FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
 """Phases that a Redrive never leaves."""
 
-FailureWord = Literal["Exhausted", "Fatal", "Timeout", "Undecodable", "Breaker", "Poison", "Manual"]
+FailureWord = Literal["Exhausted", "Fatal", "Timeout", "Undecodable", "Breaker", "Poison", "Skipped", "Manual"]
 
 
 class Filter(Model):

@@ -18,7 +18,7 @@ from fleet_operator.planning import labels
 from fleet_operator.planning.fleet import worker_config
 from fleet_operator.planning.fleet.restricted import RESTRICTED, restricted
 from fleet_operator.planning.fleet.sidecar import containers_of, worker_port
-from fleet_operator.planning.labels import CONTAINER, RETRY_VOLUME, REVISION_ANNOTATION
+from fleet_operator.planning.labels import CONTAINER, RETRY_VOLUME, REVISION_ANNOTATION, SKIP_VOLUME
 
 SETTINGS_VOLUME: Final = "consumer-fleet-settings"
 AUTHORITIES_VOLUME: Final = "consumer-fleet-authorities"
@@ -56,6 +56,9 @@ def pod_template(
     mounts = extra.worker.get("volumeMounts") or ()
     own_scratch = any(mount.get("mountPath", "").rstrip("/") == SCRATCH_PATH for mount in mounts)
     volumes = [_settings_volume(group, cluster, revision, handler_keys), *_plain(extra.spec.volumes)]
+    # Optional, as most groups never have one; a list that comes later reaches running pods all the same.
+    skips = {"name": naming.skip_config(group.metadata.name), "optional": True, "defaultMode": 0o440}
+    volumes.append({"name": SKIP_VOLUME, "configMap": skips})
     if group.spec.retry is not None:
         # A volume of its own, mounted as a directory: files mounted alone are never renewed.
         policies = {"name": naming.retry_config(group.metadata.name), "defaultMode": 0o440}
@@ -111,6 +114,7 @@ def _worker(group: ConsumerGroup, image: str, own_scratch: bool, authorities: bo
         {"name": SETTINGS_VOLUME, "mountPath": pod.CONFIG_DIRECTORY, "readOnly": True},
         *_plain(extra.get("volumeMounts") or ()),
     ]
+    mounts.append({"name": SKIP_VOLUME, "mountPath": worker_config.SKIP_DIRECTORY, "readOnly": True})
     if group.spec.retry is not None:
         mounts.append({"name": RETRY_VOLUME, "mountPath": worker_config.RETRY_DIRECTORY, "readOnly": True})
     if authorities:

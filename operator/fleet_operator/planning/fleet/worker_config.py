@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
-from fleet_consumer.contract.pod import CONFIG_DIRECTORY, POLICIES_FILE
+from fleet_consumer.contract.pod import CONFIG_DIRECTORY, POLICIES_FILE, SKIP_FILE
 from fleet_consumer.contract.worker_config import VERSION
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import CaSecretReference, KafkaCluster
@@ -13,6 +13,8 @@ from fleet_operator.planning.fleet.sidecar import worker_port
 
 RETRY_DIRECTORY: Final = "/etc/fleet/retry"
 RETRY_FILE: Final = f"{RETRY_DIRECTORY}/{POLICIES_FILE}"
+SKIP_DIRECTORY: Final = "/etc/fleet/offsets"
+SKIP_PATH: Final = f"{SKIP_DIRECTORY}/{SKIP_FILE}"
 HANDLER_PATH: Final = "handler"
 CREDENTIALS_PATH: Final = "credentials"
 CA_FILE: Final = "tls/ca.crt"
@@ -42,6 +44,8 @@ def worker_config(group: ConsumerGroup, cluster: KafkaCluster, *, revision: str)
         "consumer": _consumer(group),
         # Policies are no part of a revision: running workers read them again when they change.
         "retry": {"policyFile": RETRY_FILE} if spec.retry is not None else None,
+        # No part of a revision either: a fleet that dies at a record must not need a rollout to get past it.
+        "skipFile": SKIP_PATH,
         "failedTopic": naming.failed_topic(group.group_id),
         "httpPort": worker_port(group),
         "drainSeconds": DRAIN_S,

@@ -13,6 +13,7 @@ from typing import Any
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.notices import Notices
 from fleet_operator.planning.fleet.parts import RETRY
 from fleet_operator.planning.labels import CHANGED_ANNOTATION, CONTAINER, POLICIES_ANNOTATION, RETRY_VOLUME
 from fleet_operator.planning.retry.records import Published
@@ -46,19 +47,13 @@ def changed_at_of(stateful_set: Mapping[str, Any] | None) -> float | None:
     return times.from_text(annotations.get(CHANGED_ANNOTATION))
 
 
-def pods_to_notify(pods: Iterable[Mapping[str, Any]], published: Published) -> list[dict[str, Any]]:
-    """Patches that make running pods read the newest policies soon.
-
-    Pods created after the publication have mounted it already.
-    """
-    digest, found = published.digest, []
+def pods_with_old_policies(pods: Iterable[Mapping[str, Any]], published: Published) -> Notices:
+    """The annotation for pods that may have mounted older policies; pods created after the publication have not."""
+    digest, found = published.digest, {}
     for pod in pods:
         metadata = pod["metadata"]
         created_at = times.from_text(metadata.get("creationTimestamp")) or 0.0
         seen = (metadata.get("annotations") or {}).get(POLICIES_ANNOTATION)
-        if metadata.get("deletionTimestamp") or seen == digest or created_at > published.published_at:
-            continue
-        where = {key: metadata[key] for key in ("name", "namespace", "uid")}
-        annotations = {POLICIES_ANNOTATION: digest}
-        found.append({"apiVersion": "v1", "kind": "Pod", "metadata": {**where, "annotations": annotations}})
+        if seen != digest and created_at <= published.published_at:
+            found[metadata["uid"]] = {POLICIES_ANNOTATION: digest}
     return found

@@ -18,6 +18,7 @@ from fleet_operator.planning.fleet.rollout import PodFacts
 from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.lag import UNKNOWN_TEXT, behind_text, lag_bucket, lag_text
 from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation
+from fleet_operator.planning.offsets.skips import skipped_status
 from fleet_operator.planning.status.conditions import project_conditions
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import extend_transitions, member_entries, shorten_id
@@ -55,6 +56,7 @@ def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[st
         **_mirrored(facts, previous),
         "limit": facts.scale.limit,
         "stuckPartitions": stuck or [],
+        **_offsets(facts, previous),
     }
     found = project_conditions(facts, before, stuck)
     status = conditions.with_conditions(status, found, times.to_text(now), facts.group.metadata.generation, previous)
@@ -215,6 +217,13 @@ def _deadly(pods: Iterable[PodFacts], previous: Mapping[str, Any]) -> list[dict[
             why = {"reason": end.reason or conditions.WORKERS_FAILING, "message": str(end)[:STUCK_MESSAGE_MAX]}
             found.append({**record._asdict(), "pod": pod.name, **why, "since": since})
     return found
+
+
+def _offsets(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str, Any]:
+    before = previous.get("offsets") or {}
+    counts, observed = facts.view.partition_counts, facts.observed_group
+    skipped = skipped_status(facts.group, counts, observed, facts.workers, before.get("skipped") or ())
+    return {"offsets": {"skipped": skipped}} if skipped else {}
 
 
 def _with_observed_at(

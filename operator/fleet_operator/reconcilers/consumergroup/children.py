@@ -15,10 +15,12 @@ from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.clients import kinds
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
 from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.notices import notices
 from fleet_operator.planning.fleet.parts import PartPlan
 from fleet_operator.planning.labels import RECORD
+from fleet_operator.planning.offsets.skips import places_of, pods_with_old_skips, skip_config_map
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry.fleet import has_retries, pods_to_notify
+from fleet_operator.planning.retry.fleet import has_retries, pods_with_old_policies
 from fleet_operator.planning.retry.records import Published, group_config_map
 from fleet_operator.reconcilers.consumergroup.decide import Plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
@@ -40,12 +42,12 @@ class Children:
         try:
             if publication is not None and self.gathered.older is None:
                 await self._publish(publication)
+            await self._publish_skips()
             await self._record_revision()
             await self._check()
             for part in self.plan.parts:
                 await (self._remove_part(part) if part.remove else self._apply_part(part))
-            if publication is not None:
-                await self._notify_pods(publication)
+            await self._notify_pods(publication)
             await self._clean_up()
         except (KubeInvalidError, KubeForbiddenError, ForeignObjectError) as error:
             return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
@@ -67,15 +69,25 @@ class Children:
             note = f"no record waits in {topics} and no worker reads them any more: delete them if unused"
             self._record("RetryTopicsKept", note)
 
-    async def _notify_pods(self, publication: Published) -> None:
-        """Have running pods read the newest policies soon; a pod that is gone needs none."""
+    async def _notify_pods(self, publication: Published | None) -> None:
+        """Have running pods read the newest policies and skipped records soon; a pod that is gone needs neither."""
         store = self.context.store
-        pods = [pod for part in self.gathered.parts.values() for pod in part.pods if has_retries({"spec": pod["spec"]})]
-        for patch in pods_to_notify(pods, publication):
+        pods = [pod for part in self.gathered.parts.values() for pod in part.pods]
+        with_retries = [pod for pod in pods if has_retries({"spec": pod["spec"]})]
+        policies = pods_with_old_policies(with_retries, publication) if publication is not None else {}
+        skips = pods_with_old_skips(pods, places_of(self.gathered.group))
+        for patch in notices(pods, policies, skips):
             try:
                 store.learn(kinds.POD, await store.kube.apply(patch))
             except (KubeConflictError, KubeNotFoundError):
                 continue
+
+    async def _publish_skips(self) -> None:
+        """A group that never had records to skip gets no ConfigMap; an emptied list is published as empty."""
+        group, wanted = self.gathered.group, skip_config_map(self.gathered.group)
+        key = (group.metadata.namespace, wanted["metadata"]["name"])
+        if places_of(group) or self.context.store.get(kinds.CONFIG_MAP, key) is not None:
+            await self._apply(wanted)
 
     async def _record_revision(self) -> None:
         """The handler's copy comes first: a record proves by its existence that the objects it names exist."""

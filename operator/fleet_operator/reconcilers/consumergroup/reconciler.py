@@ -8,6 +8,7 @@ from functools import partial
 from pydantic import ValidationError
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
+from fleet_operator.planning.offsets.skips import awaits_skips
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.status.consumergroup import invalid_spec_status, project_consumergroup_status
@@ -76,7 +77,8 @@ class ConsumerGroupReconciler:
         again = await publish(context, body, status)
         # An idle group gives no other sign that would requeue it, so that its workers are asked again.
         may_pause = plan.intent is not None and plan.intent.may_pause
-        watched = FRESH_SECONDS if may_pause or needs_watching(facts) else None
+        skips = awaits_skips((previous.get("offsets") or {}).get("skipped") or ())
+        watched = FRESH_SECONDS if may_pause or skips or needs_watching(facts) else None
         wishes = (plan.requeue_after, watched)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
 

@@ -376,6 +376,7 @@ def test_worker_pod_can_write_only_to_its_scratch_directory() -> None:
     mounts = worker(revision)["volumeMounts"]
     assert [(mount["mountPath"], mount.get("readOnly", False)) for mount in mounts] == [
         ("/etc/consumer-fleet", True),
+        ("/etc/fleet/offsets", True),
         ("/tmp", False),
     ]
     assert worker(revision)["securityContext"]["readOnlyRootFilesystem"] is True
@@ -385,8 +386,12 @@ def test_user_may_bring_his_own_scratch_directory() -> None:
     extra = with_worker(volumeMounts=[{"name": "big", "mountPath": "/tmp/"}])
     extra["spec"]["volumes"] = [{"name": "big", "emptyDir": {}}]
     revision = revision_of(consumer_group(template=extra))
-    assert [mount["name"] for mount in worker(revision)["volumeMounts"]] == ["consumer-fleet-settings", "big"]
-    assert len(revision.pod_template["spec"]["volumes"]) == 2
+    assert [mount["name"] for mount in worker(revision)["volumeMounts"]] == [
+        "consumer-fleet-settings",
+        "big",
+        "consumer-fleet-offsets",
+    ]
+    assert len(revision.pod_template["spec"]["volumes"]) == 3
 
 
 def test_grace_period_outlasts_the_drain() -> None:

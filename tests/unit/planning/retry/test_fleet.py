@@ -11,9 +11,10 @@ from fleet_consumer.contract.worker_config import parse_config
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.notices import notices
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.fleet.revision import Revision, plan_revision
-from fleet_operator.planning.retry.fleet import changed_at_of, pods_to_notify, retry_stateful_set
+from fleet_operator.planning.retry.fleet import changed_at_of, pods_with_old_policies, retry_stateful_set
 from fleet_operator.planning.retry.plan import retry_target
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.status.consumergroup import project_consumergroup_status
@@ -128,18 +129,31 @@ def test_time_of_the_last_change_is_read_back() -> None:
 
 def test_pods_are_annotated_once_for_a_file_not_yet_mounted() -> None:
     publication = told()
-    (patch,) = pods_to_notify([pod()], publication)
+    (patch,) = notices([pod()], pods_with_old_policies([pod()], publication))
     assert patch["metadata"]["annotations"] == {"consumerfleet.io/retry-policies": publication.digest}
     assert set(patch["metadata"]) == {"name", "namespace", "uid", "annotations"}, "nothing else of a pod is ours"
     done = pod(told_of=publication.digest)
     younger = pod("orders-1", created_at=NOW + 5)
     leaving = pod("orders-2")
     leaving["metadata"]["deletionTimestamp"] = times.to_text(NOW)
-    assert pods_to_notify([done, younger, leaving], publication) == []
+    every = [done, younger, leaving]
+    assert notices(every, pods_with_old_policies(every, publication)) == []
     edited = Published(
         policy="standard", current=NEW.hash, known=(OLD, NEW), partitions=4, max_message_bytes=1, published_at=NOW + 10
     )
-    assert len(pods_to_notify([done, younger], edited)) == 2
+    assert len(notices(every, pods_with_old_policies(every, edited))) == 2
+
+
+def test_one_patch_has_all_annotations_for_else_an_apply_would_take_one_away() -> None:
+    publication, known = told(), pod(told_of="old")
+    known["metadata"]["annotations"]["consumerfleet.io/skipped-records"] = "list"
+    (patch,) = notices([known], pods_with_old_policies([known], publication))
+    assert patch["metadata"]["annotations"] == {
+        "consumerfleet.io/retry-policies": publication.digest,
+        "consumerfleet.io/skipped-records": "list",
+    }
+    (both,) = notices([pod()], {pod()["metadata"]["uid"]: {"a": "1"}}, {pod()["metadata"]["uid"]: {"b": "2"}})
+    assert both["metadata"]["annotations"] == {"a": "1", "b": "2"}
 
 
 def test_status_shows_how_many_retry_workers_there_are() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.contract.policies import PolicyInvalid
-from fleet_consumer.worker.config import policy_file
+from fleet_consumer.worker.config import mounted_file
 from fleet_consumer.worker.config.policy_file import PolicyFile, PolicyFileUnreadable
 from tests.support.clock import StillClock
 
@@ -58,7 +58,7 @@ class Mounted:
             self.path.symlink_to("..data/policies.json")
 
     def look(self) -> bool:
-        self.clock.now += policy_file.LOOK_INTERVAL_S
+        self.clock.now += mounted_file.LOOK_INTERVAL_S
         return self.file.look()
 
     @property
@@ -106,7 +106,7 @@ def test_nothing_is_looked_at_twice_within_a_second(mounted: Mounted) -> None:
         ('{"version": 1, "pol', PolicyFileUnreadable),
         ("[" * 100_000, PolicyFileUnreadable),
         ("\udcff", PolicyFileUnreadable),
-        (" " * (policy_file.BYTES_MAX + 1), PolicyFileUnreadable),
+        (" " * (mounted_file.BYTES_MAX + 1), PolicyFileUnreadable),
         ("[]", PolicyInvalid),
         (json.dumps(document(OLD) | {"current": NEW}), PolicyInvalid),
         (json.dumps(document(OLD) | {"surprise": 1}), PolicyInvalid),

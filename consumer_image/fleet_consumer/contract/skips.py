@@ -1,0 +1,57 @@
+"""skip.json: the records that a group's workers pass by, as the operator publishes them for running workers.
+
+A record is named by the topic, partition and offset at which it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from fleet_consumer.contract.section import Section, SettingsInvalid
+
+VERSION: Final = 1
+"""Version of the file format."""
+RECORDS_MAX: Final = 100
+"""Most records of one file; the CRD's bound."""
+
+
+class Place(NamedTuple):
+    """The place at which a record is read."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class SkipsInvalid(Exception):
+    """The content of a skip.json cannot be used."""
+
+    reason = "SkipFileInvalid"
+
+
+def render_skips(places: Iterable[Place]) -> dict[str, Any]:
+    """The JSON object of a skip.json, in a fixed order."""
+    return {"version": VERSION, "records": [place._asdict() for place in sorted(places)]}
+
+
+def parse_skips(document: Any) -> frozenset[Place]:
+    """The places of a parsed skip.json. Raises SkipsInvalid for the first bad field found."""
+    try:
+        return _places(Section(document, "skip.json"))
+    except SettingsInvalid as error:
+        raise SkipsInvalid(str(error)) from error
+
+
+def _places(section: Section) -> frozenset[Place]:
+    section.integer("version", VERSION, VERSION)
+    found, path = section.take("records"), section.at("records")
+    if not isinstance(found, list) or len(found) > RECORDS_MAX:
+        raise SettingsInvalid(path, f"must be a list of at most {RECORDS_MAX} records")
+    section.end()
+    places = []
+    for index, each in enumerate(found):
+        record = Section(each, f"{path}[{index}]")
+        places.append(Place(record.text("topic"), record.integer("partition", 0), record.integer("offset", 0)))
+        record.end()
+    return frozenset(places)

@@ -1,0 +1,112 @@
+"""Records that a group's workers pass by: their publication, and what became of them. Pure.
+
+The list reaches running workers through a ConfigMap that every worker mounts, if it exists, and reads again when it
+changes. It is no part of a revision: a fleet whose workers all die at a record must not need a rollout to get past it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from fleet_consumer.contract import naming
+from fleet_consumer.contract.naming import content_hash
+from fleet_consumer.contract.pod import SKIP_FILE
+from fleet_consumer.contract.skips import Place, render_skips
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
+from fleet_operator.planning import labels, times
+from fleet_operator.planning.fleet.manifests import head
+from fleet_operator.planning.fleet.notices import Notices
+from fleet_operator.planning.objects import to_json
+from fleet_operator.planning.observation import GroupObservation, WorkerObservation
+
+
+class SkipState(StrEnum):
+    """State of a record that is to be passed by."""
+
+    WAITING = "Waiting"  # not reached yet, or unknown
+    SKIPPED = "Skipped"  # a worker wrote it to the failed topic, and that is committed
+    PASSED = "Passed"  # committed past it, and no worker reported a skip
+    NOT_READ = "NotRead"  # no topic or partition that the group reads
+
+
+def places_of(group: ConsumerGroup) -> tuple[Place, ...]:
+    """The records of the spec, in a fixed order."""
+    return tuple(sorted(Place(each.topic, each.partition, each.offset) for each in group.spec.offsets.skip))
+
+
+def skip_config_map(group: ConsumerGroup) -> dict[str, Any]:
+    """The ConfigMap that the group's workers mount, with the list as it is now."""
+    body = head("v1", "ConfigMap", group, naming.skip_config(group.metadata.name), labels.WORKER)
+    body["metadata"]["labels"][HANDLER_LABEL] = labels.RECORD
+    return {**body, "data": {SKIP_FILE: to_json(render_skips(places_of(group)))}}
+
+
+def pods_with_old_skips(pods: Iterable[Mapping[str, Any]], places: Sequence[Place]) -> Notices:
+    """The annotation for pods that may have read another list; none for pods that never had one and need none."""
+    digest, found = content_hash(render_skips(places)), {}
+    for pod in pods:
+        metadata = pod["metadata"]
+        seen = (metadata.get("annotations") or {}).get(labels.SKIP_ANNOTATION)
+        if seen != digest and (places or seen is not None):
+            found[metadata["uid"]] = {labels.SKIP_ANNOTATION: digest}
+    return found
+
+
+def skipped_status(
+    group: ConsumerGroup,
+    counts: Mapping[str, int] | None,
+    observed: GroupObservation | None,
+    workers: Iterable[WorkerObservation],
+    previous: Iterable[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """`status.offsets.skipped`: one entry for each record of the spec.
+
+    `counts` are the partitions of the source topics, None while unknown; `previous` are the entries as stored.
+    """
+    reported = {place: at for worker in workers for place, at in worker.skipped.items()}
+    before = {(each.get("topic"), each.get("partition"), each.get("offset")): each for each in previous}
+    entries = []
+    for place in places_of(group):
+        old = before.get((place.topic, place.partition, place.offset), {})
+        at = times.to_text(reported[place]) if place in reported else old.get("at")
+        state = _state(group, place, counts, observed, skipped=at is not None)
+        if state is None:
+            state = SkipState(old["state"]) if old.get("state") in set(SkipState) else SkipState.WAITING
+        seen = {"at": at} if state is SkipState.SKIPPED and at is not None else {}
+        entries.append({**place._asdict(), "state": state.value, **seen})
+    return entries
+
+
+def _state(
+    group: ConsumerGroup,
+    place: Place,
+    counts: Mapping[str, int] | None,
+    observed: GroupObservation | None,
+    *,
+    skipped: bool,
+) -> SkipState | None:
+    """State of one record; None while that cannot be known, and the last one stands."""
+    if _is_flow(group, place.topic):
+        # The offsets of the retry workers' group are not observed by partition: only a worker's report counts.
+        return SkipState.SKIPPED if skipped else None
+    if counts is None or observed is None:
+        return None
+    if place.partition >= counts.get(place.topic, 0):
+        return SkipState.NOT_READ
+    committed = observed.committed.get((place.topic, place.partition))
+    if committed is None or committed <= place.offset:
+        return SkipState.WAITING
+    return SkipState.SKIPPED if skipped else SkipState.PASSED
+
+
+def _is_flow(group: ConsumerGroup, topic: str) -> bool:
+    """True for the topics that the group's retry workers read."""
+    return topic == naming.redrive_topic(group.group_id) or topic.startswith(naming.retry_topic(group.group_id, ""))
+
+
+def awaits_skips(entries: Iterable[Mapping[str, Any]]) -> bool:
+    """True while a record of the list may still be reached, so that the workers are asked about it."""
+    return any(each.get("state") == SkipState.WAITING for each in entries)

@@ -1,0 +1,189 @@
+"""Records that `spec.offsets.skip` names go to the failed topic and not to their handler; no other is touched."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet_consumer.contract.skips import Place, render_skips
+from fleet_consumer.record import Record, Run, TopicPartition
+from fleet_consumer.retry.failure import Skipped
+from fleet_consumer.worker.config.mounted_file import LOOK_INTERVAL_S
+from fleet_consumer.worker.config.skip_file import SkipFile
+from fleet_consumer.worker.consume.caution import Note
+from fleet_consumer.worker.consume.pending import Concurrency
+from fleet_consumer.worker.consume.skips import Skips
+from tests.support.clock import StillClock
+from tests.unit.retry.policies import policies
+from tests.unit.worker.manual_executor import ManualExecutor
+from tests.unit.worker.scripted import P0, P1, Bench
+
+FAILED = "_fleet.g.failed"
+KINDS = ("alone", "executor", "batch")
+COUNT = 40
+
+
+class Shop:
+    """A loop over two partitions, its skip file, and a handler that keeps what it gets."""
+
+    def __init__(self, kind: str, folder: Path, *, found: Any = lambda: None) -> None:
+        self.path = folder / "skip.json"
+        self.handled: list[tuple[int, int]] = []
+        self.executor: ManualExecutor | None = None
+        self.kind, self.found = kind, found
+
+    def write(self, places: Iterable[Place]) -> None:
+        self.path.write_text(json.dumps(render_skips(places)))
+
+    def open(self, *, marks: dict[TopicPartition, str] | None = None) -> Bench:
+        concurrency = None
+        if self.kind != "alone":
+            batch = self.kind == "batch"
+            self.executor = ManualExecutor(self._handle_batch if batch else self._handle, 4, batch=batch)
+            concurrency = Concurrency.of(batch=batch, size=4, max_poll_records=20)
+        self.bench = Bench(
+            self._handle,
+            {each: [b"%d-%d" % (each.partition, n) for n in range(COUNT)] for each in (P0, P1)},
+            per_poll=20,
+            executor=self.executor,
+            concurrency=concurrency,
+            policies=self.found,
+            skips=str(self.path),
+        )
+        self.bench.consumer.key = lambda value: None
+        if marks is not None:
+            self.bench.consumer.marks.update(marks)
+            self.bench.consumer.offsets.update(dict.fromkeys(marks, 0))
+        return self.bench
+
+    def _handle(self, record: Record) -> None:
+        self.handled.append((record.partition, record.offset))
+
+    def _handle_batch(self, records: list[Record]) -> None:
+        for record in records:
+            self._handle(record)
+
+    def run(self, steps: int = 60) -> None:
+        for _ in range(steps):
+            self.bench.clock.now += LOOK_INTERVAL_S
+            self.bench.steps(1)
+            while self.executor is not None and self.executor.jobs:
+                self.executor.finish()
+
+    @property
+    def failed(self) -> list[tuple[Any, ...]]:
+        """Value, reason and origin of the records in the failed topic."""
+        named = ("kr-reason", "kr-error-class")
+        return [
+            (value, *((dict(headers)[name] or b"").decode() for name in named))
+            for topic, _, value, headers in self.bench.producer.written
+            if topic == FAILED
+        ]
+
+
+def everything() -> set[tuple[int, int]]:
+    return set(itertools.product((0, 1), range(COUNT)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("offsets", [(0,), (7,), (39,), (3, 4, 5), (0, 19, 20, 39)])
+def test_named_records_fail_and_all_others_are_handled_once(
+    kind: str, offsets: tuple[int, ...], tmp_path: Path
+) -> None:
+    shop = Shop(kind, tmp_path)
+    shop.write([Place("t", 1, offset) for offset in offsets])
+    shop.open()
+    shop.run()
+    assert sorted(shop.handled) == sorted(everything() - {(1, offset) for offset in offsets})
+    assert shop.failed == [(b"1-%d" % offset, "skipped", "Skipped") for offset in offsets]
+    assert shop.bench.consumer.offsets == {P0: COUNT, P1: COUNT}
+    assert set(shop.bench.stats.skipped) == {Place("t", 1, offset) for offset in offsets}
+    assert shop.bench.stats.failures == {"skipped": len(offsets)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_rule_of_the_policy_decides_about_a_skipped_record(kind: str, tmp_path: Path) -> None:
+    rules = policies("5s", classify=[{"when": {"exception": "Skipped"}, "then": "Retry"}])
+    shop = Shop(kind, tmp_path, found=lambda: rules)
+    shop.write([Place("t", 0, 2)])
+    shop.open()
+    shop.run()
+    assert shop.failed == [(b"0-2", "skipped", "Skipped")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_list_that_changes_is_followed_by_a_running_worker(kind: str, tmp_path: Path) -> None:
+    shop = Shop(kind, tmp_path)
+    shop.open()
+    shop.bench.steps(1)
+    shop.write([Place("t", 0, 35), Place("t", 1, 35)])
+    shop.run()
+    assert (0, 35) not in shop.handled
+    assert (1, 35) not in shop.handled
+    assert len(shop.failed) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_record_that_killed_its_process_is_skipped_before_it_kills_again(kind: str, tmp_path: Path) -> None:
+    """The last owner died with this record in hand, so it would be handed out first, and alone."""
+    shop = Shop(kind, tmp_path)
+    shop.write([Place("t", 0, 0), Place("t", 0, 3)])
+    dead = Note(1, deaths=1, by="dead").text
+    shop.open(marks={P0: f"{dead} fleet-reading=0"})
+    shop.bench.loop.notes._by = "b" * 8
+    shop.run()
+    assert not {(0, 0), (0, 3)} & set(shop.handled)
+    assert [reason for _, reason, _ in shop.failed] == ["skipped", "skipped"]
+    assert sorted(shop.handled) == sorted(everything() - {(0, 0), (0, 3)})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_place_that_was_passed_or_never_comes_changes_nothing(kind: str, tmp_path: Path) -> None:
+    shop = Shop(kind, tmp_path)
+    shop.open()
+    shop.run()
+    shop.write([Place("t", 0, 3), Place("t", 0, 10_000), Place("t", 7, 0), Place("elsewhere", 0, 3)])
+    shop.run()
+    assert sorted(shop.handled) == sorted(everything())
+    assert shop.failed == []
+
+
+def test_run_is_divided_at_the_named_records_only(tmp_path: Path) -> None:
+    path = tmp_path / "skip.json"
+    skips = Skips(SkipFile(str(path), StillClock()))
+    run = Run(P0, [Record("t", 0, offset, 0, None, b"") for offset in range(5)])
+    assert [(part.records, error) for part, error in skips.parts(run)] == [(run.records, None)]
+    path.write_text(json.dumps(render_skips([Place("t", 0, 0), Place("t", 0, 3), Place("t", 1, 1)])))
+    skips = Skips(SkipFile(str(path), StillClock()))
+    parts = [
+        ([record.offset for record in part.records], isinstance(error, Skipped)) for part, error in skips.parts(run)
+    ]
+    assert parts == [([0], True), ([1, 2], False), ([3], True), ([4], False)]
+
+
+def test_unreadable_list_keeps_the_last_one_and_a_missing_one_is_empty(tmp_path: Path) -> None:
+    path, clock = tmp_path / "skip.json", StillClock()
+    file = SkipFile(str(path), clock)
+
+    def look() -> frozenset[Place]:
+        clock.now += LOOK_INTERVAL_S
+        file.look()
+        return file.places
+
+    assert look() == frozenset()
+    path.write_text(json.dumps(render_skips([Place("t", 0, 1)])))
+    assert look() == {Place("t", 0, 1)}
+    for broken in ("", "{", "[]", '{"version": 1}'):
+        path.write_text(broken)
+        assert look() == {Place("t", 0, 1)}
+    path.write_text(json.dumps(render_skips([])))
+    assert look() == frozenset()
+    path.write_text(json.dumps(render_skips([Place("t", 0, 1)])))
+    assert look() == {Place("t", 0, 1)}
+    path.unlink()
+    assert look() == frozenset()
