@@ -28,7 +28,7 @@ def secret(in_namespace: str, name: str, *, password: str, labelled: bool = True
 
 def cluster(in_namespace: str, bootstrap: str, *, name: str = "main", **spec: Any) -> dict[str, Any]:
     metadata = {"name": name, "namespace": in_namespace}
-    wanted = {"bootstrapServers": [bootstrap], "offsetsTopic": {"replicationFactor": 1}, **spec}
+    wanted = {"bootstrapServers": [bootstrap], **spec}
     return {"apiVersion": API_VERSION, "kind": "KafkaCluster", "metadata": metadata, "spec": wanted}
 
 

@@ -16,6 +16,7 @@ from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from tests.apiserver.conftest import Site
 from tests.apiserver.offsets_rules import OFFSETS_IMMUTABLE, OFFSETS_REFUSED
 from tests.apiserver.pod_rules import ACCEPTED_PODS, POD_RULES, POD_SCHEMA, UNKNOWN_FIELDS
+from tests.apiserver.retry_rules import REDRIVE_IMMUTABLE, REDRIVE_IMMUTABLE_WORDS, RETRY_RULES, RETRY_SCHEMA
 from tests.unit.api.crd_objects import (
     REMOVED,
     JsonObject,
@@ -35,11 +36,6 @@ CONSUMER = "spec.consumer."
 SASL = {"mechanism": "PLAIN", "secretRef": {"name": "s"}}
 NAMED = {"oauth": {"tokenEndpoint": "https://login.example", "clientId": "a"}}
 OAUTH = {"mechanism": "OAUTHBEARER", "secretRef": {"name": "s"}, "oauth": {"tokenEndpoint": "https://login.example"}}
-
-
-def classified(when: JsonObject, then: str = "Fail") -> JsonObject:
-    """A RetryPolicy with this one rule."""
-    return retry_policy({"spec.classify": [{"when": when, "then": then}]})
 
 
 REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
@@ -125,9 +121,24 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
         "spec.handler needs exactly one of python and http",
     ),
     (
-        "KIP-848 settings under the classic protocol",
+        "the protocol of KIP-848",
+        consumer_group({CONSUMER + "protocol": "Consumer"}),
+        "spec.consumer.protocol Consumer (KIP-848) is not available in this version: take it out",
+    ),
+    (
+        "settings of KIP-848",
         consumer_group({CONSUMER + "kip848": {}}),
-        "spec.consumer.kip848 has no meaning under the classic protocol",
+        "spec.consumer.kip848 is not available in this version",
+    ),
+    (
+        "scaling by lag",
+        consumer_group({"spec.scaling": {}}),
+        "spec.scaling is not available in this version: take it out and set spec.replicas",
+    ),
+    (
+        "an offsets topic that the operator would make",
+        kafka_cluster({"spec.offsetsTopic": {"manage": "Provision"}}),
+        "spec.offsetsTopic.manage Provision is not available in this version: take it out",
     ),
     (
         "heartbeats as rare as the session is long",
@@ -160,73 +171,11 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
         "spec.retry.worker.maxReplicas must not be less than minReplicas",
     ),
     *POD_RULES,
-    (
-        "a Redrive with a long name",
-        redrive({"metadata.name": "a" * 41}),
-        "metadata.name must be a DNS label of at most 40",
-    ),
-    (
-        "a Redrive of no time at all",
-        redrive({"spec.filter": {"fromTime": "2026-01-31T12:00:00Z", "toTime": "2026-01-31T13:00:00+01:00"}}),
-        "spec.filter.fromTime must be before spec.filter.toTime",
-    ),
-    (
-        "an error pattern that is none",
-        redrive({"spec.filter": {"errorRegex": "("}}),
-        "spec.filter.errorRegex must be a regular expression",
-    ),
-    (
-        "a key pattern with look-ahead",
-        redrive({"spec.filter": {"keyRegex": "a(?=b)"}}),
-        "spec.filter.keyRegex must be a regular expression",
-    ),
-    ("a policy with a long name", retry_policy({"metadata.name": "a" * 64}), "metadata.name must be a DNS label of at"),
-    (
-        "a policy with two ways of telling delays",
-        retry_policy({"spec.generate": {"initial": "1s", "count": 1}}),
-        "spec needs exactly one of sequence",
-    ),
-    ("a policy without delays", retry_policy({"spec.sequence": REMOVED}), "spec needs exactly one of sequence"),
-    ("a delay in words", retry_policy({"spec.sequence": ["5m", "soon"]}), "a delay is a whole number"),
-    ("a delay with a leading zero", retry_policy({"spec.sequence": ["05m"]}), "a delay is a whole number"),
-    ("a delay in milliseconds", retry_policy({"spec.sequence": ["500ms"]}), "a delay is a whole number"),
-    ("no delay at all", retry_policy({"spec.sequence": ["0s"]}), "a delay is a whole number"),
-    ("a delay of more than a week", retry_policy({"spec.sequence": ["169h"]}), "a delay may be 7d at most"),
-    (
-        "a series that begins with more than a week",
-        retry_policy({"spec.sequence": REMOVED, "spec.generate": {"initial": "8d", "count": 2}}),
-        "a delay may be 7d at most",
-    ),
-    (
-        "a rule of two conditions",
-        classified({"exception": "ValueError", "httpStatus": "500"}),
-        "a rule of spec.classify matches by exactly one",
-    ),
-    ("a rule without a condition", classified({}), "a rule of spec.classify matches by exactly one"),
-    ("an exception that is no name", classified({"exception": "a-b"}), "spec.classify.when.exception is"),
-    ("a status that is none", classified({"httpStatus": "6xx"}), "spec.classify.when.httpStatus is"),
-    ("a message pattern that is none", classified({"messageRegex": "("}), "spec.classify.when.messageRegex must be"),
+    *RETRY_RULES,
 ]
 
 REFUSED_BY_SCHEMA: list[tuple[str, JsonObject, str]] = [
-    ("a policy of no attempts", retry_policy({"spec.sequence": []}), "spec.sequence"),
-    ("a policy of too many attempts", retry_policy({"spec.sequence": ["1s"] * 101}), "spec.sequence"),
-    ("an unknown decision", classified({"httpStatus": "500"}, "Ignore"), "spec.classify[0].then"),
-    ("a retry of what cannot be decoded", retry_policy({"spec.undecodable": "Retry"}), "spec.undecodable"),
-    ("more failures than records", retry_policy({"spec.budget": {"maxFailurePercent": 101}}), "maxFailurePercent"),
-    ("a Redrive of nothing", redrive({"spec.groupRef": REMOVED}), "spec.groupRef"),
-    ("an unknown reason", redrive({"spec.filter": {"reasons": ["bad-luck"]}}), "spec.filter.reasons[0]"),
-    ("a time that is none", redrive({"spec.filter": {"fromTime": "yesterday"}}), "spec.filter.fromTime"),
-    ("no records at all", redrive({"spec.maxRecords": 0}), "spec.maxRecords"),
-    ("none of the records", redrive({"spec.records": []}), "spec.records"),
-    ("a record of nowhere", redrive({"spec.records": [{"offset": 5}]}), "spec.records[0].partition"),
-    ("a record below zero", redrive({"spec.records": [{"partition": 0, "offset": -1}]}), "spec.records[0].offset"),
-    (
-        "a record named twice",
-        redrive({"spec.records": [{"partition": 1, "offset": 5}, {"partition": 1, "offset": 5}]}),
-        "spec.records[1]",
-    ),
-    ("no records in a second", redrive({"spec.rate": {"recordsPerSecond": 0}}), "spec.rate.recordsPerSecond"),
+    *RETRY_SCHEMA,
     ("no broker", kafka_cluster({"spec.bootstrapServers": []}), "spec.bootstrapServers"),
     ("a broker without a port", kafka_cluster({"spec.bootstrapServers": ["kafka"]}), "spec.bootstrapServers[0]"),
     (
@@ -270,24 +219,6 @@ IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str]] = [
     *OFFSETS_IMMUTABLE,
 ]
 
-REDRIVE_IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
-    ("another group", {}, {"spec.groupRef": {"name": "other"}}),
-    ("a filter added", {}, {"spec.filter": {"reasons": ["Fatal"]}}),
-    ("a filter changed", {"spec.filter": {"keyRegex": "a"}}, {"spec.filter": {"keyRegex": "b"}}),
-    ("a filter taken away", {"spec.filter": {"keyRegex": "a"}}, {"spec.filter": REMOVED}),
-    ("a limit added", {}, {"spec.maxRecords": 5}),
-    ("a limit changed", {"spec.maxRecords": 5}, {"spec.maxRecords": 6}),
-    ("another loop guard", {}, {"spec.maxRedrives": 9}),
-    ("records added", {}, {"spec.records": [{"partition": 0, "offset": 5}]}),
-    (
-        "another record",
-        {"spec.records": [{"partition": 0, "offset": 5}]},
-        {"spec.records": [{"partition": 0, "offset": 6}]},
-    ),
-    ("a dry run made real", {"spec.dryRun": True}, {"spec.dryRun": False}),
-]
-REDRIVE_IMMUTABLE_WORDS = "spec is immutable except suspend and rate"
-
 ACCEPTED: list[tuple[str, JsonObject]] = [
     (
         "a Strimzi TLS user",
@@ -322,11 +253,11 @@ ACCEPTED: list[tuple[str, JsonObject]] = [
     ("the longest name", consumer_group({"metadata.name": "a" * 40})),
     ("a pattern", consumer_group({"spec.topics": REMOVED, "spec.topicPattern": "^orders\\..*"})),
     ("an HTTP handler", consumer_group({"spec.handler": {"http": {"port": 8000}}})),
-    ("a fleet that may sleep", consumer_group({"spec.replicas": 0, "spec.scaling": {"minReplicas": 0}})),
+    ("a fleet that sleeps", consumer_group({"spec.replicas": 0})),
     ("a Redrive of everything", redrive()),
     ("a policy of delays in any order", retry_policy({"spec.sequence": ["7d", "1s", "60s", "1m", "168h"]})),
     ("every field of a policy", full_retry_policy()),
-    ("a budget of defaults", retry_policy({"spec.budget": {}})),
+    ("a budget of defaults", retry_policy({"spec.budget": {"action": "Fail"}})),
     ("a custom assignor", consumer_group({CONSUMER + "classic.assignors": ["a.b:C", "range"]})),
     *ACCEPTED_PODS,
 ]
@@ -430,7 +361,7 @@ def test_server_and_models_default_alike(here: Site) -> None:
     assert served["spec"]["replicas"] == 1
     bare, served = kafka_cluster(), here.accepted(kafka_cluster())
     assert KafkaCluster.model_validate(served).spec == KafkaCluster.model_validate(bare).spec
-    assert served["spec"]["offsetsTopic"]["partitions"] == 50
+    assert served["spec"]["offsetsTopic"] == {"manage": "Observe"}
 
 
 @pytest.mark.parametrize(

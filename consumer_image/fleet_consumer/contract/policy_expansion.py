@@ -36,7 +36,6 @@ BUDGET_DEFAULTS: Final[Mapping[str, Any]] = {
     "maxFailurePercent": 50,
     "windowSeconds": 60,
     "minRecords": 100,
-    "action": "Pause",
     "cooldownSeconds": 30,
 }
 

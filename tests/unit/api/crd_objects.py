@@ -141,7 +141,7 @@ def full_kafka_cluster() -> JsonObject:
                 "partitions": 10,
                 "replicationFactor": 1,
                 "segmentBytes": 1048576,
-                "manage": "Provision",
+                "manage": "Observe",
             },
         }
     )
@@ -164,13 +164,12 @@ def full_consumer_group() -> JsonObject:
                 "concurrency": 4,
             },
             "spec.consumer": {
-                "protocol": "Consumer",
+                "protocol": "Classic",
                 "classic": {
                     "assignors": ["sticky", "shop.assign:Mine"],
                     "sessionTimeoutSeconds": 30,
                     "heartbeatIntervalSeconds": 10,
                 },
-                "kip848": {"serverAssignor": "range"},
                 "staticMembership": False,
                 "maxPollIntervalSeconds": 60,
                 "maxPollRecords": 100,
@@ -198,15 +197,6 @@ def full_consumer_group() -> JsonObject:
                     "dryRun": True,
                 },
                 "skip": [{"topic": "orders", "partition": 3, "offset": 1734}],
-            },
-            "spec.scaling": {
-                "minReplicas": 0,
-                "maxReplicas": 9,
-                "catchUpSeconds": 60,
-                "maxLagSeconds": 30,
-                "scaleDownStabilizationSeconds": 0,
-                "maxRebalancesPerHour": 6,
-                "dryRun": True,
             },
             "spec.deletion": {"group": "Delete", "retryTopics": "Drain", "timeoutSeconds": 60},
             "spec.template": full_template(),

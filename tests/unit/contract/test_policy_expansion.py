@@ -39,7 +39,7 @@ SPECS: list[dict[str, Any]] = [
     {"sequence": ["7d"] * 100},
     {"generate": {"initial": "1s", "count": 16, "max": "7d"}},
     {"generate": {"initial": "10s", "factorPercent": 150, "count": 6}},
-    {"sequence": ["1s"], "budget": {}},
+    {"sequence": ["1s"], "budget": {"action": "Pause"}},
     EVERYTHING,
 ]
 
@@ -158,6 +158,7 @@ def test_pattern_that_re2_does_not_take_is_refused() -> None:
         ("headerProfile", "Both", "spec.headerProfile: is 'Both'; allowed are Native, Spring"),
         ("budget.action", "Stop", "spec.budget.action: is 'Stop'; allowed are Pause, Fail, None"),
         ("budget.maxFailure", 5, "spec.budget.maxFailure: is not a setting"),
+        ("budget", {}, "spec.budget.action: is missing"),
         ("budget", {7: 5}, "spec.budget: has the field 7, whose name is no text"),
     ],
 )
@@ -191,7 +192,7 @@ def numbers(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, int, in
 
 
 def test_numbers_have_the_bounds_of_the_crd() -> None:
-    good = {"generate": {"initial": "1s", "max": "2s", "count": 3}, "budget": {}}
+    good = {"generate": {"initial": "1s", "max": "2s", "count": 3}, "budget": {"action": "Pause"}}
     checked = 0
     for path, least, most in numbers(SCHEMA, "spec"):
         for value, accepted in ((least - 1, False), (least, True), (most, True), (most + 1, False)):

@@ -51,7 +51,7 @@ CONSUMER_GROUP_CONDITIONS: Final = (
     SPEC_HONORED,
     UPGRADE_AVAILABLE,
 )
-KAFKA_CLUSTER_CONDITIONS: Final = (READY, CLUSTER_REACHABLE, OFFSETS_TOPIC_SIZED, SPEC_HONORED)
+KAFKA_CLUSTER_CONDITIONS: Final = (READY, CLUSTER_REACHABLE, OFFSETS_TOPIC_SIZED)
 
 # --- reasons: what was found in the spec and in Kubernetes ----------------------------------------------------------
 SPEC_INVALID: Final = "SpecInvalid"
@@ -99,6 +99,7 @@ BROKER_CONFIG_MISMATCH: Final = "BrokerConfigMismatch"
 PARTITIONS_DIFFER: Final = "PartitionsDiffer"
 REPLICATION_TOO_LOW: Final = "ReplicationTooLow"
 NOT_COMPACTED: Final = "NotCompacted"
+SEGMENTS_TOO_LARGE: Final = "SegmentsTooLarge"
 NOT_CREATED_YET: Final = "NotCreatedYet"
 AS_WANTED: Final = "AsWanted"
 

@@ -90,11 +90,11 @@ class Sasl(Model):
 
 
 class OffsetsTopic(Model):
-    """Wanted settings of `__consumer_offsets`."""
+    """Wanted settings of `__consumer_offsets`; None is no wish, of replicas: as many as are usual."""
 
-    partitions: Annotated[int, Field(ge=1, le=10_000)] = 50
-    replication_factor: Annotated[int, Field(ge=1, le=32)] = 3
-    segment_bytes: Annotated[int, Field(ge=1_048_576, le=INT32_MAX)] = 104_857_600
+    partitions: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    replication_factor: Annotated[int, Field(ge=1, le=32)] | None = None
+    segment_bytes: Annotated[int, Field(ge=1_048_576, le=INT32_MAX)] | None = None
     manage: Literal["Observe", "Provision"] = "Observe"
 
 

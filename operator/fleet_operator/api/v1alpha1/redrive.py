@@ -21,7 +21,7 @@ FailureWord = Literal["Exhausted", "Fatal", "Timeout", "Undecodable", "Breaker",
 class Filter(Model):
     """Choice of failed records; all given criteria must hold. Times are RFC 3339, the end exclusive."""
 
-    reasons: Annotated[tuple[FailureWord, ...], Field(max_length=16)] = ()
+    reasons: Annotated[tuple[FailureWord, ...], Field(min_length=1, max_length=16)] = ()
     error_regex: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     key_regex: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     from_time: str | None = None
@@ -36,9 +36,9 @@ class Place(Model):
 
 
 class Rate(Model):
-    """Rate at which records are put back; None: as fast as the brokers take them."""
+    """Rate at which records are put back."""
 
-    records_per_second: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    records_per_second: Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class RedriveSpec(Model):

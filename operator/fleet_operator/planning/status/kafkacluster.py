@@ -11,7 +11,6 @@ from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.blocking import changed_id_message, cluster_id_changed
 from fleet_operator.planning.observation import ClusterObservation, as_of, believed
-from fleet_operator.planning.status.conditions import spec_honored
 from fleet_operator.planning.status.members import shorten_id
 from fleet_operator.planning.status.offsets_topic_sizing import offsets_topic_problem
 
@@ -34,7 +33,6 @@ def project_kafkacluster_status(
         _ready(cluster, observation, reachable),
         reachable,
         _offsets_topic_sized(cluster, observation),
-        _spec_honored(cluster),
     )
     return c.with_conditions(status, found, times.to_text(now), cluster.metadata.generation, previous)
 
@@ -87,8 +85,3 @@ def _offsets_topic_sized(cluster: KafkaCluster, observation: ClusterObservation 
         return Condition(kind, "Unknown", c.NOT_CREATED_YET, message)
     message = f"{topic.partitions} partitions, {topic.replication_factor} replicas of each"
     return Condition(kind, "True", c.AS_WANTED, message)
-
-
-def _spec_honored(cluster: KafkaCluster) -> Condition:
-    observes = cluster.spec.offsets_topic.manage == "Observe"
-    return spec_honored([] if observes else ["offsetsTopic.manage: Provision (the topic is only observed)"])

@@ -7,7 +7,6 @@ names the command or setting for a person.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions
@@ -16,6 +15,8 @@ from fleet_operator.planning.observation import ClusterObservation, OffsetsTopic
 from fleet_operator.planning.problem import Problem
 
 COMPACT: Final = "compact"
+USUAL_REPLICAS: Final = 3
+"""Replicas where a KafkaCluster names no number, and has as many brokers."""
 
 
 def offsets_topic_problem(observation: ClusterObservation, wanted: OffsetsTopic) -> Problem | None:
@@ -23,12 +24,18 @@ def offsets_topic_problem(observation: ClusterObservation, wanted: OffsetsTopic)
     brokers_setting, topic = observation.broker_offsets_partitions, observation.offsets_topic
     if topic is None:
         return _not_made_yet(brokers_setting, wanted)
-    return next((problem for check in CHECKS if (problem := check(topic, wanted, brokers_setting))), None)
+    return (
+        _partitions(topic, wanted)
+        or _brokers_setting(topic, brokers_setting)
+        or _replication(topic, wanted, len(observation.brokers))
+        or _compaction(topic)
+        or _segments(topic, wanted)
+    )
 
 
 def _not_made_yet(brokers_setting: int | None, wanted: OffsetsTopic) -> Problem | None:
     """Last chance to choose the number of partitions."""
-    if brokers_setting is None or brokers_setting == wanted.partitions:
+    if None in (brokers_setting, wanted.partitions) or brokers_setting == wanted.partitions:
         return None
     return Problem(
         conditions.BROKER_CONFIG_MISMATCH,
@@ -38,8 +45,8 @@ def _not_made_yet(brokers_setting: int | None, wanted: OffsetsTopic) -> Problem 
     )
 
 
-def _partitions(topic: OffsetsTopicInfo, wanted: OffsetsTopic, _setting: int | None) -> Problem | None:
-    if topic.partitions == wanted.partitions:
+def _partitions(topic: OffsetsTopicInfo, wanted: OffsetsTopic) -> Problem | None:
+    if wanted.partitions in (None, topic.partitions):
         return None
     return Problem(
         conditions.PARTITIONS_DIFFER,
@@ -49,7 +56,7 @@ def _partitions(topic: OffsetsTopicInfo, wanted: OffsetsTopic, _setting: int | N
     )
 
 
-def _brokers_setting(topic: OffsetsTopicInfo, _wanted: OffsetsTopic, setting: int | None) -> Problem | None:
+def _brokers_setting(topic: OffsetsTopicInfo, setting: int | None) -> Problem | None:
     if setting is None or setting == topic.partitions:
         return None
     return Problem(
@@ -59,18 +66,22 @@ def _brokers_setting(topic: OffsetsTopicInfo, _wanted: OffsetsTopic, setting: in
     )
 
 
-def _replication(topic: OffsetsTopicInfo, wanted: OffsetsTopic, _setting: int | None) -> Problem | None:
-    if topic.replication_factor >= wanted.replication_factor:
+def _replication(topic: OffsetsTopicInfo, wanted: OffsetsTopic, brokers: int) -> Problem | None:
+    usual = min(USUAL_REPLICAS, brokers)
+    if topic.replication_factor >= (wanted.replication_factor or usual):
         return None
+    says = f"spec.offsetsTopic.replicationFactor says {wanted.replication_factor}"
+    if wanted.replication_factor is None:
+        says = f"{usual} are usual with {brokers} brokers"
     return Problem(
         conditions.REPLICATION_TOO_LOW,
-        f"__consumer_offsets has {topic.replication_factor} replicas of each partition, "
-        f"spec.offsetsTopic.replicationFactor says {wanted.replication_factor}: reassign its partitions with "
-        "kafka-reassign-partitions.sh and a plan that names more brokers, or lower the field",
+        f"__consumer_offsets has {topic.replication_factor} replicas of each partition, {says}: reassign its "
+        "partitions with kafka-reassign-partitions.sh and a plan that names more brokers, or set "
+        f"spec.offsetsTopic.replicationFactor to {topic.replication_factor}",
     )
 
 
-def _compaction(topic: OffsetsTopicInfo, _wanted: OffsetsTopic, _setting: int | None) -> Problem | None:
+def _compaction(topic: OffsetsTopicInfo) -> Problem | None:
     if topic.cleanup_policy is None or COMPACT in topic.cleanup_policy.split(","):
         return None
     return Problem(
@@ -81,9 +92,12 @@ def _compaction(topic: OffsetsTopicInfo, _wanted: OffsetsTopic, _setting: int | 
     )
 
 
-CHECKS: Final[tuple[Callable[[OffsetsTopicInfo, OffsetsTopic, int | None], Problem | None], ...]] = (
-    _partitions,
-    _brokers_setting,
-    _replication,
-    _compaction,
-)
+def _segments(topic: OffsetsTopicInfo, wanted: OffsetsTopic) -> Problem | None:
+    if topic.segment_bytes is None or wanted.segment_bytes is None or topic.segment_bytes <= wanted.segment_bytes:
+        return None
+    return Problem(
+        conditions.SEGMENTS_TOO_LARGE,
+        f"__consumer_offsets has segment.bytes={topic.segment_bytes}, spec.offsetsTopic.segmentBytes says "
+        f"{wanted.segment_bytes}. Run kafka-configs.sh --alter --entity-type topics --entity-name __consumer_offsets "
+        f"--add-config segment.bytes={wanted.segment_bytes}, or raise the field",
+    )

@@ -9,7 +9,7 @@ import pytest
 
 from fleet_operator.api.v1alpha1 import KafkaCluster
 from fleet_operator.api.v1alpha1.conditions import KAFKA_CLUSTER_CONDITIONS, find_condition
-from fleet_operator.planning.observation import ClusterObservation, OffsetsTopicInfo
+from fleet_operator.planning.observation import BrokerInfo, ClusterObservation, OffsetsTopicInfo
 from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from tests.unit.planning.builders import NOW, kafka_cluster, observation, unreachable
 
@@ -46,7 +46,6 @@ def test_reachable_cluster() -> None:
         ("True", "Reached"),
         ("True", "Reached"),
         ("True", "AsWanted"),
-        ("True", "AllFieldsHonored"),
     ]
 
 
@@ -128,18 +127,28 @@ def topic(**changes: Any) -> OffsetsTopicInfo:
             "NotCompacted",
             "cleanup.policy=compact",
         ),
+        (
+            "large segments",
+            {"offsets_topic": topic(segment_bytes=1_073_741_824)},
+            "False",
+            "SegmentsTooLarge",
+            "--add-config segment.bytes=104857600",
+        ),
         ("compacted and deleted", {"offsets_topic": topic(cleanup_policy="compact,delete")}, "True", "AsWanted", ""),
         ("settings not readable", {"offsets_topic": topic(cleanup_policy=None)}, "True", "AsWanted", ""),
     ],
 )
 def test_offsets_topic(why: str, seen: dict[str, Any], status: str, reason: str, remedy: str) -> None:
-    found = condition(project(observation(**seen)), "OffsetsTopicSized")
+    wishes = {"partitions": 50, "replicationFactor": 3, "segmentBytes": 104_857_600}
+    found = condition(project(observation(**seen), cluster=kafka_cluster(offsetsTopic=wishes)), "OffsetsTopicSized")
     assert found[:2] == (status, reason), why
     assert remedy in found[2]
 
 
-def test_unsupported_fields_are_reported() -> None:
-    cluster = kafka_cluster(offsetsTopic={"manage": "Provision"})
-    status = project(None, cluster=cluster)
-    assert condition(status, "SpecHonored")[:2] == ("False", "NotYetAvailable")
-    assert "offsetsTopic.manage" in condition(status, "SpecHonored")[2]
+def test_one_broker_needs_no_wishes() -> None:
+    """A cluster for development has one replica of everything, and any number of partitions."""
+    small = topic(partitions=10, replication_factor=1, segment_bytes=1_048_576)
+    seen = observation(offsets_topic=small, broker_offsets_partitions=10, brokers=(BrokerInfo(1, "kafka", 9092),))
+    assert condition(project(seen), "OffsetsTopicSized")[:2] == ("True", "AsWanted")
+    seen = observation(offsets_topic=None, broker_offsets_partitions=10)
+    assert condition(project(seen), "OffsetsTopicSized")[:2] == ("Unknown", "NotCreatedYet")
