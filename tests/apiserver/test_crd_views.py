@@ -21,7 +21,7 @@ from fleet_operator.planning.status.consumergroup import project_consumergroup_s
 from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from tests.apiserver.conftest import PATIENCE_S, Site
 from tests.support.waiting import eventually
-from tests.unit.api.crd_objects import consumer_group, kafka_cluster, redrive
+from tests.unit.api.crd_objects import consumer_group, kafka_cluster, redrive, retry_policy
 from tests.unit.planning import builders
 
 KINDS = ("KafkaCluster", "ConsumerGroup", "RetryPolicy", "Redrive")
@@ -147,6 +147,18 @@ def test_status_is_written_by_its_subresource_only(shown: Site) -> None:
     """A user who edits the object cannot change its status, and the operator cannot change a spec."""
     shown.kubectl("patch", "kcg", "orders", "--type=merge", "-p", json.dumps({"status": {"state": "Dead"}}))
     assert shown.status("consumergroups", "orders")["state"] == "Stable"
+
+
+def test_object_that_no_operator_has_seen_says_so(quiet_site: Callable[..., Site]) -> None:
+    """Helm and Flux take an object without `status.observedGeneration` for ready."""
+    here = quiet_site("crd-unseen")
+    place = {"metadata.namespace": here.name}
+    here.apply(kafka_cluster(place), consumer_group(place), retry_policy(place), redrive(place))
+    seen = json.loads(here.kubectl("get", "kafkaclusters,consumergroups,retrypolicies,redrives", "-o", "json"))
+    assert [(body["kind"], body["status"]) for body in seen["items"]] == [
+        (kind, {"observedGeneration": -1}) for kind in KINDS
+    ]
+    here.kubectl("delete", "kafkaclusters,consumergroups,retrypolicies,redrives", "--all")
 
 
 def undescribed(schema: Mapping[str, Any], path: str) -> Iterator[str]:
