@@ -87,11 +87,14 @@ def nodes(api: ApiServer) -> Iterator[Nodes]:
 
 
 class Operator:
-    """`fleet-operator run` as a process of its own."""
+    """`fleet-operator run` as a process of its own; `before` is Python that runs in it first."""
 
-    def __init__(self, api: ApiServer, *arguments: str, identity: str = "operator") -> None:
+    def __init__(self, api: ApiServer, *arguments: str, identity: str = "operator", before: str = "") -> None:
         self.log = Path(tempfile.mkstemp(prefix="fleet-operator-", suffix=".log")[1])
-        command = [str(Path(sys.executable).parent / "fleet-operator"), "run", "--log-format", "text"]
+        program = [str(Path(sys.executable).parent / "fleet-operator")]
+        if before:
+            program = [sys.executable, "-c", f"{before}\nfrom fleet_operator.app import main\nmain()"]
+        command = [*program, "run", "--log-format", "text"]
         ports = ["--health-port", "0", "--metrics-port", "0"]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(

@@ -54,8 +54,16 @@ def wait_image(here: Site, image: str, source: str) -> None:
     here.wait_ready_replicas(1)
 
 
-def operator_with(here: Site, image: str) -> Operator:
-    return Operator(here.api, "--namespace", here.name, "--consumer-image", image)
+def operator_with(here: Site, image: str, *, before: str = "") -> Operator:
+    return Operator(here.api, "--namespace", here.name, "--consumer-image", image, before=before)
+
+
+ANOTHER_VERSION = """
+from fleet_operator.planning.fleet import pod_template
+pod_template.DEFAULT_RESOURCES = {"requests": {"cpu": "75m"}}
+pod_template.STARTUP_S = 300
+"""
+"""An operator that renders pods otherwise."""
 
 
 def upgrade(here: Site, status: str, reason: str) -> str:
@@ -105,3 +113,39 @@ def test_fleet_keeps_its_image_when_its_status_is_lost(
         upgrade(here, "True", "DefaultImageDiffers")
         wait_image(here, "worker:1", "Operator")
     assert generations(here) == before
+
+
+@pytest.mark.usefixtures("nodes_there")
+def test_operator_that_renders_pods_otherwise_rolls_nothing_until_the_spec_changes(
+    quiet_site: MakeSite, broker: KafkaBroker
+) -> None:
+    here = quiet_site("kept")
+    start_fleet(here, broker)
+    with operator_with(here, "worker:1"):
+        wait_image(here, "worker:1", "Operator")
+        upgrade(here, "False", "UpToDate")
+        revision = wait_good(here)
+    before = generations(here)
+    with operator_with(here, "worker:1", before=ANOTHER_VERSION):
+        upgrade(here, "True", "PlannedByAnotherVersion")
+        start_fleet(here, broker, replicas=2)
+        here.wait_ready_replicas(2)
+        assert wait_good(here) == revision
+        assert [found - was for found, was in zip(generations(here), before, strict=True)] == [1, 0], "scaled"
+        start_fleet(here, broker, replicas=2, template={"metadata": {"annotations": {"upgraded": "now"}}})
+        eventually(lambda: wait_good(here) != revision, timeout_s=PATIENCE_S, what="the present form")
+        (worker,) = here.get("statefulsets", "flights")["spec"]["template"]["spec"]["containers"]
+        assert worker["resources"] == {"requests": {"cpu": "75m"}}
+        upgrade(here, "False", "UpToDate")
+
+
+def wait_good(here: Site) -> str:
+    """Wait until the revision that runs is recorded as good; return it."""
+
+    def seen() -> str:
+        revision = str(here.get("statefulsets", "flights")["metadata"]["annotations"]["consumerfleet.io/revision"])
+        record = here.get("configmaps", f"flights-{revision}")["metadata"]["annotations"]
+        assert record["consumerfleet.io/revision-state"] == "Good"
+        return revision
+
+    return eventually(seen, timeout_s=PATIENCE_S, what="a good revision")

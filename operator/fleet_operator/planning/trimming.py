@@ -16,7 +16,7 @@ from fleet_operator.planning import labels
 LABELS: Final = (labels.GROUP_LABEL, labels.POLICY_LABEL, labels.COMPONENT_LABEL, HANDLER_LABEL, labels.REDRIVE_LABEL)
 CONFIG_MAP_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.HASH_ANNOTATION)
 POD_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.POLICIES_ANNOTATION, labels.SKIP_ANNOTATION)
-STATEFUL_SET_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.CHANGED_ANNOTATION)
+STATEFUL_SET_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.INPUTS_ANNOTATION, labels.CHANGED_ANNOTATION)
 JOB_ANNOTATIONS: Final = (labels.RATE_ANNOTATION,)
 IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 REPLICA_COUNTS: Final = ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas", "currentReplicas")

@@ -32,7 +32,7 @@ DEGRADED: Final = "Degraded"  # something needs attention, even if the fleet sti
 TOPICS_READY: Final = "TopicsReady"  # source, output and failed topics exist
 GROUP_SHARED: Final = "GroupShared"  # members that are not ours are in the Kafka group
 SPEC_HONORED: Final = "SpecHonored"  # every field of the spec has an effect in this version
-UPGRADE_AVAILABLE: Final = "UpgradeAvailable"  # the operator's worker image is another one than the fleet's
+UPGRADE_AVAILABLE: Final = "UpgradeAvailable"  # the operator would plan the workers' image or pods otherwise
 COMPLETE: Final = "Complete"  # a Redrive has processed all chosen records
 OFFSETS_TOPIC_SIZED: Final = "OffsetsTopicSized"  # __consumer_offsets has the settings of the KafkaCluster
 
@@ -125,6 +125,7 @@ MORE_WORKERS_THAN_PARTITIONS: Final = "MoreWorkersThanPartitions"
 IMAGE_FROM_SPEC: Final = "ImageFromSpec"
 UP_TO_DATE: Final = "UpToDate"
 DEFAULT_IMAGE_DIFFERS: Final = "DefaultImageDiffers"
+PLANNED_BY_ANOTHER_VERSION: Final = "PlannedByAnotherVersion"
 
 # --- reasons: a Redrive ----------------------------------------------------------------------------------------------
 GROUP_NOT_FOUND: Final = "GroupNotFound"

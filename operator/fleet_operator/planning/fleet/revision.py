@@ -3,6 +3,9 @@
 `replicas` is no part of it, nor is anything that running workers reload. The hash covers content only, so that
 the same spec gives the same revision on every operator and after every restart.
 
+Another version of the operator may render the same spec in another way, and that alone must not roll pods. So the
+StatefulSet also carries a digest of the inputs of its revision, and as long as they are the same, its revision stays.
+
 A revision's record is a ConfigMap, and the operator runs pods from the template in it. So that the right to write
 ConfigMaps does not become the right to run any pod, the StatefulSet carries the digests of the templates rendered from
 the spec: whoever may change a StatefulSet may run pods anyway. A record without a digest there is ignored, whatever its
@@ -13,28 +16,41 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from fleet_consumer.contract.naming import content_hash
+from fleet_consumer.contract.naming import content_hash, revision_config
+from fleet_consumer.contract.pod import WORKER_FILE
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning.fleet.pod_template import pod_template
-from fleet_operator.planning.fleet.rollout import RevisionRecord
+from fleet_operator.planning.fleet.readings import read_fleet, read_revision
+from fleet_operator.planning.fleet.rollout import RevisionRecord, RevisionState
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.foreign_json import read_object
-from fleet_operator.planning.labels import KNOWN_ANNOTATION
+from fleet_operator.planning.labels import INPUTS_ANNOTATION, KNOWN_ANNOTATION
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A planned revision; `handler_files` is None when the handler's source is in the image."""
+    """A planned revision.
+
+    `handler_files` is None when the handler's source is in the image. `inputs` is the digest of what it was planned
+    from; `kept` is True if another version of the operator rendered it.
+    """
 
     hash: str
     worker_config: Mapping[str, Any]
     handler_files: Mapping[str, str] | None
     pod_template: Mapping[str, Any]
+    inputs: str
+    kept: bool = False
+
+
+NO_INPUTS: Final = frozenset({"image", "replicas", "suspend", "retry", "scaling", "offsets", "deletion"})
+"""Fields of a ConsumerGroup's spec that are not rendered as they are. Too few of them are harmless: then pods that an
+earlier operator planned may roll once when such a field changes."""
 
 
 def plan_revision(
@@ -56,12 +72,58 @@ def plan_revision(
     files = dict(handler_files) if handler_files is not None else None
     named = content_hash({"config": unnamed_config, "handler": files, "template": unnamed_template})
     config, template = render(named)
-    return Revision(hash=named, worker_config=config, handler_files=files, pod_template=template)
+    inputs = _inputs(group, cluster, handler_files=files, image=image)
+    return Revision(hash=named, worker_config=config, handler_files=files, pod_template=template, inputs=inputs)
+
+
+def _inputs(group: ConsumerGroup, cluster: KafkaCluster, *, handler_files: Mapping[str, str] | None, image: str) -> str:
+    """Digest of everything that is rendered. Fields at their default do not count: later versions have more fields."""
+    spec = group.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    connection = cluster.spec.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, include={"bootstrap_servers", "tls", "sasl"}
+    )
+    return _digest(
+        {
+            "spec": {key: value for key, value in spec.items() if key not in NO_INPUTS},
+            "retries": group.spec.retry is not None,
+            "connection": connection,
+            "handler": handler_files,
+            "image": image,
+        }
+    )
+
+
+def keep_running(
+    planned: Revision, stateful_set: Mapping[str, Any] | None, config_maps: Iterable[Mapping[str, Any]]
+) -> Revision:
+    """The revision that the StatefulSet runs, if it was planned from the same inputs as `planned`; else `planned`.
+
+    `config_maps` are the group's, records with their content. A rejected revision is not kept, nor is one whose record
+    is gone or is not the one that was applied.
+    """
+    running = read_fleet(stateful_set)
+    if stateful_set is None or running is None or running.revision == planned.hash:
+        return planned
+    if inputs_of(stateful_set) != planned.inputs:
+        return planned
+    name = revision_config(stateful_set["metadata"]["name"], running.revision)
+    for config_map in (each for each in config_maps if each["metadata"]["name"] == name):
+        record = read_revision(config_map, config_map_names=())
+        if record is None or record.hash != running.revision or record.state is RevisionState.REJECTED:
+            continue
+        config = read_object((config_map.get("data") or {}).get(WORKER_FILE))
+        if config is not None and is_known(stateful_set, record):
+            return replace(planned, hash=record.hash, worker_config=config, pod_template=record.pod_template, kept=True)
+    return planned
 
 
 def template_digest(pod_template: Mapping[str, Any]) -> str:
     """Digest of a template, independent of the order of its keys."""
-    canonical = json.dumps(pod_template, sort_keys=True, separators=(",", ":"))
+    return _digest(pod_template)
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -85,6 +147,19 @@ def known_to(stateful_set: Mapping[str, Any] | None) -> frozenset[str]:
 def _digests(stateful_set: Mapping[str, Any]) -> dict[str, Any]:
     text = (stateful_set.get("metadata", {}).get("annotations") or {}).get(KNOWN_ANNOTATION, "")
     return read_object(text) or {}
+
+
+def with_inputs(stateful_set: Mapping[str, Any], inputs: str | None) -> dict[str, Any]:
+    """The StatefulSet with the digest of its revision's inputs, if they are known."""
+    metadata = stateful_set["metadata"]
+    added = {INPUTS_ANNOTATION: inputs} if inputs else {}
+    return {**stateful_set, "metadata": {**metadata, "annotations": {**metadata["annotations"], **added}}}
+
+
+def inputs_of(stateful_set: Mapping[str, Any] | None) -> str | None:
+    """The noted digest of the inputs of the StatefulSet's revision."""
+    found: str | None = ((stateful_set or {}).get("metadata", {}).get("annotations") or {}).get(INPUTS_ANNOTATION)
+    return found
 
 
 def with_known(stateful_set: Mapping[str, Any], templates: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

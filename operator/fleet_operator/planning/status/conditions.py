@@ -262,17 +262,23 @@ def _group_shared(facts: ConsumerGroupFacts, roster: Roster | None) -> Condition
 
 
 def _upgrade_available(facts: ConsumerGroupFacts) -> Condition:
-    """True while the operator's worker image is another one than the fleet's."""
+    """True while the operator would give the workers another image, or pods of another form."""
     image = facts.image
+    if image.source == "Operator" and image.name != image.default:
+        message = (
+            f"workers stay at image {image.name} (status.image), and the operator's worker image is {image.default} "
+            "now: set spec.image to it to go over"
+        )
+        return Condition(c.UPGRADE_AVAILABLE, "True", c.DEFAULT_IMAGE_DIFFERS, message)
+    if facts.kept:
+        message = (
+            "workers keep the pods that another version of the operator planned: any change of the pods, such as an "
+            "annotation in spec.template, takes over what this version plans"
+        )
+        return Condition(c.UPGRADE_AVAILABLE, "True", c.PLANNED_BY_ANOTHER_VERSION, message)
     if image.source == "Spec":
         return Condition(c.UPGRADE_AVAILABLE, "False", c.IMAGE_FROM_SPEC, "spec.image names the workers' image")
-    if image.name == image.default:
-        return Condition(c.UPGRADE_AVAILABLE, "False", c.UP_TO_DATE, "workers run the operator's worker image")
-    message = (
-        f"workers stay at image {image.name} (status.image), and the operator's worker image is {image.default} now: "
-        "set spec.image to it to go over"
-    )
-    return Condition(c.UPGRADE_AVAILABLE, "True", c.DEFAULT_IMAGE_DIFFERS, message)
+    return Condition(c.UPGRADE_AVAILABLE, "False", c.UP_TO_DATE, "workers run the operator's worker image")
 
 
 def _spec_honored(facts: ConsumerGroupFacts) -> Condition:

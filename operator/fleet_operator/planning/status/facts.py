@@ -25,6 +25,7 @@ class ConsumerGroupFacts:
     - `cluster`: None when the KafkaCluster does not exist.
     - `view`: the Kafka side.
     - `rollout`, `scale`, `image`: the decisions of this reconcile.
+    - `kept`: the wanted revision is one that another version of the operator rendered.
     - `parts`: the workers as found; `workers` are the reports of those that answered.
     - `refusal`: set when the API server refused a child.
     - `topic_problem`: set when a managed topic cannot be used, or not be changed as wanted.
@@ -39,6 +40,7 @@ class ConsumerGroupFacts:
     scale: ScaleDecision
     image: WorkerImage
     parts: Mapping[Part, FleetPart]
+    kept: bool = False
     workers: tuple[WorkerObservation, ...] = ()
     refusal: Problem | None = None
     topic_problem: Problem | None = None

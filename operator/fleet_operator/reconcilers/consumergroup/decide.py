@@ -15,7 +15,15 @@ from fleet_operator.planning.fleet import manifests, readings, rollout
 from fleet_operator.planning.fleet.blocking import find_blocking_problem
 from fleet_operator.planning.fleet.image import WorkerImage, choose_image
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, PartPlan, ScaleDecision, decide_scale
-from fleet_operator.planning.fleet.revision import Revision, is_known, plan_revision, with_known
+from fleet_operator.planning.fleet.revision import (
+    Revision,
+    inputs_of,
+    is_known,
+    keep_running,
+    plan_revision,
+    with_inputs,
+    with_known,
+)
 from fleet_operator.planning.observation import ClusterObservation, believed
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.fleet import changed_at_of, has_retries, retry_stateful_set
@@ -76,6 +84,7 @@ class Plan:
             rollout=self.decision,
             scale=self.scale,
             image=self.image,
+            kept=self.revision is not None and self.revision.kept,
             parts={**gathered.parts, **no_retries},
             workers=gathered.worker_reports,
             refusal=refusal,
@@ -91,12 +100,18 @@ class Plan:
         template = templates[revision]
         if wanted.part is MAIN:
             body = manifests.stateful_set(group, revision=revision, pod_template=template, replicas=replicas)
-            return with_known(body, templates)
+            return with_inputs(with_known(body, templates), self._inputs_of(found, revision))
         changed = found.fleet is None or found.fleet.replicas != replicas
         changed_at = now if changed else changed_at_of(found.body)
         return retry_stateful_set(
             group, revision=revision, pod_template=template, replicas=replicas, changed_at=changed_at
         )
+
+    def _inputs_of(self, main: FleetPart, revision: str) -> str | None:
+        """Digest of a revision's inputs; None for an older revision than the one that runs."""
+        if self.revision is not None and self.revision.hash == revision:
+            return self.revision.inputs
+        return inputs_of(main.body) if main.fleet is not None and main.fleet.revision == revision else None
 
 
 def make_plan(gathered: Gathered, now: float, *, image: str, memory: RetryMemory | None = None) -> Plan:
@@ -118,7 +133,8 @@ def make_plan(gathered: Gathered, now: float, *, image: str, memory: RetryMemory
     revision = None
     if problem is None and gathered.cluster is not None:
         files = gathered.handler_files
-        revision = plan_revision(group, gathered.cluster, handler_files=files, image=chosen.name)
+        planned = plan_revision(group, gathered.cluster, handler_files=files, image=chosen.name)
+        revision = keep_running(planned, gathered.parts[MAIN].body, gathered.config_maps)
     records, strangers = _records(gathered, revision)
     main = gathered.parts[MAIN]
     facts = rollout.RolloutFacts(
