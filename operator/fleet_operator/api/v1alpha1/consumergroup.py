@@ -9,6 +9,7 @@ from pydantic import Field
 from fleet_consumer.contract.managed_topics import FAILED_RETENTION_SECONDS
 from fleet_operator.api.v1alpha1.model import (
     INT32_MAX,
+    JSON_INTEGER_MAX,
     PAUSED_ANNOTATION,
     CustomResource,
     Model,
@@ -152,8 +153,8 @@ class SkippedRecord(Model):
     """A record to pass by, where it is read."""
 
     topic: TopicName
-    partition: Annotated[int, Field(ge=0)]
-    offset: Annotated[int, Field(ge=0)]
+    partition: Annotated[int, Field(ge=0, le=INT32_MAX)]
+    offset: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
 
 
 class Offsets(Model):
