@@ -1,4 +1,4 @@
-"""Every kubectl command of the README, the page about retries and the examples runs as written.
+"""Every kubectl command of the README, the pages about pods and retries and the examples runs as written.
 
 No operator runs here: the test itself writes the conditions that a command waits for.
 """
@@ -18,8 +18,9 @@ import yaml
 
 from tests.apiserver.conftest import ROOT
 from tests.support.apiserver import ApiServer
+from tests.unit.api.crd_objects import consumer_group
 
-PAGES = ("README.md", "docs/retries.md")
+PAGES = ("README.md", "docs/pods.md", "docs/retries.md")
 EXAMPLES = ("flights/handler.py", "flights/fleet.yaml", "flights/redrive.yaml", "http/fleet.yaml")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:#\s+|\s*)(kubectl .*)$", re.MULTILINE)
@@ -71,7 +72,7 @@ class Reader:
         conditions = [{"type": kind, **said} for kind in GOOD]
         for kind in ("consumergroups", "retrypolicies", "redrives"):
             for name in self.kubectl("get", kind, "-o", "name").split():
-                status: dict[str, Any] = {"conditions": conditions}
+                status: dict[str, Any] = {"observedGeneration": 1, "conditions": conditions}
                 if kind == "consumergroups":
                     status["retry"] = {"waiting": 8, "failed": 2}
                 patch = json.dumps({"status": status})
@@ -125,6 +126,23 @@ def test_commands_of_the_readme(place: Callable[..., Reader]) -> None:
     columns = re.search(r"^\$ kubectl get consumergroups\n(NAME .*)\n", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert columns is not None
     assert columns[1].split() == reader.types("kubectl get consumergroups").splitlines()[0].split()
+
+
+def test_documented_template_and_upgrade(place: Callable[..., Reader]) -> None:
+    page = "docs/pods.md"
+    reader = place("docs-pods")
+    (text,) = blocks(page, "yaml")
+    reader.apply(consumer_group(flat(yaml.safe_load(text))))
+    stored = json.loads(reader.kubectl("get", "kcg", "orders", "-o", "json"))
+    assert stored["spec"]["template"] == yaml.safe_load(text)["spec"]["template"]
+    listing, patched = [reader.types(line) for line in commands(page)]
+    assert listing.split()[:3] == ["NAME", "IMAGE", "UPGRADE"]
+    assert "patched" in patched
+
+
+def flat(body: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a fragment's spec by their paths."""
+    return {f"spec.{name}": value for name, value in body["spec"].items()}
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
