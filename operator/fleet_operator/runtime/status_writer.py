@@ -153,7 +153,7 @@ class StatusWriter:
         weight = weigh(before, status, self._urgent_fields)
         if weight is Weight.NOTHING:
             return None
-        wait = self._due((kind.kind, key), weight, now, first=not before) - now
+        wait = self._due((kind.kind, key), weight, now, first=not before.get("conditions")) - now
         if wait > 0.0:
             self._metrics.status_deferred.labels(kind.kind).inc()
             return wait

@@ -65,7 +65,8 @@ class Bench:
         )
 
     async def make(self, name: str = "flights") -> None:
-        body = await self.kube.create(BODY | {"metadata": {"namespace": "ns", "name": name}})
+        unseen = {"observedGeneration": -1}  # as the API server makes it
+        body = await self.kube.create(BODY | {"metadata": {"namespace": "ns", "name": name}, "status": unseen})
         self.store.learn(CONSUMER_GROUP, body)
 
     async def write(self, wanted: dict[str, Any], name: str = "flights") -> float | None:
