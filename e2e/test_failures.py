@@ -64,10 +64,11 @@ def test_bad_handler_in_a_new_revision_leaves_the_old_fleet_running(fleets: Flee
         wrong = copy.deepcopy(group)
         wrong["spec"]["handler"]["python"]["callable"] = "handler:no_such_function"
         cluster.apply([wrong], namespace=fleet.namespace)
-        message = wait_condition(cluster, fleet, "Degraded", "True", "RevisionRejected", within_s=PATIENCE_S)
+        message = wait_condition(cluster, fleet, "Degraded", "True", "RevisionRefused", within_s=PATIENCE_S)
         assert "no_such_function" in message
         assert pod_identities(fleet) == before
-        wait_condition(cluster, fleet, "Ready", "True", "FleetReady")
+        wait_condition(cluster, fleet, "Ready", "False", "HandlerImportFailed")
+        wait_condition(cluster, fleet, "Serving", "True", "LastGoodRevision")
 
         fleet.produce()
         fleet.wait_drained()
@@ -76,6 +77,7 @@ def test_bad_handler_in_a_new_revision_leaves_the_old_fleet_running(fleets: Flee
 
         cluster.apply([group], namespace=fleet.namespace)
         wait_condition(cluster, fleet, "Degraded", "False", "AsWanted", within_s=PATIENCE_S)
+        wait_condition(cluster, fleet, "Ready", "True", "FleetReady")
         assert pod_identities(fleet) == before
 
 

@@ -11,7 +11,7 @@ from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, RetryPolicy
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.parts import RETRY
 from fleet_operator.planning.fleet.revision import plan_revision
-from fleet_operator.planning.fleet.rollout import RevisionRecord
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.retry.fleet import retry_stateful_set
 from fleet_operator.planning.retry.intent import DelayState, expand
 from fleet_operator.planning.retry.records import Published, group_config_map, policy_config_map

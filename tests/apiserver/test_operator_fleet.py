@@ -122,14 +122,19 @@ def test_bad_revision_leaves_the_running_fleet_alone(site: MakeSite, broker: Kaf
     good = here.get("statefulsets", "flights")
     pod = here.get("pods", "flights-0")["metadata"]["uid"]
     here.apply(objects.group(here.name, callable_="handler:missing"))
-    degraded = here.wait_condition("consumergroups", "flights", "Degraded", status="True", reason="RevisionRejected")
+    degraded = here.wait_condition("consumergroups", "flights", "Degraded", status="True", reason="RevisionRefused")
     assert "has no `missing`" in degraded["message"]
+    here.wait_condition("consumergroups", "flights", "Progressing", status="False", reason="Refused")
+    here.wait_condition("consumergroups", "flights", "Stalled", status="True", reason="Refused")
+    here.wait_condition("consumergroups", "flights", "Serving", status="True", reason="LastGoodRevision")
+    assert here.condition("consumergroups", "flights", "Ready")["status"] == "False"
     now = here.get("statefulsets", "flights")
     assert now["spec"] == good["spec"]
     assert now["metadata"]["generation"] == good["metadata"]["generation"]
     assert here.get("pods", "flights-0")["metadata"]["uid"] == pod
     here.apply(objects.group(here.name))
     here.wait_condition("consumergroups", "flights", "Degraded", status="False", reason="AsWanted")
+    here.wait_condition("consumergroups", "flights", "Progressing", status="False", reason="Complete")
 
 
 def test_object_with_the_name_of_a_child_is_not_taken_over(site: MakeSite, broker: KafkaBroker) -> None:

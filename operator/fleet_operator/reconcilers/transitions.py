@@ -22,6 +22,7 @@ GOOD: Final[dict[str, str]] = {
 ON_THE_WAY: Final = frozenset(
     {
         conditions.CHECKING_REVISION,
+        conditions.ROLLING_OUT,
         conditions.WAITING_FOR_REPLICAS,
         conditions.WAITING_FOR_GROUP,
         conditions.TOPIC_NOT_CREATED,

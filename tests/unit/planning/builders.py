@@ -11,7 +11,8 @@ from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from fleet_operator.planning.fleet.blocking import cluster_id_changed
 from fleet_operator.planning.fleet.image import WorkerImage
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, decide_scale
-from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts, RolloutDecision, RolloutPhase
+from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
+from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts
 from fleet_operator.planning.observation import (
     BrokerInfo,
     ClusterObservation,
@@ -157,5 +158,6 @@ def facts(*, now: float = NOW, **changes: Any) -> ConsumerGroupFacts:
         "scale": replace(decide_scale(scaled, view.partition_counts, stopped=False), replicas=wanted),
         "image": WorkerImage(IMAGE, "Operator", default=IMAGE),
         "parts": {MAIN: main, RETRY: retry},
+        "revision": "aaaaaaaaaa",
     }
     return ConsumerGroupFacts(**(base | changes))

@@ -12,15 +12,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 
-from fleet_operator.planning.fleet.rollout import (
-    CheckFacts,
-    FleetFacts,
-    PodFacts,
-    RevisionRecord,
-    RolloutDecision,
-    RolloutFacts,
-    decide,
-)
+from fleet_operator.planning.fleet.rollout import RolloutDecision, decide
+from fleet_operator.planning.fleet.rollout_facts import CheckFacts, FleetFacts, PodFacts, RevisionRecord, RolloutFacts
 
 
 class Kind(Enum):

@@ -35,7 +35,7 @@ def test_other_reason_for_the_same_failure_is_posted() -> None:
 
 
 def test_recovery_is_posted_as_normal() -> None:
-    (turn,) = turns(status(Degraded=("True", "RevisionRejected")), status(Degraded=("False", "AsWanted")))
+    (turn,) = turns(status(Degraded=("True", "RevisionRefused")), status(Degraded=("False", "AsWanted")))
     assert (turn.type, turn.reason) == ("Normal", "AsWanted")
 
 

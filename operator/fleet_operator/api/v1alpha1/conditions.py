@@ -20,10 +20,12 @@ MESSAGE_CHARACTERS_MAX: Final = 1024
 """Messages may carry foreign text. The API server allows 32 KiB; a terminal shows much less."""
 
 # --- types -----------------------------------------------------------------------------------------------------------
-READY: Final = "Ready"  # the wanted workers are ready and have been Stable together; does not flip in a rebalance
+READY: Final = "Ready"  # the newest revision runs, all its workers are ready and have been Stable together
+PROGRESSING: Final = "Progressing"  # the newest revision is on its way to the workers
+SERVING: Final = "Serving"  # workers of some revision handle records
+STALLED: Final = "Stalled"  # the newest revision is refused; kstatus (Helm, Flux) takes it for a failure
 CLUSTER_REACHABLE: Final = "ClusterReachable"  # the observer reaches the brokers with the given credentials
 LAG_KNOWN: Final = "LagKnown"  # lag, members and state are up to date
-STABLE: Final = "Stable"  # the Kafka group is Stable right now
 SCALING_ACTIVE: Final = "ScalingActive"  # the operator chooses the number of replicas
 SCALING_LIMITED: Final = "ScalingLimited"  # a bound keeps the fleet from the requested size
 PAUSED: Final = "Paused"  # the operator or the fleet was asked to pause
@@ -33,14 +35,16 @@ TOPICS_READY: Final = "TopicsReady"  # source, output and failed topics exist
 GROUP_SHARED: Final = "GroupShared"  # members that are not ours are in the Kafka group
 SPEC_HONORED: Final = "SpecHonored"  # every field of the spec has an effect in this version
 UPGRADE_AVAILABLE: Final = "UpgradeAvailable"  # the operator would plan the workers' image or pods otherwise
-COMPLETE: Final = "Complete"  # a Redrive has processed all chosen records
+COMPLETE: Final = "Complete"  # a Redrive has processed all chosen records; the reason of a Progressing that has ended
 OFFSETS_TOPIC_SIZED: Final = "OffsetsTopicSized"  # __consumer_offsets has the settings of the KafkaCluster
 
 CONSUMER_GROUP_CONDITIONS: Final = (
     READY,
+    PROGRESSING,
+    SERVING,
+    STALLED,
     CLUSTER_REACHABLE,
     LAG_KNOWN,
-    STABLE,
     SCALING_ACTIVE,
     SCALING_LIMITED,
     PAUSED,
@@ -48,7 +52,6 @@ CONSUMER_GROUP_CONDITIONS: Final = (
     DEGRADED,
     TOPICS_READY,
     GROUP_SHARED,
-    SPEC_HONORED,
     UPGRADE_AVAILABLE,
 )
 KAFKA_CLUSTER_CONDITIONS: Final = (READY, CLUSTER_REACHABLE, OFFSETS_TOPIC_SIZED)
@@ -68,6 +71,7 @@ SECRET_FORBIDDEN: Final = "SecretForbidden"
 SECRET_INCOMPLETE: Final = "SecretIncomplete"
 GROUP_ID_TAKEN: Final = "GroupIdTaken"
 REFUSED_BY_API_SERVER: Final = "RefusedByApiServer"
+FORBIDDEN_BY_API_SERVER: Final = "ForbiddenByApiServer"
 RETRY_POLICY_NOT_FOUND: Final = "RetryPolicyNotFound"
 TOO_MANY_DELAYS: Final = "TooManyDelays"
 MESSAGE_REGEX_REFUSED: Final = "MessageRegexRefused"
@@ -108,8 +112,20 @@ FLEET_READY: Final = "FleetReady"
 SUSPENDED: Final = "Suspended"
 PAUSED_BY_ANNOTATION: Final = "PausedByAnnotation"
 NOT_PAUSED: Final = "NotPaused"
+NO_WORKERS_WANTED: Final = "NoWorkersWanted"
 CHECKING_REVISION: Final = "CheckingRevision"
-REVISION_REJECTED: Final = "RevisionRejected"
+CHECKING: Final = "Checking"
+ROLLING_OUT: Final = "RollingOut"
+WAITING: Final = "Waiting"
+REFUSED: Final = "Refused"
+NOT_REFUSED: Final = "NotRefused"
+NEWEST_REVISION: Final = "NewestRevision"
+LAST_GOOD_REVISION: Final = "LastGoodRevision"
+SEVERAL_REVISIONS: Final = "SeveralRevisions"
+NO_WORKER_READY: Final = "NoWorkerReady"
+CHECK_DEADLINE_EXCEEDED: Final = "CheckDeadlineExceeded"
+PODS_NOT_CREATED: Final = "PodsNotCreated"
+REVISION_REFUSED: Final = "RevisionRefused"
 REVISION_HELD: Final = "RevisionHeld"
 PROGRESS_DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"
 WAITING_FOR_REPLICAS: Final = "WaitingForReplicas"

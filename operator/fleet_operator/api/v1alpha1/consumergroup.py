@@ -243,6 +243,18 @@ class Template(Model):
         return tuple(each for each in self.spec.containers if each.get("name") != WORKER_CONTAINER)
 
 
+DRAIN_MARGIN_S: Final = 10
+"""Time for a drain beyond the handler's timeout."""
+
+
+class Rollout(Model):
+    """Deadlines of a new revision, and the drain of a worker that ends."""
+
+    progress_deadline_seconds: Seconds = 600
+    check_deadline_seconds: Seconds = 300
+    drain_seconds: Seconds | None = None
+
+
 class ConsumerGroupSpec(Model):
     """The wanted fleet."""
 
@@ -254,6 +266,7 @@ class ConsumerGroupSpec(Model):
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     replicas: Replicas = 1
     suspend: bool = False
+    rollout: Rollout = Rollout()
     handler: Handler
     consumer: ConsumerSettings = ConsumerSettings()
     retry: Retry | None = None
@@ -261,6 +274,12 @@ class ConsumerGroupSpec(Model):
     scaling: Scaling | None = None
     deletion: Deletion = Deletion()
     template: Template = Template()
+
+    @property
+    def drain_seconds(self) -> int:
+        """Seconds that a worker has after SIGTERM to finish the records in its handler."""
+        given = self.rollout.drain_seconds
+        return self.handler.timeout_seconds + DRAIN_MARGIN_S if given is None else given
 
 
 class ConsumerGroup(CustomResource):

@@ -17,6 +17,8 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 PAUSED_ANNOTATION: Final = "consumerfleet.io/paused"
+RETRY_ROLLOUT_ANNOTATION: Final = "consumerfleet.io/retry-rollout"
+"""A refused revision is tried again when this text changes."""
 CREDENTIALS_LABEL: Final = "consumerfleet.io/credentials"
 HANDLER_LABEL: Final = "consumerfleet.io/handler"
 

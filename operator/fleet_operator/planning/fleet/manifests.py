@@ -17,15 +17,12 @@ from fleet_operator.planning.fleet.parts import MAIN, Part
 from fleet_operator.planning.fleet.pod_template import check_pod_spec
 from fleet_operator.planning.fleet.readings import POD_TEMPLATE_KEY
 from fleet_operator.planning.fleet.revision import Revision
-from fleet_operator.planning.fleet.rollout import RevisionRecord
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.fleet.sidecar import worker_port
 from fleet_operator.planning.objects import Owner, child_head, to_json
 
 MIN_READY_S: Final = 5
 """A worker counts as available after this time, so that a crash loop with ready moments does not."""
-
-CHECK_DEADLINE_S: Final = 180
-"""Deadline of a check pod. The kubelet kills it then, which counts as a failure for an outside reason."""
 
 
 def headless_service(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]:
@@ -84,6 +81,8 @@ def revision_config_map(group: ConsumerGroup, revision: Revision, mark: Revision
     annotations = {labels.REVISION_ANNOTATION: revision.hash, labels.STATE_ANNOTATION: str(mark.state)}
     if mark.since is not None:
         annotations[labels.SINCE_ANNOTATION] = times.to_text(mark.since)
+    if mark.request:
+        annotations[labels.REQUEST_ANNOTATION] = mark.request
     if mark.reason:
         annotations |= {labels.REASON_ANNOTATION: mark.reason, labels.MESSAGE_ANNOTATION: mark.message}
     if mark.checked:
@@ -112,7 +111,7 @@ def preflight_pod(group: ConsumerGroup, *, revision: str, pod_template: Mapping[
     template_metadata = pod_template["metadata"]
     body["metadata"]["labels"] = {**template_metadata["labels"], **body["metadata"]["labels"]}
     body["metadata"]["annotations"] = dict(template_metadata["annotations"])
-    return {**body, "spec": check_pod_spec(pod_template, deadline_s=CHECK_DEADLINE_S)}
+    return {**body, "spec": check_pod_spec(pod_template)}
 
 
 def head(api_version: str, kind: str, group: ConsumerGroup, name: str, component: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning import labels
 from fleet_operator.planning.fleet.readings import read_fleet, read_pod
-from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts
+from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class PartPlan:
     """The wanted workers of one part: `replicas` of them at revision `target`.
 
     A `target` of None leaves the StatefulSet as it is and makes none; `remove` deletes the part's children.
-    `delete_pods` names unready pods of rejected revisions. `event` is the reason and the note of the Event about the
+    `delete_pods` names unready pods of refused revisions. `event` is the reason and the note of the Event about the
     change.
     """
 

@@ -27,8 +27,8 @@ SCRATCH_PATH: Final = "/tmp"
 USER_ID: Final = 65532
 """The unprivileged user of the project's images."""
 
-GRACE_S: Final = worker_config.DRAIN_S + 15
-"""Termination grace: the drain, then the last commit, leaving the group, and closing."""
+CLOSING_S: Final = 15
+"""Part of the termination grace after the drain: the last commit, leaving the group, and closing."""
 
 CHECK_GRACE_S: Final = 5
 """Termination grace of a check: its sidecars have nothing to drain, and the pod ends with its last container."""
@@ -71,7 +71,7 @@ def pod_template(
     spec: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": GRACE_S,
+        "terminationGracePeriodSeconds": group.spec.drain_seconds + CLOSING_S,
         "securityContext": _pod_security(extra.spec.security_context),
         "containers": [_worker(group, image, own_scratch, authorities is not None), *map(restricted, beside)],
         "volumes": volumes,
@@ -91,7 +91,7 @@ def serve_nothing(spec: Mapping[str, Any], args: list[str]) -> dict[str, Any]:
     return worker
 
 
-def check_pod_spec(template: Mapping[str, Any], *, deadline_s: int) -> dict[str, Any]:
+def check_pod_spec(template: Mapping[str, Any]) -> dict[str, Any]:
     """Spec of a pod that checks the template's revision once.
 
     It is the worker's pod with another command, without probes and without additional containers, which would keep the
@@ -102,7 +102,6 @@ def check_pod_spec(template: Mapping[str, Any], *, deadline_s: int) -> dict[str,
     spec |= {
         "containers": [worker],
         "restartPolicy": "Never",
-        "activeDeadlineSeconds": deadline_s,
         "terminationGracePeriodSeconds": CHECK_GRACE_S,
     }
     return spec

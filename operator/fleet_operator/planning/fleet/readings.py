@@ -13,7 +13,8 @@ from typing import Any, Final
 from fleet_consumer.contract.pod import EXIT_SETTINGS
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet.pod_end import last_end
-from fleet_operator.planning.fleet.rollout import (
+from fleet_operator.planning.fleet.pod_wait import find_wait, last_start
+from fleet_operator.planning.fleet.rollout_facts import (
     CheckFacts,
     FleetFacts,
     PodFacts,
@@ -46,6 +47,7 @@ def read_revision(config_map: Mapping[str, Any], *, config_map_names: Iterable[s
         since=times.from_text(annotations.get(labels.SINCE_ANNOTATION)),
         reason=annotations.get(labels.REASON_ANNOTATION, ""),
         message=annotations.get(labels.MESSAGE_ANNOTATION, ""),
+        request=annotations.get(labels.REQUEST_ANNOTATION, ""),
         checked=annotations.get(labels.CHECKED_ANNOTATION) == "true",
         complete=not handler or handler in set(config_map_names),
         pod_template=template,
@@ -65,8 +67,11 @@ def read_check(pod: Mapping[str, Any]) -> CheckFacts:
         deleting="deletionTimestamp" in metadata,
     )
     if phase not in ("Succeeded", "Failed"):
+        running = (worker.get("state") or {}).get("running") or {}
+        if running:
+            return replace(facts, started_at=times.from_text(running.get("startedAt")))
         reason, message = _waiting(status)
-        return replace(facts, reason=reason, message=message)
+        return replace(facts, reason=reason, message=message, waits=find_wait(pod))
     report = read_last_object(ended.get("message", ""))
     finished_at = times.from_text(ended.get("finishedAt"))
     if phase == "Succeeded" and (report is None or report.get("ok") is True):
@@ -115,6 +120,7 @@ def read_pod(pod: Mapping[str, Any], now: float | None = None) -> PodFacts:
     is_ready = ready.get("status") == "True"
     reason, message = ("", "") if is_ready else _waiting(status)
     ended = None if now is None else last_end(status)
+    start = last_start(status)
     return PodFacts(
         name=name,
         revision=(metadata.get("annotations") or {}).get(labels.REVISION_ANNOTATION, ""),
@@ -123,6 +129,9 @@ def read_pod(pod: Mapping[str, Any], now: float | None = None) -> PodFacts:
         deleting="deletionTimestamp" in metadata,
         reason=reason,
         message=message,
+        waits=None if is_ready else find_wait(pod),
+        started_at=start.at if start is not None else None,
+        restarts=start.restarts if start is not None else 0,
         ended=ended if ended is not None and now is not None and ended.is_recent(now) else None,
     )
 

@@ -24,9 +24,10 @@ from fleet_consumer.contract.naming import content_hash, revision_config
 from fleet_consumer.contract.pod import WORKER_FILE
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
+from fleet_operator.api.v1alpha1.model import RETRY_ROLLOUT_ANNOTATION
 from fleet_operator.planning.fleet.pod_template import pod_template
 from fleet_operator.planning.fleet.readings import read_fleet, read_revision
-from fleet_operator.planning.fleet.rollout import RevisionRecord, RevisionState
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.foreign_json import read_object
 from fleet_operator.planning.labels import INPUTS_ANNOTATION, KNOWN_ANNOTATION
@@ -98,7 +99,7 @@ def keep_running(
 ) -> Revision:
     """The revision that the StatefulSet runs, if it was planned from the same inputs as `planned`; else `planned`.
 
-    `config_maps` are the group's, records with their content. A rejected revision is not kept, nor is one whose record
+    `config_maps` are the group's, records with their content. A refused revision is not kept, nor is one whose record
     is gone or is not the one that was applied.
     """
     running = read_fleet(stateful_set)
@@ -109,12 +110,22 @@ def keep_running(
     name = revision_config(stateful_set["metadata"]["name"], running.revision)
     for config_map in (each for each in config_maps if each["metadata"]["name"] == name):
         record = read_revision(config_map, config_map_names=())
-        if record is None or record.hash != running.revision or record.state is RevisionState.REJECTED:
+        if record is None or record.hash != running.revision or record.state is RevisionState.REFUSED:
             continue
         config = read_object((config_map.get("data") or {}).get(WORKER_FILE))
         if config is not None and is_known(stateful_set, record):
             return replace(planned, hash=record.hash, worker_config=config, pod_template=record.pod_template, kept=True)
     return planned
+
+
+def request_digest(group: ConsumerGroup) -> str:
+    """Digest of what asks for a revision: the spec, and the annotation that asks for another try.
+
+    A refused revision is tried again when it changes. The number of workers is no part of it: an autoscaler must not
+    have a refused revision tried again each time.
+    """
+    spec = group.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"replicas", "scaling"})
+    return content_hash({"spec": spec, "again": group.metadata.annotations.get(RETRY_ROLLOUT_ANNOTATION, "")})
 
 
 def template_digest(pod_template: Mapping[str, Any]) -> str:

@@ -1,143 +1,55 @@
 """Rollout of a revision: check it, roll it out, record it as good, or return to the last good one.
 
 A bad revision must never take a fleet down, and the operator may be killed between any two writes. So every fact comes
-from cluster objects (parsed by `readings`): the revision ConfigMaps record checked, good and rejected revisions, the
+from cluster objects (parsed by `readings`): the revision ConfigMaps record checked, good and refused revisions, the
 check pod has the result of the check, the StatefulSet and its pods show the progress. One call of `decide` returns the
 next steps for all of it; carrying them out and calling again converges.
 
 States:  (absent) -> Candidate -> checked Candidate -> Good
                        |  ^            |
-             check 20  v  | 10 min     v  not Ready in time, and there is a good revision to go back to
-                    Rejected        Rejected (until there is another revision, or the record is removed)
+             check 20  v  | 10 min     v  runs and does not become Ready in time, and there is a good revision
+                    Refused         Refused
+                       |               |
+                       +---------------+--> Candidate, when the spec or its retry annotation changes
 
 A check that fails for a cause outside the revision (exit 21: brokers, credentials, topics) leaves a Candidate with the
-reason on record, and is repeated after a minute.
+reason on record, and is repeated after a minute. Time that a pod spends waiting for the cluster (a node, an image, a
+volume, quota) never counts against its revision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.planning.fleet.pod_end import ContainerEnd
+from fleet_operator.planning.fleet.rollout_facts import (
+    CheckFacts,
+    FleetFacts,
+    PodFacts,
+    RevisionRecord,
+    RevisionState,
+    RolloutFacts,
+)
 from fleet_operator.planning.problem import Problem
-
-PROGRESS_DEADLINE_S: Final = 120.0
-"""Longest time that an updated pod may be unready, for image pull, start and join, before the last good revision
-returns."""
 
 CHECK_RETRY_OUTSIDE_S: Final = 60.0
 """Pause before a check is repeated that failed for a reason outside the revision."""
 
 CHECK_RETRY_INSIDE_S: Final = 600.0
-"""Pause before a rejected revision is checked again: the image behind a moving tag may have been fixed."""
+"""Pause before a refused revision is checked again: the image behind a moving tag may have been fixed."""
 
-CHECK_PENDING_S: Final = 60.0
-"""Longest wait of a check pod for its node and image before its waiting reason is shown."""
+CHECK_UNSTARTED_S: Final = 60.0
+"""Longest wait of a check pod that cannot start for a cause inside the revision, such as an invalid image name."""
 
 POLL_S: Final = 5.0
 """Poll interval of a rollout in progress, in case an event was missed."""
 
-
-class RevisionState(StrEnum):
-    """State of a revision; the value of the annotation `consumerfleet.io/revision-state`."""
-
-    CANDIDATE = "Candidate"
-    GOOD = "Good"
-    REJECTED = "Rejected"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RevisionRecord:
-    """One revision ConfigMap as found.
-
-    `since` (epoch seconds) is when it became Good, or when its last failed check ended. `reason` and `message` are
-    those of the rejection, or of the last failed check. `complete` is False when the copy of the handler's source is
-    missing.
-    """
-
-    hash: str
-    state: RevisionState = RevisionState.CANDIDATE
-    since: float | None = None
-    reason: str = ""
-    message: str = ""
-    checked: bool = False
-    complete: bool = True
-    pod_template: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckFacts:
-    """One check pod as found. `ok` is None until it ended; `outside` marks a cause that may pass."""
-
-    pod: str
-    revision: str
-    ok: bool | None = None
-    outside: bool = False
-    reason: str = ""
-    message: str = ""
-    created_at: float = 0.0
-    finished_at: float | None = None
-    deleting: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetFacts:
-    """The StatefulSet as found; `observed` is False while its controller has not seen the newest template."""
-
-    revision: str
-    replicas: int
-    observed: bool
-    current_replicas: int = 0
-    updated_replicas: int = 0
-    ready_replicas: int = 0
-    available_replicas: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodFacts:
-    """One worker pod as found. `unready_since`, `reason` and `message` are for a pod that is not Ready. `ended` is the
-    death of a container that still counts as failing."""
-
-    name: str
-    revision: str
-    ordinal: int
-    unready_since: float | None = None
-    deleting: bool = False
-    reason: str = ""
-    message: str = ""
-    ended: ContainerEnd | None = None
-
-    @property
-    def ready(self) -> bool:
-        return self.unready_since is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutFacts:
-    """Everything a rollout depends on.
-
-    - `wanted`: hash of the revision planned from the spec; None when none can be planned, with the reason in `blocked`.
-    - `outside_ok`: Kafka answers, since `outside_ok_since`; without it an unready pod proves nothing against its
-      revision.
-    - `patience_s`: added to the deadline while others rebalance the group.
-    - `used`: revisions that other parts of the fleet run.
-    """
-
-    wanted: str | None
-    wanted_replicas: int
-    blocked: Problem | None = None
-    records: Mapping[str, RevisionRecord] = field(default_factory=dict)
-    checks: tuple[CheckFacts, ...] = ()
-    fleet: FleetFacts | None = None
-    pods: tuple[PodFacts, ...] = ()
-    outside_ok: bool = True
-    outside_ok_since: float | None = None
-    patience_s: float = 0.0
-    used: frozenset[str] = frozenset()
+BACKOFF_FIRST_S: Final = 10.0
+BACKOFF_MAX_S: Final = 300.0
+"""The kubelet's pauses between restarts of a container; the first restart comes at once, then each doubles."""
 
 
 class RolloutPhase(StrEnum):
@@ -146,7 +58,7 @@ class RolloutPhase(StrEnum):
     HELD = "Held"  # no revision can be planned, or no workers are wanted
     CHECKING = "Checking"  # the check pod is wanted, waiting or running
     CHECK_FAILED = "CheckFailed"  # for a reason outside the revision; will be repeated
-    REJECTED = "Rejected"  # the wanted revision is rejected; the fleet stays at, or returns to, the last good one
+    REFUSED = "Refused"  # the wanted revision is refused; the fleet stays at, or returns to, the last good one
     APPLYING = "Applying"  # the StatefulSet does not have the revision yet
     WAITING = "Waiting"  # the StatefulSet has it, its pods are not all ready
     SETTLED = "Settled"  # the wanted revision is good
@@ -162,12 +74,14 @@ class RolloutDecision:
     4. `target`: hash of the revision for the StatefulSet; None leaves a StatefulSet as it is and makes none.
     5. `delete_pods`, `prune`: delete these worker pods, and the ConfigMaps of these revisions.
 
-    `cause` is the reason why the wanted revision does not run. `requeue_after` is in seconds, None for an event.
+    `cause` is the reason why the wanted revision does not run; `waits` is set while nothing but the cluster keeps it
+    from running. `requeue_after` is in seconds, None for an event.
     """
 
     phase: RolloutPhase
     target: str | None
     cause: Problem | None = None
+    waits: Problem | None = None
     write_revision: bool = False
     mark: RevisionRecord | None = None
     delete_checks: tuple[str, ...] = ()
@@ -207,6 +121,8 @@ def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
     write = record is None or not record.complete
     if facts.wanted_replicas == 0:
         return RolloutDecision(phase=RolloutPhase.HELD, target=_running(facts))
+    if record is not None and record.state is RevisionState.REFUSED and record.request != facts.request:
+        return _try_again(facts, record)
     if record is not None and record.state is RevisionState.GOOD and _newest_good(facts) is record:
         return RolloutDecision(
             phase=RolloutPhase.SETTLED, target=record.hash, write_revision=write, delete_checks=_check_pods(facts)
@@ -214,8 +130,21 @@ def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
     if record is not None and (record.state is RevisionState.GOOD or _is_checked(record)):
         return replace(_roll_out(facts, record, now), write_revision=write, delete_checks=_check_pods(facts))
     if record is not None and record.reason == conditions.PROGRESS_DEADLINE_EXCEEDED:
-        return RolloutDecision(phase=RolloutPhase.REJECTED, target=_fallback(facts), cause=_cause(record))
+        return RolloutDecision(phase=RolloutPhase.REFUSED, target=_fallback(facts), cause=_cause(record))
     return replace(_check(facts, record, now), write_revision=write)
+
+
+def _try_again(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
+    """A refused revision that was asked for anew. The old check goes first, or its answer would refuse it again."""
+    decision = RolloutDecision(
+        phase=RolloutPhase.REFUSED, target=_fallback(facts), cause=_cause(record), requeue_after=1.0
+    )
+    if any(check.revision == facts.wanted for check in facts.checks):
+        return replace(decision, delete_checks=_check_pods(facts))
+    forgotten = RevisionRecord(hash=record.hash, request=facts.request, complete=record.complete)
+    return replace(
+        decision, phase=RolloutPhase.CHECKING, cause=None, mark=forgotten, write_revision=not record.complete
+    )
 
 
 def _check(facts: RolloutFacts, record: RevisionRecord | None, now: float) -> RolloutDecision:
@@ -233,11 +162,39 @@ def _check(facts: RolloutFacts, record: RevisionRecord | None, now: float) -> Ro
     if check.deleting:
         return waiting
     if check.ok is None:
-        slow = now - check.created_at >= CHECK_PENDING_S and check.reason and not record.reason
-        return replace(waiting, cause=Problem(check.reason, check.message) if slow else waiting.cause)
+        return _running_check(facts, waiting, record, check, now)
     if check.ok:
         return _passed(facts, record, check, now)
-    return _failed(waiting, record, check, due_at, now)
+    return _failed(facts, waiting, record, check, due_at, now)
+
+
+def _running_check(
+    facts: RolloutFacts, waiting: RolloutDecision, record: RevisionRecord, check: CheckFacts, now: float
+) -> RolloutDecision:
+    """A check without an answer: it waits for the cluster, it runs, or it cannot start.
+
+    One that hangs is refused and stays for its log and its stack; should it end after all, its answer counts.
+    """
+    refused = record.state is RevisionState.REFUSED
+    if check.waits is not None:
+        return replace(waiting, waits=check.waits)
+    if refused and record.since is not None and record.since >= (check.started_at or check.created_at):
+        due_at = _check_due_at(record)
+        due = now >= due_at
+        return replace(waiting, delete_checks=(check.pod,) if due else (), requeue_after=1.0 if due else POLL_S)
+    if check.started_at is None:
+        if not check.reason or now - max(check.created_at, facts.watched_since) < CHECK_UNSTARTED_S:
+            return waiting
+        problem = Problem(check.reason, f"check pod {check.pod} cannot start: {check.message}")
+    elif now - max(check.started_at, facts.watched_since) >= facts.check_deadline_s:
+        problem = Problem(
+            conditions.CHECK_DEADLINE_EXCEEDED,
+            f"the check has run for {facts.check_deadline_s:.0f} s without an answer, so the handler's import or setup "
+            f"hangs: see `kubectl logs {check.pod}`, or raise spec.rollout.checkDeadlineSeconds",
+        )
+    else:
+        return waiting
+    return _refused(facts, waiting, record, problem, since=now, now=now)
 
 
 def _passed(facts: RolloutFacts, record: RevisionRecord, check: CheckFacts, now: float) -> RolloutDecision:
@@ -247,7 +204,12 @@ def _passed(facts: RolloutFacts, record: RevisionRecord, check: CheckFacts, now:
 
 
 def _failed(
-    waiting: RolloutDecision, record: RevisionRecord, check: CheckFacts, due_at: float, now: float
+    facts: RolloutFacts,
+    waiting: RolloutDecision,
+    record: RevisionRecord,
+    check: CheckFacts,
+    due_at: float,
+    now: float,
 ) -> RolloutDecision:
     """A failed check is recorded once. Its pod stays for its log until the next try is due."""
     finished_at = check.finished_at or check.created_at
@@ -255,8 +217,24 @@ def _failed(
     if noted:
         due = now >= due_at
         return replace(waiting, delete_checks=(check.pod,) if due else (), requeue_after=1.0 if due else due_at - now)
-    state = RevisionState.CANDIDATE if check.outside else RevisionState.REJECTED
-    failed = replace(record, state=state, since=finished_at, reason=check.reason, message=check.message, checked=False)
+    problem = Problem(check.reason, check.message)
+    if not check.outside:
+        return _refused(facts, waiting, record, problem, since=finished_at, now=now)
+    return _noted(waiting, _with_answer(record, RevisionState.CANDIDATE, problem, finished_at), now)
+
+
+def _refused(
+    facts: RolloutFacts, waiting: RolloutDecision, record: RevisionRecord, problem: Problem, *, since: float, now: float
+) -> RolloutDecision:
+    failed = _with_answer(record, RevisionState.REFUSED, problem, since)
+    return _noted(waiting, replace(failed, request=facts.request), now)
+
+
+def _with_answer(record: RevisionRecord, state: RevisionState, problem: Problem, since: float) -> RevisionRecord:
+    return replace(record, state=state, since=since, reason=problem.reason, message=problem.message, checked=False)
+
+
+def _noted(waiting: RolloutDecision, failed: RevisionRecord, now: float) -> RolloutDecision:
     return replace(
         waiting,
         phase=_phase_of_unchecked(failed),
@@ -269,14 +247,14 @@ def _failed(
 def _check_due_at(record: RevisionRecord) -> float:
     if not record.reason or record.since is None:
         return 0.0
-    inside = record.state is RevisionState.REJECTED
+    inside = record.state is RevisionState.REFUSED
     return record.since + (CHECK_RETRY_INSIDE_S if inside else CHECK_RETRY_OUTSIDE_S)
 
 
 def _phase_of_unchecked(record: RevisionRecord) -> RolloutPhase:
     """The phase of the last check while it is repeated: a status must not flip with every try."""
-    if record.state is RevisionState.REJECTED:
-        return RolloutPhase.REJECTED
+    if record.state is RevisionState.REFUSED:
+        return RolloutPhase.REFUSED
     return RolloutPhase.CHECK_FAILED if record.reason else RolloutPhase.CHECKING
 
 
@@ -301,17 +279,38 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
             record, state=RevisionState.GOOD, since=_good_since(facts, now), reason="", message="", checked=True
         )
         return replace(going, phase=RolloutPhase.SETTLED, mark=mark, requeue_after=None)
-    late = _late_pod(facts, record.hash, now)
+    updated = [pod for pod in facts.pods if pod.revision == record.hash and not pod.deleting]
+    late = _late_pod(facts, updated, now)
     if late is None:
-        return going
-    message = f"pod {late.name} was not ready within {PROGRESS_DEADLINE_S + facts.patience_s:.0f} s"
+        return replace(going, waits=_outside(facts, fleet, updated))
+    message = f"pod {late.name} ran without being ready for {facts.progress_deadline_s + facts.patience_s:.0f} s"
     message += f": {late.reason}: {late.message}" if late.reason else f": see its log, `kubectl logs {late.name}`"
     cause = Problem(conditions.PROGRESS_DEADLINE_EXCEEDED, message)
     good = _newest_good(facts, other_than=record.hash)
     if good is None:
         return replace(going, cause=cause)
-    mark = replace(record, state=RevisionState.REJECTED, since=now, reason=cause.reason, message=message, checked=True)
-    return RolloutDecision(phase=RolloutPhase.REJECTED, target=good.hash, cause=cause, mark=mark, requeue_after=POLL_S)
+    refused = replace(_with_answer(record, RevisionState.REFUSED, cause, now), request=facts.request, checked=True)
+    return RolloutDecision(
+        phase=RolloutPhase.REFUSED, target=good.hash, cause=cause, mark=refused, requeue_after=POLL_S
+    )
+
+
+def _outside(facts: RolloutFacts, fleet: FleetFacts, updated: list[PodFacts]) -> Problem | None:
+    """The cause outside the revision that keeps a rollout from going on."""
+    waits = next((pod.waits for pod in updated if pod.waits is not None), None)
+    if waits is not None:
+        return waits
+    if not facts.outside_ok:
+        return Problem(conditions.BROKER_UNREACHABLE, "Kafka does not answer, so no worker can join its group")
+    missing = facts.wanted_replicas - fleet.current_replicas
+    replaced = len(updated) < len(facts.pods)  # the controller deletes and creates one pod after the other
+    if fleet.observed and fleet.replicas == facts.wanted_replicas and missing > 0 and not replaced:
+        return Problem(
+            conditions.PODS_NOT_CREATED,
+            f"{missing} of {facts.wanted_replicas} pods are not created yet; if this lasts, a quota or an admission "
+            "rule refuses them: see the StatefulSet's Events, `kubectl describe statefulset`",
+        )
+    return None
 
 
 def _complete(fleet: FleetFacts, wanted_replicas: int) -> bool:
@@ -320,17 +319,27 @@ def _complete(fleet: FleetFacts, wanted_replicas: int) -> bool:
     return fleet.observed and all(count == wanted_replicas for count in counts)
 
 
-def _late_pod(facts: RolloutFacts, revision: str, now: float) -> PodFacts | None:
-    """An updated pod past its deadline. The deadline starts again when Kafka is back: no worker could join before."""
+def _late_pod(facts: RolloutFacts, updated: Iterable[PodFacts], now: float) -> PodFacts | None:
+    """An updated pod that ran past its deadline. The time starts again when Kafka is back: no worker could join."""
     if not facts.outside_ok:
         return None
-    floor = facts.outside_ok_since or 0.0
-    deadline_s = PROGRESS_DEADLINE_S + facts.patience_s
-    for pod in facts.pods:
-        updated = pod.revision == revision and not pod.deleting
-        if updated and pod.unready_since is not None and now - max(pod.unready_since, floor) >= deadline_s:
-            return pod
-    return None
+    deadline_s = facts.progress_deadline_s + facts.patience_s
+    return next((pod for pod in updated if _unready_s(facts, pod, now) >= deadline_s), None)
+
+
+def _unready_s(facts: RolloutFacts, pod: PodFacts, now: float) -> float:
+    """Seconds for which a pod has run without being ready, as far as they are certain.
+
+    A pod is unready from its creation, also while it waits for a node or its image. When its container first started
+    is on record only until the first restart; after several, the kubelet's pauses between them are a lower bound.
+    """
+    if pod.unready_since is None or pod.waits is not None:
+        return 0.0
+    unready_s = now - max(pod.unready_since, facts.watched_since)
+    if pod.started_at is None:
+        return unready_s
+    pauses_s = sum(min(BACKOFF_FIRST_S * 2.0**done, BACKOFF_MAX_S) for done in range(min(pod.restarts, 1000) - 1))
+    return min(unready_s, max(now - pod.started_at, pauses_s))
 
 
 def _newest_good(facts: RolloutFacts, *, other_than: str | None = None) -> RevisionRecord | None:
@@ -367,14 +376,14 @@ def stuck_pods(
     records: Mapping[str, RevisionRecord],
     target: str | None,
 ) -> tuple[str, ...]:
-    """Unready pods of rejected revisions, once the StatefulSet is back at `target`.
+    """Unready pods of refused revisions, once the StatefulSet is back at `target`.
 
-    Its controller waits for an unready pod before it replaces it, and a rejected revision's pod never becomes ready.
+    Its controller waits for an unready pod before it replaces it, and a refused revision's pod never becomes ready.
     """
     if fleet is None or fleet.revision != target or not fleet.observed:
         return ()
-    rejected = {record.hash for record in records.values() if record.state is RevisionState.REJECTED} - {target}
-    return tuple(pod.name for pod in pods if pod.revision in rejected and not pod.ready and not pod.deleting)
+    refused = {record.hash for record in records.values() if record.state is RevisionState.REFUSED} - {target}
+    return tuple(pod.name for pod in pods if pod.revision in refused and not pod.ready and not pod.deleting)
 
 
 def _prunable(facts: RolloutFacts, decision: RolloutDecision) -> tuple[str, ...]:

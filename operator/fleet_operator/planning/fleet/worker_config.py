@@ -23,9 +23,6 @@ KEY_FILE: Final = "tls/tls.key"
 AUTHORITIES_DIRECTORY: Final = "/etc/fleet/authorities"
 """Mount of a whole Secret with authorities, of which a pattern chooses keys that nobody knows beforehand."""
 
-DRAIN_S: Final = 20
-"""Time that a worker has after SIGTERM to finish the records in its handler; the pod's grace period is longer."""
-
 
 def worker_config(group: ConsumerGroup, cluster: KafkaCluster, *, revision: str) -> dict[str, Any]:
     """The content of worker.json, the same for every worker of a fleet; workers differ by their pod's name."""
@@ -48,7 +45,7 @@ def worker_config(group: ConsumerGroup, cluster: KafkaCluster, *, revision: str)
         "skipFile": SKIP_PATH,
         "failedTopic": naming.failed_topic(group.group_id),
         "httpPort": worker_port(group),
-        "drainSeconds": DRAIN_S,
+        "drainSeconds": spec.drain_seconds,
     }
 
 

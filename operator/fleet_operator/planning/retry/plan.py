@@ -10,7 +10,7 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning.fleet.parts import RETRY, FleetPart
-from fleet_operator.planning.fleet.rollout import FleetFacts
+from fleet_operator.planning.fleet.rollout_facts import FleetFacts
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry import scaling
 from fleet_operator.planning.retry.fleet import changed_at_of, has_retries

@@ -15,6 +15,7 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import STABLE, Roster, name_some, sort_members
 from fleet_operator.planning.status.problems import failures, find_problems, topics_problem, worker_problem
+from fleet_operator.planning.status.rollout import progressing, serving, stalled, updated_replicas
 
 
 def project_conditions(
@@ -26,9 +27,11 @@ def project_conditions(
     problems = list(find_problems(facts))
     found = (
         _ready(facts, previous, roster, problems),
+        progressing(facts),
+        serving(facts),
+        stalled(facts),
         _cluster_reachable(facts),
         _lag_known(facts),
-        _stable(facts),
         _scaling_active(facts),
         _scaling_limited(facts),
         _paused(facts),
@@ -36,7 +39,6 @@ def project_conditions(
         _degraded(facts, problems, stands),
         _topics_ready(facts),
         _group_shared(facts, roster),
-        _spec_honored(facts),
         _upgrade_available(facts),
     )
     assert tuple(condition.type for condition in found) == c.CONSUMER_GROUP_CONDITIONS
@@ -49,10 +51,10 @@ def _ready(
     roster: Roster | None,
     problems: Sequence[Problem],
 ) -> Condition:
-    """True while the wanted number of workers is ready and they have been Stable together.
+    """True while the newest revision runs, its wanted workers are ready, and they have been Stable together.
 
-    Once True it stays so through rebalances: only missing workers end it. It is about the running fleet: a rejected
-    revision behind a working fleet leaves it True, and `Degraded` reports the revision.
+    Once True it stays so through rebalances: only missing workers and a newer revision end it. `Serving` tells whether
+    the last good revision handles records meanwhile.
     """
     wanted = facts.scale.replicas
     if facts.group.spec.suspend:
@@ -64,13 +66,18 @@ def _ready(
     was_ready = _status_of(previous, c.READY) == "True"
     stable = facts.observed_group is not None and facts.observed_group.state == STABLE
     together = stable and roster is not None and len(roster.ours) >= wanted
-    if enough and (was_ready or together):
+    phase = facts.rollout.phase
+    if phase is RolloutPhase.SETTLED and enough and (was_ready or together):
         return Condition(c.READY, "True", c.FLEET_READY, f"{wanted} of {wanted} workers are ready")
     if problems:
         return Condition(c.READY, "False", problems[0].reason, problems[0].message)
-    if facts.rollout.phase is RolloutPhase.CHECKING:
-        message = "a check pod tests the new revision; workers start when it succeeds"
+    if phase is RolloutPhase.CHECKING:
+        message = "a check pod tests the newest revision; workers run it when the check succeeds"
         return Condition(c.READY, "False", c.CHECKING_REVISION, message)
+    if phase is not RolloutPhase.SETTLED:
+        updated = updated_replicas(facts)
+        message = f"{updated} of {wanted} workers run revision {facts.revision}: see Progressing"
+        return Condition(c.READY, "False", c.ROLLING_OUT, message)
     if not enough:
         message = f"{min(ready, wanted)} of {wanted} workers are ready"
         return Condition(c.READY, "False", c.WAITING_FOR_REPLICAS, message)
@@ -126,15 +133,6 @@ def _lag_known(facts: ConsumerGroupFacts) -> Condition:
         message = f"the brokers returned no offsets for {name_some(missing)}: check the leaders of these partitions"
         return Condition(c.LAG_KNOWN, "False", c.PARTITIONS_UNKNOWN, message)
     return Condition(c.LAG_KNOWN, "True", c.ALL_PARTITIONS_KNOWN, "the offsets of all partitions are known")
-
-
-def _stable(facts: ConsumerGroupFacts) -> Condition:
-    observed = facts.observed_group
-    if observed is None:
-        return _not_observed(facts, c.STABLE)
-    if observed.state == STABLE:
-        return Condition(c.STABLE, "True", STABLE, "the Kafka group is Stable")
-    return Condition(c.STABLE, "False", observed.state, f"the Kafka group is {observed.state}")
 
 
 def _scaling_active(facts: ConsumerGroupFacts) -> Condition:
@@ -199,13 +197,13 @@ def _degraded(facts: ConsumerGroupFacts, problems: Sequence[Problem], stands: Co
     """True when a person should look, even if the fleet works; the message names the revision that keeps running."""
     phase, cause = facts.rollout.phase, facts.rollout.cause
     stays = f"; revision {facts.rollout.target} keeps running" if facts.fleet and facts.rollout.target else ""
-    if phase is RolloutPhase.REJECTED and cause is not None:
-        message = f"the new revision is rejected: {cause.reason}: {cause.message}{stays}"
-        return Condition(c.DEGRADED, "True", c.REVISION_REJECTED, message)
+    if phase is RolloutPhase.REFUSED and cause is not None:
+        message = f"the newest revision is refused: {cause.reason}: {cause.message}{stays}"
+        return Condition(c.DEGRADED, "True", c.REVISION_REFUSED, message)
     if problems and problems[0] != cause:
         return Condition(c.DEGRADED, "True", problems[0].reason, problems[0].message)
     if phase is RolloutPhase.CHECK_FAILED and cause is not None:
-        message = f"the new revision waits: {cause.reason}: {cause.message}{stays}; it is checked again every minute"
+        message = f"the newest revision waits: {cause.reason}: {cause.message}{stays}; it is checked again every minute"
         return Condition(c.DEGRADED, "True", c.REVISION_HELD, message)
     if problems:
         return Condition(c.DEGRADED, "True", problems[0].reason, problems[0].message)
@@ -279,15 +277,6 @@ def _upgrade_available(facts: ConsumerGroupFacts) -> Condition:
     if image.source == "Spec":
         return Condition(c.UPGRADE_AVAILABLE, "False", c.IMAGE_FROM_SPEC, "spec.image names the workers' image")
     return Condition(c.UPGRADE_AVAILABLE, "False", c.UP_TO_DATE, "workers run the operator's worker image")
-
-
-def _spec_honored(facts: ConsumerGroupFacts) -> Condition:
-    spec, ignored = facts.group.spec, []
-    if spec.consumer.protocol != "Classic":
-        ignored.append("consumer.protocol: Consumer (the fleet runs Classic)")
-    if spec.scaling is not None:
-        ignored.append("scaling (the fleet keeps spec.replicas)")
-    return spec_honored(ignored)
 
 
 def spec_honored(ignored: Sequence[str]) -> Condition:

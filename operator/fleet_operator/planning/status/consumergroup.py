@@ -14,7 +14,7 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
-from fleet_operator.planning.fleet.rollout import PodFacts
+from fleet_operator.planning.fleet.rollout_facts import PodFacts
 from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.lag import UNKNOWN_TEXT, behind_text, lag_bucket, lag_text
 from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation
@@ -23,6 +23,7 @@ from fleet_operator.planning.status.conditions import project_conditions
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import extend_transitions, member_entries, shorten_id
 from fleet_operator.planning.status.retry import find_redriven, retry_status
+from fleet_operator.planning.status.rollout import updated_replicas
 
 STUCK_MAX: Final = 20
 STUCK_REASON_MAX: Final = 128
@@ -100,7 +101,9 @@ def _fleet(facts: ConsumerGroupFacts) -> dict[str, Any]:
         "protocol": "Classic",
         "replicas": fleet.current_replicas if fleet else 0,
         "readyReplicas": fleet.ready_replicas if fleet else 0,
+        "updatedReplicas": updated_replicas(facts),
         "targetReplicas": facts.scale.replicas,
+        **({"revision": facts.revision} if facts.revision is not None else {}),
         "selector": selector_text(MAIN.selector(facts.group.metadata.name)),
     }
 

@@ -11,7 +11,8 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning.fleet.image import WorkerImage
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part, ScaleDecision
-from fleet_operator.planning.fleet.rollout import FleetFacts, PodFacts, RolloutDecision
+from fleet_operator.planning.fleet.rollout import RolloutDecision
+from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, WorkerObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import RetryIntent
@@ -24,7 +25,8 @@ class ConsumerGroupFacts:
 
     - `cluster`: None when the KafkaCluster does not exist.
     - `view`: the Kafka side.
-    - `rollout`, `scale`, `image`: the decisions of this reconcile.
+    - `rollout`, `scale`, `image`: the decisions of this reconcile; `revision` is the hash of the wanted revision, None
+      while none can be planned.
     - `kept`: the wanted revision is one that another version of the operator rendered.
     - `parts`: the workers as found; `workers` are the reports of those that answered.
     - `refusal`: set when the API server refused a child.
@@ -40,6 +42,7 @@ class ConsumerGroupFacts:
     scale: ScaleDecision
     image: WorkerImage
     parts: Mapping[Part, FleetPart]
+    revision: str | None = None
     kept: bool = False
     workers: tuple[WorkerObservation, ...] = ()
     refusal: Problem | None = None

@@ -13,7 +13,7 @@ from typing import Any, Final
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning import observation, times
-from fleet_operator.planning.fleet.rollout import PodFacts
+from fleet_operator.planning.fleet.rollout_facts import PodFacts
 
 MEMBERS_MAX: Final = 100
 TRANSITIONS_MAX: Final = 10

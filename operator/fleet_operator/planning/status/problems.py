@@ -11,7 +11,8 @@ from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning import times
-from fleet_operator.planning.fleet.rollout import PodFacts, RolloutPhase
+from fleet_operator.planning.fleet.rollout import RolloutPhase
+from fleet_operator.planning.fleet.rollout_facts import PodFacts
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import name_some

@@ -49,8 +49,11 @@ class Children:
                 await (self._remove_part(part) if part.remove else self._apply_part(part))
             await self._notify_pods(publication)
             await self._clean_up()
-        except (KubeInvalidError, KubeForbiddenError, ForeignObjectError) as error:
+        except (KubeInvalidError, ForeignObjectError) as error:
             return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
+        except KubeForbiddenError as error:
+            # A quota, a right, an admission policy: the revision is not to blame, and it may pass.
+            return Problem(conditions.FORBIDDEN_BY_API_SERVER, str(error))
         return None
 
     async def _publish(self, publication: Published) -> None:

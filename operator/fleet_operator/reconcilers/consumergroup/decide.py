@@ -21,9 +21,11 @@ from fleet_operator.planning.fleet.revision import (
     is_known,
     keep_running,
     plan_revision,
+    request_digest,
     with_inputs,
     with_known,
 )
+from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RolloutFacts
 from fleet_operator.planning.observation import ClusterObservation, believed
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.fleet import changed_at_of, has_retries, retry_stateful_set
@@ -58,7 +60,7 @@ class Plan:
     scale: ScaleDecision
     image: WorkerImage
     revision: Revision | None
-    records: dict[str, rollout.RevisionRecord]
+    records: dict[str, RevisionRecord]
     decision: rollout.RolloutDecision
     parts: tuple[PartPlan, ...] = ()
 
@@ -87,6 +89,7 @@ class Plan:
             kept=self.revision is not None and self.revision.kept,
             parts={**gathered.parts, **no_retries},
             workers=gathered.worker_reports,
+            revision=self.revision.hash if self.revision is not None else None,
             refusal=refusal,
             retry=self.intent,
             redrives=gathered.redrive_statuses,
@@ -114,10 +117,13 @@ class Plan:
         return inputs_of(main.body) if main.fleet is not None and main.fleet.revision == revision else None
 
 
-def make_plan(gathered: Gathered, now: float, *, image: str, memory: RetryMemory | None = None) -> Plan:
+def make_plan(
+    gathered: Gathered, now: float, *, image: str, memory: RetryMemory | None = None, clock_jumped_at: float = 0.0
+) -> Plan:
     """The plan for what was gathered.
 
-    `image` is the operator's default worker image; `memory` comes from the plan before; `now` in epoch seconds.
+    `image` is the operator's default worker image; `memory` comes from the plan before. `now` and `clock_jumped_at`,
+    the last jump of the operator's clock, are in epoch seconds.
     """
     group, observation = gathered.group, gathered.observation
     intent = _plan_intent(gathered)
@@ -137,16 +143,19 @@ def make_plan(gathered: Gathered, now: float, *, image: str, memory: RetryMemory
         revision = keep_running(planned, gathered.parts[MAIN].body, gathered.config_maps)
     records, strangers = _records(gathered, revision)
     main = gathered.parts[MAIN]
-    facts = rollout.RolloutFacts(
+    facts = RolloutFacts(
         wanted=revision.hash if revision else None,
         wanted_replicas=scale.replicas,
+        request=request_digest(group),
         blocked=problem,
         records=records,
         checks=tuple(readings.read_check(pod) for pod in gathered.checks),
         fleet=main.fleet,
         pods=main.workers,
         outside_ok=observation is not None and observation.reachable,
-        outside_ok_since=observation.reachable_since if observation else None,
+        watched_since=max(observation.reachable_since or 0.0 if observation else 0.0, clock_jumped_at),
+        progress_deadline_s=float(group.spec.rollout.progress_deadline_seconds),
+        check_deadline_s=float(group.spec.rollout.check_deadline_seconds),
         patience_s=_patience(gathered),
         used=_revisions_of(gathered.parts[RETRY]) if retry is not None else frozenset(),
     )
@@ -193,13 +202,13 @@ def _blocking_problem(gathered: Gathered, retry: RetryPlan | None) -> Problem | 
     )
 
 
-def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, rollout.RevisionRecord], set[str]]:
+def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, RevisionRecord], set[str]]:
     """The records of revisions, and the revisions whose records cannot be trusted: see `fleet.revision`.
 
     The wanted revision is rendered again, so only the state of its record is read.
     """
     names = [body["metadata"]["name"] for body in gathered.config_maps]
-    records, strangers = dict[str, rollout.RevisionRecord](), set[str]()
+    records, strangers = dict[str, RevisionRecord](), set[str]()
     for body in gathered.config_maps:
         record = readings.read_revision(body, config_map_names=names)
         if record is None or body["metadata"]["name"] != naming.revision_config(gathered.key[1], record.hash):
@@ -235,7 +244,7 @@ def breaker_open(gathered: Gathered) -> bool | None:
     return False if {pod.name for pod in running if pod.ready} <= answered else None
 
 
-def _writers(part: FleetPart) -> list[rollout.PodFacts]:
+def _writers(part: FleetPart) -> list[PodFacts]:
     """The workers whose revision has retries."""
     return [facts for pod, facts in zip(part.pods, part.workers, strict=True) if has_retries({"spec": pod["spec"]})]
 

@@ -95,7 +95,7 @@ class Gathered:
     def feeds_retries(self) -> bool:
         """True if anybody may still write to the group's retry or redrive topics.
 
-        When a revision without retries is rejected, main workers with retries stay, however long ago the spec changed.
+        When a revision without retries is refused, main workers with retries stay, however long ago the spec changed.
         """
         main = self.parts[MAIN]
         templates = [{"spec": pod["spec"]} for pod in main.pods]

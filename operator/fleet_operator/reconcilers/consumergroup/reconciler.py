@@ -22,6 +22,7 @@ from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
 from fleet_operator.reconcilers.context import Context, publish, record
 from fleet_operator.reconcilers.worker_watch import FRESH_SECONDS
 from fleet_operator.runtime.cache import Key
+from fleet_operator.runtime.clock_jump import ClockJumps
 from fleet_operator.runtime.dispatcher import Result
 
 
@@ -35,6 +36,7 @@ class ConsumerGroupReconciler:
         self._deletion = DeletionWork(context, kafka)
         self._known: dict[Key, JsonObject] = {}  # as last reconciled, for Events about deleted objects
         self._memories: dict[Key, RetryMemory] = {}
+        self._jumps = ClockJumps(context.clock.wall)
 
     async def reconcile(self, key: Key) -> Result:
         """Reconcile one ConsumerGroup by one step. Raises KubeError, to be retried."""
@@ -53,7 +55,8 @@ class ConsumerGroupReconciler:
         except ValidationError as error:
             status = invalid_spec_status(body["metadata"], str(error), previous, now)
             return Result(await publish(context, body, status))
-        plan = make_plan(gathered, now, image=context.settings.consumer_image, memory=self._memories.get(key))
+        memory, jumped_at = self._memories.get(key), self._jumps.last()
+        plan = make_plan(gathered, now, image=context.settings.consumer_image, memory=memory, clock_jumped_at=jumped_at)
         context.observers.watch(key, gathered.cluster_key, interest_of(gathered, plan.intent))
         if plan.retry is not None:
             self._memories[key] = plan.retry.memory

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleet_operator.planning.fleet.revision import is_known, with_known
-from fleet_operator.planning.fleet.rollout import RevisionRecord
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.labels import KNOWN_ANNOTATION
 
 OURS = RevisionRecord(hash="a" * 10, pod_template={"spec": {"containers": [{"name": "worker"}]}})

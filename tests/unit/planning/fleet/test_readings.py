@@ -9,7 +9,7 @@ import pytest
 
 from fleet_operator.planning.fleet import manifests, readings
 from fleet_operator.planning.fleet.revision import plan_revision
-from fleet_operator.planning.fleet.rollout import RevisionRecord, RevisionState
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster
 
 
@@ -97,7 +97,7 @@ def test_revision_is_read_as_it_was_written(handler_files: dict[str, str] | None
     revision = plan_revision(group, kafka_cluster(), handler_files=handler_files, image=IMAGE)
     mark = RevisionRecord(
         hash=revision.hash,
-        state=RevisionState.REJECTED,
+        state=RevisionState.REFUSED,
         since=NOW,
         reason="HandlerImportFailed",
         message="no module\nnamed 'shöp'",
@@ -107,7 +107,7 @@ def test_revision_is_read_as_it_was_written(handler_files: dict[str, str] | None
     names = [handler["metadata"]["name"]] if handler else []
     read = readings.read_revision(manifests.revision_config_map(group, revision, mark), config_map_names=names)
     assert read is not None
-    assert (read.hash, read.state, read.since) == (revision.hash, RevisionState.REJECTED, NOW)
+    assert (read.hash, read.state, read.since) == (revision.hash, RevisionState.REFUSED, NOW)
     assert (read.reason, read.message, read.checked) == (mark.reason, mark.message, True)
     assert read.pod_template == revision.pod_template
     assert read.complete

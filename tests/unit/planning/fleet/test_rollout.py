@@ -11,21 +11,23 @@ import pytest
 from fleet_operator.planning.fleet.rollout import (
     CHECK_RETRY_INSIDE_S,
     CHECK_RETRY_OUTSIDE_S,
-    PROGRESS_DEADLINE_S,
+    RolloutDecision,
+    RolloutPhase,
+    decide,
+)
+from fleet_operator.planning.fleet.rollout_facts import (
     CheckFacts,
     PodFacts,
     RevisionRecord,
     RevisionState,
-    RolloutDecision,
     RolloutFacts,
-    RolloutPhase,
-    decide,
 )
 from fleet_operator.planning.problem import Problem
 from tests.unit.planning.builders import NOW, ready_fleet
 
+PROGRESS_DEADLINE_S = 600.0
 OLD, NEW = "a" * 10, "b" * 10
-GOOD, REJECTED, CANDIDATE = RevisionState.GOOD, RevisionState.REJECTED, RevisionState.CANDIDATE
+GOOD, REFUSED, CANDIDATE = RevisionState.GOOD, RevisionState.REFUSED, RevisionState.CANDIDATE
 
 
 def record(revision: str, **changes: Any) -> RevisionRecord:
@@ -90,16 +92,16 @@ def test_checked_revision_is_not_checked_again_after_a_restart() -> None:
 
 def test_refused_revision_leaves_the_old_fleet() -> None:
     decision = rollout(good(), record(NEW), checks=(failed_check(outside=False),))
-    assert (decision.phase, decision.target) == (RolloutPhase.REJECTED, OLD)
+    assert (decision.phase, decision.target) == (RolloutPhase.REFUSED, OLD)
     assert decision.cause == Problem("HandlerImportFailed", "why")
-    assert decision.mark == record(NEW, state=REJECTED, since=NOW - 5, reason="HandlerImportFailed", message="why")
+    assert decision.mark == record(NEW, state=REFUSED, since=NOW - 5, reason="HandlerImportFailed", message="why")
 
 
 def test_refusal_is_noted_only_once() -> None:
     """The failed pod stays for its log; looking at it again writes nothing."""
-    noted = record(NEW, state=REJECTED, since=NOW - 5, reason="HandlerImportFailed", message="why")
+    noted = record(NEW, state=REFUSED, since=NOW - 5, reason="HandlerImportFailed", message="why")
     decision = rollout(good(), noted, checks=(failed_check(outside=False),))
-    assert (decision.phase, decision.target, decision.mark) == (RolloutPhase.REJECTED, OLD, None)
+    assert (decision.phase, decision.target, decision.mark) == (RolloutPhase.REFUSED, OLD, None)
     assert (decision.delete_checks, decision.run_check, decision.delete_pods, decision.prune) == ((), False, (), ())
     assert decision.requeue_after == CHECK_RETRY_INSIDE_S - 5
 
@@ -107,7 +109,7 @@ def test_refusal_is_noted_only_once() -> None:
 @pytest.mark.parametrize(("outside", "pause"), [(True, CHECK_RETRY_OUTSIDE_S), (False, CHECK_RETRY_INSIDE_S)])
 def test_failed_check_is_repeated_after_its_pause(outside: bool, pause: float) -> None:
     """First the old pod goes, then a new one is made; meanwhile the last answer stands."""
-    state, phase = (CANDIDATE, RolloutPhase.CHECK_FAILED) if outside else (REJECTED, RolloutPhase.REJECTED)
+    state, phase = (CANDIDATE, RolloutPhase.CHECK_FAILED) if outside else (REFUSED, RolloutPhase.REFUSED)
     ended = NOW - pause
     noted = record(NEW, state=state, since=ended, reason="R", message="why")
     old_check = failed_check(outside=outside, finished_at=ended)
@@ -128,17 +130,83 @@ def test_removed_check_pod_does_not_shorten_the_pause() -> None:
 
 
 def test_check_that_passes_at_last_clears_the_refusal() -> None:
-    noted = record(NEW, state=REJECTED, since=NOW - 700, reason="HandlerImportFailed", message="why")
+    noted = record(NEW, state=REFUSED, since=NOW - 700, reason="HandlerImportFailed", message="why")
     decision = rollout(good(), noted, checks=(check(ok=True, finished_at=NOW - 1),))
     assert (decision.phase, decision.target) == (RolloutPhase.APPLYING, NEW)
     assert decision.mark == record(NEW, state=CANDIDATE, since=NOW, checked=True)
 
 
-def test_check_that_cannot_start_reports_the_reason() -> None:
-    waiting = check(created_at=NOW - 90, reason="ImagePullBackOff", message="no such image")
+PULLING = Problem("ImagePullBackOff", "pod orders-1, container worker: Back-off pulling image")
+
+
+@pytest.mark.parametrize("age", [90.0, 90_000.0])
+def test_check_that_waits_for_the_cluster_is_never_refused(age: float) -> None:
+    waiting = check(created_at=NOW - age, reason="ImagePullBackOff", message="no such image", waits=PULLING)
     decision = rollout(good(), record(NEW), checks=(waiting,))
-    assert decision.cause == Problem("ImagePullBackOff", "no such image")
-    assert decision.target == OLD
+    assert (decision.phase, decision.target, decision.mark) == (RolloutPhase.CHECKING, OLD, None)
+    assert (decision.waits, decision.delete_checks) == (PULLING, ())
+
+
+def test_check_that_can_never_start_is_refused_after_a_minute() -> None:
+    def decide_at(age: float) -> RolloutDecision:
+        stuck = check(created_at=NOW - age, reason="InvalidImageName", message="what is that")
+        return rollout(good(), record(NEW), checks=(stuck,), request="r1")
+
+    assert decide_at(59).phase is RolloutPhase.CHECKING
+    decision = decide_at(61)
+    assert (decision.phase, decision.target) == (RolloutPhase.REFUSED, OLD)
+    assert decision.mark is not None
+    assert (decision.mark.state, decision.mark.reason, decision.mark.request) == (REFUSED, "InvalidImageName", "r1")
+
+
+@pytest.mark.parametrize(
+    ("why", "ran", "change", "phase"),
+    [
+        ("the check has time left", 299.0, {}, RolloutPhase.CHECKING),
+        ("the check hangs", 300.0, {}, RolloutPhase.REFUSED),
+        ("its deadline was raised", 300.0, {"check_deadline_s": 400.0}, RolloutPhase.CHECKING),
+        ("the machine was suspended", 90_000.0, {"watched_since": NOW - 10}, RolloutPhase.CHECKING),
+    ],
+)
+def test_time_of_a_check_counts_from_the_start_of_its_container(
+    why: str, ran: float, change: Mapping[str, Any], phase: RolloutPhase
+) -> None:
+    running = check(created_at=NOW - 100_000, started_at=NOW - ran)
+    decision = rollout(good(), record(NEW), checks=(running,), **change)
+    assert (decision.phase, decision.target) == (phase, OLD), why
+    if phase is RolloutPhase.REFUSED:
+        assert decision.cause is not None
+        assert decision.cause.reason == "CheckDeadlineExceeded"
+
+
+def test_answer_of_a_check_counts_after_its_deadline_too() -> None:
+    late = record(NEW, state=REFUSED, since=NOW - 100, reason="CheckDeadlineExceeded", message="hangs")
+    running = check(started_at=NOW - 400, created_at=NOW - 500)
+    decision = rollout(good(), late, checks=(running,))
+    assert (decision.phase, decision.mark, decision.delete_checks) == (RolloutPhase.REFUSED, None, ())
+    decision = rollout(good(), late, checks=(replace(running, ok=True, finished_at=NOW),))
+    assert (decision.phase, decision.target) == (RolloutPhase.APPLYING, NEW)
+    replaced = rollout(good(), replace(late, since=NOW - 600), checks=(replace(running, started_at=NOW - 900),))
+    assert replaced.delete_checks == (running.pod,)
+
+
+@pytest.mark.parametrize("reason", ["HandlerImportFailed", "ProgressDeadlineExceeded"])
+def test_refused_revision_is_tried_again_when_asked_for_anew(reason: str) -> None:
+    """The old check goes first: its answer would refuse the revision again."""
+    refused = record(NEW, state=REFUSED, since=NOW - 60, reason=reason, message="why", request="r1")
+    old_check = failed_check(outside=False, finished_at=NOW - 60)
+    same = rollout(good(), refused, request="r1")
+    assert (same.phase, same.mark, same.run_check) == (RolloutPhase.REFUSED, None, False)
+    first = rollout(good(), refused, request="r2", checks=(old_check,))
+    assert (first.phase, first.target, first.mark) == (RolloutPhase.REFUSED, OLD, None)
+    assert first.delete_checks == (old_check.pod,)
+    gone = rollout(good(), refused, request="r2", checks=(replace(old_check, deleting=True),))
+    assert (gone.mark, gone.delete_checks) == (None, ())
+    second = rollout(good(), refused, request="r2")
+    assert second.mark is not None
+    assert second.mark == RevisionRecord(hash=NEW, request="r2")
+    third = rollout(good(), second.mark, request="r2")
+    assert (third.phase, third.run_check) == (RolloutPhase.CHECKING, True)
 
 
 def test_fleet_is_good_once_all_pods_are_new_and_available() -> None:
@@ -193,16 +261,16 @@ def rolling(**changes: Any) -> RolloutDecision:
 
 def test_last_good_revision_returns_when_the_first_updated_pod_is_late() -> None:
     decision = rolling()
-    assert (decision.phase, decision.target) == (RolloutPhase.REJECTED, OLD)
+    assert (decision.phase, decision.target) == (RolloutPhase.REFUSED, OLD)
     assert decision.mark is not None
-    assert (decision.mark.state, decision.mark.reason) == (REJECTED, "ProgressDeadlineExceeded")
+    assert (decision.mark.state, decision.mark.reason) == (REFUSED, "ProgressDeadlineExceeded")
     assert "orders-1" in decision.mark.message
     assert "CrashLoopBackOff: KeyError: x" in decision.mark.message
 
 
 def test_pods_of_the_refused_revision_go_after_the_statefulset_was_turned_back() -> None:
     """Its controller would wait for them for ever."""
-    refused = record(NEW, state=REJECTED, since=NOW, reason="ProgressDeadlineExceeded", message="late", checked=True)
+    refused = record(NEW, state=REFUSED, since=NOW, reason="ProgressDeadlineExceeded", message="late", checked=True)
     not_yet = rollout(good(), refused, fleet=ready_fleet(revision=NEW), pods=(late_pod(),))
     assert (not_yet.target, not_yet.delete_pods) == (OLD, ())
     turned = rollout(good(), refused, fleet=ready_fleet(revision=OLD), pods=(late_pod(), late_pod(revision=OLD)))
@@ -210,9 +278,9 @@ def test_pods_of_the_refused_revision_go_after_the_statefulset_was_turned_back()
 
 
 def test_revision_refused_for_its_deadline_is_not_tried_again() -> None:
-    refused = record(NEW, state=REJECTED, since=NOW - 90_000, reason="ProgressDeadlineExceeded", checked=True)
+    refused = record(NEW, state=REFUSED, since=NOW - 90_000, reason="ProgressDeadlineExceeded", checked=True)
     decision = rollout(good(), refused)
-    assert (decision.phase, decision.target, decision.run_check) == (RolloutPhase.REJECTED, OLD, False)
+    assert (decision.phase, decision.target, decision.run_check) == (RolloutPhase.REFUSED, OLD, False)
 
 
 @pytest.mark.parametrize(
@@ -222,13 +290,45 @@ def test_revision_refused_for_its_deadline_is_not_tried_again() -> None:
         ("the pod is an old one", {"pods": (late_pod(revision=OLD),)}),
         ("the pod is going away", {"pods": (replace(late_pod(), deleting=True),)}),
         ("Kafka does not answer", {"outside_ok": False}),
-        ("Kafka has just come back", {"outside_ok_since": NOW - 10}),
+        ("Kafka has just come back, or the clock has jumped", {"watched_since": NOW - 10}),
         ("the group is being rebalanced", {"patience_s": 300.0}),
     ],
 )
 def test_late_pod_is_forgiven(why: str, change: Mapping[str, Any]) -> None:
     decision = rolling(**change)
     assert (decision.phase, decision.target, decision.mark) == (RolloutPhase.WAITING, NEW, None), why
+
+
+@pytest.mark.parametrize(
+    ("why", "restarts", "started", "late"),
+    [
+        ("its image took an hour, and it runs for a minute", 0, 60.0, False),
+        ("it runs and is not ready", 0, 600.0, True),
+        ("its image took an hour, and it died once", 1, 60.0, False),
+        ("it has been in a crash loop for long", 7, 60.0, True),
+        ("it has been in a crash loop for a while", 5, 60.0, False),
+    ],
+)
+def test_time_that_a_pod_was_pulled_for_does_not_count(why: str, restarts: int, started: float, late: bool) -> None:
+    pod = replace(late_pod(4000.0), started_at=NOW - started, restarts=restarts)
+    phase = RolloutPhase.REFUSED if late else RolloutPhase.WAITING
+    assert rolling(pods=(pod,)).phase is phase, why
+
+
+def test_time_in_a_crash_loop_is_never_more_than_the_age_of_the_pod() -> None:
+    assert rolling(pods=(replace(late_pod(100.0), started_at=NOW - 5, restarts=900),)).phase is RolloutPhase.WAITING
+
+
+def test_pod_that_waits_for_the_cluster_is_never_late() -> None:
+    decision = rolling(pods=(replace(late_pod(1_000_000.0), waits=PULLING),))
+    assert (decision.phase, decision.target, decision.waits) == (RolloutPhase.WAITING, NEW, PULLING)
+
+
+def test_pods_that_the_cluster_does_not_create_are_waited_for() -> None:
+    fleet = replace(ready_fleet(revision=NEW), current_replicas=1, updated_replicas=1, available_replicas=1)
+    decision = rollout(good(), record(NEW, checked=True), fleet=fleet)
+    assert decision.waits is not None
+    assert (decision.phase, decision.waits.reason) == (RolloutPhase.WAITING, "PodsNotCreated")
 
 
 def test_without_a_good_revision_there_is_nothing_to_go_back_to() -> None:
@@ -254,7 +354,7 @@ def test_manual_rollback_needs_no_check_and_is_confirmed_again() -> None:
     assert decision.mark == record(NEW, state=GOOD, since=NOW, checked=True)
     failing = replace(ready_fleet(revision=NEW, ready=1), updated_replicas=1)
     decision = rollout(older, newer, fleet=failing, pods=(late_pod(),))
-    assert (decision.phase, decision.target) == (RolloutPhase.REJECTED, OLD)
+    assert (decision.phase, decision.target) == (RolloutPhase.REFUSED, OLD)
 
 
 def test_more_replicas_need_no_check() -> None:
@@ -290,7 +390,7 @@ def test_second_revision_replaces_a_first_one_that_never_worked() -> None:
 
 def test_only_needed_revisions_are_kept() -> None:
     """Wanted, running, and the last good one stay; so does one that a pod still uses."""
-    records = (good(OLD, NOW - 50), good("c" * 10, NOW - 900), record("d" * 10), record("e" * 10, state=REJECTED))
+    records = (good(OLD, NOW - 50), good("c" * 10, NOW - 900), record("d" * 10), record("e" * 10, state=REFUSED))
     leaving = (PodFacts(name="orders-0", revision="d" * 10, ordinal=0, deleting=True),)
     decision = rollout(*records, record(NEW), checks=(check(),), pods=leaving)
     assert decision.prune == ("c" * 10, "e" * 10)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fleet_operator.planning.fleet.pod_end import ContainerEnd, RecordInHand
-from fleet_operator.planning.fleet.rollout import PodFacts, RolloutPhase
+from fleet_operator.planning.fleet.rollout import RolloutPhase
+from fleet_operator.planning.fleet.rollout_facts import PodFacts
 from fleet_operator.planning.observation import StuckPartition, WorkerObservation
 from fleet_operator.planning.status.problems import needs_watching
 from tests.unit.planning.builders import NOW, facts, observation, observed_group, pods, ready_fleet, unreachable

@@ -11,7 +11,7 @@ from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, read_part
 from fleet_operator.planning.fleet.revision import with_known
-from fleet_operator.planning.fleet.rollout import RevisionRecord, RevisionState
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
 from fleet_operator.planning.labels import RETRY_VOLUME
 from fleet_operator.planning.observation import BreakerObservation, WorkerObservation
 from fleet_operator.reconcilers.consumergroup.decide import breaker_open, make_plan
@@ -109,7 +109,7 @@ def test_forged_record_is_never_rolled_back_to() -> None:
     evil = replace(wanted, hash="f" * 10, pod_template={"spec": {"hostNetwork": True}})
     forever = RevisionRecord(hash=evil.hash, state=RevisionState.GOOD, since=4e9, checked=True)
     forged = manifests.revision_config_map(group, evil, forever)
-    renamed = {**manifests.revision_config_map(group, wanted, replace(good, state=RevisionState.REJECTED))}
+    renamed = {**manifests.revision_config_map(group, wanted, replace(good, state=RevisionState.REFUSED))}
     renamed["metadata"] = {**renamed["metadata"], "name": "orders-looks-like-it"}
     fleet = manifests.stateful_set(group, revision=wanted.hash, pod_template=wanted.pod_template, replicas=2)
     fleet = with_known(fleet, {wanted.hash: wanted.pod_template})

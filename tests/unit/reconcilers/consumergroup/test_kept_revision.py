@@ -11,7 +11,8 @@ import pytest
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning.fleet import manifests, pod_template
 from fleet_operator.planning.fleet.parts import MAIN, PartPlan
-from fleet_operator.planning.fleet.rollout import RevisionRecord, RevisionState, RolloutPhase
+from fleet_operator.planning.fleet.rollout import RolloutPhase
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
 from fleet_operator.planning.trimming import trim_stateful_set
 from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
@@ -104,7 +105,7 @@ def test_changed_interval_of_looks_keeps_the_pods(monkeypatch: pytest.MonkeyPatc
 
 def test_rejected_revision_is_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another version may be what it takes."""
-    before = settled(consumer_group(), RevisionState.REJECTED)
+    before = settled(consumer_group(), RevisionState.REFUSED)
     change_version(monkeypatch)
     assert resources_of(plan_of(before)) == ANOTHER_FORM
 

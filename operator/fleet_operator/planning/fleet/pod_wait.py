@@ -1,0 +1,116 @@
+"""Causes outside a revision that keep a pod from running or from being ready, in words.
+
+A node that is full, an image that is being pulled, a volume that is not bound, a Secret that is not there yet: they say
+nothing about a revision, however long they last. Everything else counts against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from fleet_operator.planning import times
+from fleet_operator.planning.problem import Problem
+
+NODE_NOT_READY: Final = "NodeNotReady"
+POD_NOT_STARTED: Final = "PodNotStarted"
+POD_INITIALIZING: Final = "PodInitializing"
+CONTAINER_CREATING: Final = "ContainerCreating"
+
+CREATING: Final = frozenset({"", CONTAINER_CREATING, POD_INITIALIZING})
+OUTSIDE: Final = CREATING | {
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "ImageInspectError",
+    "RegistryUnavailable",
+    "SignatureValidationFailed",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+}
+"""The kubelet's waiting reasons that the cluster can cure: a registry, a missing Secret, a slow runtime."""
+
+
+class Start(NamedTuple):
+    """The last start of a container in epoch seconds, and its restarts."""
+
+    restarts: int
+    at: float
+
+
+def find_wait(pod: Mapping[str, Any]) -> Problem | None:
+    """The cause outside the revision, if nothing else keeps the pod from being ready."""
+    name, status = pod.get("metadata", {}).get("name", ""), pod.get("status") or {}
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        reason = str(scheduled.get("reason") or "Unschedulable")
+        return Problem(reason, f"pod {name} has no node{_since(scheduled)}{_said(scheduled)}")
+    containers = list(_containers(status))
+    if not containers:
+        if status.get("phase", "Pending") != "Pending":
+            return None
+        return Problem(POD_NOT_STARTED, f"the kubelet of its node has not started pod {name} yet")
+    waiting = [(container, (container.get("state") or {}).get("waiting")) for container in containers]
+    held = [(container, state) for container, state in waiting if state is not None]
+    if any(state.get("reason", "") not in OUTSIDE for _, state in held):
+        return None
+    named = [(container, state) for container, state in held if state.get("reason", "") not in CREATING]
+    if named:
+        container, state = named[0]
+        return Problem(str(state["reason"]), f"pod {name}, container {container.get('name')}{_said(state)}")
+    first = _running_init(pod, status)
+    if first is not None:
+        return Problem(POD_INITIALIZING, f"init container {first} of pod {name} runs")
+    if held:
+        message = f"pod {name} gets its image and volumes; `kubectl describe pod {name}` shows its Events"
+        return Problem(CONTAINER_CREATING, message)
+    return _lost_node(name, status)
+
+
+def last_start(status: Mapping[str, Any]) -> Start | None:
+    """The last start of the container that started most often; None before the first."""
+    starts = []
+    for container in _containers(status):
+        state, before = container.get("state") or {}, container.get("lastState") or {}
+        run = state.get("running") or state.get("terminated") or before.get("terminated") or {}
+        at = times.from_text(run.get("startedAt"))
+        if at is not None:
+            starts.append(Start(int(container.get("restartCount") or 0), at))
+    return max(starts, default=None)
+
+
+def _running_init(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str | None:
+    """The init container that runs before the worker may start; sidecars run beside it."""
+    specs = (pod.get("spec") or {}).get("initContainers") or ()
+    sidecars = {container.get("name") for container in specs if container.get("restartPolicy") == "Always"}
+    for container in status.get("initContainerStatuses") or ():
+        if container.get("name") not in sidecars and "running" in (container.get("state") or {}):
+            return str(container.get("name"))
+    return None
+
+
+def _lost_node(name: str, status: Mapping[str, Any]) -> Problem | None:
+    """The node controller marks the pods of a silent node unready and leaves their containers as they were."""
+    ready = _condition(status, "Ready")
+    containers = status.get("containerStatuses") or ()
+    if ready.get("status") == "True" or not containers or not all(each.get("ready") for each in containers):
+        return None
+    return Problem(NODE_NOT_READY, f"pod {name} is ready, and its node does not report{_since(ready)}")
+
+
+def _containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield from status.get("initContainerStatuses") or ()
+    yield from status.get("containerStatuses") or ()
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    return next((each for each in status.get("conditions") or () if each.get("type") == kind), {})
+
+
+def _since(condition: Mapping[str, Any]) -> str:
+    since = condition.get("lastTransitionTime")
+    return f" since {since}" if since else ""
+
+
+def _said(state: Mapping[str, Any]) -> str:
+    return f": {state['message']}" if state.get("message") else ""

@@ -1,0 +1,110 @@
+"""Conditions of a rollout: Progressing, Serving and Stalled.
+
+Progressing is True while the newest revision is on its way to the workers, and False when the rollout has ended, either
+way: its reason tells a success (Complete) from a refusal (Refused). Serving is about the records: True while workers of
+any good revision handle them. Stalled is the condition by which Helm and Flux take an object for failed (kstatus).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.api.v1alpha1.conditions import Condition
+from fleet_operator.planning.fleet.rollout import RolloutPhase
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.status.facts import ConsumerGroupFacts
+
+SPEC_MISTAKES: Final = frozenset(
+    {
+        c.SPEC_INVALID,
+        c.TEMPLATE_REFUSED,
+        c.TOPIC_PATTERN_REFUSED,
+        c.HANDLER_CONTAINER_NOT_FOUND,
+    }
+)
+"""Problems that nothing but a change of the spec can end; all others may pass."""
+
+
+def progressing(facts: ConsumerGroupFacts) -> Condition:
+    """Progress of the newest revision."""
+    refusal = refused(facts)
+    if refusal is not None:
+        return Condition(c.PROGRESSING, "False", c.REFUSED, refusal.message)
+    phase = facts.rollout.phase
+    if phase is RolloutPhase.SETTLED:
+        return Condition(c.PROGRESSING, "False", c.COMPLETE, f"revision {facts.revision} runs")
+    waits = _waits(facts)
+    if waits is not None:
+        return Condition(c.PROGRESSING, "True", c.WAITING, f"{waits.reason}: {waits.message}")
+    if phase is RolloutPhase.HELD:
+        message = "no workers are wanted; the newest revision is checked when there are"
+        return Condition(c.PROGRESSING, "False", c.COMPLETE, message)
+    if phase is RolloutPhase.CHECKING:
+        message = f"a check pod tests revision {facts.revision} before workers run it"
+        return Condition(c.PROGRESSING, "True", c.CHECKING, message)
+    message = f"{updated_replicas(facts)} of {facts.scale.replicas} workers run revision {facts.revision}"
+    return Condition(c.PROGRESSING, "True", c.ROLLING_OUT, message)
+
+
+def serving(facts: ConsumerGroupFacts) -> Condition:
+    """Workers that handle records, and their revisions."""
+    if facts.group.spec.suspend:
+        return Condition(c.SERVING, "False", c.SUSPENDED, "spec.suspend is true: no workers run")
+    if facts.scale.replicas == 0:
+        return Condition(c.SERVING, "False", c.NO_WORKERS_WANTED, "no workers are wanted")
+    revisions = sorted({pod.revision for pod in facts.pods if pod.ready and not pod.deleting})
+    if not revisions:
+        return Condition(c.SERVING, "False", c.NO_WORKER_READY, "no worker is ready")
+    ready = sum(pod.ready and not pod.deleting for pod in facts.pods)
+    message = f"{ready} workers of revision {' and '.join(revisions)} handle records"
+    if len(revisions) > 1:
+        return Condition(c.SERVING, "True", c.SEVERAL_REVISIONS, message)
+    newest = revisions[0] == facts.revision
+    return Condition(c.SERVING, "True", c.NEWEST_REVISION if newest else c.LAST_GOOD_REVISION, message)
+
+
+def stalled(facts: ConsumerGroupFacts) -> Condition:
+    """True if the newest revision is refused: no time alone makes it run."""
+    refusal = refused(facts)
+    if refusal is not None:
+        return Condition(c.STALLED, "True", c.REFUSED, refusal.message)
+    return Condition(c.STALLED, "False", c.NOT_REFUSED, "the newest revision is not refused")
+
+
+def refused(facts: ConsumerGroupFacts) -> Problem | None:
+    """The refusal of the newest revision, by its check, by its pods, or by the API server; None without one."""
+    phase, cause = facts.rollout.phase, facts.rollout.cause
+    if phase is RolloutPhase.HELD and cause is not None and cause.reason in SPEC_MISTAKES:
+        return cause
+    if facts.refusal is not None and facts.refusal.reason == c.REFUSED_BY_API_SERVER:
+        return facts.refusal
+    late = cause is not None and cause.reason == c.PROGRESS_DEADLINE_EXCEEDED
+    if cause is None or not (phase is RolloutPhase.REFUSED or (phase is RolloutPhase.WAITING and late)):
+        return None
+    stays = f"; revision {facts.rollout.target} keeps running" if phase is RolloutPhase.REFUSED and facts.fleet else ""
+    repeated = "" if late else " and every ten minutes"
+    message = (
+        f"revision {facts.revision} is refused: {cause.reason}: {cause.message}{stays}; it is tried again when the "
+        f"spec or the annotation consumerfleet.io/retry-rollout changes{repeated}"
+    )
+    return Problem(cause.reason, message)
+
+
+def updated_replicas(facts: ConsumerGroupFacts) -> int:
+    """Workers that run the newest revision."""
+    return sum(pod.revision == facts.revision and not pod.deleting for pod in facts.pods)
+
+
+def _waits(facts: ConsumerGroupFacts) -> Problem | None:
+    """The cause outside the revision for which its rollout stands still."""
+    if facts.group.paused and facts.rollout.phase is not RolloutPhase.HELD:
+        return Problem(c.PAUSED_BY_ANNOTATION, "annotation consumerfleet.io/paused is set: remove it to go on")
+    if facts.refusal is not None:
+        return facts.refusal
+    if facts.rollout.waits is not None:
+        return facts.rollout.waits
+    cause = facts.rollout.cause
+    if facts.rollout.phase is RolloutPhase.CHECK_FAILED and cause is not None:
+        return Problem(cause.reason, f"{cause.message}; it is checked again every minute")
+    return cause
