@@ -8,6 +8,7 @@ from tests.unit.api.crd_objects import JsonObject, consumer_group
 
 CONTAINERS: Final = "spec.template.spec.containers: "
 VOLUMES: Final = "spec.template.spec.volumes"
+APPARMOR: Final = "container.apparmor.security.beta.kubernetes.io"
 SECURITY: Final = "spec.template.spec.securityContext"
 
 
@@ -161,6 +162,11 @@ POD_RULES: Final[list[tuple[str, JsonObject, str]]] = [
         "the operator's annotations",
         consumer_group({"spec.template.metadata": {"annotations": {"consumerfleet.io/revision": "x"}}}),
         "spec.template.metadata.annotations must not set consumerfleet.io/ annotations",
+    ),
+    (
+        "a container without AppArmor",
+        consumer_group({"spec.template.metadata": {"annotations": {f"{APPARMOR}/worker": "unconfined"}}}),
+        "spec.template.metadata.annotations must not set AppArmor profiles",
     ),
 ]
 

@@ -54,6 +54,9 @@ CONTAINER_FIELDS: Final = WORKER_FIELDS | {
 }
 """Fields of users' own containers; others are dropped, as the API server drops them."""
 
+APPARMOR: Final = "container.apparmor.security.beta.kubernetes.io/"
+"""Prefix of annotations that can take a container's profile away."""
+
 RESTRICTED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 SECCOMP_TYPES: Final = frozenset({"RuntimeDefault", "Localhost"})
 ADDED_CAPABILITY: Final = "NET_BIND_SERVICE"
@@ -67,6 +70,8 @@ def find_template_problem(template: Template) -> Problem | None:
 
 
 def _refusals(template: Template) -> Iterator[str]:
+    if any(key.startswith(APPARMOR) for key in template.metadata.annotations):
+        yield f"spec.template.metadata.annotations must not set AppArmor profiles: remove those of {APPARMOR}"
     for volume in template.spec.volumes:
         yield from _volume_refusals(volume)
     for field, containers in (

@@ -43,6 +43,10 @@ def test_every_allowed_part_passes() -> None:
         (with_containers({"name": "side", "volumeMounts": STOLEN}), "must not mount"),
         ({"spec": {"initContainers": [{"name": "first", "volumeMounts": STOLEN}]}}, "must not mount"),
         ({"spec": {"initContainers": [{"name": "worker"}]}}, "initContainers must not contain"),
+        (
+            {"metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/worker": "unconfined"}}},
+            "AppArmor profiles",
+        ),
         (with_worker(image="i", args=["x"]), "remove args, image"),
         (with_containers({"name": "side", "livenessProbe": {"httpGet": {"host": "h"}}}), "name a host"),
         (with_containers({"name": "side", "lifecycle": {"preStop": {"tcpSocket": {"host": "h"}}}}), "name a host"),
