@@ -26,9 +26,11 @@ from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponseTopic
 from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.api.v1alpha1.conditions import NOT_ENOUGH_BROKERS, TOPIC_NAME_COLLIDES
-from fleet_operator.observe import batches, due, folding
+from fleet_operator.observe import batches, due, folding, group_offsets
 from fleet_operator.observe.folding import Offsets
 from fleet_operator.planning.fleet.deletion import doomed_groups, doomed_topics
+from fleet_operator.planning.offsets.records import OffsetsByTopic
+from fleet_operator.planning.offsets.targets import GroupOffsets
 from fleet_operator.planning.redrive.readings import Position
 from fleet_operator.planning.retry.topics import TopicsPlan
 
@@ -90,6 +92,16 @@ class FlowRemoval:
     waiting: dict[str, int | None] = field(default_factory=dict)
     deleted: tuple[str, ...] = ()
     failed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsSet:
+    """The outcome of setting offsets: the refused partitions with reasons, and the committed offsets before and
+    after."""
+
+    refusals: Mapping[tuple[str, int], str]
+    before: Offsets
+    after: Offsets
 
 
 class KafkaAdmin:
@@ -218,6 +230,19 @@ class KafkaAdmin:
                 if result.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
             ]
         return refusals
+
+    def read_offsets(
+        self, group_id: str, topics: tuple[str, ...], time_ms: int | None, *, read_committed: bool
+    ) -> GroupOffsets:
+        """A group, its offsets in these topics, and what the brokers have there. Raises KafkaError."""
+        return group_offsets.read_group(self._client, group_id, topics, time_ms, read_committed=read_committed)
+
+    def set_offsets(self, group_id: str, wanted: OffsetsByTopic) -> OffsetsSet:
+        """Set a group's offsets while it is empty, and read them again. Raises KafkaError."""
+        client = self._client
+        before = group_offsets.read_committed(client, group_id, wanted)
+        refusals = group_offsets.commit(client, group_id, wanted)
+        return OffsetsSet(refusals, before, group_offsets.read_committed(client, group_id, wanted))
 
     def read_waiting(self, group_id: str, topics: Collection[str]) -> dict[str, int | None]:
         """The number of records of each topic that a group has not committed, read live.

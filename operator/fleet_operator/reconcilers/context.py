@@ -23,7 +23,7 @@ from fleet_operator.runtime.store import Store
 
 URGENT_FIELDS: Final = (
     *("observedGeneration", "image", "imageSource"),
-    *("state", "replicas", "readyReplicas", "targetReplicas", "memberCount"),
+    *("state", "replicas", "readyReplicas", "targetReplicas", "memberCount", "offsets"),
 )
 """Fields of our statuses that somebody waits for, or that a machine acts on."""
 

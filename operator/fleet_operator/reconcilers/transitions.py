@@ -28,6 +28,7 @@ ON_THE_WAY: Final = frozenset(
         conditions.TOPIC_NOT_CREATED,
         conditions.TOPICS_CHANGING,
         conditions.SUSPENDED,
+        conditions.RESETTING_OFFSETS,
         conditions.NOT_YET_OBSERVED,
         conditions.TOPICS_NOT_READY,
         conditions.GROUP_SUSPENDED,
@@ -55,7 +56,7 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
     worth an Event for Ready.
     """
     known = {c["type"]: c for c in before.get("conditions", ())}
-    found = []
+    found = _reset_turns(before, after)
     for condition in after.get("conditions", ()):
         good = GOOD.get(condition["type"])
         if good is None or condition["status"] == "Unknown":
@@ -73,3 +74,26 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
         calm = is_good or condition["reason"] in ON_THE_WAY
         found.append(Turn("Normal" if calm else "Warning", condition["reason"], note))
     return found
+
+
+RESET_REASONS: Final = {"Succeeded": "OffsetsReset", "Failed": "OffsetResetFailed", "Cancelled": "OffsetResetCancelled"}
+SHOWN_PARTITIONS: Final = 20
+
+
+def _reset_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
+    """A reset of offsets that came to its end, with the offsets before and after."""
+    old, new = ((status.get("offsets") or {}).get("lastReset") or {} for status in (before, after))
+    reason = RESET_REASONS.get(new.get("phase", ""))
+    if reason is None or (old.get("id"), old.get("phase")) == (new.get("id"), new.get("phase")):
+        return []
+    previous, offsets = new.get("previous") or {}, new.get("offsets") or {}
+    moves = [
+        f"{topic}-{number}: {previous.get(topic, {}).get(number, 'none')} -> {offset}"
+        for topic, of in offsets.items()
+        for number, offset in of.items()
+    ]
+    more = f" and {len(moves) - SHOWN_PARTITIONS} more" if len(moves) > SHOWN_PARTITIONS else ""
+    what = f"; {', '.join(moves[:SHOWN_PARTITIONS])}{more}" if moves and new["phase"] == "Succeeded" else ""
+    message = f": {new['message']}" if new.get("message") else ""
+    note = f"reset {new.get('id')} to {new.get('time') or new.get('to')}{message}{what}"
+    return [Turn("Warning" if new["phase"] == "Failed" else "Normal", reason, note)]

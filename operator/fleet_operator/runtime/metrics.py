@@ -45,6 +45,7 @@ class Metrics:
             "watch_corrections", "Cache entries that a periodic list had to mend.", ["kind"]
         )
         self.cached_objects = gauge("cached_objects", "Objects in the caches.", ["kind"])
+        self.offset_resets = counter("offset_resets", "Resets of offsets that were committed and verified.")
         self.leader = gauge("leader", "1 while this process holds the Lease.")
         self.loop_lag = gauge("loop_lag_seconds", "How late the event loop ran its last tick.")
         self.observation_seconds = seconds(

@@ -83,8 +83,10 @@ class ScaleDecision:
     limit: str = NO_LIMIT
 
 
-def decide_scale(group: ConsumerGroup, partition_counts: Mapping[str, int] | None, *, stopped: bool) -> ScaleDecision:
-    """`spec.replicas`, or 0 while suspended or `stopped`.
+def decide_scale(
+    group: ConsumerGroup, partition_counts: Mapping[str, int] | None, *, stopped: bool, resetting: bool = False
+) -> ScaleDecision:
+    """`spec.replicas`, or 0 while suspended, `stopped`, or `resetting` its offsets.
 
     A fleet is stopped while another Kafka cluster answers, and while an older ConsumerGroup owns the Kafka group: two
     fleets in one group would process each other's records. `partition_counts` is None while unknown.
@@ -92,5 +94,7 @@ def decide_scale(group: ConsumerGroup, partition_counts: Mapping[str, int] | Non
     replicas = 0 if stopped else group.wanted_replicas
     if group.spec.suspend:
         return ScaleDecision(replicas, "Suspended")
+    if resetting:
+        return ScaleDecision(0, "OffsetReset")
     limited = partition_counts is not None and replicas > sum(partition_counts.values())
     return ScaleDecision(replicas, "Partitions" if limited else NO_LIMIT)

@@ -14,7 +14,13 @@ from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import STABLE, Roster, name_some, sort_members
-from fleet_operator.planning.status.problems import failures, find_problems, topics_problem, worker_problem
+from fleet_operator.planning.status.problems import (
+    failures,
+    find_problems,
+    reset_message,
+    topics_problem,
+    worker_problem,
+)
 from fleet_operator.planning.status.rollout import progressing, serving, stalled, updated_replicas
 
 
@@ -59,6 +65,8 @@ def _ready(
     wanted = facts.scale.replicas
     if facts.group.spec.suspend:
         return Condition(c.READY, "False", c.SUSPENDED, "spec.suspend is true: no workers run")
+    if facts.reset is not None and facts.reset.stop:
+        return Condition(c.READY, "False", c.RESETTING_OFFSETS, reset_message(facts.reset))
     if wanted == 0 and not problems:
         return Condition(c.READY, "True", c.FLEET_READY, "spec.replicas is 0: no workers are wanted")
     ready = facts.fleet.ready_replicas if facts.fleet else 0

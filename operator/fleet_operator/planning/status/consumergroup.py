@@ -225,8 +225,15 @@ def _deadly(pods: Iterable[PodFacts], previous: Mapping[str, Any]) -> list[dict[
 def _offsets(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str, Any]:
     before = previous.get("offsets") or {}
     counts, observed = facts.view.partition_counts, facts.observed_group
+    found: dict[str, Any] = {key: before[key] for key in ("lastReset", "dryRun", "usedIds") if key in before}
+    reset = facts.reset
+    if reset is not None:
+        records = {"lastReset": reset.last, "dryRun": reset.dry}
+        found = {key: record.document() for key, record in records.items() if record is not None}
+        found |= {"usedIds": list(reset.used)} if reset.used else {}
     skipped = skipped_status(facts.group, counts, observed, facts.workers, before.get("skipped") or ())
-    return {"offsets": {"skipped": skipped}} if skipped else {}
+    found |= {"skipped": skipped} if skipped else {}
+    return {"offsets": found} if found else {}
 
 
 def _with_observed_at(

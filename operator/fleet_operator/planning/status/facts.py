@@ -14,6 +14,7 @@ from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part, Sc
 from fleet_operator.planning.fleet.rollout import RolloutDecision
 from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, WorkerObservation
+from fleet_operator.planning.offsets.reset import ResetDecision
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.topics import GroupView
@@ -32,6 +33,7 @@ class ConsumerGroupFacts:
     - `refusal`: set when the API server refused a child.
     - `topic_problem`: set when a managed topic cannot be used, or not be changed as wanted.
     - `retry`: the wanted retries, None for a group without.
+    - `reset`: the reset of offsets, None while nothing was decided about it.
     - `redrives`: statuses of the group's Redrives.
     """
 
@@ -48,6 +50,7 @@ class ConsumerGroupFacts:
     refusal: Problem | None = None
     topic_problem: Problem | None = None
     retry: RetryIntent | None = None
+    reset: ResetDecision | None = None
     redrives: tuple[Mapping[str, Any], ...] = ()
 
     @property

@@ -13,6 +13,8 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import PodFacts
+from fleet_operator.planning.offsets.records import ENDED, ResetPhase
+from fleet_operator.planning.offsets.reset import ResetDecision
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import name_some
@@ -117,6 +119,30 @@ def _unread(facts: ConsumerGroupFacts) -> Problem | None:
     )
 
 
+def _offset_reset(facts: ConsumerGroupFacts) -> Problem | None:
+    """A reset of offsets that failed and is still in the spec, or one that waits for something outside."""
+    wanted, reset = facts.group.spec.offsets.reset, facts.reset
+    if reset is None:
+        return None
+    for record in (reset.last, reset.dry if wanted is not None and wanted.dry_run else None):
+        if record is None or not record.reason or record.reason == conditions.STOPPING_WORKERS:
+            continue
+        if record.phase not in ENDED and record.reason not in (conditions.PAUSED_BY_ANNOTATION, conditions.SUSPENDED):
+            message = f"spec.offsets.reset {record.id!r} waits: {record.reason}: {record.message}"
+            return Problem(conditions.OFFSET_RESET_WAITS, message)
+        if record.phase is ResetPhase.FAILED and wanted is not None and wanted.id == record.id:
+            message = f"spec.offsets.reset {record.id!r} failed: {record.message}; correct it under another id"
+            return Problem(conditions.OFFSET_RESET_FAILED, message)
+    return None
+
+
+def reset_message(reset: ResetDecision) -> str:
+    """A sentence for a fleet that is stopped for a reset."""
+    last = reset.last
+    waits = f": {last.message}" if last is not None and last.message else ""
+    return f"the main workers are stopped until spec.offsets.reset {last.id if last else ''!r} is done{waits}"
+
+
 def needs_watching(facts: ConsumerGroupFacts) -> bool:
     """True if the workers are polled again soon without another event: records wait for them, which could get stuck
     unnoticed, or their reports show a problem."""
@@ -190,5 +216,6 @@ CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
     _late,
     _policy,
     _retry_pods,
+    _offset_reset,
     _unread,
 )

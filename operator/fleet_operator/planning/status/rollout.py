@@ -14,6 +14,7 @@ from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
+from fleet_operator.planning.status.problems import reset_message
 
 SPEC_MISTAKES: Final = frozenset(
     {
@@ -31,6 +32,8 @@ def progressing(facts: ConsumerGroupFacts) -> Condition:
     refusal = refused(facts)
     if refusal is not None:
         return Condition(c.PROGRESSING, "False", c.REFUSED, refusal.message)
+    if facts.reset is not None and facts.reset.stop and not facts.group.spec.suspend:
+        return Condition(c.PROGRESSING, "True", c.WAITING, f"{c.RESETTING_OFFSETS}: {reset_message(facts.reset)}")
     phase = facts.rollout.phase
     if phase is RolloutPhase.SETTLED:
         return Condition(c.PROGRESSING, "False", c.COMPLETE, f"revision {facts.revision} runs")

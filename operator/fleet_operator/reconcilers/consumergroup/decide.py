@@ -27,6 +27,7 @@ from fleet_operator.planning.fleet.revision import (
 )
 from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RolloutFacts
 from fleet_operator.planning.observation import ClusterObservation, believed
+from fleet_operator.planning.offsets.reset import Finding, ResetDecision, decide_reset
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.fleet import changed_at_of, has_retries, retry_stateful_set
 from fleet_operator.planning.retry.intent import RetryIntent
@@ -37,6 +38,7 @@ from fleet_operator.planning.retry.topics import GroupView, view_group
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.topic_pattern import group_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.consumergroup.offset_reset import reset_facts
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 
@@ -57,6 +59,7 @@ class Plan:
     shown: GroupView
     intent: RetryIntent | None
     retry: RetryPlan | None
+    reset: ResetDecision
     scale: ScaleDecision
     image: WorkerImage
     revision: Revision | None
@@ -73,7 +76,8 @@ class Plan:
     @property
     def requeue_after(self) -> float | None:
         """Seconds until the next plan if nothing changes before."""
-        wishes = (self.decision.requeue_after, self.retry.scale.requeue_after if self.retry else None)
+        retries = self.retry.scale.requeue_after if self.retry else None
+        wishes = (self.decision.requeue_after, retries, self.reset.requeue_after)
         return min((wish for wish in wishes if wish is not None), default=None)
 
     def facts(self, gathered: Gathered, *, refusal: Problem | None = None) -> ConsumerGroupFacts:
@@ -92,6 +96,7 @@ class Plan:
             revision=self.revision.hash if self.revision is not None else None,
             refusal=refusal,
             retry=self.intent,
+            reset=self.reset,
             redrives=gathered.redrive_statuses,
         )
 
@@ -118,12 +123,19 @@ class Plan:
 
 
 def make_plan(
-    gathered: Gathered, now: float, *, image: str, memory: RetryMemory | None = None, clock_jumped_at: float = 0.0
+    gathered: Gathered,
+    now: float,
+    *,
+    image: str,
+    memory: RetryMemory | None = None,
+    finding: Finding | None = None,
+    clock_jumped_at: float = 0.0,
 ) -> Plan:
     """The plan for what was gathered.
 
-    `image` is the operator's default worker image; `memory` comes from the plan before. `now` and `clock_jumped_at`,
-    the last jump of the operator's clock, are in epoch seconds.
+    `image` is the operator's default worker image; `memory` comes from the plan before; `finding` is the outcome of the
+    last step of a reset of offsets. `now` and `clock_jumped_at`, the last jump of the operator's clock, are in epoch
+    seconds.
     """
     group, observation = gathered.group, gathered.observation
     intent = _plan_intent(gathered)
@@ -133,7 +145,8 @@ def make_plan(
     retry = None
     if intent is not None:
         retry = plan_retry(_retry_facts(gathered, intent, view, memory or RetryMemory()), now)
-    scale = decide_scale(group, shown.partition_counts, stopped=gathered.stopped)
+    reset = decide_reset(reset_facts(gathered, view.source_topics, finding), now)
+    scale = decide_scale(group, shown.partition_counts, stopped=gathered.stopped, resetting=reset.stop)
     problem = _blocking_problem(gathered, retry)
     chosen = choose_image(group, gathered.parts[MAIN].body, default=image)
     revision = None
@@ -167,6 +180,7 @@ def make_plan(
         shown=shown,
         intent=intent,
         retry=retry,
+        reset=reset,
         scale=scale,
         image=chosen,
         revision=revision,

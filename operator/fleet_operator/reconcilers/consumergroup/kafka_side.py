@@ -26,6 +26,7 @@ from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part
 from fleet_operator.planning.fleet.readings import read_pod
 from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.observation import GroupObservation, MemberObservation
+from fleet_operator.planning.offsets.records import ResetPhase
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import TopicsPlan
 from fleet_operator.planning.status.members import name_some
@@ -43,6 +44,7 @@ PAUSE_SECONDS: Final = 10.0
 TOPICS: Final = "managed-topics"
 MEMBERS: Final = "departed-members"
 UNDO: Final = "deletion"
+RESET: Final = "offset-reset-"
 ADVICE: Final = {
     conditions.AUTHORIZATION_FAILED: "let the operator's principal create, alter and describe topics that begin with "
     f"{naming.RESERVED_PREFIX}",
@@ -83,7 +85,7 @@ class KafkaSide:
 
     def forget(self, group: Key) -> None:
         self._refusals.pop(group, None)
-        for sort in (TOPICS, MEMBERS, UNDO):
+        for sort in (TOPICS, MEMBERS, UNDO, *(RESET + phase for phase in ResetPhase)):
             self._pauses.pop((sort, group), None)
 
     def keep_topics(self, gathered: Gathered, plan: TopicsPlan, again: Callable[[], None]) -> None:
@@ -109,6 +111,12 @@ class KafkaSide:
     def undo(self, group: Key, make: Callable[[], Awaitable[None]], again: Callable[[], None]) -> None:
         """Attempt the deletion of a group's topics and groups; `make` is one attempt."""
         self._attempt(UNDO, group, make, again)
+
+    def reset(
+        self, group: Key, phase: ResetPhase, make: Callable[[], Awaitable[None]], again: Callable[[], None]
+    ) -> None:
+        """Attempt the step of a reset of offsets; each phase has its own pauses, so that none waits for another's."""
+        self._attempt(RESET + phase, group, make, again)
 
     def _come_back(self, address: tuple[str, Key], seconds: float, again: Callable[[], None]) -> None:
         """Requeue the group at the end of the pause: there may be no other event."""

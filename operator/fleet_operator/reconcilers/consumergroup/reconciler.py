@@ -19,6 +19,7 @@ from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork, has_
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
+from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets
 from fleet_operator.reconcilers.context import Context, publish, record
 from fleet_operator.reconcilers.worker_watch import FRESH_SECONDS
 from fleet_operator.runtime.cache import Key
@@ -37,6 +38,7 @@ class ConsumerGroupReconciler:
         self._known: dict[Key, JsonObject] = {}  # as last reconciled, for Events about deleted objects
         self._memories: dict[Key, RetryMemory] = {}
         self._jumps = ClockJumps(context.clock.wall)
+        self._resets = OffsetResets(kafka, context.observers, context.metrics, {})
 
     async def reconcile(self, key: Key) -> Result:
         """Reconcile one ConsumerGroup by one step. Raises KubeError, to be retried."""
@@ -55,8 +57,14 @@ class ConsumerGroupReconciler:
         except ValidationError as error:
             status = invalid_spec_status(body["metadata"], str(error), previous, now)
             return Result(await publish(context, body, status))
-        memory, jumped_at = self._memories.get(key), self._jumps.last()
-        plan = make_plan(gathered, now, image=context.settings.consumer_image, memory=memory, clock_jumped_at=jumped_at)
+        plan = make_plan(
+            gathered,
+            now,
+            image=context.settings.consumer_image,
+            memory=self._memories.get(key),
+            finding=self._resets.finding(key),
+            clock_jumped_at=self._jumps.last(),
+        )
         context.observers.watch(key, gathered.cluster_key, interest_of(gathered, plan.intent))
         if plan.retry is not None:
             self._memories[key] = plan.retry.memory
@@ -78,12 +86,20 @@ class ConsumerGroupReconciler:
         status = project_consumergroup_status(replace(facts, view=plan.shown), previous, now)
         self._gauges.set(key, facts, status)
         again = await publish(context, body, status)
+        if plan.reset.advanced and self._is_stored(key, status):
+            self._resets.forget(key)
+            return Result(0.0)  # its next step rests on what stands in the status
         # An idle group gives no other sign that would requeue it, so that its workers are asked again.
         may_pause = plan.intent is not None and plan.intent.may_pause
         skips = awaits_skips((previous.get("offsets") or {}).get("skipped") or ())
         watched = FRESH_SECONDS if may_pause or skips or needs_watching(facts) else None
         wishes = (plan.requeue_after, watched)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
+
+    def _is_stored(self, key: Key, status: JsonObject) -> bool:
+        """True if the state of offsets was written, and not put off."""
+        stored = self._context.store.get(CONSUMER_GROUP, key)
+        return stored is not None and (stored.get("status") or {}).get("offsets") == status.get("offsets")
 
     async def _act(self, gathered: Gathered, plan: Plan) -> Problem | None:
         """Carry out the plan; returns the refusal of the API server, if any."""
@@ -93,6 +109,7 @@ class ConsumerGroupReconciler:
         if gathered.older is None and gathered.on_its_cluster:
             kafka.keep_topics(gathered, plan.view.topics, again)
             kafka.remove_departed(gathered, plan.view.observed, again)
+            self._resets.take_step(gathered, plan.view.source_topics, plan.reset, again)
         return refusal
 
     def _forget(self, key: Key) -> None:
@@ -109,3 +126,4 @@ class ConsumerGroupReconciler:
         self._kafka.forget(key)
         self._gauges.remove(key)
         self._memories.pop(key, None)
+        self._resets.forget(key)

@@ -1,0 +1,175 @@
+"""Offsets declared: a reset to a time under a running fleet, and a skipped record that kills its worker."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from e2e.cluster import PATIENCE_S, eventually
+from e2e.conftest import Fleets
+from e2e.demo.fleet import EXAMPLE, FlightFleet
+
+FIRST: Final = 60
+SECOND: Final = 60
+CULPRIT: Final = "killer"
+SKIP_S: Final = 240
+"""The kubelet waits up to 80 seconds before it restarts a container that died often."""
+
+HANDLER: Final = """
+import os
+import signal
+
+from fleet_consumer import Produce
+
+
+def handle(record):
+    value = record.value.decode()
+    if value == "killer":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if value.startswith("bad"):
+        raise ValueError(f"{value} is bad")
+    return Produce("OUTPUT", value)
+"""
+
+
+def manifests(fleet: FlightFleet, *, retries: bool) -> list[dict[str, Any]]:
+    """The example's group with this module's handler; with retries after two seconds, once."""
+    handler, kafka, group = fleet.manifests()
+    handler["data"] = {"handler.py": HANDLER.replace("OUTPUT", fleet.output)}
+    del group["spec"]["handler"]["decode"]
+    group["spec"]["consumer"] = {"commitIntervalSeconds": 1}
+    if not retries:
+        return [handler, kafka, group]
+    policy = next(
+        each for each in yaml.safe_load_all((EXAMPLE / "fleet.yaml").read_text()) if each["kind"] == "RetryPolicy"
+    )
+    policy["spec"] = {"sequence": ["2s"]}
+    group["spec"]["retry"] = {"policyRef": {"name": policy["metadata"]["name"]}, "worker": {"maxReplicas": 1}}
+    return [handler, kafka, policy, group]
+
+
+def patch(fleet: FlightFleet, offsets: dict[str, Any] | None) -> None:
+    body = json.dumps({"spec": {"offsets": offsets}})
+    fleet.kubectl("patch", "kcg", fleet.name, "--type=merge", "--patch", body)
+
+
+def write(fleet: FlightFleet, values: list[str]) -> None:
+    fleet.inside("write", "--topic", fleet.source, "--keyed", stdin="\n".join(values).encode())
+
+
+def done(fleet: FlightFleet) -> Counter[str]:
+    return Counter(fleet.inside("read", "--topic", fleet.output)["values"])
+
+
+def failed(fleet: FlightFleet) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = fleet.inside("read", "--topic", fleet.failed)["records"]
+    return found
+
+
+def offsets_of(fleet: FlightFleet) -> dict[str, Any]:
+    found: dict[str, Any] = fleet.group().get("status", {}).get("offsets", {})
+    return found
+
+
+@pytest.mark.together
+def test_reset_to_a_time_under_a_running_fleet_handles_every_record_from_there_again(fleets: Fleets) -> None:
+    """Failing records are retried again; what was before the time, and the retry workers, are left alone."""
+    first = [f"{'bad' if n % 10 == 0 else 'good'}-first-{n}" for n in range(FIRST)]
+    second = [f"{'bad' if n % 10 == 0 else 'good'}-second-{n}" for n in range(SECOND)]
+    good = {value for value in first + second if value.startswith("good")}
+    bad_second = {value for value in second if value.startswith("bad")}
+    with fleets.named("reset") as fleet:
+        fleet.cluster.apply(manifests(fleet, retries=True), namespace=fleet.namespace)
+        fleet.wait_stable(members=2)
+        write(fleet, first)
+        time.sleep(2)  # times have seconds in them, and the records' own times are the subject
+        between = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        time.sleep(2)
+        write(fleet, second)
+        eventually(lambda: set(done(fleet)) == good, timeout_s=PATIENCE_S, what="the first pass")
+        all_bad = len([value for value in first + second if value.startswith("bad")])
+        eventually(lambda: len(failed(fleet)) == all_bad, timeout_s=PATIENCE_S, what="the failed ones", poll_s=2.0)
+
+        patch(fleet, {"reset": {"id": "again", "to": "Time", "time": between}})
+        seen_down = False
+
+        def reset() -> bool:
+            nonlocal seen_down
+            group = fleet.group()
+            seen_down = seen_down or group["status"].get("targetReplicas") == 0
+            last = offsets_of(fleet).get("lastReset", {})
+            assert last.get("phase") == "Succeeded", last
+            return True
+
+        eventually(reset, timeout_s=PATIENCE_S, what="the reset", poll_s=0.2)
+        assert seen_down, "the fleet was down meanwhile"
+        last = offsets_of(fleet)["lastReset"]
+        moved = sum(last["previous"][fleet.source][n] - offset for n, offset in last["offsets"][fleet.source].items())
+        assert moved == SECOND, last
+        fleet.wait_stable(members=2)
+
+        def again() -> bool:
+            found = done(fleet)
+            assert {value for value, count in found.items() if count == 2} == {v for v in second if v in good}, found
+            assert {value for value, count in found.items() if count == 1} == {v for v in first if v in good}, found
+            return True
+
+        eventually(again, timeout_s=PATIENCE_S, what="every record from there on to be handled again", poll_s=2.0)
+
+        def failed_again() -> bool:
+            found = Counter(record["value"] for record in failed(fleet))
+            assert {value for value, count in found.items() if count == 2} == bad_second, found
+            return True
+
+        eventually(failed_again, timeout_s=PATIENCE_S, what="failing ones to be retried and to fail again", poll_s=2.0)
+        assert {record["headers"]["kr-attempt"] for record in failed(fleet)} == {"1"}, "each with all its attempts"
+        reset_events = ("get", "events", "--field-selector", "reason=OffsetsReset", "--output", "jsonpath={.items}")
+        events = fleet.kubectl(*reset_events)
+        assert "reset again to" in events
+
+
+@pytest.mark.together
+def test_skipped_record_that_kills_its_worker_goes_to_the_failed_topic(fleets: Fleets) -> None:
+    """The list reaches workers that crash again and again without a rollout."""
+    values = [f"good-{n}" for n in range(200)]
+    with fleets.named("skip") as fleet:
+        fleet.cluster.apply(manifests(fleet, retries=False), namespace=fleet.namespace)
+        fleet.wait_stable(members=2)
+        write(fleet, [*values[:100], CULPRIT, *values[100:]])
+        records = fleet.inside("read", "--topic", fleet.source)["records"]
+        (place,) = (record["place"] for record in records if record["value"] == CULPRIT)
+        partition, _, offset = place.partition("-")
+        selector = f"consumerfleet.io/group={fleet.name}"
+
+        def died() -> bool:
+            pods = fleet.cluster.list("pods", namespace=fleet.namespace, selector=selector)
+            return any(each["restartCount"] for pod in pods for each in pod["status"].get("containerStatuses", ()))
+
+        eventually(died, timeout_s=PATIENCE_S, what="a worker to be killed by the record", poll_s=0.5)
+        before = fleet.cluster.get("statefulsets", fleet.name, namespace=fleet.namespace) or {}
+        patch(fleet, {"skip": [{"topic": fleet.source, "partition": int(partition), "offset": int(offset)}]})
+
+        def skipped() -> bool:
+            (record,) = failed(fleet)
+            assert record["value"] == CULPRIT
+            assert record["headers"]["kr-reason"] == "skipped", record["headers"]
+            return True
+
+        eventually(skipped, timeout_s=SKIP_S, what="the record to be skipped", poll_s=2.0)
+        eventually(lambda: fleet.lag()["lag"] == 0, timeout_s=SKIP_S, what="all to be committed", poll_s=1.0)
+        assert set(done(fleet)) == set(values)
+
+        def shown() -> bool:
+            (entry,) = offsets_of(fleet)["skipped"]
+            assert entry["state"] in ("Skipped", "Passed"), entry
+            return True
+
+        eventually(shown, timeout_s=PATIENCE_S, what="the status to say so", poll_s=2.0)
+        after = fleet.cluster.get("statefulsets", fleet.name, namespace=fleet.namespace) or {}
+        assert after["spec"]["template"] == before["spec"]["template"], "without a rollout"

@@ -1,0 +1,136 @@
+"""Committed offsets of one Kafka group, read and set. Runs on the observer's thread; blocks.
+
+Offsets are set as an administrator does, without a generation: the coordinator itself refuses that while the group has
+members. The commits carry no metadata, so workers begin a new reading of each partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from fleet_consumer.net import BrokerAddress, Coordinator, KafkaError, NetworkClient
+from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest
+from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
+from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from fleet_operator.observe import batches, folding
+from fleet_operator.observe.folding import Offsets
+from fleet_operator.planning.offsets.records import OffsetsByTopic
+from fleet_operator.planning.offsets.targets import GroupOffsets, Member, Partition
+
+CALL_SECONDS: Final = 10.0
+
+
+def read_group(
+    client: NetworkClient, group_id: str, topics: tuple[str, ...], time_ms: int | None, *, read_committed: bool
+) -> GroupOffsets:
+    """The group, its offsets in these topics, and what the brokers have there. Raises NetError and KafkaError.
+
+    With `read_committed` ends are those of readers that leave out open transactions.
+    """
+    described = _describe(client, group_id)
+    metadata = client.metadata(sorted(topics), timeout_s=CALL_SECONDS)
+    refused = next((t for t in metadata.topics if t.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), None)
+    if refused is not None:
+        raise KafkaError(refused.error_code, f"topic {refused.name!r}")
+    counts = {topic.name: len(topic.partitions) for topic in metadata.topics if topic.name and not topic.error_code}
+    found: dict[Partition, int | None] = {}
+    if time_ms is not None:
+        for address, partitions in _by_leader(client, metadata).items():
+            times = dict.fromkeys(partitions, time_ms)
+            for request in batches.offsets_for_times_requests(times, read_committed=read_committed):
+                answer = folding.found(client.call(address, request, timeout_s=CALL_SECONDS))
+                found |= {key: None if record is None else record.offset for key, record in answer.items()}
+    return GroupOffsets(
+        state=described.group_state,
+        members=tuple(Member(each.group_instance_id, each.client_id) for each in described.members),
+        counts=counts,
+        committed=_committed(client, group_id, counts),
+        starts=_offsets(client, metadata, EARLIEST, read_committed=False),
+        ends=_offsets(client, metadata, LATEST, read_committed=read_committed),
+        found=found,
+    )
+
+
+def commit(client: NetworkClient, group_id: str, wanted: OffsetsByTopic) -> dict[Partition, str]:
+    """Set these offsets; returns the partitions that the coordinator refused, with its reasons."""
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        member_id="",
+        topics=tuple(
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=tuple(
+                    OffsetCommitRequestPartition(partition_index=number, committed_offset=offset, committed_metadata="")
+                    for number, offset in offsets.items()
+                ),
+            )
+            for topic, offsets in wanted.items()
+        ),
+    )
+    answer = client.call(_coordinator(client, group_id), request, timeout_s=CALL_SECONDS)
+    return {
+        (topic.name, partition.partition_index): folding.reason_of(partition.error_code)
+        for topic in answer.topics
+        for partition in topic.partitions
+        if partition.error_code
+    }
+
+
+def read_committed(client: NetworkClient, group_id: str, wanted: OffsetsByTopic) -> Offsets:
+    """The committed offsets of the wanted partitions. Raises NetError and KafkaError."""
+    counts = {topic: max(offsets) + 1 for topic, offsets in wanted.items() if offsets}
+    return _committed(client, group_id, counts)
+
+
+def _describe(client: NetworkClient, group_id: str) -> DescribedGroup:
+    request = DescribeGroupsRequest(groups=(group_id,))
+    (group,) = client.call(_coordinator(client, group_id), request, timeout_s=CALL_SECONDS).groups
+    if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+        raise KafkaError(group.error_code, f"group {group_id!r}")
+    return group
+
+
+def _committed(client: NetworkClient, group_id: str, counts: Mapping[str, int]) -> Offsets:
+    if not counts:
+        return {}
+    (request,) = batches.offset_fetch_requests({group_id: counts})
+    (group,) = client.call(_coordinator(client, group_id), request, timeout_s=CALL_SECONDS).groups
+    code = group.error_code or next(
+        (partition.error_code for topic in group.topics for partition in topic.partitions if partition.error_code), 0
+    )
+    if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+        raise KafkaError(code, f"commits of group {group_id!r}")
+    return {
+        (topic.name, partition.partition_index): partition.committed_offset
+        for topic in group.topics
+        for partition in topic.partitions
+        if partition.committed_offset >= 0
+    }
+
+
+def _offsets(client: NetworkClient, metadata: MetadataResponse, timestamp: int, *, read_committed: bool) -> Offsets:
+    offsets: Offsets = {}
+    for address, partitions in _by_leader(client, metadata).items():
+        for request in batches.list_offsets_requests(partitions, timestamp, read_committed=read_committed):
+            offsets |= folding.offsets(client.call(address, request, timeout_s=CALL_SECONDS))
+    return offsets
+
+
+def _by_leader(client: NetworkClient, metadata: MetadataResponse) -> dict[BrokerAddress, list[Partition]]:
+    names = [topic.name for topic in metadata.topics if topic.name is not None]
+    led = batches.leaders_of(metadata, names)
+    return {client.brokers[node]: partitions for node, partitions in led.items() if node in client.brokers}
+
+
+def _coordinator(client: NetworkClient, group_id: str) -> BrokerAddress:
+    found = client.find_coordinators([group_id], timeout_s=CALL_SECONDS)[group_id]
+    if not isinstance(found, Coordinator):
+        raise found
+    return found.address

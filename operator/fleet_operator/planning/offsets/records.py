@@ -1,0 +1,118 @@
+"""Records of a reset: its entry in the status, which is all that the next operator knows of it. Pure.
+
+The entry is written before the step that it allows. So whatever process comes next finds what was decided, and the
+offsets that were there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
+from fleet_operator.planning import times
+
+PARTITIONS_MAX: Final = 5000
+"""Most partitions of one reset: all of them stand in the status, twice."""
+USED_IDS_MAX: Final = 100
+
+OffsetsByTopic = Mapping[str, Mapping[int, int]]
+
+
+class ResetPhase(StrEnum):
+    """Phase of a reset, as in the status."""
+
+    PENDING = "Pending"  # checked, or waiting; nothing is stopped
+    STANDING_DOWN = "StandingDown"  # no main worker is wanted; waiting until the Kafka group is empty
+    COMMITTING = "Committing"  # the offsets before and the new ones are on record
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    CANCELLED = "Cancelled"
+
+
+DOWN: Final = frozenset({ResetPhase.STANDING_DOWN, ResetPhase.COMMITTING})
+ENDED: Final = frozenset({ResetPhase.SUCCEEDED, ResetPhase.FAILED, ResetPhase.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetRecord:
+    """One reset as recorded. `previous` lacks partitions without a commit; times are texts."""
+
+    id: str
+    to: str
+    time: str | None = None
+    phase: ResetPhase = ResetPhase.PENDING
+    reason: str = ""
+    message: str = ""
+    started_at: str = ""
+    finished_at: str | None = None
+    previous: OffsetsByTopic = field(default_factory=dict)
+    offsets: OffsetsByTopic = field(default_factory=dict)
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions that the reset sets."""
+        return sum(len(each) for each in self.offsets.values())
+
+    def document(self) -> dict[str, Any]:
+        """The entry for the status."""
+        found: dict[str, Any] = {
+            "id": self.id,
+            "to": self.to,
+            "time": self.time,
+            "phase": self.phase.value,
+            "reason": self.reason or None,
+            "message": self.message or None,
+            "startedAt": self.started_at,
+            "finishedAt": self.finished_at,
+        }
+        if self.offsets:
+            found |= {
+                "partitions": self.partitions,
+                "previous": _by_text(self.previous),
+                "offsets": _by_text(self.offsets),
+            }
+        return {key: value for key, value in found.items() if value is not None}
+
+
+def new_record(wanted: OffsetReset, now: float) -> ResetRecord:
+    """The record of a reset that was just seen; `now` in epoch seconds."""
+    return ResetRecord(id=wanted.id, to=wanted.to, time=wanted.time, started_at=times.to_text(now))
+
+
+def read_record(document: object) -> ResetRecord | None:
+    """A record from the status; None for an absent one, and for one that is not ours."""
+    if not isinstance(document, Mapping):
+        return None
+    try:
+        return ResetRecord(
+            id=str(document["id"]),
+            to=str(document["to"]),
+            time=document.get("time"),
+            phase=ResetPhase(document["phase"]),
+            reason=str(document.get("reason") or ""),
+            message=str(document.get("message") or ""),
+            started_at=str(document.get("startedAt") or ""),
+            finished_at=document.get("finishedAt"),
+            previous=_by_number(document.get("previous")),
+            offsets=_by_number(document.get("offsets")),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def with_used(used: Iterable[str], id_: str) -> tuple[str, ...]:
+    """The used ids with one more, the newest last."""
+    return (*(each for each in used if each != id_), id_)[-USED_IDS_MAX:]
+
+
+def _by_text(offsets: OffsetsByTopic) -> dict[str, dict[str, int]]:
+    return {
+        topic: {str(number): offset for number, offset in sorted(of.items())} for topic, of in sorted(offsets.items())
+    }
+
+
+def _by_number(offsets: Mapping[str, Mapping[str, int]] | None) -> dict[str, dict[int, int]]:
+    return {topic: {int(number): int(offset) for number, offset in of.items()} for topic, of in (offsets or {}).items()}

@@ -1,0 +1,276 @@
+"""Reset of a group's committed offsets as a state machine. Pure.
+
+    Pending -> StandingDown -> Committing -> Succeeded
+       |            |               |
+     Failed     Cancelled         Failed, as long as nothing was changed
+
+Every phase is in the status before the step that it allows is taken: workers are stopped once `StandingDown` stands
+there, offsets are committed once `Committing` stands there with the offsets of before, and workers start once
+`Succeeded` stands there. A process that dies between two of them is continued by the next one: a commit of the recorded
+offsets may be repeated. An id whose commit was allowed is never acted on again.
+
+Nothing is stopped for a reset that cannot be done, nor while other programs are in the group. Once workers are stopped,
+an outside error keeps them so and is shown, for they could not work either; they start again, at the offsets of before,
+when the reset leaves the spec. After a commit that changed something they start only at the new offsets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
+from fleet_operator.planning import times
+from fleet_operator.planning.offsets.records import DOWN, ENDED, ResetPhase, ResetRecord, new_record, with_used
+from fleet_operator.planning.offsets.targets import GroupOffsets, Refused, find_targets
+from fleet_operator.planning.problem import Problem
+
+POLL_S: Final = 5.0
+"""Interval of visits while a reset is under way and nothing else brings one."""
+EMPTY_STATES: Final = frozenset({"Empty", "Dead"})
+NAMED_MEMBERS: Final = 3
+
+
+class ResetStep(StrEnum):
+    """A step in Kafka."""
+
+    READ = "read"
+    COMMIT = "commit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The outcome of the last step: for which reset and phase it was taken, and what came of it.
+
+    - `read`: of a read; `problem`: the error that ended the step.
+    - `committed`: all offsets were found committed afterwards. Else `refusals` are the brokers' reasons by partition,
+      and `untouched` tells that all offsets were found as before.
+    """
+
+    id: str
+    phase: ResetPhase
+    read: GroupOffsets | None = None
+    committed: bool = False
+    untouched: bool = False
+    refusals: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetFacts:
+    """Everything that a reset depends on.
+
+    - `last`, `dry`, `used`: as they stand in the status.
+    - `obstacle`: the reason why nothing may be asked or changed in Kafka now.
+    - `sources`: the source topics, None while unknown.
+    - `down`: the main StatefulSet wants no worker, or there is none; `begun`: there is one.
+    - `own_prefix`: beginning of the instance ids of our workers; `own_name`: of their client ids, before the ordinal.
+    """
+
+    wanted: OffsetReset | None
+    last: ResetRecord | None = None
+    dry: ResetRecord | None = None
+    used: tuple[str, ...] = ()
+    obstacle: Problem | None = None
+    sources: tuple[str, ...] | None = None
+    down: bool = False
+    begun: bool = True
+    own_prefix: str = ""
+    own_name: str = ""
+    finding: Finding | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetDecision:
+    """The records for the status, and the next step.
+
+    `stop`: no main worker may run. `step` is to be taken for `step_for`, the record that stands in the status or, for a
+    dry run, will never do more than be shown. `advanced`: a phase changed, so another visit follows the write.
+    """
+
+    last: ResetRecord | None = None
+    dry: ResetRecord | None = None
+    used: tuple[str, ...] = ()
+    stop: bool = False
+    step: ResetStep | None = None
+    step_for: ResetRecord | None = None
+    advanced: bool = False
+
+    @property
+    def requeue_after(self) -> float | None:
+        """Seconds until the next visit if nothing brings one before."""
+        records = (self.last, self.dry)
+        return POLL_S if any(record is not None and record.phase not in ENDED for record in records) else None
+
+
+def decide_reset(facts: ResetFacts, now: float) -> ResetDecision:
+    """The next step; `now` in epoch seconds.
+
+    Workers are stopped by what stands in the status only. Those of a group that never had any do not start before its
+    reset is done: they would handle what it leaves out.
+    """
+    decision = _decide(facts, now)
+    moved = decision.last is not None and (facts.last is None or facts.last.phase is not decision.last.phase)
+    wanted = facts.wanted
+    first = not facts.begun and wanted is not None and not wanted.dry_run and wanted.id not in decision.used
+    stop = first or (facts.last is not None and facts.last.phase in DOWN)
+    return replace(decision, stop=stop, advanced=moved or decision.dry != facts.dry)
+
+
+def _decide(facts: ResetFacts, now: float) -> ResetDecision:
+    wanted, last = facts.wanted, facts.last
+    keep = ResetDecision(last=last, dry=facts.dry, used=facts.used)
+    if last is not None and last.phase is ResetPhase.COMMITTING:
+        return _commit(facts, keep, last, now)
+    if wanted is None or wanted.dry_run or wanted.id in facts.used or (last is not None and last.id != wanted.id):
+        keep = replace(keep, last=_cancelled(last, now))
+    if wanted is None or wanted.id in facts.used:
+        return keep
+    if wanted.dry_run:
+        if facts.dry is not None and facts.dry.id == wanted.id and facts.dry.phase in ENDED:
+            return keep
+        known = facts.dry if facts.dry is not None and facts.dry.id == wanted.id else new_record(wanted, now)
+        record, step = _pending(facts, wanted, known, now)
+        return replace(keep, dry=record, step=step, step_for=known if step else None)
+    if last is not None and last.id == wanted.id and last.phase is ResetPhase.FAILED:
+        return keep
+    active = last is not None and last.id == wanted.id and last.phase not in ENDED
+    known = last if last is not None and active else new_record(wanted, now)
+    advance = _standing_down if known.phase is ResetPhase.STANDING_DOWN else _pending
+    record, step = advance(facts, wanted, known, now)
+    return replace(keep, last=record, step=step, step_for=known if step else None)
+
+
+def _pending(
+    facts: ResetFacts, wanted: OffsetReset, record: ResetRecord, now: float
+) -> tuple[ResetRecord, ResetStep | None]:
+    """Input is checked while the fleet runs: it stands down only for a reset that can be done."""
+    read = _read_of(facts, record)
+    if not isinstance(read, GroupOffsets):
+        return _waiting(record, read[0]), read[1]
+    assert facts.sources is not None, "nothing is read before the sources are known"
+    targets = find_targets(wanted, facts.sources, read)
+    if isinstance(targets, Refused):
+        return _ended(record, ResetPhase.FAILED, targets.problem, now), None
+    if isinstance(targets, Problem):
+        return _waiting(record, targets), ResetStep.READ
+    if wanted.dry_run:
+        done = replace(record, previous=targets.previous, offsets=targets.offsets)
+        return _ended(done, ResetPhase.SUCCEEDED, Problem("", targets.note), now), None
+    foreign = _foreign(facts, read)
+    if foreign is not None:
+        return _waiting(record, foreign), ResetStep.READ
+    message = "the main workers are being stopped"
+    return replace(record, phase=ResetPhase.STANDING_DOWN, reason=conditions.STOPPING_WORKERS, message=message), None
+
+
+def _standing_down(
+    facts: ResetFacts, wanted: OffsetReset, record: ResetRecord, now: float
+) -> tuple[ResetRecord, ResetStep | None]:
+    """Workers are stopped; offsets count from when nobody is left in the group."""
+    if not facts.down and facts.obstacle is None:
+        return record, None
+    read = _read_of(facts, record)
+    if not isinstance(read, GroupOffsets):
+        return _waiting(record, read[0]) if read[0] is not None else record, read[1]
+    assert facts.sources is not None, "nothing is read before the sources are known"
+    if read.members or read.state not in EMPTY_STATES:
+        leaving = Problem(conditions.STOPPING_WORKERS, f"the Kafka group is {read.state}: workers are leaving it")
+        return _waiting(record, _foreign(facts, read) or leaving), ResetStep.READ
+    targets = find_targets(wanted, facts.sources, read)
+    if isinstance(targets, Refused):
+        return _ended(record, ResetPhase.FAILED, targets.problem, now), None
+    if isinstance(targets, Problem):
+        return _waiting(record, targets), ResetStep.READ
+    decided = replace(record, previous=targets.previous, offsets=targets.offsets, reason="", message=targets.note)
+    return replace(decided, phase=ResetPhase.COMMITTING), None
+
+
+def _commit(facts: ResetFacts, keep: ResetDecision, record: ResetRecord, now: float) -> ResetDecision:
+    """The recorded offsets are committed, whatever has become of the spec."""
+    keep = replace(keep, used=with_used(facts.used, record.id))
+    if facts.obstacle is not None:
+        return replace(keep, last=replace(record, reason=facts.obstacle.reason, message=facts.obstacle.message))
+    again = replace(keep, step=ResetStep.COMMIT, step_for=record)
+    finding = _finding(facts, record)
+    if finding is None:
+        return again
+    if finding.committed:
+        done = replace(record, reason="")
+        return replace(keep, last=_ended(done, ResetPhase.SUCCEEDED, Problem("", record.message), now))
+    problem = finding.problem or _refusal(finding)
+    forbidden = set(finding.refusals.values()) == {conditions.AUTHORIZATION_FAILED}
+    if finding.untouched and forbidden:
+        message = f"{problem.message}; nothing was changed: let the KafkaCluster's user read the group and its topics"
+        failed = _ended(record, ResetPhase.FAILED, Problem(problem.reason, message), now)
+        return replace(keep, last=failed)
+    abandoned = facts.wanted is None or facts.wanted.id != record.id
+    if abandoned and finding.refusals:
+        message = f"{problem.message}; the reset was removed from the spec, and the other partitions are set"
+        return replace(keep, last=_ended(record, ResetPhase.FAILED, Problem(problem.reason, message), now))
+    return replace(again, last=_waiting(record, problem))
+
+
+def _read_of(facts: ResetFacts, record: ResetRecord) -> GroupOffsets | tuple[Problem | None, ResetStep | None]:
+    """The outcome of the read of this phase; else the problem in the way, and the step to take."""
+    if facts.obstacle is not None:
+        return facts.obstacle, None
+    if facts.sources is None:
+        return Problem(conditions.NOT_YET_OBSERVED, "the source topics have not been observed yet"), None
+    finding = _finding(facts, record)
+    if finding is None or finding.read is None:
+        return (finding.problem if finding is not None else None), ResetStep.READ
+    return finding.read
+
+
+def _finding(facts: ResetFacts, record: ResetRecord) -> Finding | None:
+    """The finding of this reset in this phase."""
+    found = facts.finding
+    return found if found is not None and (found.id, found.phase) == (record.id, record.phase) else None
+
+
+def _foreign(facts: ResetFacts, read: GroupOffsets) -> Problem | None:
+    """Members of other programs, which are never removed."""
+    worker = re.compile(rf"{re.escape(facts.own_name)}-[0-9]+")
+    foreign = [
+        member.instance_id or member.client_id
+        for member in read.members
+        if not (
+            member.instance_id.startswith(facts.own_prefix)
+            if member.instance_id
+            else worker.fullmatch(member.client_id)
+        )
+    ]
+    if not foreign:
+        return None
+    named = ", ".join(sorted(foreign)[:NAMED_MEMBERS])
+    more = f" and {len(foreign) - NAMED_MEMBERS} more" if len(foreign) > NAMED_MEMBERS else ""
+    message = f"members of other programs are in the Kafka group: {named}{more}; stop them, they are never removed"
+    return Problem(conditions.FOREIGN_MEMBERS, message)
+
+
+def _refusal(finding: Finding) -> Problem:
+    (topic, number), reason = min(finding.refusals.items(), default=(("", 0), conditions.BROKER_UNREACHABLE))
+    message = (
+        f"the brokers refuse the offsets of {len(finding.refusals)} partitions, such as {topic}-{number}: {reason}"
+    )
+    return Problem(reason, message)
+
+
+def _waiting(record: ResetRecord, problem: Problem | None) -> ResetRecord:
+    return record if problem is None else replace(record, reason=problem.reason, message=problem.message)
+
+
+def _cancelled(last: ResetRecord | None, now: float) -> ResetRecord | None:
+    if last is None or last.phase in ENDED:
+        return last
+    return _ended(last, ResetPhase.CANCELLED, Problem("", "the reset left the spec before anything was changed"), now)
+
+
+def _ended(record: ResetRecord, phase: ResetPhase, problem: Problem, now: float) -> ResetRecord:
+    ended = replace(record, phase=phase, reason=problem.reason, message=problem.message)
+    return replace(ended, finished_at=times.to_text(now))

@@ -1,0 +1,148 @@
+"""New offsets of a reset, from what the brokers have. Pure.
+
+As `kafka-consumer-groups` does: a time after the last record is the end of a partition, and an offset out of range
+becomes the nearest in range. A topic or partition that the group does not read is refused, before anything is stopped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
+from fleet_operator.planning import times
+from fleet_operator.planning.offsets.records import PARTITIONS_MAX, OffsetsByTopic
+from fleet_operator.planning.problem import Problem
+
+Partition = tuple[str, int]
+NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of the group; `instance_id` is None for a dynamic one."""
+
+    instance_id: str | None
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffsets:
+    """A Kafka group and the partitions of some topics, read live.
+
+    - `state` is Kafka's word.
+    - `counts`: partitions of each topic; one that no broker knows is absent.
+    - `committed` lacks partitions without a commit; `starts`, `ends` and `found` lack those that could not be read.
+    - `found`: the first offset at or after the time that was asked for, None where all records are older.
+    """
+
+    state: str
+    members: tuple[Member, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    committed: Mapping[Partition, int] = field(default_factory=dict)
+    starts: Mapping[Partition, int] = field(default_factory=dict)
+    ends: Mapping[Partition, int] = field(default_factory=dict)
+    found: Mapping[Partition, int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """The offsets before and after, and a sentence about what was noticed."""
+
+    previous: OffsetsByTopic
+    offsets: OffsetsByTopic
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A reset that can never be done as it is written."""
+
+    problem: Problem
+
+
+def time_ms(wanted: OffsetReset) -> int | None:
+    """The time of the spec in milliseconds since the epoch; None without a time, and for one that is none."""
+    at = times.from_text(wanted.time)
+    return None if at is None else round(at * 1000)
+
+
+def topics_of(wanted: OffsetReset, sources: tuple[str, ...]) -> tuple[str, ...]:
+    """The topics that a reset sets."""
+    return tuple(wanted.offsets) if wanted.offsets is not None else wanted.topics or sources
+
+
+def find_targets(wanted: OffsetReset, sources: tuple[str, ...], read: GroupOffsets) -> Targets | Refused | Problem:
+    """The new offsets, or why there are none: a Problem may pass by itself."""
+    chosen = topics_of(wanted, sources)
+    strange = next((topic for topic in chosen if topic not in sources), None)
+    if strange is not None:
+        return _refused(f"topic {strange!r} is no source topic of this group")
+    if wanted.to == "Time" and time_ms(wanted) is None:
+        return _refused(f"{wanted.time!r} is no time in RFC 3339, such as 2026-11-23T08:00:00Z")
+    missing = next((topic for topic in chosen if topic not in read.counts), None)
+    if missing is not None:
+        return Problem(conditions.TOPIC_NOT_FOUND, f"topic {missing!r} is not on the cluster")
+    selected = _select(wanted, chosen, read)
+    if isinstance(selected, Refused):
+        return selected
+    if len(selected) > PARTITIONS_MAX:
+        return _refused(f"{len(selected)} partitions are more than {PARTITIONS_MAX}: reset some topics at a time")
+    asked = (read.starts, read.ends, *((read.found,) if wanted.to == "Time" else ()))
+    silent = next((each for each in selected if any(each not in answer for answer in asked)), None)
+    if silent is not None:
+        message = f"the brokers returned no offsets for {silent[0]}-{silent[1]}: check the leader of this partition"
+        return Problem(conditions.PARTITIONS_UNKNOWN, message)
+    return _targets(wanted, selected, read)
+
+
+def _select(wanted: OffsetReset, chosen: tuple[str, ...], read: GroupOffsets) -> dict[Partition, int | None] | Refused:
+    """The partitions to set, with the offset that the spec names."""
+    if wanted.offsets is None:
+        return {(topic, number): None for topic in chosen for number in range(read.counts[topic])}
+    selected: dict[Partition, int | None] = {}
+    for topic, offsets in wanted.offsets.items():
+        for name, offset in offsets.items():
+            if not NUMBER.fullmatch(name):
+                return _refused(f"spec.offsets.reset.offsets.{topic}: {name[:20]!r} is no partition number")
+            if int(name) >= read.counts[topic]:
+                return _refused(f"topic {topic!r} has no partition {name}: it has {read.counts[topic]}")
+            selected[topic, int(name)] = offset
+    return selected
+
+
+def _targets(wanted: OffsetReset, selected: Mapping[Partition, int | None], read: GroupOffsets) -> Targets:
+    previous: dict[str, dict[int, int]] = {}
+    offsets: dict[str, dict[int, int]] = {}
+    late = moved = 0
+    for (topic, number), asked in selected.items():
+        key = topic, number
+        start, end = read.starts[key], read.ends[key]
+        match wanted.to:
+            case "Earliest":
+                offset = start
+            case "Latest":
+                offset = end
+            case "Time":
+                at = read.found[key]
+                offset = end if at is None else at
+                late += at is None
+            case "Offsets":
+                offset = min(max(asked or 0, start), end)
+                moved += offset != asked
+        offsets.setdefault(topic, {})[number] = offset
+        if key in read.committed:
+            previous.setdefault(topic, {})[number] = read.committed[key]
+    notes = []
+    if late:
+        notes.append(f"{late} of {len(selected)} partitions have no record from that time on: they go on at their end")
+    if moved:
+        notes.append(f"{moved} of {len(selected)} offsets were out of range: the nearest in range were taken")
+    return Targets(previous=previous, offsets=offsets, note="; ".join(notes))
+
+
+def _refused(message: str) -> Refused:
+    return Refused(Problem(conditions.OFFSETS_REFUSED, message))

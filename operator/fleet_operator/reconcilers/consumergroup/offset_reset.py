@@ -1,0 +1,138 @@
+"""The reset of a group's offsets in a reconcile: its facts, and the steps in Kafka, which run beside the reconciles.
+
+What a step found is kept in memory only: a process that begins takes the step again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fleet_consumer.contract import naming
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.observe.kafka_admin import KafkaAdmin
+from fleet_operator.observe.observer_pool import ObserverPool
+from fleet_operator.planning.fleet.blocking import changed_id_message
+from fleet_operator.planning.fleet.parts import MAIN
+from fleet_operator.planning.offsets.records import ResetRecord, read_record
+from fleet_operator.planning.offsets.reset import Finding, ResetDecision, ResetFacts, ResetStep
+from fleet_operator.planning.offsets.targets import time_ms, topics_of
+from fleet_operator.planning.problem import Problem
+from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.consumergroup.kafka_side import FAILURES, KafkaSide
+from fleet_operator.runtime.cache import Key
+from fleet_operator.runtime.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+def reset_facts(gathered: Gathered, sources: tuple[str, ...] | None, finding: Finding | None) -> ResetFacts:
+    """Everything that the group's reset depends on. `sources` are its source topics, None while unknown."""
+    before = (gathered.body.get("status") or {}).get("offsets") or {}
+    metadata, fleet = gathered.group.metadata, gathered.parts[MAIN].fleet
+    return ResetFacts(
+        wanted=gathered.group.spec.offsets.reset,
+        last=read_record(before.get("lastReset")),
+        dry=read_record(before.get("dryRun")),
+        used=tuple(str(each) for each in before.get("usedIds") or ()),
+        obstacle=_obstacle(gathered),
+        sources=sources,
+        down=fleet is None or fleet.replicas == 0,
+        begun=fleet is not None,
+        own_prefix=naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid),
+        own_name=metadata.name,
+        finding=finding,
+    )
+
+
+def _obstacle(gathered: Gathered) -> Problem | None:
+    """The reason why nothing may be asked or changed in Kafka for this group now."""
+    group, observation = gathered.group, gathered.observation
+    if group.paused:
+        message = "annotation consumerfleet.io/paused is set: the operator changes nothing"
+        return Problem(conditions.PAUSED_BY_ANNOTATION, message)
+    if gathered.cluster is None:
+        name = group.spec.cluster_ref.name
+        return Problem(conditions.CLUSTER_NOT_FOUND, f"KafkaCluster {name!r} does not exist in this namespace")
+    if gathered.older is not None:
+        return Problem(conditions.GROUP_ID_TAKEN, "an older ConsumerGroup owns the Kafka group")
+    if gathered.cluster_changed:
+        return Problem(conditions.CLUSTER_ID_CHANGED, changed_id_message(gathered.cluster, observation))
+    if observation is None:
+        return Problem(conditions.NOT_YET_OBSERVED, "the Kafka cluster has not been observed yet")
+    if not observation.reachable:
+        return Problem(observation.reason or conditions.BROKER_UNREACHABLE, observation.message)
+    return None
+
+
+@dataclass(slots=True)
+class OffsetResets:
+    """The steps of all groups' resets. Used on the event loop only."""
+
+    kafka: KafkaSide
+    observers: ObserverPool
+    metrics: Metrics
+    findings: dict[Key, Finding]
+
+    def finding(self, group: Key) -> Finding | None:
+        """The outcome of the group's last step."""
+        return self.findings.get(group)
+
+    def forget(self, group: Key) -> None:
+        self.findings.pop(group, None)
+
+    def take_step(
+        self, gathered: Gathered, sources: tuple[str, ...] | None, decision: ResetDecision, again: Callable[[], None]
+    ) -> None:
+        """Begin the decided step, if any. `again` queues the group when it has come to its end."""
+        record, wanted = decision.step_for, gathered.group.spec.offsets.reset
+        if decision.step is None or record is None:
+            return
+        if decision.step is ResetStep.READ:
+            if wanted is None or sources is None:
+                return
+            topics = tuple(topic for topic in topics_of(wanted, sources) if topic in sources)
+            group, at = gathered.group, time_ms(wanted)
+            committed_only = group.spec.consumer.isolation_level == "ReadCommitted"
+
+            def ask(admin: KafkaAdmin) -> Finding:
+                read = admin.read_offsets(group.group_id, topics, at, read_committed=committed_only)
+                return Finding(id=record.id, phase=record.phase, read=read)
+
+            self.kafka.reset(gathered.key, record.phase, lambda: self._take(gathered, record, ask), again)
+        else:
+            self.kafka.reset(gathered.key, record.phase, lambda: self._commit(gathered, record), again)
+
+    async def _commit(self, gathered: Gathered, record: ResetRecord) -> None:
+        group_id = gathered.group.group_id
+        wanted = {(topic, number): offset for topic, of in record.offsets.items() for number, offset in of.items()}
+        previous = {(topic, number): offset for topic, of in record.previous.items() for number, offset in of.items()}
+
+        def run(admin: KafkaAdmin) -> Finding:
+            done = admin.set_offsets(group_id, record.offsets)
+            after = {key: done.after[key] for key in wanted if key in done.after}
+            return Finding(
+                id=record.id,
+                phase=record.phase,
+                committed=not done.refusals and after == wanted,
+                untouched=after == previous,
+                refusals=done.refusals,
+            )
+
+        await self._take(gathered, record, run)
+        if self.findings[gathered.key].committed:
+            self.metrics.offset_resets.inc()
+            fields = {"key": "/".join(gathered.key), "id": record.id, "before": record.previous, "now": record.offsets}
+            log.info("offsets were reset", extra=fields)
+            self.observers.look(gathered.cluster_key)
+
+    async def _take(self, gathered: Gathered, record: ResetRecord, run: Callable[[KafkaAdmin], Finding]) -> None:
+        try:
+            found = await self.observers.change(gathered.cluster_key, gathered.cluster_id, run)
+        except FAILURES as error:
+            reason = str(getattr(error, "reason", conditions.BROKER_UNREACHABLE))
+            problem = Problem(reason, str(error) or "the brokers did not answer in time")
+            self.findings[gathered.key] = Finding(id=record.id, phase=record.phase, problem=problem)
+            raise
+        self.findings[gathered.key] = found

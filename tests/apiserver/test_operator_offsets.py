@@ -1,0 +1,218 @@
+"""Resets of offsets by an operator on a real API server and a real broker: done once, also by one that is killed.
+
+No worker runs here, for there is no kubelet: the pods are played, and a Kafka consumer of the test stands for a member.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from fleet_operator.planning import times
+from tests.apiserver import killed_operator, objects
+from tests.apiserver.client import Client
+from tests.apiserver.conftest import PARTITIONS, Operator, make_topic
+from tests.apiserver.killed_operator import Moment
+from tests.apiserver.nodes import Nodes
+from tests.apiserver.test_operator_killed import Mortal, apply
+from tests.support.apiserver import ApiServer
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+TOPIC = "declared"
+RECORDS = 100
+BEFORE = 60
+UNDISTURBED = "reset-never-killed"
+BEGAN = int(time.time()) - 3600
+FROM = times.to_text(BEGAN + 30)
+
+
+@pytest.fixture(scope="module")
+def client(quiet_api: ApiServer) -> Iterator[Client]:
+    """An API server with its nodes, without operators of other tests."""
+    with Client(quiet_api.kubeconfig) as made, Nodes(str(quiet_api.kubeconfig)):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def topic(broker: KafkaBroker) -> str:
+    """A topic with a hundred records in each partition, at times of one second after another."""
+    make_topic(broker, TOPIC)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for partition in range(PARTITIONS):
+        for number in range(RECORDS):
+            producer.produce(TOPIC, b"x", partition=partition, timestamp=(BEGAN + number) * 1000)
+    assert producer.flush(60) == 0
+    return TOPIC
+
+
+def committed(broker: KafkaBroker, group: str) -> dict[int, tuple[int, str | None]]:
+    """The committed offset of each partition, with its metadata."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    parts = answer.result().topic_partitions or []
+    return {part.partition: (part.offset, part.metadata) for part in parts if part.topic == TOPIC}
+
+
+def commit(broker: KafkaBroker, group: str, offset: int) -> None:
+    """Commit with metadata, as workers do."""
+    mark = f"fleet-reading={offset}"
+    parts = [TopicPartition(TOPIC, number, offset, metadata=mark) for number in range(PARTITIONS)]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+    def committed() -> bool:
+        # A fresh broker is still creating the offsets topic.
+        try:
+            (answer,) = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, parts)]).values()
+            return all(part.error is None for part in answer.result().topic_partitions or [])
+        except KafkaException as error:
+            raise AssertionError(str(error)) from error
+
+    eventually(committed, what=f"the offsets of {group} to be committed", poll_s=0.5)
+
+
+def group(namespace: str, **reset: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = {"topics": [TOPIC], "replicas": 1}
+    return objects.group(namespace, **(spec | ({"offsets": {"reset": reset}} if reset else {})))
+
+
+def act(namespace: str, broker: KafkaBroker) -> list[dict[str, Any]]:
+    return [
+        objects.handler_source(namespace),
+        objects.cluster(namespace, broker.bootstrap),
+        group(namespace, id="one", to="Time", time=FROM),
+    ]
+
+
+def offsets_of(client: Client, namespace: str) -> Mapping[str, Any]:
+    """`status.offsets` of a namespace's group."""
+    (body,) = (each for each in client.list("consumergroups") if each["metadata"]["namespace"] == namespace)
+    found: Mapping[str, Any] = body.get("status", {}).get("offsets", {})
+    return found
+
+
+def phase(client: Client, namespace: str) -> str:
+    return str(offsets_of(client, namespace).get("lastReset", {}).get("phase"))
+
+
+def replicas(client: Client, namespace: str) -> int | None:
+    fleets = [each for each in client.list("statefulsets") if each["metadata"]["namespace"] == namespace]
+    return int(fleets[0]["spec"]["replicas"]) if fleets else None
+
+
+def is_done(client: Client, broker: KafkaBroker, namespace: str) -> bool:
+    """True when the reset is done, with what was before on record, and the fleet runs."""
+    (body,) = (each for each in client.list("consumergroups") if each["metadata"]["namespace"] == namespace)
+    last = offsets_of(client, namespace).get("lastReset", {})
+    assert last.get("phase") == "Succeeded", body.get("status")
+    everywhere = {str(number): BEFORE for number in range(PARTITIONS)}
+    assert last["previous"] == {TOPIC: everywhere}, last
+    assert last["offsets"] == {TOPIC: dict.fromkeys(everywhere, 30)}, last
+    found = committed(broker, f"{namespace}.flights")
+    assert {offset for offset, _ in found.values()} == {30}, found
+    assert {metadata or "" for _, metadata in found.values()} == {""}, "a new reading begins"
+    assert replicas(client, namespace) == 1
+    return True
+
+
+@pytest.mark.timeout(900)
+def test_operator_killed_after_any_write_finishes_the_reset_once(
+    quiet_api: ApiServer, client: Client, broker: KafkaBroker, topic: str
+) -> None:
+    """A group at its first start: its offsets are of an earlier fleet, and no worker may start before the reset."""
+    assert topic == TOPIC
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([killed_operator.__name__])
+    mortal = Mortal(context, str(quiet_api.kubeconfig), writes_only=True)
+    commit(broker, f"{UNDISTURBED}.flights", BEFORE)
+    apply(client, [objects.namespace(UNDISTURBED), *act(UNDISTURBED, broker)])
+    writes, _ = mortal.count_calls(UNDISTURBED, lambda: is_done(client, broker, UNDISTURBED))
+    deaths: dict[str, tuple[int, Moment]] = {f"reset-after-{k}": (k, "after") for k in range(1, writes + 1)}
+    for name in deaths:
+        commit(broker, f"{name}.flights", BEFORE)
+    apply(client, [objects.namespace(name) for name in deaths])
+    apply(client, [body for name in deaths for body in act(name, broker)])
+    died = mortal.die_all(deaths)
+    print(f"{len(died)} of {len(deaths)} operators died after their write")
+    assert len(died) > len(deaths) * 0.6
+    with Operator(quiet_api):
+        eventually(
+            lambda: all(is_done(client, broker, name) for name in deaths),
+            timeout_s=240,
+            what="every reset to be done",
+            poll_s=1.0,
+        )
+        for name in deaths:
+            commit(broker, f"{name}.flights", 77)
+        apply(client, [group(name, id="one", to="Time", time=FROM) for name in deaths])
+        apply(client, [objects.group(name, topics=[TOPIC], replicas=2) for name in deaths])
+        eventually(lambda: {replicas(client, name) for name in deaths} == {2}, what="all fleets to be scaled")
+    assert {offset for name in deaths for offset, _ in committed(broker, f"{name}.flights").values()} == {77}
+
+
+@pytest.mark.timeout(400)
+def test_members_of_other_programs_are_named_and_a_dry_run_touches_nothing(
+    quiet_api: ApiServer, client: Client, broker: KafkaBroker, topic: str
+) -> None:
+    name = "reset-shared"
+    commit(broker, f"{name}.flights", BEFORE)
+    apply(client, [objects.namespace(name), *act(name, broker)[:2], group(name)])
+    with Operator(quiet_api):
+        eventually(lambda: replicas(client, name) == 1, what="the fleet to exist")
+        apply(client, [group(name, id="look", to="Latest", dryRun=True)])
+
+        def looked() -> bool:
+            seen = offsets_of(client, name)["dryRun"]
+            assert seen["phase"] == "Succeeded", seen
+            assert seen["previous"][TOPIC]["0"] == BEFORE
+            assert seen["offsets"][TOPIC]["0"] == RECORDS
+            return True
+
+        eventually(looked, what="the dry run to be done")
+        assert replicas(client, name) == 1
+        with Joined(broker, f"{name}.flights", topic):
+            apply(client, [group(name, id="real", to="Earliest")])
+
+            def named() -> bool:
+                last = offsets_of(client, name)["lastReset"]
+                assert (last["phase"], last["reason"]) == ("Pending", "ForeignMembers"), last
+                assert "a-java-program" in last["message"]
+                return True
+
+            eventually(named, what="the foreign member to be named")
+            assert replicas(client, name) == 1, "the fleet runs on"
+        eventually(lambda: phase(client, name) == "Succeeded", timeout_s=120, what="the reset to be done")
+        assert {offset for offset, _ in committed(broker, f"{name}.flights").values()} == {0}
+        eventually(lambda: replicas(client, name) == 1, what="the fleet to be started again")
+
+
+class Joined:
+    """A consumer of another program, as a member of the group."""
+
+    def __init__(self, broker: KafkaBroker, group_id: str, topic: str) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "group.id": group_id,
+                "client.id": "a-java-program",
+                "enable.auto.commit": False,
+            }
+        )
+        self._consumer.subscribe([topic])
+
+    def __enter__(self) -> None:
+        eventually(self._assigned, what="the consumer to have joined", poll_s=0.0)
+        # librdkafka's own thread sends the heartbeats; nothing is polled any more, for longer than the test lasts.
+
+    def _assigned(self) -> bool:
+        self._consumer.poll(0.2)
+        return bool(self._consumer.assignment())
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()

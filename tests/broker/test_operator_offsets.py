@@ -1,0 +1,93 @@
+"""Committed offsets of a group, read and set on a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fleet_consumer import Consumer, TopicPartition
+from fleet_consumer.contract import naming
+from fleet_consumer.net import ConnectionSettings, KafkaError, NetworkClient
+from fleet_operator.observe.kafka_admin import KafkaAdmin
+from tests.broker.members import Member, create_topic, produce, settings, unique
+from tests.broker.operator_looks import PATIENCE_S
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.together
+
+EACH = 20
+
+
+@pytest.fixture
+def admin(broker: KafkaBroker) -> Iterator[KafkaAdmin]:
+    client = NetworkClient(ConnectionSettings(bootstrap_servers=(broker.bootstrap,), client_id="operator"))
+    made = KafkaAdmin(client, client.metadata((), timeout_s=10.0).cluster_id)
+
+    def answers() -> bool:
+        # A fresh broker is still creating the offsets topic.
+        try:
+            return bool(made.read_offsets("nobody", (), None, read_committed=False).state)
+        except KafkaError as error:
+            raise AssertionError(str(error)) from error
+
+    eventually(answers, what="the coordinator to answer")
+    yield made
+    client.close()
+
+
+def metadata(broker: KafkaBroker, group: str, topic: str) -> dict[int, tuple[int, str]]:
+    """Committed offsets with their metadata."""
+    with Consumer(settings(broker.bootstrap, group)) as reader:
+        found = reader.committed([TopicPartition(topic, number) for number in range(2)], PATIENCE_S)
+    return {part.partition: (entry.offset, entry.metadata) for part, entry in found.items() if entry is not None}
+
+
+def test_offsets_are_read_and_set_without_metadata_for_an_empty_group(broker: KafkaBroker, admin: KafkaAdmin) -> None:
+    topic, group = create_topic(broker.bootstrap, 2), unique("reset")
+    produce(broker.bootstrap, topic, 2, EACH)
+    before = admin.read_offsets(group, (topic,), None, read_committed=False)
+    assert (before.state, before.members, before.committed) == ("Dead", (), {})
+    assert before.counts == {topic: 2}
+    assert before.starts == {(topic, 0): 0, (topic, 1): 0}
+    assert before.ends == {(topic, 0): EACH, (topic, 1): EACH}
+    done = admin.set_offsets(group, {topic: {0: 5, 1: 7}})
+    assert (done.refusals, done.before, done.after) == ({}, {}, {(topic, 0): 5, (topic, 1): 7})
+    again = admin.set_offsets(group, {topic: {0: 5, 1: 7}})
+    assert again.before == again.after == done.after, "the same commit may be repeated"
+    after = admin.read_offsets(group, (topic,), None, read_committed=True)
+    assert (after.state, after.committed) == ("Empty", done.after)
+    assert metadata(broker, group, topic) == {0: (5, ""), 1: (7, "")}
+
+
+def test_times_find_the_first_record_from_then_on_or_none(broker: KafkaBroker, admin: KafkaAdmin) -> None:
+    topic, group = create_topic(broker.bootstrap, 2), unique("reset")
+    produce(broker.bootstrap, topic, 1, EACH)
+    early = admin.read_offsets(group, (topic,), 0, read_committed=False)
+    assert early.found == {(topic, 0): 0, (topic, 1): None}
+    late = admin.read_offsets(group, (topic,), 4_000_000_000_000, read_committed=False)
+    assert late.found == {(topic, 0): None, (topic, 1): None}
+
+
+def test_coordinator_refuses_offsets_while_the_group_has_members(broker: KafkaBroker, admin: KafkaAdmin) -> None:
+    topic, group = create_topic(broker.bootstrap, 2), unique("reset")
+    produce(broker.bootstrap, topic, 2, EACH)
+    with Member(settings(broker.bootstrap, group), [topic]) as member:
+        eventually(lambda: len(set(member.seen)) == 2 * EACH, what="the member to have all records")
+
+        def refused() -> bool:
+            done = admin.set_offsets(group, {topic: {0: 5, 1: 7}})
+            assert set(done.refusals) == {(topic, 0), (topic, 1)}
+            assert done.before == done.after
+            return True
+
+        eventually(refused, what="the offsets to be refused")
+        seen = admin.read_offsets(group, (topic,), None, read_committed=False)
+        assert [each.client_id for each in seen.members] == ["test"]
+
+
+def test_missing_topic_is_absent_and_its_offsets_are_refused(broker: KafkaBroker, admin: KafkaAdmin) -> None:
+    group, missing = unique("reset"), naming.failed_topic(unique("nobody"))
+    assert admin.read_offsets(group, (missing,), None, read_committed=False).counts == {}
+    assert admin.set_offsets(group, {missing: {0: 5}}).refusals == {(missing, 0): "TopicNotFound"}

@@ -1,0 +1,111 @@
+"""New offsets of a reset, as `kafka-consumer-groups` would choose them, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
+from fleet_operator.planning.offsets.records import PARTITIONS_MAX
+from fleet_operator.planning.offsets.targets import GroupOffsets, Refused, Targets, find_targets, time_ms
+from fleet_operator.planning.problem import Problem
+
+KEYS = [("orders", 0), ("orders", 1), ("returns", 0)]
+SOURCES = ("orders", "returns")
+READ = GroupOffsets(
+    state="Empty",
+    counts={"orders": 2, "returns": 1},
+    committed={("orders", 0): 50, ("returns", 0): 7},
+    starts=dict.fromkeys(KEYS, 10),
+    ends=dict.fromkeys(KEYS, 90),
+    found={("orders", 0): 33, ("orders", 1): None, ("returns", 0): 10},
+)
+
+
+def wanted(to: str, **fields: Any) -> OffsetReset:
+    return OffsetReset.model_validate({"id": "a", "to": to, **fields})
+
+
+def targets(to: str, read: GroupOffsets = READ, **fields: Any) -> Targets:
+    found = find_targets(wanted(to, **fields), SOURCES, read)
+    assert isinstance(found, Targets), found
+    return found
+
+
+def test_all_partitions_of_all_source_topics_are_set() -> None:
+    assert targets("Earliest").offsets == {"orders": {0: 10, 1: 10}, "returns": {0: 10}}
+    assert targets("Latest").offsets == {"orders": {0: 90, 1: 90}, "returns": {0: 90}}
+    assert targets("Latest").previous == {"orders": {0: 50}, "returns": {0: 7}}, "what has no commit is absent"
+
+
+def test_time_after_the_last_record_is_the_end_and_is_said() -> None:
+    found = targets("Time", time="2026-11-23T08:00:00Z")
+    assert found.offsets == {"orders": {0: 33, 1: 90}, "returns": {0: 10}}
+    assert found.note.startswith("1 of 3 partitions have no record from that time on")
+
+
+def test_offsets_out_of_range_become_the_nearest_and_that_is_said() -> None:
+    found = targets("Offsets", offsets={"orders": {"0": 3, "1": 1000}, "returns": {"0": 44}})
+    assert found.offsets == {"orders": {0: 10, 1: 90}, "returns": {0: 44}}
+    assert found.note.startswith("2 of 3 offsets were out of range")
+
+
+def test_only_named_topics_and_partitions_are_set() -> None:
+    assert targets("Earliest", topics=["returns"]).offsets == {"returns": {0: 10}}
+    assert targets("Offsets", offsets={"orders": {"1": 20}}).offsets == {"orders": {1: 20}}
+
+
+def test_previous_offsets_undo_a_reset() -> None:
+    before = {topic: {str(n): offset for n, offset in of.items()} for topic, of in targets("Latest").previous.items()}
+    undone = targets("Offsets", offsets=before)
+    assert undone.offsets == {"orders": {0: 50}, "returns": {0: 10}}, "as far as the log still goes back"
+
+
+@pytest.mark.parametrize(
+    ("to", "fields", "words"),
+    [
+        ("Earliest", {"topics": ["other"]}, "topic 'other' is no source topic"),
+        ("Offsets", {"offsets": {"other": {"0": 1}}}, "topic 'other' is no source topic"),
+        ("Offsets", {"offsets": {"orders": {"2": 1}}}, "topic 'orders' has no partition 2: it has 2"),
+        ("Offsets", {"offsets": {"orders": {"01": 1}}}, "'01' is no partition number"),
+        ("Offsets", {"offsets": {"orders": {"-1": 1}}}, "'-1' is no partition number"),
+        ("Offsets", {"offsets": {"orders": {"9" * 5000: 1}}}, "is no partition number"),
+        ("Time", {"time": "yesterday"}, "'yesterday' is no time in RFC 3339"),
+    ],
+)
+def test_input_that_cannot_be_done_is_refused(to: str, fields: dict[str, Any], words: str) -> None:
+    found = find_targets(wanted(to, **fields), SOURCES, READ)
+    assert isinstance(found, Refused)
+    assert words in found.problem.message
+
+
+def test_more_partitions_than_a_status_holds_are_refused() -> None:
+    read = GroupOffsets(state="Empty", counts={"orders": PARTITIONS_MAX + 1, "returns": 1})
+    found = find_targets(wanted("Latest"), SOURCES, read)
+    assert isinstance(found, Refused)
+
+
+def test_unknown_is_never_taken_for_an_offset() -> None:
+    """A partition without a leader answers nothing: neither its end nor "no record from that time on"."""
+    lacking: list[tuple[str, Any]] = [
+        ("Latest", {"ends": dict.fromkeys(KEYS[1:], 90)}),
+        ("Earliest", {"starts": dict.fromkeys(KEYS[1:], 10)}),
+        ("Time", {"found": dict.fromkeys(KEYS[1:], 10)}),
+    ]
+    for to, fields in lacking:
+        base = {"counts": READ.counts, "starts": READ.starts, "ends": READ.ends, "found": READ.found}
+        read = GroupOffsets(state="Empty", **{**base, **fields})
+        time = {"time": "2026-11-23T08:00:00Z"} if to == "Time" else {}
+        found = find_targets(wanted(to, **time), SOURCES, read)
+        assert isinstance(found, Problem)
+        assert found.reason == "PartitionsUnknown"
+        assert "orders-0" in found.message
+    missing = find_targets(wanted("Latest"), SOURCES, GroupOffsets(state="Empty", counts={"orders": 2}))
+    assert isinstance(missing, Problem)
+    assert missing.reason == "TopicNotFound"
+
+
+def test_times_are_read_with_their_zone_and_fraction() -> None:
+    assert time_ms(wanted("Time", time="1970-01-01T01:00:00.250+01:00")) == 250
+    assert time_ms(wanted("Earliest")) is None
