@@ -49,7 +49,7 @@ class Revision:
     kept: bool = False
 
 
-NO_INPUTS: Final = frozenset({"image", "replicas", "suspend", "retry", "scaling", "offsets", "deletion"})
+NO_INPUTS: Final = frozenset({"image", "replicas", "suspend", "rollout", "retry", "scaling", "offsets", "deletion"})
 """Fields of a ConsumerGroup's spec that are not rendered as they are. Too few of them are harmless: then pods that an
 earlier operator planned may roll once when such a field changes."""
 
@@ -87,6 +87,7 @@ def _inputs(group: ConsumerGroup, cluster: KafkaCluster, *, handler_files: Mappi
         {
             "spec": {key: value for key, value in spec.items() if key not in NO_INPUTS},
             "retries": group.spec.retry is not None,
+            "drain": group.spec.drain_seconds,
             "connection": connection,
             "handler": handler_files,
             "image": image,

@@ -20,6 +20,7 @@ from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_clust
 from tests.unit.planning.retry.test_publication import OLD
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
 
+PATIENT = {"rollout": {"progressDeadlineSeconds": 3600}}
 SKIPPED = {"offsets": {"skip": [{"topic": "orders", "partition": 0, "offset": 5}]}}
 ANOTHER_FORM = {"requests": {"cpu": "75m"}}
 
@@ -64,7 +65,7 @@ def test_pods_stay_under_an_operator_that_renders_them_otherwise(monkeypatch: py
     first = plan_of(before)
     change_version(monkeypatch)
     assert hash_of(plan_of(alone(consumer_group()))) != hash_of(first), "a new group gets the new form"
-    for scaled in ({}, {"replicas": 7}, {"suspend": True}, {"deletion": {"group": "Delete"}}, SKIPPED):
+    for scaled in ({}, {"replicas": 7}, {"suspend": True}, {"deletion": {"group": "Delete"}}, PATIENT, SKIPPED):
         group = consumer_group(**scaled).model_copy(update={"status": before.group.status})
         plan = plan_of(replace(before, group=group), image="worker:of-another-version")
         assert hash_of(plan) == hash_of(first)
@@ -82,6 +83,7 @@ def test_next_change_takes_the_new_form_along(monkeypatch: pytest.MonkeyPatch) -
         {"handler": {"python": {"callable": "shop:other"}}},
         {"image": "worker:2"},
         {"imagePullPolicy": "Always"},
+        {"rollout": {"drainSeconds": 99}},
         {"template": with_worker(env=[{"name": "A", "value": "1"}])},
         {"template": {"metadata": {"annotations": {"upgrade": "1"}}}},
     ):
