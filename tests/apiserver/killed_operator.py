@@ -69,8 +69,8 @@ class KillingClient:
     async def merge(self, body: JsonObject) -> JsonObject:
         return await self._counted(self._kube.merge)(body)
 
-    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> bool:
-        return await self._counted(self._kube.delete)(kind, namespace, name, uid=uid)
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, version: str | None = None) -> bool:
+        return await self._counted(self._kube.delete)(kind, namespace, name, uid=uid, version=version)
 
     def _read(self, call: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         return self._counted(call, counts=not self._writes_only)

@@ -52,9 +52,9 @@ class NodesClient(AioKubeClient):
         self.writes += 1
         return await super().create(body)
 
-    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> bool:
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, version: str | None = None) -> bool:
         self.writes += 1
-        return await super().delete(kind, namespace, name, uid=uid)
+        return await super().delete(kind, namespace, name, uid=uid, version=version)
 
     async def patch_status(self, kind: Kind, body: JsonObject, status: JsonObject) -> None:
         self.writes += 1

@@ -102,4 +102,4 @@ REDRIVE_IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
     ),
     ("a dry run made real", {"spec.dryRun": True}, {"spec.dryRun": False}),
 ]
-REDRIVE_IMMUTABLE_WORDS = "spec is immutable except suspend and rate"
+REDRIVE_IMMUTABLE_WORDS = "spec is immutable except suspend, rate and ttlSecondsAfterFinished"

@@ -327,7 +327,9 @@ def test_redrive_follows_one_spec_to_its_end(here: Site, first: Mapping[str, Any
     here.client.create(here.name, made)
     try:
         assert REDRIVE_IMMUTABLE_WORDS in here.refusal(changed(made, second), replaces=True)
-        mutable = changed(made, {"spec.suspend": True, "spec.rate": {"recordsPerSecond": 5}})
+        mutable = changed(
+            made, {"spec.suspend": True, "spec.rate": {"recordsPerSecond": 5}, "spec.ttlSecondsAfterFinished": 60}
+        )
         here.client.would_replace(here.name, mutable)
     finally:
         here.client.delete(here.name, made)

@@ -27,7 +27,7 @@ from tests.unit.planning import builders
 KINDS = ("KafkaCluster", "ConsumerGroup", "RetryPolicy", "Redrive")
 COLUMNS = "NAME STATE REPLICAS TARGET PARTS LAG BEHIND LIMIT READY AGE"
 WIDE_COLUMNS = "PROGRESS PROTOCOL ASSIGNOR MEMBERS COORDINATOR RETRY NEXT-DUE FAILED MESSAGE"
-REDRIVE_COLUMNS = "NAME GROUP PHASE SELECTED MOVED RATE AGE"
+REDRIVE_COLUMNS = "NAME GROUP PHASE SELECTED MOVED RATE READY AGE"
 REDRIVE_WIDE_COLUMNS = "REMAINING GUARDED MOVED-BEFORE FAILED-AGAIN DRY-RUN FINISHED MESSAGE"
 CLUSTER_COLUMNS = "NAME CLUSTER-ID BROKERS GROUPS OFFSETS-PARTITIONS READY AGE"
 
@@ -114,7 +114,7 @@ def test_columns_of_kafka_clusters(shown: Site) -> None:
 def test_columns_of_redrives(shown: Site) -> None:
     header, row = table(shown, "krd")
     assert header == REDRIVE_COLUMNS
-    assert row.startswith("mended orders Running 12 11 6 ")
+    assert row.startswith("mended orders Running 12 11 6 True ")
     header, row = table(shown, "redrives", "-o", "wide")
     assert header == f"{REDRIVE_COLUMNS} {REDRIVE_WIDE_COLUMNS}"
     assert row.endswith(" 40 2 5 3 false moving failed records")

@@ -139,7 +139,7 @@ def test_life_of_a_redrive(site: MakeSite, broker: KafkaBroker) -> None:
 
     eventually(remembered, timeout_s=PATIENCE_S, what="what the run found to be kept in the group's status")
     header, row = here.kubectl("get", "krd", "mended").strip().splitlines()
-    assert header.split() == ["NAME", "GROUP", "PHASE", "SELECTED", "MOVED", "RATE", "AGE"]
+    assert header.split() == ["NAME", "GROUP", "PHASE", "SELECTED", "MOVED", "RATE", "READY", "AGE"]
     assert row.split()[:5] == ["mended", "flights", "Succeeded", "7", "7"]
     here.kubectl("delete", "job", JOB, "--wait=false")
     here.apply(redrive(here, suspend=True))
@@ -229,3 +229,39 @@ def commit_progress(site: Site, broker: KafkaBroker, metadata: JsonObject, *, of
         consumer.commit(offsets=[place], asynchronous=False)
     finally:
         consumer.close()
+
+
+def test_finished_redrive_is_waited_for_and_deleted_after_its_group_noted_it(
+    site: MakeSite, broker: KafkaBroker
+) -> None:
+    """As a Job: `kubectl wait` sees the end, the object goes by itself, and what it found stays with the group."""
+    here = site("redrive-ttl")
+    group(here, broker)
+    here.apply(redrive(here))
+    wait_phase(here, "Running", "Running")
+    make_pod(here, here.get("jobs", JOB), "only")
+    end_pod(here, "only", {"ok": True, "selected": 7, "moved": 7, "guarded": 1, "refused": 0, "redrivenTo": 3})
+    end_job(here)
+    here.kubectl("wait", "--for=condition=Complete", "redrive/mended", f"--timeout={PATIENCE_S:.0f}s")
+    topic_id = here.status("redrives", "mended")["failedTopicId"]
+    here.kubectl("patch", "krd/mended", "--type=merge", "-p", '{"spec": {"ttlSecondsAfterFinished": 1}}')
+    here.kubectl("wait", "--for=delete", "redrive/mended", f"--timeout={PATIENCE_S:.0f}s")
+    kept = here.status("consumergroups", "flights")["retry"]["redriven"]
+    assert kept == {"topicId": topic_id, "to": 3}, "noted before it was deleted"
+
+
+def test_failed_redrive_is_seen_by_kubectl_wait(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("redrive-fails")
+    group(here, broker)
+    here.apply(redrive(here, ttlSecondsAfterFinished=3600))
+    wait_phase(here, "Running", "Running")
+    make_pod(here, here.get("jobs", JOB), "only")
+    end_pod(here, "only", {"ok": False, "reason": "TopicNotFound", "message": "no such topic"}, code=20)
+    times = {"lastProbeTime": NOW, "lastTransitionTime": NOW}
+    conditions = [{"type": kind, "status": "True", **times} for kind in ("FailureTarget", "Failed")]
+    patch_status(
+        here, "jobs", JOB, {"startTime": NOW, "failed": 1, "uncountedTerminatedPods": {}, "conditions": conditions}
+    )
+    here.kubectl("wait", "--for=condition=Failed", "redrive/mended", f"--timeout={PATIENCE_S:.0f}s")
+    assert here.condition("redrives", "mended", "Failed")["reason"] == "TopicNotFound"
+    assert here.condition("redrives", "mended", "Complete")["status"] == "False"

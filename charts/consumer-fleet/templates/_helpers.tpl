@@ -48,6 +48,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [consumergroups]
   verbs: [patch]
 - apiGroups: [consumerfleet.io]
+  # For spec.ttlSecondsAfterFinished.
+  resources: [redrives]
+  verbs: [delete]
+- apiGroups: [consumerfleet.io]
   # For blockOwnerDeletion of children, where the API server checks this permission.
   resources: [consumergroups/finalizers, retrypolicies/finalizers, redrives/finalizers]
   verbs: [update]

@@ -117,8 +117,8 @@ class KubeClient(Protocol):
         Raises KubeConflictError when the object has moved on, and KubeNotFoundError.
         """
 
-    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> bool:
-        """Delete the object with this uid; False when it, or that uid, is already gone."""
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, version: str | None = None) -> bool:
+        """Delete the object with this uid, in this version if one is given; False when there is no such object."""
 
 
 def _error(status: int, text: str, where: str, retry_after: float | None) -> KubeError:
@@ -232,16 +232,16 @@ class AioKubeClient:
         query = [("fieldManager", FIELD_MANAGER)]
         return await self._call("PATCH", path, query, body, content_type="application/merge-patch+json")
 
-    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> bool:
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, version: str | None = None) -> bool:
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "preconditions": {"uid": uid},
+            "preconditions": {"uid": uid} | ({"resourceVersion": version} if version is not None else {}),
             "propagationPolicy": "Background",
         }
         try:
             await self._call("DELETE", kind.path(namespace, name), body=options)
-        except (KubeNotFoundError, KubeConflictError):  # 409: another object has the name by now
+        except (KubeNotFoundError, KubeConflictError):  # 409: another object has the name, or it has moved on
             return False
         return True
 

@@ -184,6 +184,15 @@ class Store:
         self._contents.drop(body)
         await self.kube.delete(kind, namespace, name, uid=body["metadata"]["uid"])
 
+    async def delete_unchanged(self, kind: Kind, body: JsonObject) -> bool:
+        """Delete exactly this version of an object; the cache is corrected if it has moved on. Raises KubeError."""
+        metadata = body["metadata"]
+        namespace, name = key_of(body)
+        if await self.kube.delete(kind, namespace, name, uid=metadata["uid"], version=metadata["resourceVersion"]):
+            return True
+        await self.refresh(kind, (namespace, name))
+        return False
+
     def learn(self, kind: Kind, body: JsonObject) -> Change:
         cache = self._caches.get(kind)
         return cache.observe(body) if cache is not None else Change.NOTHING

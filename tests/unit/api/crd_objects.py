@@ -102,6 +102,7 @@ def full_redrive() -> JsonObject:
             "spec.maxRedrives": 1,
             "spec.dryRun": True,
             "spec.suspend": True,
+            "spec.ttlSecondsAfterFinished": 86400,
         }
     )
 

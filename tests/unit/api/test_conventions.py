@@ -20,7 +20,9 @@ KUBERNETES: Final = ("spec.template.spec.",)
 """Types of Kubernetes' own, with its words, units and defaults."""
 TIMES: Final = re.compile(r"\w+(At|Since|Time)|since|at")
 UNITS: Final = re.compile(r"(?i)\w*(millis|milliseconds|Ms|minutes|hours|days|timeout|interval|duration|period|delay)")
-ZERO: Final = {"replicas", "minReplicas", "partition", "offset", "scaleDownStabilizationSeconds"}
+ZERO: Final = {"replicas", "minReplicas", "partition", "offset", "scaleDownStabilizationSeconds"} | {
+    "ttlSecondsAfterFinished"
+}
 """Fields in which 0 is a number like others: no workers, the first partition, the first record, at once."""
 STATES: Final = {"Required", "Default: ", "Absent: ", "Exactly one of", "Only with"}
 ADDED_ANEW: Final = {"spec.offsets.reset"}

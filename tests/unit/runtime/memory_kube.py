@@ -75,10 +75,12 @@ class MemoryKube:
             raise KubeConflictError("changed", status=409)
         return self._store({**stored, "metadata": {**stored["metadata"], **body["metadata"]}}, keep_status=True)
 
-    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> bool:
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, version: str | None = None) -> bool:
         self.before("delete", kind.kind, name)
         stored = self.objects.get((kind.kind, namespace, name))
         if stored is None or stored["metadata"]["uid"] != uid:
+            return False
+        if version not in (None, stored["metadata"]["resourceVersion"]):
             return False
         self.writes.append(("delete", kind.kind, name))
         del self.objects[kind.kind, namespace, name]

@@ -37,16 +37,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualClock:
-    """`Clock` on a virtual loop; wall time starts at a round number and moves with it."""
+    """`Clock` on a virtual loop; wall time starts at a round number and moves with it, `skew` seconds ahead."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.skew = 0.0
 
     def monotonic(self) -> float:
         return self._loop.time()
 
     def wall(self) -> float:
-        return 1_700_000_000.0 + self._loop.time()
+        return 1_700_000_000.0 + self._loop.time() + self.skew
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:

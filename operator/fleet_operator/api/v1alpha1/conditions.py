@@ -36,6 +36,7 @@ GROUP_SHARED: Final = "GroupShared"  # members that are not ours are in the Kafk
 SPEC_HONORED: Final = "SpecHonored"  # every field of the spec has an effect in this version
 UPGRADE_AVAILABLE: Final = "UpgradeAvailable"  # the operator would plan the workers' image or pods otherwise
 COMPLETE: Final = "Complete"  # a Redrive has processed all chosen records; the reason of a Progressing that has ended
+FAILED: Final = "Failed"  # a Redrive has ended without that: it failed, or its ConsumerGroup was deleted
 OFFSETS_TOPIC_SIZED: Final = "OffsetsTopicSized"  # __consumer_offsets has the settings of the KafkaCluster
 
 CONSUMER_GROUP_CONDITIONS: Final = (

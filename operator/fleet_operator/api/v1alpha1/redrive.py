@@ -52,6 +52,7 @@ class RedriveSpec(Model):
     max_redrives: Annotated[int, Field(ge=1, le=100)] = 3
     dry_run: bool = False
     suspend: bool = False
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
 
 
 class Redrive(CustomResource):

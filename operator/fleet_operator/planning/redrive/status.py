@@ -33,7 +33,7 @@ def project_redrive_status(
         rate_per_second = _whole_rate(status, now)
     if rate_per_second is not None:
         status["ratePerSecond"] = rate_per_second
-    verdicts = (_ready(facts, decision), _complete(decision))
+    verdicts = (_ready(facts, decision), *_ends(decision))
     return c.with_conditions(status, verdicts, times.to_text(now), redrive.metadata.generation, previous)
 
 
@@ -48,6 +48,7 @@ def invalid_redrive_status(generation: int, message: str, previous: Mapping[str,
     verdicts = (
         Condition(c.READY, "False", c.SPEC_INVALID, message),
         Condition(c.COMPLETE, "Unknown", c.SPEC_INVALID, message),
+        Condition(c.FAILED, "Unknown", c.SPEC_INVALID, message),
     )
     return c.with_conditions(previous, verdicts, times.to_text(now), generation)
 
@@ -104,6 +105,10 @@ def _ready(facts: RedriveFacts, decision: RedriveDecision) -> Condition:
     return Condition(c.READY, "True", c.READY_TO_RUN, "the group, its cluster and its topics are available")
 
 
-def _complete(decision: RedriveDecision) -> Condition:
-    status: c.Status = "True" if decision.phase == "Succeeded" else "False"
-    return Condition(c.COMPLETE, status, decision.reason, decision.message)
+def _ends(decision: RedriveDecision) -> tuple[Condition, Condition]:
+    """Complete and Failed, as a Job has them: at most one is True, and exactly one of a Redrive that has ended."""
+    done, final = decision.phase == "Succeeded", decision.phase in FINAL_PHASES
+    return (
+        Condition(c.COMPLETE, "True" if done else "False", decision.reason, decision.message),
+        Condition(c.FAILED, "True" if final and not done else "False", decision.reason, decision.message),
+    )

@@ -55,6 +55,18 @@ def read_redriven(entry: Mapping[str, Any], topic_id: str | None) -> Redriven | 
     return found if found is not None and found.topic_id == topic_id else None
 
 
+def is_noted(redrive: Mapping[str, Any], group: Mapping[str, Any], topic_id: str | None) -> bool:
+    """True if nothing is lost with the status of a Redrive that has ended.
+
+    `group` is the status of its ConsumerGroup, `topic_id` that of the failed topic as it is, None while unknown.
+    """
+    found = _read(redrive, "failedTopicId", "redrivenTo") if redrive.get("phase") == "Succeeded" else None
+    if found is None or (topic_id is not None and topic_id != found.topic_id):
+        return True
+    noted = read_redriven((group.get("retry") or {}).get("redriven") or {}, found.topic_id)
+    return noted is not None and noted.to >= found.to
+
+
 def count_failures(seen: GroupObservation, redriven: Redriven | None) -> int | None:
     """Records of the failed topic, less those that were put back; None while unknown."""
     records, end = seen.failed_records, seen.failed_end

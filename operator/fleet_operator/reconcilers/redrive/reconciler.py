@@ -19,7 +19,9 @@ from fleet_operator.planning.redrive.phase import RedriveDecision, RedriveFacts,
 from fleet_operator.planning.redrive.readings import at_work, read_run_pods, redrive_of
 from fleet_operator.planning.redrive.status import invalid_redrive_status, project_redrive_status, renew_final_status
 from fleet_operator.planning.run import Act, read_job
+from fleet_operator.planning.status.retry import is_noted
 from fleet_operator.reconcilers.context import Context, is_owned_by, publish
+from fleet_operator.reconcilers.redrive.expiry import Expiry
 from fleet_operator.reconcilers.redrive.watch import RedriveWatch
 from fleet_operator.reconcilers.references import ReferencedGroup, read_group
 from fleet_operator.reconcilers.run import RunJobs
@@ -30,6 +32,9 @@ log = logging.getLogger(__name__)
 
 WATCH_SECONDS: Final = 5.0
 """The interval at which a running or waiting Redrive is looked at: no watch reports offsets, or a usable topic."""
+
+NOTED_SECONDS: Final = 30.0
+"""The interval at which a Redrive is looked at whose time is over before its ConsumerGroup has noted what it found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,7 @@ class RedriveReconciler:
     def __init__(self, context: Context, watch: RedriveWatch) -> None:
         self._context = context
         self._watch = watch
+        self._expiry = Expiry(context.clock)
         self._jobs = RunJobs(context.store)
 
     async def reconcile(self, key: Key) -> Result:
@@ -74,6 +80,7 @@ class RedriveReconciler:
         body = context.store.get(REDRIVE, key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._watch.forget(key)
+            self._expiry.forget(key)
             context.statuses.forget(REDRIVE.kind, key)
             return Result()
         now, generation = context.clock.wall(), body["metadata"].get("generation", 0)
@@ -84,8 +91,11 @@ class RedriveReconciler:
             return Result(await publish(context, body, status))
         if redrive.is_final:
             self._watch.forget(key)
-            return Result(await publish(context, body, renew_final_status(redrive.status, generation)))
+            again = await publish(context, body, renew_final_status(redrive.status, generation))
+            return Result(await self._expire(body, redrive, again))
         step = await self._advance(body, redrive)
+        if step.is_final:
+            self._expiry.ended(key, redrive)
         seen, phase, group = self._watch.latest(key), step.decision.phase, step.referenced.group
         status = project_redrive_status(
             step.facts, step.decision, seen.progress if seen else None, seen.per_second if seen else None, now
@@ -97,6 +107,28 @@ class RedriveReconciler:
         if again is not None and (phase in ("Running", "Pending") or step.facts.halted):
             again = min(again, WATCH_SECONDS)
         return Result(again)
+
+    async def _expire(self, body: JsonObject, redrive: Redrive, again: float | None) -> float | None:
+        """Delete a Redrive that has ended when its time is over; returns the seconds until the next visit.
+
+        Its findings must be in the status of its ConsumerGroup first, where they count from then on.
+        """
+        ttl = redrive.spec.ttl_seconds_after_finished
+        if ttl is None or again is None:
+            return again
+        key = key_of(body)
+        left = self._expiry.seconds_left(key, redrive, ttl)
+        if left > 0:
+            return min(again, left)
+        referenced = read_group(self._context, (key[0], redrive.spec.group_ref.name))
+        noted = referenced.group is not None and is_noted(
+            redrive.status, referenced.group.status, _failed_topic_id(referenced)
+        )
+        if not (referenced.gone or noted):
+            return min(again, NOTED_SECONDS)
+        if await self._context.store.delete_unchanged(REDRIVE, body):
+            log.info("finished redrive deleted", extra={"key": "/".join(key), "phase": redrive.status["phase"]})
+        return again
 
     async def _advance(self, body: JsonObject, redrive: Redrive) -> RedriveStep:
         """Decide and act; a refusal of the API server is an obstacle like any other."""

@@ -274,7 +274,11 @@ def test_status_follows_the_counts_and_never_takes_one_back() -> None:
     assert [last[name] for name in ("selected", "moved", "guarded", "remaining")] == [9, 8, 1, 0]
     assert last["ratePerSecond"] == 8
     assert last["startedAt"] == first["startedAt"]
-    assert {c["type"]: c["status"] for c in last["conditions"]} == {"Ready": "True", "Complete": "True"}
+    assert {c["type"]: c["status"] for c in last["conditions"]} == {
+        "Ready": "True",
+        "Complete": "True",
+        "Failed": "False",
+    }
 
 
 CREATED = replace(RUNNING, act=Act.CREATE)

@@ -291,9 +291,10 @@ def test_failed_run_is_an_end() -> None:
         world.controller()
         world.finish(code=20, word='{"ok":false,"reason":"SettingsInvalid","message":"filter.keyRegex: no"}')
         await world.look()
-        (ready, complete) = world.status()["conditions"]
+        (ready, complete, failed) = world.status()["conditions"]
         assert world.status()["phase"] == "Failed"
-        assert (ready["status"], complete["reason"]) == ("False", "SettingsInvalid")
+        assert (ready["status"], complete["status"], failed["status"]) == ("False", "False", "True")
+        assert (failed["type"], failed["reason"], complete["reason"]) == ("Failed", *["SettingsInvalid"] * 2)
         assert "filter.keyRegex" in complete["message"]
 
     run(life)
