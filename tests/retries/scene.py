@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from fleet_consumer.contract import naming
 from tests.broker.retry_fleet import MESSAGE_BYTES_MAX, RetryFleet
 from tests.broker.workers import QUIET, Kafka, Worker, Written
+from tests.support.metrics import sample
 from tests.support.waiting import eventually
 
 HANDLER = '''
@@ -116,13 +117,8 @@ class Delivered:
 
 
 def metric(worker: Worker, name: str, **labels: str) -> float:
-    """A worker's metric, 0 while it is absent; `name` is without the prefix, and otherwise as on its page."""
-    wanted = ",".join(f'{key}="{value}"' for key, value in labels.items())
-    full = f"fleet_consumer_{name}" + (f"{{{wanted}}}" if wanted else "")
-    for line in worker.get("/metrics")[1].splitlines():
-        if line.startswith(full + " "):
-            return float(line.rpartition(" ")[2])
-    return 0.0
+    """A worker's metric, 0 while it is absent; `name` is without the prefix."""
+    return sample(worker.get("/metrics")[1], f"consumer_fleet_worker_{name}", **labels) or 0.0
 
 
 def answered(future: Any) -> Any:

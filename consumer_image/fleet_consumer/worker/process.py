@@ -25,7 +25,7 @@ from fleet_consumer.handlers.loading import Handler, HandlerContext, load_handle
 from fleet_consumer.worker import logs
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.config.policy_file import PolicyFile
-from fleet_consumer.worker.config.role import Role
+from fleet_consumer.worker.config.role import Role, consumer_group
 from fleet_consumer.worker.config.settings import identify, with_environment
 from fleet_consumer.worker.config.skip_file import SkipFile
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
@@ -40,7 +40,7 @@ from fleet_consumer.worker.lifecycle.termination import (
 from fleet_consumer.worker.lifecycle.watchdog import Hang, HangDetector, SetupWatch, Watch, Watchdog, stack_of
 from fleet_consumer.worker.logs import about, fields
 from fleet_consumer.worker.member import RetrySnapshot, WorkerState, alive, member_document, ready
-from fleet_consumer.worker.metrics import CONTENT_TYPE, metrics_page
+from fleet_consumer.worker.metrics import CONTENT_TYPE, GroupLabels, metrics_page
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, WorkerContext, make_executor
 from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.supervisor import Supervisor
@@ -353,8 +353,12 @@ class WorkerProcess:
             unknown=self._stats.unknown_policies,
         )
 
+    def _labels(self) -> GroupLabels:
+        config, role = self._config, self._worker.role
+        return GroupLabels(config.namespace, config.name, consumer_group(role, config.group_id), role.value)
+
     def _pages(self) -> dict[str, Callable[[], Page]]:
-        render = metrics_page(self._stats, self._state)
+        render = metrics_page(self._stats, self._state, self._labels())
 
         def health() -> Page:
             handling = self._watch.record is not None

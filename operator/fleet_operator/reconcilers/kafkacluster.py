@@ -43,6 +43,7 @@ class KafkaClusterReconciler:
         if body is None or body["metadata"].get("deletionTimestamp"):
             context.observers.stop(key)
             context.statuses.forget(KAFKA_CLUSTER.kind, key)
+            context.metrics.forget_cluster(*key)
             return Result()
         previous = body.get("status") or {}
         now = context.clock.wall()

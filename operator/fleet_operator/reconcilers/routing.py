@@ -70,12 +70,11 @@ class Router:
             self._queues[kinds.CONSUMER_GROUP].add_after(group, CALM_SECONDS)
 
     def looked(self, cluster: Key, observation: ClusterObservation, seconds: float) -> None:
-        name = "/".join(cluster)
-        self._metrics.observation_seconds.labels(name).observe(seconds)
+        self._metrics.observation_seconds.labels(*cluster).observe(seconds)
         if observation.reachable:
-            self._metrics.observed_at.labels(name).set(observation.observed_at)
+            self._metrics.observed_at.labels(*cluster).set(observation.observed_at)
         else:
-            self._metrics.observation_failures.labels(name, observation.reason).inc()
+            self._metrics.observation_failures.labels(*cluster, observation.reason).inc()
 
 
 def group_index(body: kinds.JsonObject) -> Hashable:

@@ -5,16 +5,40 @@ Nothing else imports prometheus_client. Gauges of a group are removed with it, o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 PREFIX: Final = "consumer_fleet_operator"
-GROUP_LABELS: Final = ("namespace", "name")
+GROUP_PREFIX: Final = "consumer_fleet_group"
+GROUP_LABELS: Final = ("group_namespace", "group_name")
+CLUSTER_LABELS: Final = ("cluster_namespace", "cluster_name")
+"""Never `namespace`, `pod` or `cluster`: Prometheus sets these itself, for the target that it scrapes."""
+GROUP_GAUGES: Final = {
+    "ready": "1 while the condition Ready is True, 0 while it is False; absent while it is Unknown.",
+    "ready_replicas": "Ready workers.",
+    "members": "Members of the group; absent while unknown.",
+    "lag_records": "Records between committed and end offsets, of all partitions; absent while any is unknown.",
+    "max_partition_lag_records": "The largest lag of one partition; absent while any is unknown.",
+    "behind_seconds": "Estimated age of the oldest record that is not committed; absent while unknown.",
+    "retry_waiting_records": "Records in the retry and redrive topics that are not committed; absent while unknown.",
+    "retry_due_lag_records": "Those of the waiting records whose time has come; absent while unknown.",
+    "retry_oldest_due_timestamp_seconds": "When the oldest due record became due (Unix time); absent without one, and "
+    "while unknown.",
+    "failed_records": "Records in the failed topic that are not known to be put back; absent while unknown.",
+    "breakers_open": "Workers that hold their records back because too many fail; of those that could be asked.",
+}
+"""Gauges of a group by their names after the prefix, with their help texts."""
+Gauges = Mapping[str, Gauge]
 LATENCY_BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0)
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+
+# A series with the time of its making beside each counter: Prometheus finds resets without them.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
@@ -32,7 +56,7 @@ class Metrics:
         self.reconciles = counter(
             "reconciles", "Reconciles by kind and outcome (done, error, bug).", ["kind", "outcome"]
         )
-        self.reconcile_seconds = seconds("reconcile_seconds", "How long one reconcile takes.", ["kind"])
+        self.reconcile_seconds = seconds("reconcile_duration_seconds", "How long one reconcile takes.", ["kind"])
         self.queue_depth = gauge("queue_depth", "Keys that are due and wait.", ["kind"])
         self.queue_wait = seconds("queue_wait_seconds", "How long a key waited after it was due.", ["kind"])
         self.status_writes = counter("status_writes", "Writes of status.", ["kind"])
@@ -49,43 +73,31 @@ class Metrics:
         self.leader = gauge("leader", "1 while this process holds the Lease.")
         self.loop_lag = gauge("loop_lag_seconds", "How late the event loop ran its last tick.")
         self.observation_seconds = seconds(
-            "observation_seconds", "How long one look at a Kafka cluster takes.", ["cluster"]
+            "observation_duration_seconds", "How long one look at a Kafka cluster takes.", CLUSTER_LABELS
         )
         self.observation_failures = counter(
-            "observation_failures", "Looks at a Kafka cluster that failed, by reason.", ["cluster", "reason"]
+            "observation_failures", "Looks at a Kafka cluster that failed, by reason.", [*CLUSTER_LABELS, "reason"]
         )
-        self.observed_at = gauge("observed_at_seconds", "When a Kafka cluster was last seen (Unix time).", ["cluster"])
+        self.observed_at = gauge(
+            "last_observation_timestamp_seconds", "When a Kafka cluster was last seen (Unix time).", CLUSTER_LABELS
+        )
 
     def _register_groups(self) -> None:
-        gauge = partial(Gauge, labelnames=GROUP_LABELS, registry=self.registry)
-        self.group_lag = gauge(
-            "consumer_fleet_group_lag_records", "Records between committed and end offsets; absent while unknown."
+        self.groups: Gauges = {
+            name: Gauge(name, text, GROUP_LABELS, namespace=GROUP_PREFIX, registry=self.registry)
+            for name, text in GROUP_GAUGES.items()
+        }
+        """Gauges with one value for each group, by their names in `GROUP_GAUGES`."""
+        gauge = partial(Gauge, namespace=GROUP_PREFIX, registry=self.registry)
+        self.group_state = gauge("state", "1 for the state the group is in.", (*GROUP_LABELS, "state"))
+        self.group_info = gauge(
+            "info", "1; names the Kafka group and the KafkaCluster.", (*GROUP_LABELS, "group_id", *CLUSTER_LABELS)
         )
-        self.group_members = gauge("consumer_fleet_group_members", "Members of the group.")
-        self.group_ready_replicas = gauge("consumer_fleet_group_ready_replicas", "Ready workers.")
-        self.group_state = gauge(
-            "consumer_fleet_group_state", "1 for the state the group is in.", labelnames=(*GROUP_LABELS, "state")
-        )
-        self.group_retry_waiting = gauge(
-            "consumer_fleet_group_retry_waiting_records",
-            "Records in the retry and redrive topics that the retry workers have not committed; absent while unknown.",
-        )
-        self.group_retry_due = gauge(
-            "consumer_fleet_group_retry_due_lag_records",
-            "Those of the waiting records whose time has come; absent while unknown.",
-        )
-        self.group_retry_oldest_due = gauge(
-            "consumer_fleet_group_retry_oldest_due_timestamp_seconds",
-            "When the oldest due record became due (Unix time); absent while none is, or while unknown.",
-        )
-        self.group_failed = gauge(
-            "consumer_fleet_group_failed_records",
-            "Records in the failed topic that are not known to be put back; absent while unknown.",
-        )
-        self.group_breakers_open = gauge(
-            "consumer_fleet_group_breakers_open",
-            "Workers that hold their records back because too many fail; of those that could be asked.",
-        )
+
+    def forget_cluster(self, namespace: str, name: str) -> None:
+        """Remove the series of a KafkaCluster that is gone; its age would grow for ever."""
+        for metric in (self.observation_seconds, self.observation_failures, self.observed_at):
+            metric.remove_by_labels(dict(zip(CLUSTER_LABELS, (namespace, name), strict=True)))
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text form; `CONTENT_TYPE` is its type."""

@@ -28,10 +28,11 @@ from fleet_consumer.worker.member import (
     note_end,
     ready,
 )
-from fleet_consumer.worker.metrics import metrics_page
+from fleet_consumer.worker.metrics import GroupLabels, metrics_page
 from fleet_consumer.worker.session import Session
 from fleet_consumer.worker.stats import ERROR_CLASSES_MAX, OTHER_CLASSES, RETRIED, Stats
 from fleet_consumer.worker.supervisor import SessionBackoff
+from tests.support.metrics import sample
 from tests.unit.worker.scripted import P0, P1, Bench
 
 JOINED = Membership(
@@ -44,6 +45,9 @@ JOINED = Membership(
     state="Stable",
     assignment={"t": (1, 0)},
 )
+
+
+LABELS = GroupLabels("default", "flights", "flights.retry", "retry")
 
 
 class Lived:
@@ -113,22 +117,22 @@ def test_member_and_metrics_show_retries() -> None:
     assert len(failed) == FAILED_KINDS_MAX
     for late in (0.005, 0.01, 0.2, 4000.0):
         stats.lateness.observe(late)
-    page = metrics_page(stats, lived.state)().decode()
-    for line in (
-        'fleet_consumer_records_total{result="retried"} 1.0',
-        'fleet_consumer_hops_total{delay="5s"} 2.0',
-        'fleet_consumer_hops_total{delay="30s"} 1.0',
-        'fleet_consumer_failures_total{reason="exhausted"} 1.0',
-        'fleet_consumer_due_lateness_seconds_bucket{le="0.01"} 2.0',
-        'fleet_consumer_due_lateness_seconds_bucket{le="0.25"} 3.0',
-        'fleet_consumer_due_lateness_seconds_bucket{le="300.0"} 3.0',
-        'fleet_consumer_due_lateness_seconds_bucket{le="+Inf"} 4.0',
-        "fleet_consumer_due_lateness_seconds_count 4.0",
-        'fleet_consumer_breaker{state="HalfOpen"} 1.0',
-        'fleet_consumer_breaker{state="Open"} 0.0',
-        "fleet_consumer_waiting_partitions 1.0",
+    page = metrics_page(stats, lived.state, LABELS)().decode()
+    for name, value, labels in (
+        ("records_total", 1, {"result": "retried"}),
+        ("hops_total", 2, {"delay": "5s"}),
+        ("hops_total", 1, {"delay": "30s"}),
+        ("failures_total", 1, {"reason": "exhausted"}),
+        ("due_lateness_seconds_bucket", 2, {"le": "0.01"}),
+        ("due_lateness_seconds_bucket", 3, {"le": "0.25"}),
+        ("due_lateness_seconds_bucket", 3, {"le": "300.0"}),
+        ("due_lateness_seconds_bucket", 4, {"le": "+Inf"}),
+        ("due_lateness_seconds_count", 4, {}),
+        ("breaker_state", 1, {"state": "HalfOpen"}),
+        ("breaker_state", 0, {"state": "Open"}),
+        ("waiting_partitions", 1, {}),
     ):
-        assert line in page.splitlines()
+        assert sample(page, f"consumer_fleet_worker_{name}", **labels) == value, name
 
 
 def test_member_shows_held_partitions_and_hung_handlers() -> None:
@@ -237,14 +241,17 @@ def test_worker_without_a_session_is_alive() -> None:
 def test_metrics_count_records_by_result() -> None:
     lived = Lived()
     lived.bench.steps(12)
-    page = metrics_page(lived.bench.stats, lived.state)().decode()
-    assert 'fleet_consumer_records_total{result="done"} 3.0' in page
-    assert "fleet_consumer_ready 1.0" in page
-    assert 'fleet_consumer_committed_offset{partition="0",topic="t"} 2.0' in page
-    assert "fleet_consumer_assigned_partitions 2.0" in page
-    assert "fleet_consumer_skipped_offsets_total 7.0" in page
-    assert "fleet_consumer_truncations_total 2.0" in page
-    assert "fleet_consumer_cut_offsets_total 9.0" in page
+    page = metrics_page(lived.bench.stats, lived.state, LABELS)().decode()
+    for name, value, labels in (
+        ("records_total", 3, {"result": "done"}),
+        ("ready", 1, {}),
+        ("partition_committed_offset", 2, {"topic": "t", "partition": "0"}),
+        ("assigned_partitions", 2, {}),
+        ("skipped_offsets_total", 7, {}),
+        ("truncations_total", 2, {}),
+        ("cut_offsets_total", 9, {}),
+    ):
+        assert sample(page, f"consumer_fleet_worker_{name}", **labels, **LABELS._asdict()) == value, name
 
 
 def broken_page() -> Page:

@@ -2,68 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import JsonObject
+from fleet_operator.planning.lag import GroupLag
 from fleet_operator.planning.observation import UNKNOWN_STATE
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.retry import count_failures, read_redriven
 from fleet_operator.runtime.cache import Key
-from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.metrics import Gauges, Metrics
+
+Values = Mapping[str, float | None]
+"""Values by names of gauges; None where a value is not known."""
 
 
 class GroupMetrics:
     """Sets and removes the gauges of groups. An unknown value is absent, not zero."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._states: dict[Key, str] = {}
+        self._gauges: Gauges = metrics.groups
+        self._states = metrics.group_state
+        self._info = metrics.group_info
+        self._labels: dict[Key, tuple[str, tuple[str, ...]]] = {}
 
     def set(self, key: Key, facts: ConsumerGroupFacts, status: JsonObject) -> None:
-        metrics = self._metrics
-        metrics.group_ready_replicas.labels(*key).set(facts.fleet.ready_replicas if facts.fleet else 0)
+        """Show a group as it was found by a reconcile."""
         state = status.get("state") or UNKNOWN_STATE
-        before = self._states.get(key)
-        if before is not None and before != state:
-            metrics.group_state.remove(*key, before)
-        self._states[key] = state
-        metrics.group_state.labels(*key, state).set(1)
-        observed = facts.observed_group
-        self._set_retries(key, facts, status)
-        if observed is None:
-            metrics.group_lag.remove(*key)
-            metrics.group_members.remove(*key)
-            return
-        metrics.group_members.labels(*key).set(len(observed.members))
-        lag = facts.view.lag
-        if lag is not None and lag.complete and lag.total is not None:
-            metrics.group_lag.labels(*key).set(lag.total)
-        else:
-            metrics.group_lag.remove(*key)
-
-    def _set_retries(self, key: Key, facts: ConsumerGroupFacts, status: JsonObject) -> None:
-        metrics, observed = self._metrics, facts.observed_group
-        metrics.group_breakers_open.labels(*key).set(len(facts.open_breakers))
-        retry = observed.retry if observed is not None else None
-        redriven = read_redriven((status.get("retry") or {}).get("redriven") or {}, facts.failed_topic_id)
-        values = {
-            metrics.group_retry_waiting: retry.waiting if retry is not None else None,
-            metrics.group_retry_due: retry.due_lag if retry is not None else None,
-            metrics.group_retry_oldest_due: retry.oldest_due_at if retry is not None else None,
-            metrics.group_failed: count_failures(observed, redriven) if observed is not None else None,
-        }
-        for gauge, value in values.items():
+        info = facts.group.group_id, key[0], facts.group.spec.cluster_ref.name
+        if self._labels.get(key, (state, info)) != (state, info):
+            self._forget_labels(key)
+        self._labels[key] = state, info
+        self._states.labels(*key, state).set(1)
+        self._info.labels(*key, *info).set(1)
+        for name, value in group_values(facts, status).items():
             if value is None:
-                gauge.remove(*key)
+                self._gauges[name].remove(*key)
             else:
-                gauge.labels(*key).set(value)
+                self._gauges[name].labels(*key).set(value)
 
     def remove(self, key: Key) -> None:
-        state = self._states.pop(key, None)
+        """Remove a group that is gone."""
+        self._forget_labels(key)
+        for gauge in self._gauges.values():
+            gauge.remove(*key)
+
+    def _forget_labels(self, key: Key) -> None:
+        state, info = self._labels.pop(key, (None, ()))
         if state is not None:
-            self._metrics.group_state.remove(*key, state)
-            metrics = self._metrics
-            for gauge in (
-                *(metrics.group_lag, metrics.group_members, metrics.group_ready_replicas, metrics.group_breakers_open),
-                *(metrics.group_retry_waiting, metrics.group_retry_due, metrics.group_retry_oldest_due),
-                metrics.group_failed,
-            ):
-                gauge.remove(*key)
+            self._states.remove(*key, state)
+            self._info.remove(*key, *info)
+
+
+def group_values(facts: ConsumerGroupFacts, status: JsonObject) -> Values:
+    """The value of each gauge of a group."""
+    observed = facts.observed_group
+    lag = facts.view.lag if observed is not None else None
+    retry = observed.retry if observed is not None else None
+    redriven = read_redriven((status.get("retry") or {}).get("redriven") or {}, facts.failed_topic_id)
+    return {
+        "ready": _ready(status),
+        "ready_replicas": facts.fleet.ready_replicas if facts.fleet else 0,
+        "members": None if observed is None else len(observed.members),
+        **_lag(lag),
+        "retry_waiting_records": None if retry is None else retry.waiting,
+        "retry_due_lag_records": None if retry is None else retry.due_lag,
+        "retry_oldest_due_timestamp_seconds": None if retry is None else retry.oldest_due_at,
+        "failed_records": None if observed is None else count_failures(observed, redriven),
+        "breakers_open": len(facts.open_breakers),
+    }
+
+
+def _lag(lag: GroupLag | None) -> Values:
+    """A part of a sum is no lag, and the largest of a part not the largest."""
+    known = lag if lag is not None and lag.complete else None
+    return {
+        "lag_records": None if known is None else known.total,
+        "max_partition_lag_records": None if known is None else max(each or 0 for each in known.partitions.values()),
+        "behind_seconds": None if known is None or known.behind is None else known.behind.seconds,
+    }
+
+
+def _ready(status: JsonObject) -> float | None:
+    for condition in status.get("conditions") or ():
+        if condition["type"] == conditions.READY:
+            return {"True": 1.0, "False": 0.0}.get(condition["status"])
+    return None

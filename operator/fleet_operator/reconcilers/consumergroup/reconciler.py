@@ -55,6 +55,7 @@ class ConsumerGroupReconciler:
         try:
             gathered = await gather(context, body)
         except ValidationError as error:
+            self._gauges.remove(key)
             status = invalid_spec_status(body["metadata"], str(error), previous, now)
             return Result(await publish(context, body, status))
         plan = make_plan(

@@ -19,7 +19,7 @@ def gauges(metrics: Metrics) -> dict[str, float]:
         sample.name.removeprefix("consumer_fleet_group_"): sample.value
         for family in metrics.registry.collect()
         for sample in family.samples
-        if sample.labels.get("name") == "orders" and "state" not in sample.labels
+        if sample.labels.get("group_name") == "orders" and "state" not in sample.labels
     }
 
 
