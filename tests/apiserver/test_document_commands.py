@@ -20,7 +20,7 @@ from tests.apiserver.conftest import ROOT
 from tests.support.apiserver import ApiServer
 from tests.unit.api.crd_objects import consumer_group
 
-PAGES = ("README.md", "docs/pods.md", "docs/retries.md")
+PAGES = ("README.md", "docs/api-conventions.md", "docs/pods.md", "docs/retries.md")
 EXAMPLES = ("flights/handler.py", "flights/fleet.yaml", "flights/redrive.yaml", "http/fleet.yaml")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:#\s+|\s*)(kubectl .*)$", re.MULTILINE)
@@ -126,6 +126,15 @@ def test_commands_of_the_readme(place: Callable[..., Reader]) -> None:
     columns = re.search(r"^\$ kubectl get consumergroups\n(NAME .*)\n", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert columns is not None
     assert columns[1].split() == reader.types("kubectl get consumergroups").splitlines()[0].split()
+
+
+def test_documented_selections_by_reference(place: Callable[..., Reader]) -> None:
+    page = "docs/api-conventions.md"
+    reader = place("docs-conventions")
+    reader.apply(consumer_group())
+    found = [reader.types(line) for line in commands(page)]
+    assert "orders" in found[0]
+    assert [text for text in found[1:] if "orders" in text] == []
 
 
 def test_documented_template_and_upgrade(place: Callable[..., Reader]) -> None:

@@ -157,6 +157,7 @@ def full_consumer_group() -> JsonObject:
             "spec.imagePullPolicy": "Always",
             "spec.replicas": 3,
             "spec.suspend": True,
+            "spec.rollout": {"progressDeadlineSeconds": 1200, "checkDeadlineSeconds": 600, "drainSeconds": 30},
             "spec.handler": {
                 "python": {"callable": "shop:Orders.handle", "configMapRef": {"name": "source"}},
                 "timeoutSeconds": 5,
