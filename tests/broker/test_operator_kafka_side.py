@@ -22,6 +22,7 @@ from fleet_consumer.net import SaslSettings
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings, retry_interest
 from fleet_operator.observe.observer_pool import ObserverPool
+from fleet_operator.planning.fleet.blocking import cluster_not_found
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart
 from fleet_operator.planning.observation import believed
 from fleet_operator.planning.problem import Problem
@@ -91,7 +92,7 @@ class Side:
         gathered = Gathered(
             body=body,
             group=self.group,
-            cluster=None,
+            cluster=cluster_not_found(*CLUSTER),
             observation=self.observers.latest(CLUSTER),
             handler_files=None,
             older=None,

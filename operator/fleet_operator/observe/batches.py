@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from fleet_consumer.distribution import DISTRIBUTION, own_version
 from fleet_consumer.wire.admin import describe_configs
+from fleet_consumer.wire.api_versions import ApiVersionsRequest
 from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
 from fleet_consumer.wire.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from fleet_consumer.wire.metadata import MetadataResponse
@@ -108,6 +110,11 @@ def broker_config_request(node_id: int) -> describe_configs.DescribeConfigsReque
     empty groups; only that broker can answer."""
     settings = (OFFSETS_PARTITIONS_SETTING, OFFSETS_RETENTION_SETTING)
     return _config_request(describe_configs.BROKER_RESOURCE, str(node_id), settings)
+
+
+def features_request() -> ApiVersionsRequest:
+    """The cluster's finalized features, which any broker knows; a request without a client's name is refused."""
+    return ApiVersionsRequest(client_software_name=DISTRIBUTION, client_software_version=own_version())
 
 
 def _config_request(kind: int, name: str, settings: tuple[str, ...]) -> describe_configs.DescribeConfigsRequest:

@@ -12,6 +12,7 @@ from typing import Final
 
 from fleet_consumer.contract import naming
 from fleet_consumer.wire.admin.describe_configs import BROKER_RESOURCE, TOPIC_RESOURCE, DescribeConfigsResponse
+from fleet_consumer.wire.api_versions import ApiVersionsResponse
 from fleet_consumer.wire.consumer_protocol import decode_assignment, partitions_by_topic
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribedGroupMember
 from fleet_consumer.wire.errors import ErrorCode
@@ -119,6 +120,12 @@ def offsets_retention_s(configs: Iterable[DescribeConfigsResponse]) -> float | N
     """For how long the brokers keep the commits of a group without members; None when they would not say."""
     value = _settings(configs, BROKER_RESOURCE).get(OFFSETS_RETENTION_SETTING)
     return float(value) * 60.0 if value else None
+
+
+def metadata_version(response: ApiVersionsResponse) -> int | None:
+    """The finalized level of the feature metadata.version; None when the broker would not say."""
+    levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
+    return levels.get("metadata.version")
 
 
 def _settings(configs: Iterable[DescribeConfigsResponse], resource_type: int) -> dict[str, str | None]:

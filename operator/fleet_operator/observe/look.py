@@ -24,6 +24,7 @@ from fleet_consumer.net import (
 )
 from fleet_consumer.wire.admin.describe_configs import DescribeConfigsResponse
 from fleet_consumer.wire.admin.list_groups import ListGroupsRequest, ListGroupsResponse
+from fleet_consumer.wire.api_versions import ApiVersionsResponse
 from fleet_consumer.wire.describe_groups import DescribeGroupsResponse
 from fleet_consumer.wire.list_offsets import EARLIEST, LATEST, ListOffsetsResponse
 from fleet_consumer.wire.message import Request, Response
@@ -55,9 +56,11 @@ class LookAbandonedError(Exception):
 
 @dataclass(slots=True)
 class ConfigFacts:
-    """The settings of `__consumer_offsets` as last read, and when to read them again (monotonic seconds)."""
+    """The settings of `__consumer_offsets` and the metadata.version as last read, and when to read them again
+    (monotonic seconds)."""
 
     responses: tuple[DescribeConfigsResponse, ...] = ()
+    metadata_version: int | None = None
     due_at: float = 0.0
 
 
@@ -71,13 +74,15 @@ class Questions:
     starts: list[Call[ListOffsetsResponse]] = field(default_factory=list)
     ends: dict[bool, list[Call[ListOffsetsResponse]]] = field(default_factory=lambda: {False: [], True: []})
     configs: list[Call[DescribeConfigsResponse]] = field(default_factory=list)
+    features: list[Call[ApiVersionsResponse]] = field(default_factory=list)
     settings: list[Call[DescribeConfigsResponse]] = field(default_factory=list)
     managed: set[str] = field(default_factory=set)
     """The managed topics whose starts were asked for."""
 
     def calls(self) -> Iterator[Call[Any]]:
         pairs = (call for _, call in chain[tuple[tuple[str, ...], Call[Any]]](self.described, self.fetched))
-        return chain(self.listed.values(), pairs, self.starts, *self.ends.values(), self.configs, self.settings)
+        rare = chain[Call[Any]](self.configs, self.features, self.settings)
+        return chain(self.listed.values(), pairs, self.starts, *self.ends.values(), rare)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +182,7 @@ class Look:
             any_node = min(self.client.brokers)
             for request in (batches.offsets_topic_config_request(), batches.broker_config_request(any_node)):
                 questions.configs.append(self._send(any_node, request))
+            questions.features.append(self._send(any_node, batches.features_request()))
         return questions
 
     def _ask_offsets(self, metadata: MetadataResponse, questions: Questions) -> None:
@@ -289,6 +295,9 @@ class Look:
             answers = tuple(call.response for call in questions.configs if call.error is None)
             self.configs.responses = answers or self.configs.responses
             self.configs.due_at = self.clock.monotonic() + CONFIGS_SECONDS
+        for feature in questions.features:
+            if feature.error is None:
+                self.configs.metadata_version = folding.metadata_version(feature.response)
         return counts, ends[False]
 
     def _fold(
@@ -309,6 +318,7 @@ class Look:
             cluster_id=metadata.cluster_id,
             brokers=brokers,
             answered=tuple(sorted(f"{broker.host}:{broker.port}" for broker in brokers if broker.id in counts)),
+            metadata_version=self.configs.metadata_version,
             offsets_topic=folding.offsets_topic(metadata, self.configs.responses),
             broker_offsets_partitions=folding.broker_offsets_partitions(self.configs.responses),
             offsets_retention_s=folding.offsets_retention_s(self.configs.responses),

@@ -13,9 +13,11 @@ from fleet_operator.api.v1alpha1.model import CustomResource
 from fleet_operator.api.v1alpha1.refs import cluster_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, STATEFUL_SET, JsonObject
 from fleet_operator.planning.claims import Claim
+from fleet_operator.planning.fleet.blocking import cluster_invalid, cluster_not_found
 from fleet_operator.planning.fleet.image import choose_image
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.observation import ClusterObservation, as_of
+from fleet_operator.planning.problem import Problem
 from fleet_operator.reconcilers.claims import older_claim
 from fleet_operator.reconcilers.context import Context, is_owned_by
 from fleet_operator.runtime.cache import Key, key_of
@@ -29,13 +31,13 @@ M = TypeVar("M", bound=CustomResource)
 class ReferencedGroup:
     """A ConsumerGroup, its KafkaCluster, the newest observation, and an older claim on the Kafka group.
 
-    `gone`: the object is being deleted or does not exist. `group` is None then, and while it cannot be parsed. `image`
-    is the group's worker image.
+    `gone`: the object is being deleted or does not exist. `group` is None then, and while it cannot be parsed.
+    `cluster` is None without a group. `image` is the group's worker image.
     """
 
     gone: bool
     group: ConsumerGroup | None = None
-    cluster: KafkaCluster | None = None
+    cluster: KafkaCluster | Problem | None = None
     observation: ClusterObservation | None = None
     older: Claim | None = None
     image: str = ""
@@ -57,14 +59,17 @@ def read_group(context: Context, key: Key) -> ReferencedGroup:
     return ReferencedGroup(gone=False, group=group, cluster=cluster, observation=seen, older=older, image=image)
 
 
-def read_cluster(context: Context, key: Key) -> KafkaCluster | None:
-    """A KafkaCluster; None if it does not exist, is being deleted or cannot be parsed."""
-    return parse(KafkaCluster, context.store.get(KAFKA_CLUSTER, key))
+def read_cluster(context: Context, key: Key) -> KafkaCluster | Problem:
+    """A KafkaCluster, or the problem if it does not exist, is being deleted or cannot be parsed."""
+    body = context.store.get(KAFKA_CLUSTER, key)
+    if body is None or body["metadata"].get("deletionTimestamp"):
+        return cluster_not_found(*key)
+    return parse(KafkaCluster, body) or cluster_invalid(*key)
 
 
-def read_observation(context: Context, cluster: KafkaCluster | None, key: Key) -> ClusterObservation | None:
+def read_observation(context: Context, cluster: KafkaCluster | Problem, key: Key) -> ClusterObservation | None:
     """The newest observation, or as unreachable if it is so old that its observer must be hanging."""
-    if cluster is None:
+    if isinstance(cluster, Problem):
         return None
     interval = float(cluster.spec.observe_interval_seconds)
     return as_of(context.observers.latest(key), interval_s=interval, now=context.clock.wall())

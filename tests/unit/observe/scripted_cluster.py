@@ -1,7 +1,7 @@
 """A Kafka cluster in memory that answers what a look asks, through the codec, and counts the requests.
 
-It stands where the network client stands. Supported: ListGroups, DescribeGroups, OffsetFetch, ListOffsets and
-DescribeConfigs of topics, each for existing objects only; nothing ever fails or moves, except what a test moves.
+It stands where the network client stands. Supported: ApiVersions, ListGroups, DescribeGroups, OffsetFetch, ListOffsets
+and DescribeConfigs of topics, each for existing objects only; nothing ever fails or moves, except what a test moves.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fleet_consumer.wire.admin.describe_configs import (
     DescribeConfigsResult,
 )
 from fleet_consumer.wire.admin.list_groups import ListGroupsRequest, ListGroupsResponse
+from fleet_consumer.wire.api_versions import ApiVersionsFinalizedFeature, ApiVersionsRequest, ApiVersionsResponse
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from fleet_consumer.wire.list_offsets import (
     EARLIEST,
@@ -123,6 +124,10 @@ class ScriptedCluster:
     def list_groups(self, _request: ListGroupsRequest) -> Response:
         return ListGroupsResponse(error_code=0, groups=())
 
+    def features(self, _request: ApiVersionsRequest) -> Response:
+        feature = ApiVersionsFinalizedFeature(name="metadata.version", max_version_level=29, min_version_level=7)
+        return ApiVersionsResponse(error_code=0, api_keys=(), finalized_features=(feature,))
+
     def describe_groups(self, request: DescribeGroupsRequest) -> Response:
         return DescribeGroupsResponse(
             groups=tuple(
@@ -187,6 +192,7 @@ class ScriptedCluster:
 
 
 ANSWERS: dict[type[Any], Callable[[ScriptedCluster, Any], Response]] = {
+    ApiVersionsRequest: ScriptedCluster.features,
     ListGroupsRequest: ScriptedCluster.list_groups,
     DescribeGroupsRequest: ScriptedCluster.describe_groups,
     OffsetFetchRequest: ScriptedCluster.fetch_offsets,

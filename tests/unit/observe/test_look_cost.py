@@ -123,6 +123,16 @@ def test_long_outage_costs_a_bounded_number_of_requests() -> None:
     }
 
 
+def test_metadata_version_is_asked_once_in_five_minutes_of_one_broker() -> None:
+    estate = Estate(1)
+    assert estate.look().metadata_version == 29
+    for _ in range(59):
+        assert estate.look().metadata_version == 29
+    assert sum(count for (_, name), count in estate.cluster.asked.items() if name == "ApiVersionsRequest") == 1
+    estate.look(after_s=10)
+    assert sum(count for (_, name), count in estate.cluster.asked.items() if name == "ApiVersionsRequest") == 2
+
+
 def test_settings_are_asked_once_a_minute_and_spread_over_the_brokers() -> None:
     estate = Estate(50)  # 300 topics, so two requests
     estate.look()

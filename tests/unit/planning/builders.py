@@ -23,6 +23,7 @@ from fleet_operator.planning.observation import (
     as_of,
     believed,
 )
+from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import view_group
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
@@ -146,7 +147,7 @@ def facts(*, now: float = NOW, **changes: Any) -> ConsumerGroupFacts:
     group = changes.setdefault("group", consumer_group(replicas=2))
     cluster = changes.setdefault("cluster", kafka_cluster())
     seen = as_of(changes.pop("observation", observation()), interval_s=5, now=now)
-    own = cluster is None or not cluster_id_changed(cluster, seen)
+    own = isinstance(cluster, Problem) or not cluster_id_changed(cluster, seen)
     view = view_group(group, believed(seen, group.group_id), changes.get("retry"), own_cluster=own)
     wanted = changes.pop("wanted_replicas", 2)
     main = FleetPart(part=MAIN, fleet=changes.pop("fleet", ready_fleet()), workers=changes.pop("pods", pods()))

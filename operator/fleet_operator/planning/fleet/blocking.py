@@ -22,7 +22,7 @@ from fleet_operator.planning.topic_pattern import group_pattern
 
 def find_blocking_problem(
     group: ConsumerGroup,
-    cluster: KafkaCluster | None,
+    cluster: KafkaCluster | Problem,
     *,
     older: Claim | None = None,
     handler_files: Mapping[str, str] | None = None,
@@ -34,13 +34,8 @@ def find_blocking_problem(
     `older` is the claim of `claims.older_owner`; `handler_files` the content of the handler's ConfigMap, None for a
     missing one and without a reference; `retry_problem` keeps the retry policy from being published.
     """
-    if cluster is None:
-        name = group.spec.cluster_ref.name
-        return Problem(
-            conditions.CLUSTER_NOT_FOUND,
-            f"KafkaCluster {name!r} is not in namespace {group.metadata.namespace!r}: create it there "
-            "(spec.clusterRef cannot be changed)",
-        )
+    if isinstance(cluster, Problem):
+        return cluster
     if older is not None:
         return Problem(
             conditions.GROUP_ID_TAKEN,
@@ -51,6 +46,21 @@ def find_blocking_problem(
         return Problem(conditions.CLUSTER_ID_CHANGED, changed_id_message(cluster, observation))
     mistake = _pattern_problem(group) or find_template_problem(group.spec.template) or _container_problem(group)
     return mistake or _handler_problem(group, handler_files) or retry_problem
+
+
+def cluster_not_found(namespace: str, name: str) -> Problem:
+    """A ConsumerGroup's KafkaCluster does not exist, or is being deleted."""
+    message = f"KafkaCluster {name!r} is not in namespace {namespace!r}: create it there"
+    return Problem(conditions.CLUSTER_NOT_FOUND, f"{message} (spec.clusterRef cannot be changed)")
+
+
+def cluster_invalid(namespace: str, name: str) -> Problem:
+    """A ConsumerGroup's KafkaCluster exists and cannot be used: another version of the CRD accepted it."""
+    message = (
+        f"KafkaCluster {name!r} in namespace {namespace!r} has a spec that this operator cannot read: correct what its "
+        "condition Ready names, and check that the CRDs are of the operator's version"
+    )
+    return Problem(conditions.CLUSTER_INVALID, message)
 
 
 def _pattern_problem(group: ConsumerGroup) -> Problem | None:

@@ -50,12 +50,15 @@ def find_refusal(redrive: Redrive) -> Problem | None:
 def find_obstacle(
     redrive: Redrive,
     group: ConsumerGroup | None,
-    cluster: KafkaCluster | None,
+    cluster: KafkaCluster | Problem | None,
     seen: ClusterObservation | None,
     *,
     older: Claim | None = None,
 ) -> Problem | None:
-    """The first reason why no run can be started now, or None. `older` is an older claim on the Kafka group."""
+    """The first reason why no run can be started now, or None.
+
+    `cluster` is None only without a group; `older` is an older claim on the Kafka group.
+    """
     name, namespace = redrive.spec.group_ref.name, redrive.metadata.namespace
     if group is None:
         return Problem(c.GROUP_NOT_FOUND, f"ConsumerGroup {name!r} is not in namespace {namespace!r}: create it there")
@@ -71,9 +74,9 @@ def find_obstacle(
             "back: set it to false"
         )
         return Problem(c.GROUP_SUSPENDED, message)
-    if cluster is None:
-        message = f"KafkaCluster {group.spec.cluster_ref.name!r} is not in namespace {namespace!r}: create it there"
-        return Problem(c.CLUSTER_NOT_FOUND, message)
+    assert cluster is not None, "a ConsumerGroup names a KafkaCluster"
+    if isinstance(cluster, Problem):
+        return cluster
     if older is not None:
         message = (
             f"Kafka group {older.group_id!r} belongs to the older ConsumerGroup {older.namespace}/{older.name}: "

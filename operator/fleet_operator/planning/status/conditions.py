@@ -96,9 +96,8 @@ def _ready(
 def _cluster_reachable(facts: ConsumerGroupFacts) -> Condition:
     name = facts.group.spec.cluster_ref.name
     observation = facts.observation
-    if facts.cluster is None:
-        message = f"KafkaCluster {name!r} does not exist in this namespace: create it"
-        return Condition(c.CLUSTER_REACHABLE, "False", c.CLUSTER_NOT_FOUND, message)
+    if isinstance(facts.cluster, Problem):
+        return Condition(c.CLUSTER_REACHABLE, "False", facts.cluster.reason, facts.cluster.message)
     if observation is None:
         message = f"KafkaCluster {name!r} has not been observed yet"
         return Condition(c.CLUSTER_REACHABLE, "Unknown", c.NOT_YET_OBSERVED, message)
@@ -110,9 +109,9 @@ def _cluster_reachable(facts: ConsumerGroupFacts) -> Condition:
 def _not_observed(facts: ConsumerGroupFacts, kind: str) -> Condition:
     """Unknown, for a condition that needs an observation: with the reason why there is none."""
     observation = facts.observation
-    if facts.cluster is None:
-        message = "the KafkaCluster does not exist, so nothing can be observed: see ClusterReachable"
-        return Condition(kind, "Unknown", c.CLUSTER_NOT_FOUND, message)
+    if isinstance(facts.cluster, Problem):
+        message = "the KafkaCluster cannot be used, so nothing can be observed: see ClusterReachable"
+        return Condition(kind, "Unknown", facts.cluster.reason, message)
     if observation is None:
         return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the Kafka cluster has not been observed yet")
     if not observation.reachable:

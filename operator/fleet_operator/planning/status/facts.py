@@ -24,7 +24,7 @@ from fleet_operator.planning.retry.topics import GroupView
 class ConsumerGroupFacts:
     """Everything that a ConsumerGroup's status depends on, besides its previous status and the time.
 
-    - `cluster`: None when the KafkaCluster does not exist.
+    - `cluster`: the problem when the KafkaCluster does not exist or cannot be used.
     - `view`: the Kafka side.
     - `rollout`, `scale`, `image`: the decisions of this reconcile; `revision` is the hash of the wanted revision, None
       while none can be planned.
@@ -38,7 +38,7 @@ class ConsumerGroupFacts:
     """
 
     group: ConsumerGroup
-    cluster: KafkaCluster | None
+    cluster: KafkaCluster | Problem
     view: GroupView
     rollout: RolloutDecision
     scale: ScaleDecision

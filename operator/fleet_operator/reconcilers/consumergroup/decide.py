@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.patterns import Pattern, PatternRefused
-from fleet_operator.api.v1alpha1 import ConsumerGroup
+from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.planning.fleet import manifests, readings, rollout
@@ -150,7 +150,7 @@ def make_plan(
     problem = _blocking_problem(gathered, retry)
     chosen = choose_image(group, gathered.parts[MAIN].body, default=image)
     revision = None
-    if problem is None and gathered.cluster is not None:
+    if problem is None and isinstance(gathered.cluster, KafkaCluster):
         files = gathered.handler_files
         planned = plan_revision(group, gathered.cluster, handler_files=files, image=chosen.name)
         revision = keep_running(planned, gathered.parts[MAIN].body, gathered.config_maps)

@@ -13,12 +13,14 @@ from pydantic import ValidationError
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup
+from fleet_operator.api.v1alpha1.conditions import CLUSTER_NOT_FOUND
 from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet import deletion
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, PartPlan
+from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.members import name_some
 from fleet_operator.reconcilers.claims import heir_of, older_claim
 from fleet_operator.reconcilers.consumergroup.decide import Plan, interest_of, make_plan
@@ -89,12 +91,12 @@ class DeletionWork:
         return Result(deletion.POLL_S)
 
     def _facts(self, gathered: Gathered, plan: Plan) -> deletion.DeletionFacts:
-        body, group = gathered.body, gathered.group
+        body, group, cluster = gathered.body, gathered.group, gathered.cluster
         foreground = deletion.FOREGROUND in body["metadata"].get("finalizers", ())
         return deletion.DeletionFacts(
             deletion=group.spec.deletion,
             deleted_at=times.from_text(body["metadata"]["deletionTimestamp"]) or 0.0,
-            cluster_known=gathered.cluster is not None,
+            cluster_known=not (isinstance(cluster, Problem) and cluster.reason == CLUSTER_NOT_FOUND),
             reachable=gathered.on_its_cluster,
             owner=gathered.older is None,
             heir=f"{gathered.heir.namespace}/{gathered.heir.name}" if gathered.heir else "",

@@ -36,7 +36,7 @@ from fleet_operator.runtime.store import Store
 class Gathered:
     """One ConsumerGroup and everything that its fleet depends on, as found.
 
-    - `cluster`: None for an absent or unparsable one.
+    - `cluster`: the problem for an absent or unparsable one.
     - `handler_files`: None when the spec refers to no ConfigMap, or to one that does not exist.
     - `older`: an older claim on the group's Kafka groups; `heir`: the oldest other claim.
     - `parts`: all parts of the fleet, also those without objects.
@@ -47,7 +47,7 @@ class Gathered:
 
     body: kinds.JsonObject
     group: ConsumerGroup
-    cluster: KafkaCluster | None
+    cluster: KafkaCluster | Problem
     observation: ClusterObservation | None
     handler_files: Mapping[str, str] | None
     older: Claim | None
@@ -78,7 +78,7 @@ class Gathered:
     @property
     def cluster_changed(self) -> bool:
         """True if another Kafka cluster answers than the one that the object was made for."""
-        return self.cluster is not None and cluster_id_changed(self.cluster, self.observation)
+        return isinstance(self.cluster, KafkaCluster) and cluster_id_changed(self.cluster, self.observation)
 
     @property
     def stopped(self) -> bool:
@@ -89,7 +89,7 @@ class Gathered:
     def on_its_cluster(self) -> bool:
         """True if Kafka answers, and it is the cluster that the object was made for: no action runs on another."""
         answers = self.observation is not None and self.observation.reachable
-        return answers and self.cluster is not None and not self.cluster_changed
+        return answers and isinstance(self.cluster, KafkaCluster) and not self.cluster_changed
 
     @property
     def feeds_retries(self) -> bool:

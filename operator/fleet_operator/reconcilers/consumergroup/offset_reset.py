@@ -52,9 +52,8 @@ def _obstacle(gathered: Gathered) -> Problem | None:
     if group.paused:
         message = "annotation consumerfleet.io/paused is set: the operator changes nothing"
         return Problem(conditions.PAUSED_BY_ANNOTATION, message)
-    if gathered.cluster is None:
-        name = group.spec.cluster_ref.name
-        return Problem(conditions.CLUSTER_NOT_FOUND, f"KafkaCluster {name!r} does not exist in this namespace")
+    if isinstance(gathered.cluster, Problem):
+        return gathered.cluster
     if gathered.older is not None:
         return Problem(conditions.GROUP_ID_TAKEN, "an older ConsumerGroup owns the Kafka group")
     if gathered.cluster_changed:

@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from fleet_consumer.contract import naming
-from fleet_operator.api.v1alpha1 import Redrive
+from fleet_operator.api.v1alpha1 import KafkaCluster, Redrive
 from fleet_operator.api.v1alpha1.redrive import FINAL_PHASES
 from fleet_operator.clients.kinds import JOB, POD, REDRIVE, JsonObject
 from fleet_operator.planning.labels import COMPONENT_LABEL, GROUP_LABEL
@@ -59,7 +59,7 @@ class RedriveStep:
     def children(self) -> tuple[JsonObject, JsonObject]:
         redrive, group, cluster = self.facts.redrive, self.referenced.group, self.referenced.cluster
         assert group is not None, "a Redrive without its group has an obstacle"
-        assert cluster is not None, "a Redrive without its cluster has an obstacle"
+        assert isinstance(cluster, KafkaCluster), "a Redrive without its cluster has an obstacle"
         assert self.referenced.observation is not None, "a Redrive whose cluster was never seen has an obstacle"
         config = manifests.redrive_config(redrive, group, cluster, target_of(group, self.referenced.observation))
         return manifests.config_map(redrive, config), manifests.job(redrive, group, cluster, image=self.image)

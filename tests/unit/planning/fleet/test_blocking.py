@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from fleet_operator.planning.claims import Claim, older_owner
-from fleet_operator.planning.fleet.blocking import cluster_id_changed, find_blocking_problem
+from fleet_operator.planning.fleet.blocking import (
+    cluster_id_changed,
+    cluster_invalid,
+    cluster_not_found,
+    find_blocking_problem,
+)
 from fleet_operator.planning.observation import ClusterObservation
 from tests.unit.planning.builders import consumer_group, kafka_cluster, observation, unreachable, with_containers
 
@@ -20,7 +25,8 @@ KNOWN = {"clusterId": "cluster-b"}
 @pytest.mark.parametrize(
     ("spec", "arguments", "reason", "named"),
     [
-        ({}, {"cluster": None}, "ClusterNotFound", "'main'"),
+        ({}, {"cluster": cluster_not_found("shop", "main")}, "ClusterNotFound", "create it there"),
+        ({}, {"cluster": cluster_invalid("shop", "main")}, "ClusterInvalid", "of the operator's version"),
         ({"topics": None, "topicPattern": "("}, {}, "TopicPatternRefused", "spec.topicPattern: '('"),
         ({"topics": None, "topicPattern": "(?=a)a"}, {}, "TopicPatternRefused", "the syntax is RE2's"),
         ({"handler": {"http": {}}}, {}, "HandlerContainerNotFound", "'handler'"),
@@ -51,7 +57,7 @@ def test_nothing_blocks_a_plain_group() -> None:
 
 def test_first_cause_comes_first() -> None:
     group = consumer_group(handler=FROM_CONFIG_MAP)
-    problem = find_blocking_problem(group, None, older=OLDER)
+    problem = find_blocking_problem(group, cluster_not_found("shop", "main"), older=OLDER)
     assert problem is not None
     assert problem.reason == "ClusterNotFound"
 

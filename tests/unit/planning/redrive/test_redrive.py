@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fleet_consumer.contract.redrive_config import parse_config
 from fleet_operator.api.v1alpha1 import ConsumerGroup
+from fleet_operator.planning.fleet.blocking import cluster_not_found
 from fleet_operator.planning.observation import ClusterObservation, ManagedTopic, RetryObservation, TopicObservation
 from fleet_operator.planning.redrive import manifests as redrive_manifests
 from fleet_operator.planning.redrive.needs import Target, find_obstacle, find_refusal, target_of
@@ -47,12 +48,13 @@ def seen(**topics: str | None) -> ClusterObservation:
 
 def test_missing_prerequisites_are_named_in_order() -> None:
     cluster, wanted = builders.kafka_cluster(), redrive()
+    absent = cluster_not_found("shop", "main")
     away = replace(seen(), reachable=False, reason="BrokerUnreachable", message="kafka:9092 does not answer")
     for found, reason in (
         (find_obstacle(wanted, None, None, None), "GroupNotFound"),
         (find_obstacle(wanted, builders.consumer_group(), cluster, seen()), "RetryNotConfigured"),
-        (find_obstacle(wanted, group(suspend=True), None, None), "GroupSuspended"),
-        (find_obstacle(wanted, group(), None, None), "ClusterNotFound"),
+        (find_obstacle(wanted, group(suspend=True), absent, None), "GroupSuspended"),
+        (find_obstacle(wanted, group(), absent, None), "ClusterNotFound"),
         (find_obstacle(wanted, group(), cluster, None), "NotYetObserved"),
         (find_obstacle(wanted, group(), cluster, away), "BrokerUnreachable"),
         (find_obstacle(wanted, group(), cluster, seen(redrive="TopicNotFound")), "TopicsNotReady"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fleet_operator.api.v1alpha1.conditions import CONSUMER_GROUP_CONDITIONS
+from fleet_operator.planning.fleet.blocking import cluster_not_found
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import PodFacts
 from fleet_operator.planning.observation import (
@@ -207,7 +208,7 @@ def test_partition_without_an_answer_leaves_the_last_known_lag() -> None:
     [
         (
             "no KafkaCluster",
-            {"cluster": None, "rollout": cause(RolloutPhase.HELD, "ClusterNotFound")},
+            {"cluster": cluster_not_found("shop", "main"), "rollout": cause(RolloutPhase.HELD, "ClusterNotFound")},
             "ClusterNotFound",
         ),
         ("group id taken", {"rollout": cause(RolloutPhase.HELD, "GroupIdTaken")}, "GroupIdTaken"),
@@ -240,7 +241,11 @@ def test_root_cause_is_reported_when_the_fleet_does_not_work(why: str, changes: 
 
 def test_spec_problems_come_before_their_consequences() -> None:
     """Without a KafkaCluster the check cannot run and the topics are unknown: only the first can be mended."""
-    given = brand_new(cluster=None, rollout=cause(RolloutPhase.HELD, "ClusterNotFound"), observation=unreachable())
+    given = brand_new(
+        cluster=cluster_not_found("shop", "main"),
+        rollout=cause(RolloutPhase.HELD, "ClusterNotFound"),
+        observation=unreachable(),
+    )
     assert condition(project(given), "Ready") == ("False", "ClusterNotFound")
 
 

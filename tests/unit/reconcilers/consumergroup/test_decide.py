@@ -9,6 +9,7 @@ import pytest
 
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.blocking import cluster_not_found
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, read_part
 from fleet_operator.planning.fleet.revision import with_known
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
@@ -117,7 +118,7 @@ def test_forged_record_is_never_rolled_back_to() -> None:
     settled = make_plan(found, NOW, image=IMAGE)
     assert set(settled.records) == {wanted.hash}
     assert settled.decision.prune == (evil.hash,)
-    blocked = make_plan(replace(found, cluster=None), NOW, image=IMAGE)
+    blocked = make_plan(replace(found, cluster=cluster_not_found("shop", "main")), NOW, image=IMAGE)
     assert blocked.decision.target == wanted.hash
     assert set(blocked.templates) == {wanted.hash}
 

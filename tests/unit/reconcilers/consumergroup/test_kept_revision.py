@@ -10,6 +10,7 @@ import pytest
 
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning.fleet import manifests, pod_template
+from fleet_operator.planning.fleet.blocking import cluster_not_found
 from fleet_operator.planning.fleet.parts import MAIN, PartPlan
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
@@ -143,7 +144,7 @@ def test_same_version_keeps_nothing_that_it_would_not_plan_itself() -> None:
 
 def test_digest_of_inputs_survives_while_the_spec_cannot_be_planned() -> None:
     before = settled(consumer_group())
-    blocked = plan_of(replace(before, cluster=None))
+    blocked = plan_of(replace(before, cluster=cluster_not_found("shop", "main")))
     assert blocked.revision is None
     (main,) = (part for part in blocked.parts if part.part is MAIN)
     body = blocked.stateful_set(before, main, NOW)
