@@ -22,8 +22,9 @@ BARE_CONFIG = "[req]\ndistinguished_name = dn\n[dn]\n"
 class Authority:
     """A certificate authority in ``directory``, created there on first use."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, subject: str = "/CN=local-cluster-ca") -> None:
         self.directory = directory
+        self._subject = subject
         self.root_certificate = directory / "root" / "ca.crt"
         self.root_key = directory / "root" / "ca.key"
         self.service_account_key = directory / "root" / "service-account.key"
@@ -40,7 +41,7 @@ class Authority:
         try:
             self._request(
                 partial / "ca",
-                "/CN=local-cluster-ca",
+                self._subject,
                 ["basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature"],
             )
             key = partial / "service-account.key"

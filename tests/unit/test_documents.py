@@ -166,8 +166,8 @@ def test_fields_exist() -> None:
     heads = {head for spec in specs for head in spec["properties"]}
     for page, text in MANUALS.items():
         for name in quoted(text):
-            # Names of files, and Kafka's settings that are times.
-            others = (".py", ".json", ".md", ".yaml", ".ms", ".minutes")
+            # Names of files and of Secrets' keys, and Kafka's settings that are times.
+            others = (".py", ".json", ".md", ".yaml", ".crt", ".key", ".ms", ".minutes")
             if not re.fullmatch(r"[a-z]\w*(\.[a-z]\w*)+", name) or name.endswith(others):
                 continue
             whole = name.split(".")

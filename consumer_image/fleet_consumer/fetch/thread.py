@@ -29,7 +29,7 @@ from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, 
 from fleet_consumer.fetch.read_errors import ReadErrors
 from fleet_consumer.group.errors import DataPlaneFailed, InternalFailure
 from fleet_consumer.librdkafka.seeking import at, seek
-from fleet_consumer.librdkafka.settings import SettingsRefused, open_consumer, tls_files
+from fleet_consumer.librdkafka.settings import Login, SettingsRefused, open_consumer, tls_files
 from fleet_consumer.record import Records, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class FetchThread:
         self._config = config
         # Before the consumer reads them: a renewal in between must not be missed.
         self._tls_files = tls_files(config)
+        self._login = Login(config)
         self._consumer = self._open()
         self._on_turn = on_turn
         self._commands: deque[Command] = deque()
@@ -248,8 +249,10 @@ class FetchThread:
                 with self._turn:
                     self._asked = False
                     self._obey()
-                    if self.last_error is not None and self._tls_files.changed():
-                        self._reopen()
+                    if self.last_error is not None:
+                        self._login.renew(self._consumer)
+                        if self._tls_files.changed():
+                            self._reopen()
                     self._ask_again()
                     self._serve()
                 self._on_turn()

@@ -14,7 +14,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.librdkafka.settings import tls_files, with_authorities
+from fleet_consumer.librdkafka.settings import Login, resolved, tls_files
 from fleet_consumer.record import Headers
 
 logger = logging.getLogger(__name__)
@@ -110,12 +110,15 @@ class RecordProducer:
         self._settings = {**DEFAULTS, **limits, **settings, "error_cb": self._on_error}
         # Before the producer reads them: a renewal in between must not be missed.
         self._tls_files = tls_files(settings)
-        self._producer = Producer(with_authorities(self._settings))
+        self._login = Login(settings)
+        self._producer = Producer(resolved(self._settings))
         # For records that are too large otherwise; made when the first one is.
         self._dense: Producer | None = None
         self._limited = message_max_bytes is not None
         # librdkafka has reported an error since everything was last known to be written.
         self._had_error = False
+        # One of these errors was about certificates.
+        self._tls_failed = False
         # librdkafka has met a fatal error, after which it takes nothing more.
         self._dead = False
         # All handles that are not done, and some that are: callbacks get lost when a fatal error comes out.
@@ -211,7 +214,7 @@ class RecordProducer:
 
     def _dense_producer(self) -> Producer:
         if self._dense is None:
-            self._dense = Producer(with_authorities({**self._settings, **DENSE}))
+            self._dense = Producer(resolved({**self._settings, **DENSE}))
         return self._dense
 
     def flush(self, timeout_s: float) -> int:
@@ -260,25 +263,29 @@ class RecordProducer:
         # Before the producer reads them: a renewal in between must not be missed.
         self._tls_files.used()
         try:
-            self._producer = Producer(with_authorities(self._settings))
+            self._producer = Producer(resolved(self._settings))
         except KafkaException as refused:
             handle._refused(refused.args[0])
             return False
-        self._dense, self._dead, self._had_error = None, False, False
+        self._dense, self._dead, self._had_error, self._tls_failed = None, False, False, False
         return True
 
     def _reopen_if_useful(self) -> None:
-        """Connect anew after an error if the TLS files were renewed: librdkafka reads them only once.
+        """Connect anew after an error if credentials were renewed: librdkafka reads TLS files only once.
 
-        Records in flight are given up (`_PURGE_QUEUE`, `_PURGE_INFLIGHT`), so that the caller sends them again now and
-        not after the delivery timeout.
+        Records in flight may have been written, which only this producer can find out: they are waited for, unless
+        the error was about certificates. Then they are given up (`_PURGE_QUEUE`, `_PURGE_INFLIGHT`), so that the
+        caller sends them again now and not after the delivery timeout.
         """
-        if not self._had_error or not self._tls_files.changed():
+        if not self._had_error:
+            return
+        self._login.renew(self._producer, *([] if self._dense is None else [self._dense]))
+        if not self._tls_files.changed() or (self._in_flight() and not self._tls_failed):
             return
         # Also when they turn out to be unusable: they are tried again when they have changed again.
         self._tls_files.used()
         try:
-            fresh = Producer(with_authorities(self._settings))
+            fresh = Producer(resolved(self._settings))
         except KafkaException as refused:  # renewed by halves, or wrongly; librdkafka goes on trying with the old
             logger.warning("renewed TLS files are of no use: %s", refused.args[0].str())
             return
@@ -286,11 +293,17 @@ class RecordProducer:
         self._producer, self._dense = fresh, None
         for each in worn:
             _give_up(each)
-        self._had_error = False
+        self._had_error = self._tls_failed = False
         logger.info("TLS files have changed: the producer connects anew")
+
+    def _in_flight(self) -> bool:
+        return any(not handle.done for handle in self._open)
 
     def _on_error(self, error: KafkaError) -> None:
         self._had_error = True
+        # A refused client certificate comes as _TRANSPORT, with OpenSSL's text.
+        if error.code() == KafkaError._SSL or "SSL routines" in error.str():
+            self._tls_failed = True
 
 
 def _give_up(producer: Producer) -> None:

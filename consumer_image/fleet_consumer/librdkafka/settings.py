@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 CA_FILE = "ssl.ca.location"
 TLS_FILES = (CA_FILE, "ssl.certificate.location", "ssl.key.location")
 """The properties that name files, which librdkafka reads once, when a client is made."""
+LOGIN = "consumer-fleet.login"
+"""Our own property: `SaslSettings.login_callback`. `resolved` takes it out."""
 TOKEN_WAIT_S = 20.0
 """The longest wait of librdkafka's callback for a token."""
 
@@ -114,6 +116,7 @@ def connection_config(connection: ConnectionSettings) -> dict[str, Any]:
             config["oauth_cb"] = _token_callback(sasl.tokens)
         else:
             config |= {"sasl.username": sasl.username, "sasl.password": sasl.password}
+            config |= {} if sasl.login_callback is None else {LOGIN: sasl.login_callback}
     return config
 
 
@@ -122,18 +125,41 @@ def tls_files(config: Mapping[str, Any]) -> FileWatch:
     return FileWatch(config[name] for name in TLS_FILES if name in config)
 
 
-def with_authorities(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a client that is about to be made, with the authorities of several files as one text.
+def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a client that is about to be made: with the user name and password as they are now, and the
+    authorities of several files as one text, because librdkafka takes one file only.
 
-    librdkafka takes one file only. Raises KafkaException for files of no use, as librdkafka itself does for one file.
+    Raises KafkaException for files of no use, as librdkafka itself does for one file.
     """
     resolved = dict(config)
+    login = resolved.pop(LOGIN, None)
+    if login is not None:
+        resolved["sasl.username"], resolved["sasl.password"] = login()
     if has_asterisk(resolved.get(CA_FILE, "")):
         try:
             resolved["ssl.ca.pem"] = authorities(resolved.pop(CA_FILE))
         except (OSError, ValueError) as error:
             raise KafkaException(KafkaError(KafkaError._INVALID_ARG, str(error))) from error
     return resolved
+
+
+class Login:
+    """User name and password of librdkafka's clients, which otherwise keep those that they were made with."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._ask: Callable[[], tuple[str, str]] | None = config.get(LOGIN)
+        self._used = None if self._ask is None else self._ask()
+
+    def renew(self, *clients: confluent_kafka.Consumer | confluent_kafka.Producer) -> None:
+        """Give clients the present ones if they have changed; working connections stay, and refused ones try again."""
+        if self._ask is None:
+            return
+        present = self._ask()
+        if present != self._used:
+            for client in clients:
+                client.set_sasl_credentials(*present)
+            self._used = present
+            logger.info("user name and password have changed: connections are opened with the new ones")
 
 
 def _token_callback(tokens: TokenSource) -> Callable[[str | None], tuple[str, float, str, dict[str, str]]]:
@@ -167,7 +193,7 @@ def consumer_config(
 def open_consumer(config: Mapping[str, Any]) -> confluent_kafka.Consumer:
     """librdkafka's consumer of this configuration. Raises SettingsRefused."""
     try:
-        return confluent_kafka.Consumer(with_authorities(config))
+        return confluent_kafka.Consumer(resolved(config))
     except KafkaException as refused:
         raise SettingsRefused(f"the data plane's settings: {refused.args[0].str()}") from refused
 

@@ -168,7 +168,7 @@ class AuthenticatedSession:
         self.ready = self.renewing = False
         self.renew_at = None
         self.expires_at = float("inf")
-        self._start(authenticate(self._sasl, token, self._address, self._versions))
+        self._start(authenticate(self._sasl.current(), token, self._address, self._versions))
 
     def can_take(self, now: float) -> bool:
         free = self.ready and not self.renewing and len(self._outstanding) < IN_FLIGHT_MAX
@@ -203,7 +203,7 @@ class AuthenticatedSession:
         self._versions = yield from learn_versions(self._address)
         if self._sasl is None:
             return None
-        return (yield from authenticate(self._sasl, token, self._address, self._versions))
+        return (yield from authenticate(self._sasl.current(), token, self._address, self._versions))
 
     def _start(self, setup: Generator[Step, Response, float | None]) -> None:
         self._setup = setup

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -39,8 +39,11 @@ class SaslSettings:
 
     `username` and `password` are for PLAIN and SCRAM. OAUTHBEARER takes either `oauth`, and tokens come from its
     endpoint, or `token_callback`, which is called on a thread of its own whenever a token is needed, may block, and may
-    raise any exception. `tokens` is then the shared source of tokens of everything made from this object, librdkafka's
-    clients included. Raises ValueError for settings that contradict each other.
+    raise any exception. `login_callback` returns user name and password (client id and client secret for `oauth`) as
+    they are now; it is called before each login, on any thread, and must not block or raise.
+
+    `tokens` is the shared source of tokens of everything made from this object, librdkafka's clients included. Raises
+    ValueError for settings that contradict each other.
     """
 
     mechanism: str
@@ -48,6 +51,7 @@ class SaslSettings:
     password: str = field(default="", repr=False)
     oauth: OAuthSettings | None = None
     token_callback: Callable[[], OAuthToken] | None = None
+    login_callback: Callable[[], tuple[str, str]] | None = field(default=None, repr=False, compare=False)
     tokens: TokenSource | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -62,10 +66,17 @@ class SaslSettings:
             raise ValueError("SASL mechanism OAUTHBEARER takes either oauth or token_callback, and no username")
         get = self.token_callback
         if self.oauth is not None:
-            get = partial(ask_for_token, self.oauth, SystemClock())
+            get = partial(_ask_with, self.oauth, self.login_callback)
         assert get is not None
         # Frozen for everybody else; this is still part of the constructor.
         object.__setattr__(self, "tokens", TokenSource(get))
+
+    def current(self) -> SaslSettings:
+        """These settings with user name and password as they are now."""
+        if self.login_callback is None or self.oauth is not None:
+            return self
+        username, password = self.login_callback()
+        return replace(self, username=username, password=password)
 
     @property
     def identity(self) -> str:
@@ -73,6 +84,13 @@ class SaslSettings:
         if self.mechanism != "OAUTHBEARER":
             return f"user {self.username!r}"
         return f"client {self.oauth.client_id!r}" if self.oauth is not None else "the holder of the callback's token"
+
+
+def _ask_with(oauth: OAuthSettings, login: Callable[[], tuple[str, str]] | None) -> OAuthToken:
+    if login is not None:
+        client_id, client_secret = login()
+        oauth = replace(oauth, client_id=client_id, client_secret=client_secret)
+    return ask_for_token(oauth, SystemClock())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

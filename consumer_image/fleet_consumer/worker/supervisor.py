@@ -11,13 +11,11 @@ from typing import Final
 
 from fleet_consumer.group.errors import FencedInstance
 from fleet_consumer.group.timing import Backoff
-from fleet_consumer.net import AuthenticationFailed
-from fleet_consumer.worker.config.settings import connection_settings
 from fleet_consumer.worker.lifecycle.signals import Signals
 from fleet_consumer.worker.lifecycle.termination import NOT_DRAINED, end_process
 from fleet_consumer.worker.logs import about, fields
-from fleet_consumer.worker.member import WorkerState, current_error, note_end, reason_of
-from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, Session, WorkerContext, open_session
+from fleet_consumer.worker.member import WorkerState, note_end, reason_of
+from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, WorkerContext, open_session
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
@@ -30,9 +28,6 @@ FENCED_FIRST_S: Final = 5.0
 FENCED_MAX_S: Final = 300.0
 """The same for a member that was fenced, up to 5 min: when it comes back it fences the other in turn, so this bounds
 how often two of them can disturb the group."""
-
-CREDENTIALS_LOOK_S: Final = 5.0
-"""Interval at which a worker whose credentials are refused looks for renewed ones."""
 
 
 class Supervisor:
@@ -76,21 +71,14 @@ class Supervisor:
         try:
             session.start()
             self._state.session, self._state.error = session, None
-            look_at = began + CREDENTIALS_LOOK_S
             while not self._stop.is_set():
                 if not session.step():
                     # What is in hand comes to its end first; handed over in the middle it would be handled twice.
                     session.loop.stop()
                     return
                 self._signals.keep()
-                now = self._clock.monotonic()
-                if now >= look_at:
-                    look_at = now + CREDENTIALS_LOOK_S
-                    if now - began > BACKOFF_MAX_S:
-                        self._state.ended = None
-                    if self._has_better_credentials(session):
-                        LOG.info("the credentials have changed; a new session begins")
-                        return
+                if self._state.ended is not None and self._clock.monotonic() - began > BACKOFF_MAX_S:
+                    self._state.ended = None
         except Exception as error:
             note_end(self._state, error, self._worker.watch.record, self._clock.wall())
             raise
@@ -114,16 +102,6 @@ class Supervisor:
         left = executor.calls()
         if left and not self._gives_up:
             end_process(NOT_DRAINED, about(left[0].records[0]))
-
-    def _has_better_credentials(self, session: Session) -> bool:
-        """True if the brokers refuse this session's credentials, and the mounted files hold others now.
-
-        The kubelet renews mounted secrets in running pods; a member that works goes on with what it has.
-        """
-        error = current_error(self._state)
-        if error is None or reason_of(error) != AuthenticationFailed.reason:
-            return False
-        return connection_settings(self._worker.config.brokers, self._worker.identity.worker) != session.connection
 
 
 class SessionBackoff:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 
 from e2e.local_cluster.pki import Authority
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.fetch import thread as fetch_module
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.librdkafka.producer import RecordProducer
-from fleet_consumer.librdkafka.settings import with_authorities
+from fleet_consumer.librdkafka.settings import resolved
 from tests.support.waiting import eventually
 
 PATIENCE_S = 30.0
@@ -82,7 +83,7 @@ def test_renewal_that_cannot_be_used_leaves_the_data_plane_as_it_is(
     eventually(told(caplog, "the data plane connects anew"), timeout_s=PATIENCE_S, what="the next renewal to be used")
 
 
-def test_failing_producer_gives_up_open_sends_and_reconnects(
+def test_producer_that_is_refused_gives_up_open_sends_and_reconnects(
     renewal: Renewal, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever sent it sends it again: at once, and not after the delivery time-out of two minutes."""
@@ -90,10 +91,36 @@ def test_failing_producer_gives_up_open_sends_and_reconnects(
     producer = RecordProducer(renewal.config)
     handle = producer.send("t", key=None, value="v")
     assert producer.flush(1.0) == 1
+    producer._on_error(KafkaError(KafkaError._SSL, "certificate verify failed"))
     renewal.renew()
     eventually(lambda: producer.flush(0.1) == 0, timeout_s=PATIENCE_S, what="the record to be given up")
     assert handle.error is not None
     assert handle.error.reason.startswith("_PURGE")
+    assert told(caplog, "the producer connects anew")()
+
+
+def test_producer_of_a_broker_that_is_away_keeps_open_sends(renewal: Renewal, caplog: pytest.LogCaptureFixture) -> None:
+    """A restarted broker may have them already: sent again by another producer they would be there twice."""
+    caplog.set_level(logging.INFO)
+    producer = RecordProducer(renewal.config)
+    handle = producer.send("t", key=None, value="v")
+    assert producer.flush(1.0) == 1
+    renewal.renew()
+    assert producer.flush(1.0) == 1
+    assert not handle.done
+    assert not told(caplog, "the producer connects anew")()
+    producer._on_error(
+        KafkaError(KafkaError._TRANSPORT, "Receive failed: error:0A000412:SSL routines::bad certificate")
+    )
+    eventually(lambda: producer.flush(0.1) == 0, timeout_s=PATIENCE_S, what="the record to be given up")
+
+
+def test_idle_producer_reconnects_after_any_error(renewal: Renewal, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    producer = RecordProducer(renewal.config)
+    producer._on_error(KafkaError(KafkaError._TRANSPORT, "broker down"))
+    renewal.renew()
+    producer.flush(0.1)
     assert told(caplog, "the producer connects anew")()
 
 
@@ -105,14 +132,13 @@ def test_authorities_of_several_files_are_given_to_librdkafka_as_one_text(tmp_pa
         (tmp_path / f"{name}.crt").write_bytes(authority.root_certificate.read_bytes())
         both.append(authority.root_certificate.read_text().strip())
     config = {"security.protocol": "SSL", "ssl.ca.location": str(tmp_path / "*.crt"), "client.id": "c"}
-    resolved = with_authorities(config)
-    assert resolved == {
+    assert resolved(config) == {
         "security.protocol": "SSL",
         "ssl.ca.pem": f"{both[1]}\n{both[0]}\n",
         "client.id": "c",
     }
     one_file = {"ssl.ca.location": str(tmp_path / "new.crt")}
-    assert with_authorities(one_file) == one_file
+    assert resolved(one_file) == one_file
 
 
 def test_data_plane_follows_authorities_of_several_files(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -93,10 +94,8 @@ def identify(config: WorkerConfig, environment: Mapping[str, str]) -> PodIdentit
 
 
 def connection_settings(brokers: Brokers, client_id: str) -> ConnectionSettings:
-    """Connection settings. Reads the credentials at each call, so that a new session uses a new password.
-
-    Raises SettingsInvalid and CredentialsUnreadable.
-    """
+    """Connection settings, with credentials that are read again before each login. Raises SettingsInvalid and
+    CredentialsUnreadable."""
     tls = sasl = None
     if brokers.tls is not None:
         tls = TlsSettings(ca_file=brokers.tls.ca_file, cert_file=brokers.tls.cert_file, key_file=brokers.tls.key_file)
@@ -110,12 +109,11 @@ def connection_settings(brokers: Brokers, client_id: str) -> ConnectionSettings:
 
 def _login(source: SaslSource, ca_file: str | None) -> SaslSettings:
     """Login with the mounted credentials. `ca_file` also verifies the token endpoint: private CAs sign both."""
-    identity_file, proof_file = credential_files(source.mechanism)
-    name = source.identity if source.identity is not None else _credential(source.directory, identity_file)
-    proof = _credential(source.directory, proof_file)
+    mounted = MountedLogin(source)
+    name, proof = mounted()
     try:
         if source.oauth is None:
-            return SaslSettings(mechanism=source.mechanism, username=name, password=proof)
+            return SaslSettings(mechanism=source.mechanism, username=name, password=proof, login_callback=mounted)
         oauth = OAuthSettings(
             token_endpoint=source.oauth.url,
             client_id=name,
@@ -123,9 +121,31 @@ def _login(source: SaslSource, ca_file: str | None) -> SaslSettings:
             scope=source.oauth.scope,
             ca_file=ca_file,
         )
-        return SaslSettings(mechanism=source.mechanism, oauth=oauth)
+        return SaslSettings(mechanism=source.mechanism, oauth=oauth, login_callback=mounted)
     except ValueError as error:
         raise SettingsInvalid("connection.sasl", str(error)) from error
+
+
+class MountedLogin:
+    """User name and password, or client id and client secret, of the mounted files as they are now.
+
+    Files that cannot be read leave the last ones in use. Raises CredentialsUnreadable when made only.
+    """
+
+    def __init__(self, source: SaslSource) -> None:
+        self._source = source
+        self._last = self._read()
+
+    def __call__(self) -> tuple[str, str]:
+        with contextlib.suppress(CredentialsUnreadable):
+            self._last = self._read()
+        return self._last
+
+    def _read(self) -> tuple[str, str]:
+        source = self._source
+        identity_file, proof_file = credential_files(source.mechanism)
+        identity = source.identity if source.identity is not None else _credential(source.directory, identity_file)
+        return identity, _credential(source.directory, proof_file)
 
 
 def consumer_settings(
