@@ -33,6 +33,24 @@ OFFSETS_REFUSED: list[tuple[str, JsonObject, str]] = [
     ),
 ]
 
+OFFSETS_REFUSED.append(
+    (
+        "more offsets than a status holds",
+        consumer_group(
+            {
+                "spec.offsets": {
+                    "reset": {
+                        "id": "a",
+                        "to": "Offsets",
+                        "offsets": {topic: {str(n): 1 for n in range(2501)} for topic in ("orders", "returns")},
+                    }
+                }
+            }
+        ),
+        "spec.offsets.reset.offsets must not name more than 5000 partitions",
+    )
+)
+
 OFFSETS_IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str]] = [
     (
         "a reset under a used id",

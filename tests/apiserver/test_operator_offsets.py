@@ -168,8 +168,8 @@ def test_members_of_other_programs_are_named_and_a_dry_run_touches_nothing(
         apply(client, [group(name, id="look", to="Latest", dryRun=True)])
 
         def looked() -> bool:
-            seen = offsets_of(client, name)["dryRun"]
-            assert seen["phase"] == "Succeeded", seen
+            seen = offsets_of(client, name).get("dryRun", {})
+            assert seen.get("phase") == "Succeeded", seen
             assert seen["previous"][TOPIC]["0"] == BEFORE
             assert seen["offsets"][TOPIC]["0"] == RECORDS
             return True
@@ -180,8 +180,8 @@ def test_members_of_other_programs_are_named_and_a_dry_run_touches_nothing(
             apply(client, [group(name, id="real", to="Earliest")])
 
             def named() -> bool:
-                last = offsets_of(client, name)["lastReset"]
-                assert (last["phase"], last["reason"]) == ("Pending", "ForeignMembers"), last
+                last = offsets_of(client, name).get("lastReset", {})
+                assert (last.get("phase"), last.get("reason")) == ("Pending", "ForeignMembers"), last
                 assert "a-java-program" in last["message"]
                 return True
 

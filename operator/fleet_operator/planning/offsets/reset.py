@@ -194,7 +194,7 @@ def _commit(facts: ResetFacts, keep: ResetDecision, record: ResetRecord, now: fl
     """The recorded offsets are committed, whatever has become of the spec."""
     keep = replace(keep, used=with_used(facts.used, record.id))
     if facts.obstacle is not None:
-        return replace(keep, last=replace(record, reason=facts.obstacle.reason, message=facts.obstacle.message))
+        return replace(keep, last=_with(record, facts.obstacle))
     again = replace(keep, step=ResetStep.COMMIT, step_for=record)
     finding = _finding(facts, record)
     if finding is None:
@@ -262,7 +262,13 @@ def _refusal(finding: Finding) -> Problem:
 
 
 def _waiting(record: ResetRecord, problem: Problem | None) -> ResetRecord:
-    return record if problem is None else replace(record, reason=problem.reason, message=problem.message)
+    return record if problem is None else _with(record, problem)
+
+
+def _with(record: ResetRecord, problem: Problem) -> ResetRecord:
+    """The record with a reason and a message, cut here: names of foreign members may be long."""
+    reason = problem.reason[: conditions.REASON_CHARACTERS_MAX]
+    return replace(record, reason=reason, message=conditions.shorten(problem.message))
 
 
 def _cancelled(last: ResetRecord | None, now: float) -> ResetRecord | None:
@@ -272,5 +278,4 @@ def _cancelled(last: ResetRecord | None, now: float) -> ResetRecord | None:
 
 
 def _ended(record: ResetRecord, phase: ResetPhase, problem: Problem, now: float) -> ResetRecord:
-    ended = replace(record, phase=phase, reason=problem.reason, message=problem.message)
-    return replace(ended, finished_at=times.to_text(now))
+    return replace(_with(record, problem), phase=phase, finished_at=times.to_text(now))

@@ -103,6 +103,8 @@ def _select(wanted: OffsetReset, chosen: tuple[str, ...], read: GroupOffsets) ->
     """The partitions to set, with the offset that the spec names."""
     if wanted.offsets is None:
         return {(topic, number): None for topic in chosen for number in range(read.counts[topic])}
+    if sum(map(len, wanted.offsets.values())) > PARTITIONS_MAX:
+        return _refused(f"more than {PARTITIONS_MAX} partitions: reset some of them at a time")
     selected: dict[Partition, int | None] = {}
     for topic, offsets in wanted.offsets.items():
         for name, offset in offsets.items():

@@ -127,7 +127,10 @@ def _offset_reset(facts: ConsumerGroupFacts) -> Problem | None:
     for record in (reset.last, reset.dry if wanted is not None and wanted.dry_run else None):
         if record is None or not record.reason or record.reason == conditions.STOPPING_WORKERS:
             continue
-        if record.phase not in ENDED and record.reason not in (conditions.PAUSED_BY_ANNOTATION, conditions.SUSPENDED):
+        if record.phase not in ENDED and record.reason not in (
+            conditions.PAUSED_BY_ANNOTATION,
+            conditions.NOT_YET_OBSERVED,
+        ):
             message = f"spec.offsets.reset {record.id!r} waits: {record.reason}: {record.message}"
             return Problem(conditions.OFFSET_RESET_WAITS, message)
         if record.phase is ResetPhase.FAILED and wanted is not None and wanted.id == record.id:

@@ -201,6 +201,14 @@ def test_members_of_other_programs_keep_the_fleet_running_and_are_named() -> Non
     assert world.run().phase == "Succeeded"
 
 
+def test_long_names_of_members_fit_into_the_status() -> None:
+    """Else the API server would refuse the whole status, and the record would never equal the stored one."""
+    world = World(members=(Member(None, "x" * 30_000),), wanted=wanted(dryRun=False))
+    world.run(3)
+    assert len(world.last["message"]) == 1024
+    assert not world.decide().advanced
+
+
 def test_member_that_joins_after_the_stop_is_waited_for() -> None:
     world = World()
     world.visit()
