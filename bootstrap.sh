@@ -9,7 +9,7 @@ if ! command -v "$python" >/dev/null || ! "$python" -c 'import sys; sys.exit(sys
   exit 1
 fi
 
-wanted=$( { cat requirements/dev.txt bootstrap.sh; sed -n "/^\[project.scripts\]/,/^$/p" pyproject.toml; } | sha256sum | cut -d" " -f1)
+wanted=$( { cat requirements/dev.txt bootstrap.sh; sed -n "/^version = /p; /^\[project.scripts\]/,/^$/p" pyproject.toml; } | sha256sum | cut -d" " -f1)
 if [ -x .venv/bin/python ] && [ "$(cat .venv/.lock-digest 2>/dev/null)" = "$wanted" ]; then
   exit 0
 fi

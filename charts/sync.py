@@ -1,4 +1,4 @@
-"""Copies the CRDs of `crds/` into the chart as gated templates.
+"""Copies the CRDs of `crds/` into the chart as gated templates, and the version of `pyproject.toml` into the chart.
 
 Helm never upgrades what lies in a chart's own `crds` folder, hence templates: `crds.enabled` installs and upgrades
 them, `crds.keep` leaves them (and with them every ConsumerGroup) when the release is removed. A test fails when the
@@ -7,12 +7,20 @@ copies differ from their originals; run `python -m charts.sync` then.
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 CRDS: Final = ROOT / "crds"
-TEMPLATES: Final = ROOT / "charts" / "consumer-fleet" / "templates"
+CHART: Final = ROOT / "charts" / "consumer-fleet"
+TEMPLATES: Final = CHART / "templates"
+VERSIONED: Final = {
+    CHART / "Chart.yaml": r'(?m)^((?:version|appVersion): "?)[^"\n]+',
+    CHART / "values.yaml": r"(?m)^( *image: consumer-fleet-(?:operator|consumer):)\S+",
+}
+"""Files that repeat the version, and the text before it."""
 
 HEAD: Final = """\
 {{- /* A copy of crds/NAME, made by `python -m charts.sync`. Change the original. */}}
@@ -46,9 +54,18 @@ def templates() -> dict[Path, str]:
     }
 
 
+def versioned() -> dict[Path, str]:
+    """Every file of the chart that repeats the version of the distribution, as it must be."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    return {
+        path: re.sub(pattern, rf"\g<1>{version}", path.read_text(encoding="utf-8"))
+        for path, pattern in VERSIONED.items()
+    }
+
+
 def main() -> None:
-    """Write the templates, and remove those whose CRD is gone."""
-    wanted = templates()
+    """Write the templates and versions, and remove templates whose CRD is gone."""
+    wanted = templates() | versioned()
     for path in TEMPLATES.glob("crd-*.yaml"):
         if path not in wanted:
             path.unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,16 @@ def test_crds_in_the_chart_are_those_of_the_repository() -> None:
     """Run `python -m charts.sync` after changing a CRD."""
     found = {path: path.read_text() for path in (CHART / "templates").glob("crd-*.yaml")}
     assert found == sync.templates()
+
+
+def test_version_is_one_everywhere() -> None:
+    """`python -m charts.sync` carries the version of pyproject.toml into the chart."""
+    version = tomllib.loads((sync.ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert {path: path.read_text() for path in sync.VERSIONED} == sync.versioned()
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (version, version)
+    assert (CHART / "values.yaml").read_text().count(f":{version}\n") == 2
+    assert re.findall(r"(?m)^## (\S+)", (sync.ROOT / "CHANGELOG.md").read_text())[0] == version
 
 
 def test_crd_that_helm_would_misread_is_refused(tmp_path: Path) -> None:

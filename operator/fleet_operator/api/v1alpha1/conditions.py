@@ -33,7 +33,6 @@ STUCK: Final = "Stuck"  # a partition does not move past a record
 DEGRADED: Final = "Degraded"  # something needs attention, even if the fleet still works
 TOPICS_READY: Final = "TopicsReady"  # source, output and failed topics exist
 GROUP_SHARED: Final = "GroupShared"  # members that are not ours are in the Kafka group
-SPEC_HONORED: Final = "SpecHonored"  # every field of the spec has an effect in this version
 UPGRADE_AVAILABLE: Final = "UpgradeAvailable"  # the operator would plan the workers' image or pods otherwise
 COMPLETE: Final = "Complete"  # a Redrive has processed all chosen records; the reason of a Progressing that has ended
 FAILED: Final = "Failed"  # a Redrive has ended without that: it failed, or its ConsumerGroup was deleted
@@ -59,8 +58,6 @@ KAFKA_CLUSTER_CONDITIONS: Final = (READY, CLUSTER_REACHABLE, OFFSETS_TOPIC_SIZED
 
 # --- reasons: what was found in the spec and in Kubernetes ----------------------------------------------------------
 SPEC_INVALID: Final = "SpecInvalid"
-NOT_YET_AVAILABLE: Final = "NotYetAvailable"
-ALL_FIELDS_HONORED: Final = "AllFieldsHonored"
 CLUSTER_NOT_FOUND: Final = "ClusterNotFound"
 CLUSTER_INVALID: Final = "ClusterInvalid"
 HANDLER_SOURCE_NOT_FOUND: Final = "HandlerSourceNotFound"

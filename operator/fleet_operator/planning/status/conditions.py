@@ -38,7 +38,7 @@ def project_conditions(
         stalled(facts),
         _cluster_reachable(facts),
         _lag_known(facts),
-        _scaling_active(facts),
+        _scaling_active(),
         _scaling_limited(facts),
         _paused(facts),
         stands := _stuck(facts, stuck),
@@ -142,12 +142,8 @@ def _lag_known(facts: ConsumerGroupFacts) -> Condition:
     return Condition(c.LAG_KNOWN, "True", c.ALL_PARTITIONS_KNOWN, "the offsets of all partitions are known")
 
 
-def _scaling_active(facts: ConsumerGroupFacts) -> Condition:
-    if facts.group.spec.scaling is None:
-        message = "spec.scaling is not set: the fleet has spec.replicas workers"
-        return Condition(c.SCALING_ACTIVE, "False", c.FIXED_REPLICAS, message)
-    message = "this version does not scale by lag: the fleet has spec.replicas workers"
-    return Condition(c.SCALING_ACTIVE, "False", c.NOT_YET_AVAILABLE, message)
+def _scaling_active() -> Condition:
+    return Condition(c.SCALING_ACTIVE, "False", c.FIXED_REPLICAS, "the fleet has spec.replicas workers")
 
 
 def _scaling_limited(facts: ConsumerGroupFacts) -> Condition:
@@ -284,14 +280,6 @@ def _upgrade_available(facts: ConsumerGroupFacts) -> Condition:
     if image.source == "Spec":
         return Condition(c.UPGRADE_AVAILABLE, "False", c.IMAGE_FROM_SPEC, "spec.image names the workers' image")
     return Condition(c.UPGRADE_AVAILABLE, "False", c.UP_TO_DATE, "workers run the operator's worker image")
-
-
-def spec_honored(ignored: Sequence[str]) -> Condition:
-    """Accepted fields without effect, each with the behaviour in its place: the CRDs have fields of later versions."""
-    if not ignored:
-        return Condition(c.SPEC_HONORED, "True", c.ALL_FIELDS_HONORED, "every field of the spec has its effect")
-    named = "; ".join(f"spec.{entry}" for entry in ignored)
-    return Condition(c.SPEC_HONORED, "False", c.NOT_YET_AVAILABLE, f"not supported in this version: {named}")
 
 
 def useful_replicas(partition_counts: Mapping[str, int], assignor: str) -> int:
