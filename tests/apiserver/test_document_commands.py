@@ -18,9 +18,10 @@ import yaml
 
 from tests.apiserver.conftest import ROOT
 from tests.support.apiserver import ApiServer
+from tests.support.argo import SCRIPTS
 from tests.unit.api.crd_objects import consumer_group
 
-PAGES = ("README.md", "docs/api-conventions.md", "docs/pods.md", "docs/retries.md")
+PAGES = ("README.md", "docs/api-conventions.md", "docs/gitops.md", "docs/pods.md", "docs/retries.md")
 EXAMPLES = ("flights/handler.py", "flights/fleet.yaml", "flights/redrive.yaml", "http/fleet.yaml")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:#\s+|\s*)(kubectl .*)$", re.MULTILINE)
@@ -70,6 +71,7 @@ class Reader:
         """Write the status that the operator writes when everything is healthy."""
         said = {"status": "True", "reason": "AsWanted", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
         conditions = [{"type": kind, **said} for kind in GOOD]
+        conditions.append({**said, "type": "Progressing", "status": "False", "reason": "Complete"})
         for kind in ("consumergroups", "retrypolicies", "redrives"):
             for name in self.kubectl("get", kind, "-o", "name").split():
                 status: dict[str, Any] = {"observedGeneration": 1, "conditions": conditions}
@@ -152,6 +154,26 @@ def test_documented_template_and_upgrade(place: Callable[..., Reader]) -> None:
 def flat(body: dict[str, Any]) -> dict[str, Any]:
     """The fields of a fragment's spec by their paths."""
     return {f"spec.{name}": value for name, value in body["spec"].items()}
+
+
+def test_commands_about_deploying(place: Callable[..., Reader]) -> None:
+    """The health scripts go into Argo CD's own ConfigMap, beside what others have put there."""
+    reader = place("argocd")
+    reader.apply(consumer_group({"metadata.namespace": "argocd"}))
+    reader.apply(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "argocd-cm"}, "data": {"url": "theirs"}}
+    )
+    reader.say_that_all_is_well()
+    found = commands("docs/gitops.md")
+    assert [line.split()[1] for line in found] == ["wait", "wait", "kustomize"]
+    for line in found:
+        reader.types(line)
+    stored = json.loads(reader.kubectl("get", "configmap", "argocd-cm", "-o", "json"))["data"]
+    assert stored.pop("url") == "theirs"
+    assert stored == {
+        f"resource.customizations.health.consumerfleet.io_{path.parent.name}": path.read_text()
+        for path in SCRIPTS.glob("*/health.lua")
+    }
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

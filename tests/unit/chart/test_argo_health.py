@@ -8,8 +8,19 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from fleet_operator.api.v1alpha1 import Redrive
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, REDRIVE, RETRY_POLICY
+from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.redrive.phase import RedriveFacts, decide
+from fleet_operator.planning.redrive.status import project_redrive_status
+from fleet_operator.planning.run import JobFacts, RunState
+from fleet_operator.planning.status.facts import ConsumerGroupFacts
+from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from tests.support.argo import SCRIPTS, health
+from tests.unit.api.crd_objects import redrive
+from tests.unit.planning import builders
+from tests.unit.planning.status.projecting import brand_new, cause, project
 
 KINDS: Final = tuple(kind.kind for kind in (CONSUMER_GROUP, KAFKA_CLUSTER, RETRY_POLICY, REDRIVE))
 Given = dict[str, Any]
@@ -38,9 +49,9 @@ def group(*conditions: str, **parts: Any) -> Given:
 READY = "Ready=True FleetReady: 2 of 2 workers are ready"
 UNREADY = "Ready=False RollingOut: 1 of 2 workers run it"
 COMPLETE = "Progressing=False Complete: the revision runs"
-SERVING = "Serving=True GoodRevision: revision a runs"
-IDLE = "Serving=False NoRevision: no revision runs"
-REFUSED = "Progressing=False Refused: HandlerNotFound: module shop has no handle"
+SERVING = "Serving=True LastGoodRevision: 2 workers of revision a handle records"
+IDLE = "Serving=False NoWorkerReady: no worker is ready"
+REFUSED = "Stalled=True Refused: HandlerNotFound: module shop has no handle"
 WAITING = "Progressing=True Waiting: pod orders-check: Unschedulable: 0/3 nodes are available"
 
 CASES: Final[dict[str, tuple[Given, str, str]]] = {
@@ -56,10 +67,14 @@ CASES: Final[dict[str, tuple[Given, str, str]]] = {
     "older generation": (group(READY, COMPLETE, status={"observedGeneration": 2}), "Progressing", "generation 3"),
     "checking": (group(UNREADY, "Progressing=True Checking: pod orders-check runs", IDLE), "Progressing", "Checking"),
     "waiting": (group(UNREADY, WAITING, IDLE), "Progressing", "Waiting: pod orders-check: Unschedulable"),
-    "waiting while serving": (group(UNREADY, WAITING, SERVING), "Progressing", "last good revision handles records"),
+    "waiting while serving": (
+        group(UNREADY, WAITING, SERVING),
+        "Progressing",
+        "2 workers of revision a handle records",
+    ),
     "waiting and degraded": (group(UNREADY, WAITING, "Degraded=True RevisionHeld: x"), "Progressing", "Waiting"),
-    "refused while serving": (group(UNREADY, REFUSED, SERVING), "Degraded", "last good revision handles records"),
-    "refused and idle": (group(UNREADY, REFUSED, IDLE), "Degraded", "no revision handles records"),
+    "refused while serving": (group(UNREADY, REFUSED, SERVING), "Degraded", "2 workers of revision a handle records"),
+    "refused and idle": (group(UNREADY, REFUSED, IDLE), "Degraded", "no worker is ready"),
     "refusal of an older generation": (
         group(UNREADY, REFUSED, SERVING, status={"observedGeneration": 2}),
         "Progressing",
@@ -134,3 +149,99 @@ def test_every_kind_has_a_script_and_argo_cd_is_given_all() -> None:
         f"resource.customizations.health.{SCRIPTS.name}_{kind}": f"{SCRIPTS.name}/{kind}/health.lua" for kind in KINDS
     }
     assert all(Path(folder, path).is_file() for path in given.values())
+
+
+NEW: Final = "bbbbbbbbbb"
+PULLING: Final = Problem("ImagePullBackOff", "pod orders-1, container worker: back-off")
+
+
+def behind(phase: RolloutPhase, **decided: Any) -> ConsumerGroupFacts:
+    """A fleet that runs one revision while a newer one is in this phase."""
+    decision = RolloutDecision(phase=phase, target="aaaaaaaaaa", **decided)
+    return builders.facts(rollout=decision, revision=NEW)
+
+
+PHASES: Final[dict[str, tuple[ConsumerGroupFacts, str, str]]] = {
+    "settled": (builders.facts(), "Healthy", "2 of 2 workers are ready"),
+    "first visit": (brand_new(), "Progressing", "Checking"),
+    "checking": (behind(RolloutPhase.CHECKING), "Progressing", "Checking"),
+    "applying": (behind(RolloutPhase.APPLYING), "Progressing", "RollingOut"),
+    "waiting for workers": (behind(RolloutPhase.WAITING), "Progressing", "RollingOut"),
+    "check waits": (behind(RolloutPhase.CHECKING, waits=PULLING), "Progressing", "Waiting: ImagePullBackOff"),
+    "worker waits": (behind(RolloutPhase.WAITING, waits=PULLING), "Progressing", "Waiting: ImagePullBackOff"),
+    "check failed outside": (
+        behind(RolloutPhase.CHECK_FAILED, cause=Problem("TopicNotFound", "none")),
+        "Progressing",
+        "Waiting: TopicNotFound",
+    ),
+    "refused": (
+        behind(RolloutPhase.REFUSED, cause=Problem("HandlerNotFound", "no module shop")),
+        "Degraded",
+        "2 workers of revision aaaaaaaaaa handle records",
+    ),
+    "held for a reference": (
+        builders.facts(rollout=cause(RolloutPhase.HELD, "HandlerSourceNotFound"), revision=None),
+        "Progressing",
+        "Waiting: HandlerSourceNotFound",
+    ),
+    "held by a mistake": (
+        builders.facts(rollout=cause(RolloutPhase.HELD, "TemplateRefused"), revision=None),
+        "Degraded",
+        "Refused: what to do",
+    ),
+    "refused by the API server": (
+        builders.facts(refusal=Problem("RefusedByApiServer", "no such class")),
+        "Degraded",
+        "no such class",
+    ),
+    "scaled up": (builders.facts(wanted_replicas=4), "Progressing", "2 of 4 workers are ready"),
+    "no workers wanted": (
+        builders.facts(rollout=RolloutDecision(phase=RolloutPhase.HELD, target=None), wanted_replicas=0),
+        "Healthy",
+        "no workers are wanted",
+    ),
+    "brokers away": (builders.facts(observation=builders.unreachable()), "Degraded", "no broker answers"),
+}
+
+
+def test_there_is_a_case_for_every_phase() -> None:
+    assert {facts.rollout.phase for facts, _, _ in PHASES.values()} == set(RolloutPhase)
+
+
+@pytest.mark.parametrize("case", PHASES)
+def test_health_of_what_the_operator_writes(case: str) -> None:
+    """The status comes from the operator's own projection, so a condition renamed there fails here."""
+    facts, status, message = PHASES[case]
+    projected = project(facts)
+    body = {"kind": CONSUMER_GROUP.kind, "metadata": {"generation": projected["observedGeneration"]}, "spec": {}}
+    found = health({**body, "status": projected})
+    assert (found.status, message in found.message) == (status, True), found
+    newer = health({**body, "metadata": {"generation": 2}, "status": projected})
+    assert newer.status == "Progressing"
+
+
+@pytest.mark.parametrize(
+    ("observation", "status"),
+    [(builders.observation(), "Healthy"), (builders.unreachable(), "Degraded"), (None, "Progressing")],
+)
+def test_health_of_a_projected_kafka_cluster(observation: Any, status: str) -> None:
+    projected = project_kafkacluster_status(builders.kafka_cluster(), observation, {}, builders.NOW)
+    assert health({"kind": "KafkaCluster", "metadata": {"generation": 1}, "status": projected}).status == status
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        ({"obstacle": Problem("GroupNotFound", "create it")}, "Progressing"),
+        ({}, "Progressing"),
+        ({"job": JobFacts(state=RunState.COMPLETE)}, "Healthy"),
+        ({"job": JobFacts(state=RunState.FAILED)}, "Degraded"),
+        ({"refusal": Problem("FilterRefused", "no such reason")}, "Degraded"),
+    ],
+)
+def test_health_of_a_projected_redrive(facts: dict[str, Any], status: str) -> None:
+    body = redrive()
+    given = RedriveFacts(redrive=Redrive.model_validate(body), **facts)
+    projected = project_redrive_status(given, decide(given), None, None, builders.NOW)
+    found = health({**body, "metadata": {"generation": projected["observedGeneration"]}, "status": projected})
+    assert found.status == status, found

@@ -1,7 +1,7 @@
 -- Health of a ConsumerGroup for Argo CD, judged by its status for the newest generation:
 --   Healthy      the wanted revision runs with all wanted workers
 --   Progressing  not seen yet, being checked, being rolled out, or waiting for something outside (a node, an image)
---   Degraded     the wanted revision is refused, or somebody has to look at the fleet
+--   Degraded     the wanted revision is refused, whatever still serves, or somebody has to look at the fleet
 --   Suspended    spec.suspend, or the annotation consumerfleet.io/paused
 -- Base library only: Argo CD opens neither `string` nor `math` for scripts in argocd-cm.
 
@@ -46,23 +46,20 @@ if conditions.Ready == nil then
   return health("Progressing", "the operator has not judged the group yet")
 end
 
-local serves = ""
-if is("Serving", "True") then
-  serves = "; the last good revision handles records meanwhile"
+local serving = ""
+if conditions.Serving ~= nil and (conditions.Serving.message or "") ~= "" then
+  serving = "; " .. conditions.Serving.message
 end
-if is("Progressing", "False") and conditions.Progressing.reason == "Refused" then
-  if serves == "" then
-    serves = "; no revision handles records"
-  end
-  return health("Degraded", words("Progressing") .. serves)
+if is("Stalled", "True") then
+  return health("Degraded", words("Stalled") .. serving)
 end
 if is("Progressing", "True") then
-  return health("Progressing", words("Progressing") .. serves)
+  return health("Progressing", words("Progressing") .. serving)
 end
 if is("Degraded", "True") then
   return health("Degraded", words("Degraded"))
 end
 if is("Ready", "True") then
-  return health("Healthy", conditions.Ready.message)
+  return health("Healthy", words("Ready"))
 end
 return health("Progressing", words("Ready"))
