@@ -91,7 +91,7 @@ def test_filters_and_counts_agree(topic: FailedTopic) -> None:
         {"reason": "fatal", "class": "shop.errors.Broken", "count": 3},
     ]
     assert lines(topic, "count", "--by", "reason")[-1].split() == ["18", "in", "all"]
-    assert len(lines(topic, "list", "--reason", "timeout", "--reason", "fatal")) == 8
+    assert len(lines(topic, "list", "--reason", "timeout", "--reason", "Fatal")) == 8, "in the words of objects too"
     assert objects(topic, "count", "--by", "class", "--error-class", "Broken") == [
         {"class": "shop.errors.Broken", "count": 3}
     ]

@@ -132,7 +132,8 @@ def _run(options: argparse.Namespace) -> int:
         sys.stdout.flush()
         return EXIT_OK
     wanted = Wanted(
-        reasons=frozenset(options.reason),
+        # In lower case too: status.retry.failedReasons has them in CamelCase.
+        reasons=frozenset({*options.reason, *map(str.lower, options.reason)}),
         error_classes=tuple(options.error_class),
         from_ms=_time(options.start, "--from", now_ms),
         to_ms=_time(options.end, "--to", now_ms),
