@@ -283,9 +283,7 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
     late = _late_pod(facts, updated, now)
     if late is None:
         return replace(going, waits=_outside(facts, fleet, updated))
-    message = f"pod {late.name} ran without being ready for {facts.progress_deadline_s + facts.patience_s:.0f} s"
-    message += f": {late.reason}: {late.message}" if late.reason else f": see its log, `kubectl logs {late.name}`"
-    cause = Problem(conditions.PROGRESS_DEADLINE_EXCEEDED, message)
+    cause = Problem(conditions.PROGRESS_DEADLINE_EXCEEDED, _describe_late(facts, late))
     good = _newest_good(facts, other_than=record.hash)
     if good is None:
         return replace(going, cause=cause)
@@ -325,6 +323,14 @@ def _late_pod(facts: RolloutFacts, updated: Iterable[PodFacts], now: float) -> P
         return None
     deadline_s = facts.progress_deadline_s + facts.patience_s
     return next((pod for pod in updated if _unready_s(facts, pod, now) >= deadline_s), None)
+
+
+def _describe_late(facts: RolloutFacts, pod: PodFacts) -> str:
+    """The lateness of a pod and, as its log goes with it, how its container died, where it did."""
+    late = f"pod {pod.name} ran without being ready for {facts.progress_deadline_s + facts.patience_s:.0f} s"
+    if pod.ended is not None:
+        return f"{late}: {pod.ended}"
+    return f"{late}: {pod.reason}: {pod.message}" if pod.reason else f"{late}: see its log, `kubectl logs {pod.name}`"
 
 
 def _unready_s(facts: RolloutFacts, pod: PodFacts, now: float) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fleet_operator.planning.fleet.pod_end import ContainerEnd
 from fleet_operator.planning.fleet.rollout import (
     CHECK_RETRY_INSIDE_S,
     CHECK_RETRY_OUTSIDE_S,
@@ -266,6 +267,15 @@ def test_last_good_revision_returns_when_the_first_updated_pod_is_late() -> None
     assert (decision.mark.state, decision.mark.reason) == (REFUSED, "ProgressDeadlineExceeded")
     assert "orders-1" in decision.mark.message
     assert "CrashLoopBackOff: KeyError: x" in decision.mark.message
+
+
+@pytest.mark.parametrize("reason", ["", "CrashLoopBackOff"])
+def test_refusal_of_a_pod_whose_container_dies_says_how(reason: str) -> None:
+    """The pod is replaced and its log with it. Between two deaths it runs, and the kubelet gives no reason."""
+    end = ContainerEnd(container="worker", exit_code=3, said="no licence")
+    decision = rolling(pods=(replace(late_pod(), reason=reason, ended=end),))
+    assert decision.mark is not None
+    assert decision.mark.message.endswith(": container worker ended (exit code 3): no licence")
 
 
 def test_pods_of_the_refused_revision_go_after_the_statefulset_was_turned_back() -> None:
