@@ -38,8 +38,3 @@ class SystemClock:
 
     def wall(self) -> float:
         return time.time()
-
-
-def running_seconds() -> float:
-    """Seconds since an arbitrary origin for which the machine has run: on Linux without those of a suspension."""
-    return time.clock_gettime(time.CLOCK_MONOTONIC)

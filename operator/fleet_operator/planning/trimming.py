@@ -20,7 +20,7 @@ STATEFUL_SET_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.INPUTS_ANN
 JOB_ANNOTATIONS: Final = (labels.RATE_ANNOTATION,)
 IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 REPLICA_COUNTS: Final = ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas", "currentReplicas")
-CONDITIONS: Final = ("Ready", "PodScheduled")
+CONDITIONS: Final = ("Ready", "PodScheduled", "PodReadyToStartContainers", "DisruptionTarget")
 
 TEXT_CHARACTERS_MAX: Final = 4096
 """The kubelet's limit of termination messages, in bytes."""
@@ -36,7 +36,8 @@ def trim_config_map(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trim_pod(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod's identity and owners, the worker's ports, the volume of retry policies, and its state."""
+    """A pod's identity and owners, the worker's ports, the kinds of its init containers, the volume of retry policies,
+    and its state."""
     spec = body.get("spec") or {}
     return {
         **_head(body),
@@ -47,6 +48,7 @@ def trim_pod(body: Mapping[str, Any]) -> dict[str, Any]:
                 for each in spec.get("containers") or ()
                 if each.get("name") == labels.CONTAINER
             ],
+            "initContainers": _each(spec.get("initContainers"), "name", "restartPolicy"),
             "volumes": _retry_volumes(spec),
         },
         "status": _pod_status(body.get("status") or {}),
@@ -94,7 +96,7 @@ def _retry_volumes(pod_spec: Mapping[str, Any]) -> list[dict[str, str]]:
 def _pod_status(status: Mapping[str, Any]) -> dict[str, Any]:
     conditions = [each for each in status.get("conditions") or () if each.get("type") in CONDITIONS]
     return {
-        **_fields(status, "phase", "reason", "message", "podIP"),
+        **_fields(status, "phase", "reason", "message", "podIP", "startTime"),
         "conditions": _each(conditions, "type", "status", "reason", "message", "lastTransitionTime"),
         **{
             key: [_container_status(each) for each in islice(status[key], ENTRIES_MAX)]

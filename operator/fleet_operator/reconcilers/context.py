@@ -23,7 +23,7 @@ from fleet_operator.runtime.store import Store
 
 URGENT_FIELDS: Final = (
     *("observedGeneration", "image", "imageSource"),
-    *("state", "replicas", "readyReplicas", "targetReplicas", "memberCount", "offsets"),
+    *("revision", "state", "replicas", "readyReplicas", "updatedReplicas", "targetReplicas", "memberCount", "offsets"),
 )
 """Fields of our statuses that somebody waits for, or that a machine acts on."""
 

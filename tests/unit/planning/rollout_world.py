@@ -1,8 +1,9 @@
 """A small cluster in memory for rollouts: a StatefulSet controller, a kubelet, and an operator that may be killed.
 
 Modelled: one-by-one rolling updates from the highest ordinal, which wait for an unready updated pod; pods that become
-ready or never do; check pods that pass, fail, or fail for a while; the operator's actions in their order, cut short
-anywhere. Not modelled: nodes, eviction, a controller that is slow to see a new template.
+ready, that never do, or that wait for the cluster; check pods that pass, fail, fail for a while, or hang; the actions
+of the operator in their order, cut short anywhere, after which it remembers nothing; its clocks, which may jump. Not
+modelled: eviction, a controller that is slow to see a new template.
 """
 
 from __future__ import annotations
@@ -12,8 +13,17 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 
+from fleet_operator.planning.fleet.deadlines import watch
 from fleet_operator.planning.fleet.rollout import RolloutDecision, decide
-from fleet_operator.planning.fleet.rollout_facts import CheckFacts, FleetFacts, PodFacts, RevisionRecord, RolloutFacts
+from fleet_operator.planning.fleet.rollout_facts import (
+    CheckFacts,
+    FleetFacts,
+    PodFacts,
+    RevisionRecord,
+    RolloutFacts,
+    Watched,
+)
+from fleet_operator.planning.problem import Problem
 
 
 class Kind(Enum):
@@ -21,17 +31,21 @@ class Kind(Enum):
 
     WORKS = "works"
     FAILS_CHECK = "fails its check"
+    HANGS = "its check never ends"
     NEVER_READY = "passes its check, but its pods never become ready"
 
 
 START = 1_000_000.0
 SECONDS_TO_READY = 10.0
+DEADLINE_S = 120.0
+SLOW = Problem("ImagePullBackOff", "the registry is slow")
 
 
 @dataclass
 class Pod:
     revision: str
-    created: float
+    uid: str
+    ran_s: float = 0.0
     ready: bool = False
 
 
@@ -43,12 +57,17 @@ class World:
     wanted: str
     replicas: int
     now: float = START
+    tick: float = 0.0
     outside_broken: bool = False
+    slow: bool = False
+    request: str = "r1"
     records: dict[str, RevisionRecord] = field(default_factory=dict)
     check: CheckFacts | None = None
     template: str | None = None
     applied_replicas: int = 0
     pods: dict[int, Pod] = field(default_factory=dict)
+    watched: Watched = field(default_factory=Watched)
+    uids: int = 0
     checks_run: int = 0
     writes: int = 0
 
@@ -69,15 +88,20 @@ class World:
         return RolloutFacts(
             wanted=self.wanted,
             wanted_replicas=self.replicas,
+            request=self.request,
+            progress_deadline_s=DEADLINE_S,
+            check_deadline_s=DEADLINE_S,
             records=dict(self.records),
-            checks=(self.check,) if self.check else (),
+            checks=(replace(self.check, waits=SLOW if self.slow else None),) if self.check else (),
             fleet=fleet,
             pods=tuple(
                 PodFacts(
                     name=f"orders-{ordinal}",
                     revision=pod.revision,
                     ordinal=ordinal,
-                    unready_since=None if pod.ready else pod.created,
+                    uid=pod.uid,
+                    ready=pod.ready,
+                    waits=SLOW if self.slow and not pod.ready else None,
                 )
                 for ordinal, pod in self.pods.items()
             ),
@@ -85,63 +109,66 @@ class World:
 
     def visit(self, *, cut_after: int | None = None) -> RolloutDecision:
         """One reconcile, killed after so many of its writes (None: not killed)."""
-        decision = decide(self.facts(), self.now)
+        facts = self.facts()
+        self.watched = watch(self.watched, facts, counts=True, tick=self.tick)
+        decision = decide(replace(facts, watched=self.watched), self.now)
         actions = [*self._records(decision), *self._checks(decision), *self._fleet(decision), *self._cleaning(decision)]
         for action in actions[:cut_after]:
             action()
             self.writes += 1
+        if cut_after is not None:
+            self.watched = Watched()
         return decision
 
-    def controllers(self) -> None:
-        """One turn of the StatefulSet controller and of the kubelets."""
-        if self.check is not None and self.check.ok is None:
-            self._end_check(self.check)
+    def controllers(self, seconds: float) -> None:
+        """One turn of the StatefulSet controller and of the kubelets, which lasts so long."""
+        if self.check is not None and self.check.ok is None and not self.slow:
+            self._run_check(self.check)
         for pod in self.pods.values():
-            old_enough = self.now - pod.created >= SECONDS_TO_READY
-            pod.ready = old_enough and self.kinds[pod.revision] is not Kind.NEVER_READY
+            pod.ran_s += 0.0 if self.slow else seconds
+            pod.ready |= pod.ran_s >= SECONDS_TO_READY and self.kinds[pod.revision] is not Kind.NEVER_READY
         if self.template is None:
             return
         for ordinal in [ordinal for ordinal in self.pods if ordinal >= self.applied_replicas]:
             del self.pods[ordinal]
         for ordinal in range(self.applied_replicas):
-            self.pods.setdefault(ordinal, Pod(self.template, self.now))
+            self.pods.setdefault(ordinal, self._pod(self.template))
         for ordinal in sorted(self.pods, reverse=True):
             pod = self.pods[ordinal]
             if pod.revision != self.template:
-                self.pods[ordinal] = Pod(self.template, self.now)
+                self.pods[ordinal] = self._pod(self.template)
                 return
             if not pod.ready:
                 return
 
-    def _end_check(self, check: CheckFacts) -> None:
+    def _pod(self, revision: str) -> Pod:
+        self.uids += 1
+        return Pod(revision, f"u{self.uids}")
+
+    def _run_check(self, check: CheckFacts) -> None:
+        if self.kinds[check.revision] is Kind.HANGS and not self.outside_broken:
+            self.check = replace(check, started=True)
+            return
         self.checks_run += 1
         if self.outside_broken:
-            ended = replace(check, ok=False, outside=True, reason="BrokerUnreachable", message="no broker")
+            self.check = replace(check, ok=False, outside=True, reason="BrokerUnreachable", message="no broker")
         elif self.kinds[check.revision] is Kind.FAILS_CHECK:
-            ended = replace(check, ok=False, reason="HandlerImportFailed", message="no such module")
+            self.check = replace(check, ok=False, reason="HandlerImportFailed", message="no such module")
         else:
-            ended = replace(check, ok=True)
-        self.check = replace(ended, finished_at=self.now)
+            self.check = replace(check, ok=True)
 
     def _records(self, decision: RolloutDecision) -> Iterator[Callable[[], object]]:
         mark = decision.mark
         if mark is None:
             return
-        shown = RevisionRecord(
-            hash=mark.hash,
-            state=mark.state,
-            since=mark.since,
-            reason=mark.reason,
-            message=mark.message,
-            checked=mark.checked,
-        )
-        yield partial(self.records.__setitem__, mark.hash, shown)
+        yield partial(self.records.__setitem__, mark.hash, mark)
 
     def _checks(self, decision: RolloutDecision) -> Iterator[Callable[[], object]]:
         for _ in decision.delete_checks:
             yield partial(setattr, self, "check", None)
         if decision.run_check:
-            new = CheckFacts(pod="check", revision=self.wanted, created_at=self.now)
+            self.uids += 1
+            new = CheckFacts(pod="check", revision=self.wanted, uid=f"u{self.uids}")
             yield partial(setattr, self, "check", new)
 
     def _fleet(self, decision: RolloutDecision) -> Iterator[Callable[[], object]]:

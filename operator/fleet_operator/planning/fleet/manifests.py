@@ -83,6 +83,8 @@ def revision_config_map(group: ConsumerGroup, revision: Revision, mark: Revision
         annotations[labels.SINCE_ANNOTATION] = times.to_text(mark.since)
     if mark.request:
         annotations[labels.REQUEST_ANNOTATION] = mark.request
+    if mark.check:
+        annotations[labels.CHECK_ANNOTATION] = mark.check
     if mark.reason:
         annotations |= {labels.REASON_ANNOTATION: mark.reason, labels.MESSAGE_ANNOTATION: mark.message}
     if mark.checked:

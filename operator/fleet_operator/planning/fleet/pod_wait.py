@@ -7,12 +7,12 @@ nothing about a revision, however long they last. Everything else counts against
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from fleet_operator.planning import times
 from fleet_operator.planning.problem import Problem
 
 NODE_NOT_READY: Final = "NodeNotReady"
+EVICTED: Final = "Evicted"
 POD_NOT_STARTED: Final = "PodNotStarted"
 POD_INITIALIZING: Final = "PodInitializing"
 CONTAINER_CREATING: Final = "ContainerCreating"
@@ -31,24 +31,18 @@ OUTSIDE: Final = CREATING | {
 """The kubelet's waiting reasons that the cluster can cure: a registry, a missing Secret, a slow runtime."""
 
 
-class Start(NamedTuple):
-    """The last start of a container in epoch seconds, and its restarts."""
-
-    restarts: int
-    at: float
-
-
 def find_wait(pod: Mapping[str, Any]) -> Problem | None:
     """The cause outside the revision, if nothing else keeps the pod from being ready."""
     name, status = pod.get("metadata", {}).get("name", ""), pod.get("status") or {}
+    removed = _removed(name, status)
+    if removed is not None:
+        return removed
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
         reason = str(scheduled.get("reason") or "Unschedulable")
         return Problem(reason, f"pod {name} has no node{_since(scheduled)}{_said(scheduled)}")
     containers = list(_containers(status))
     if not containers:
-        if status.get("phase", "Pending") != "Pending":
-            return None
         return Problem(POD_NOT_STARTED, f"the kubelet of its node has not started pod {name} yet")
     waiting = [(container, (container.get("state") or {}).get("waiting")) for container in containers]
     held = [(container, state) for container, state in waiting if state is not None]
@@ -57,26 +51,29 @@ def find_wait(pod: Mapping[str, Any]) -> Problem | None:
     named = [(container, state) for container, state in held if state.get("reason", "") not in CREATING]
     if named:
         container, state = named[0]
-        return Problem(str(state["reason"]), f"pod {name}, container {container.get('name')}{_said(state)}")
+        message = f"pod {name}, container {container.get('name')}{_from(status)}{_said(state)}"
+        return Problem(str(state["reason"]), message)
     first = _running_init(pod, status)
     if first is not None:
-        return Problem(POD_INITIALIZING, f"init container {first} of pod {name} runs")
+        return Problem(POD_INITIALIZING, f"init container {first} of pod {name} runs{_from(status)}")
     if held:
-        message = f"pod {name} gets its image and volumes; `kubectl describe pod {name}` shows its Events"
+        sandbox = _condition(status, "PodReadyToStartContainers").get("status")
+        needs = {"True": "its image", "False": "its volumes and its network"}.get(str(sandbox), "its image and volumes")
+        message = f"pod {name} waits for {needs}{_from(status)}; `kubectl describe pod {name}` shows its Events"
         return Problem(CONTAINER_CREATING, message)
     return _lost_node(name, status)
 
 
-def last_start(status: Mapping[str, Any]) -> Start | None:
-    """The last start of the container that started most often; None before the first."""
-    starts = []
-    for container in _containers(status):
-        state, before = container.get("state") or {}, container.get("lastState") or {}
-        run = state.get("running") or state.get("terminated") or before.get("terminated") or {}
-        at = times.from_text(run.get("startedAt"))
-        if at is not None:
-            starts.append(Start(int(container.get("restartCount") or 0), at))
-    return max(starts, default=None)
+def _removed(name: str, status: Mapping[str, Any]) -> Problem | None:
+    """Eviction, preemption, the shutdown of a node: a worker's containers are restarted, so its pod fails by itself
+    never, and a check's leave an exit code."""
+    target = _condition(status, "DisruptionTarget")
+    if target.get("status") == "True":
+        reason = str(target.get("reason") or EVICTED)
+        return Problem(reason, f"pod {name} is removed from its node{_since(target)}{_said(target)}")
+    if status.get("phase") == "Failed" and status.get("reason"):
+        return Problem(str(status["reason"]), f"pod {name} was removed from its node{_said(status)}")
+    return None
 
 
 def _running_init(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str | None:
@@ -93,7 +90,7 @@ def _lost_node(name: str, status: Mapping[str, Any]) -> Problem | None:
     """The node controller marks the pods of a silent node unready and leaves their containers as they were."""
     ready = _condition(status, "Ready")
     containers = status.get("containerStatuses") or ()
-    if ready.get("status") == "True" or not containers or not all(each.get("ready") for each in containers):
+    if ready.get("status", "True") == "True" or not containers or not all(each.get("ready") for each in containers):
         return None
     return Problem(NODE_NOT_READY, f"pod {name} is ready, and its node does not report{_since(ready)}")
 
@@ -110,6 +107,11 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 def _since(condition: Mapping[str, Any]) -> str:
     since = condition.get("lastTransitionTime")
     return f" since {since}" if since else ""
+
+
+def _from(status: Mapping[str, Any]) -> str:
+    """The time at which the kubelet accepted the pod, in words."""
+    return f" since {status['startTime']}" if status.get("startTime") else ""
 
 
 def _said(state: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from fleet_consumer.contract.pod import EXIT_SETTINGS
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet.pod_end import last_end
-from fleet_operator.planning.fleet.pod_wait import find_wait, last_start
+from fleet_operator.planning.fleet.pod_wait import find_wait
 from fleet_operator.planning.fleet.rollout_facts import (
     CheckFacts,
     FleetFacts,
@@ -48,6 +48,7 @@ def read_revision(config_map: Mapping[str, Any], *, config_map_names: Iterable[s
         reason=annotations.get(labels.REASON_ANNOTATION, ""),
         message=annotations.get(labels.MESSAGE_ANNOTATION, ""),
         request=annotations.get(labels.REQUEST_ANNOTATION, ""),
+        check=annotations.get(labels.CHECK_ANNOTATION, ""),
         checked=annotations.get(labels.CHECKED_ANNOTATION) == "true",
         complete=not handler or handler in set(config_map_names),
         pod_template=template,
@@ -63,19 +64,16 @@ def read_check(pod: Mapping[str, Any]) -> CheckFacts:
     facts = CheckFacts(
         pod=metadata.get("name", ""),
         revision=(metadata.get("annotations") or {}).get(labels.REVISION_ANNOTATION, ""),
-        created_at=times.from_text(metadata.get("creationTimestamp")) or 0.0,
+        uid=metadata.get("uid", ""),
         deleting="deletionTimestamp" in metadata,
     )
     if phase not in ("Succeeded", "Failed"):
-        running = (worker.get("state") or {}).get("running") or {}
-        if running:
-            return replace(facts, started_at=times.from_text(running.get("startedAt")))
         reason, message = _waiting(status)
-        return replace(facts, reason=reason, message=message, waits=find_wait(pod))
+        started = "running" in (worker.get("state") or {})
+        return replace(facts, started=started, reason=reason, message=message, waits=find_wait(pod))
     report = read_last_object(ended.get("message", ""))
-    finished_at = times.from_text(ended.get("finishedAt"))
     if phase == "Succeeded" and (report is None or report.get("ok") is True):
-        return replace(facts, ok=True, finished_at=finished_at)
+        return replace(facts, ok=True)
     exit_code = ended.get("exitCode")
     if report is None or not report.get("reason"):
         report = {"reason": CHECK_FAILED, "message": _unexplained(status, ended)}
@@ -85,7 +83,6 @@ def read_check(pod: Mapping[str, Any]) -> CheckFacts:
         outside=exit_code != EXIT_SETTINGS,
         reason=str(report["reason"]),
         message=str(report.get("message", "")),
-        finished_at=finished_at,
     )
 
 
@@ -107,31 +104,27 @@ def read_fleet(stateful_set: Mapping[str, Any] | None) -> FleetFacts | None:
 
 
 def read_pod(pod: Mapping[str, Any], now: float | None = None) -> PodFacts:
-    """A worker pod; without a Ready condition it counts as unready since its creation.
+    """A worker pod; without a Ready condition it is not ready.
 
     Without `now` (epoch seconds) recent deaths of containers are not read.
     """
     metadata, status = pod.get("metadata", {}), pod.get("status") or {}
     ready: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
-    created_at = times.from_text(metadata.get("creationTimestamp")) or 0.0
     name = metadata.get("name", "")
     tail = name.rpartition("-")[2]
-    unready_since = times.from_text(ready.get("lastTransitionTime")) or created_at
     is_ready = ready.get("status") == "True"
     reason, message = ("", "") if is_ready else _waiting(status)
     ended = None if now is None else last_end(status)
-    start = last_start(status)
     return PodFacts(
         name=name,
         revision=(metadata.get("annotations") or {}).get(labels.REVISION_ANNOTATION, ""),
         ordinal=int(tail) if tail.isdigit() else -1,
-        unready_since=None if is_ready else unready_since,
+        uid=metadata.get("uid", ""),
+        ready=is_ready,
         deleting="deletionTimestamp" in metadata,
         reason=reason,
         message=message,
         waits=None if is_ready else find_wait(pod),
-        started_at=start.at if start is not None else None,
-        restarts=start.restarts if start is not None else 0,
         ended=ended if ended is not None and now is not None and ended.is_recent(now) else None,
     )
 

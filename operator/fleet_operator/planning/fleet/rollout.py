@@ -25,6 +25,7 @@ from enum import StrEnum
 from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.planning.fleet.deadlines import check_wait, describe_late, late_check, late_pod, rollout_wait
 from fleet_operator.planning.fleet.rollout_facts import (
     CheckFacts,
     FleetFacts,
@@ -41,15 +42,8 @@ CHECK_RETRY_OUTSIDE_S: Final = 60.0
 CHECK_RETRY_INSIDE_S: Final = 600.0
 """Pause before a refused revision is checked again: the image behind a moving tag may have been fixed."""
 
-CHECK_UNSTARTED_S: Final = 60.0
-"""Longest wait of a check pod that cannot start for a cause inside the revision, such as an invalid image name."""
-
 POLL_S: Final = 5.0
 """Poll interval of a rollout in progress, in case an event was missed."""
-
-BACKOFF_FIRST_S: Final = 10.0
-BACKOFF_MAX_S: Final = 300.0
-"""The kubelet's pauses between restarts of a container; the first restart comes at once, then each doubles."""
 
 
 class RolloutPhase(StrEnum):
@@ -121,8 +115,11 @@ def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
     write = record is None or not record.complete
     if facts.wanted_replicas == 0:
         return RolloutDecision(phase=RolloutPhase.HELD, target=_running(facts))
-    if record is not None and record.state is RevisionState.REFUSED and record.request != facts.request:
-        return _try_again(facts, record)
+    if record is not None and record.state is RevisionState.REFUSED:
+        if record.request != facts.request:
+            return _try_again(facts, record)
+        if facts.wanted_before not in (None, facts.wanted):
+            return _ask_anew(facts, record)
     if record is not None and record.state is RevisionState.GOOD and _newest_good(facts) is record:
         return RolloutDecision(
             phase=RolloutPhase.SETTLED, target=record.hash, write_revision=write, delete_checks=_check_pods(facts)
@@ -147,25 +144,33 @@ def _try_again(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
     )
 
 
+def _ask_anew(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
+    """A refused revision is wanted again after another one. That stands in the status only until its next write, so
+    the record has to say first that no request was answered."""
+    return RolloutDecision(
+        phase=RolloutPhase.REFUSED,
+        target=_fallback(facts),
+        cause=_cause(record),
+        mark=replace(record, request=""),
+        requeue_after=1.0,
+    )
+
+
 def _check(facts: RolloutFacts, record: RevisionRecord | None, now: float) -> RolloutDecision:
     """The wanted revision has not passed a check yet."""
     assert facts.wanted is not None
     record = record or RevisionRecord(hash=facts.wanted)
-    due_at = _check_due_at(record)
     check = next((check for check in facts.checks if check.revision == facts.wanted), None)
     waiting = RolloutDecision(
         phase=_phase_of_unchecked(record), target=_fallback(facts), cause=_cause(record), requeue_after=POLL_S
     )
     if check is None:
+        due_at = _check_due_at(record, now)
         due = now >= due_at
         return replace(waiting, run_check=due, requeue_after=POLL_S if due else due_at - now)
-    if check.deleting:
-        return waiting
-    if check.ok is None:
+    if check.deleting or check.ok is None:
         return _running_check(facts, waiting, record, check, now)
-    if check.ok:
-        return _passed(facts, record, check, now)
-    return _failed(facts, waiting, record, check, due_at, now)
+    return _passed(facts, record, check, now) if check.ok else _failed(facts, waiting, record, check, now)
 
 
 def _running_check(
@@ -175,63 +180,61 @@ def _running_check(
 
     One that hangs is refused and stays for its log and its stack; should it end after all, its answer counts.
     """
-    refused = record.state is RevisionState.REFUSED
-    if check.waits is not None:
-        return replace(waiting, waits=check.waits)
-    if refused and record.since is not None and record.since >= (check.started_at or check.created_at):
-        due_at = _check_due_at(record)
-        due = now >= due_at
+    waits = check_wait(facts, check)
+    if waits is not None or check.deleting:
+        return replace(waiting, waits=waits)
+    if record.state is RevisionState.REFUSED and record.check == check.uid:
+        due = now >= _check_due_at(record, now)
         return replace(waiting, delete_checks=(check.pod,) if due else (), requeue_after=1.0 if due else POLL_S)
-    if check.started_at is None:
-        if not check.reason or now - max(check.created_at, facts.watched_since) < CHECK_UNSTARTED_S:
-            return waiting
-        problem = Problem(check.reason, f"check pod {check.pod} cannot start: {check.message}")
-    elif now - max(check.started_at, facts.watched_since) >= facts.check_deadline_s:
-        problem = Problem(
-            conditions.CHECK_DEADLINE_EXCEEDED,
-            f"the check has run for {facts.check_deadline_s:.0f} s without an answer, so the handler's import or setup "
-            f"hangs: see `kubectl logs {check.pod}`, or raise spec.rollout.checkDeadlineSeconds",
-        )
-    else:
-        return waiting
-    return _refused(facts, waiting, record, problem, since=now, now=now)
+    late = late_check(facts, check)
+    return waiting if late is None else _refused(facts, waiting, record, check, late, now=now)
 
 
 def _passed(facts: RolloutFacts, record: RevisionRecord, check: CheckFacts, now: float) -> RolloutDecision:
     """The mark is written before the StatefulSet changes, so that after a crash no new check is needed."""
-    passed = replace(record, state=RevisionState.CANDIDATE, since=now, reason="", message="", checked=True)
+    passed = replace(record, state=RevisionState.CANDIDATE, since=now, reason="", message="", check="", checked=True)
     return replace(_roll_out(facts, passed, now), mark=passed, delete_checks=(check.pod,))
 
 
 def _failed(
-    facts: RolloutFacts,
-    waiting: RolloutDecision,
-    record: RevisionRecord,
-    check: CheckFacts,
-    due_at: float,
-    now: float,
+    facts: RolloutFacts, waiting: RolloutDecision, record: RevisionRecord, check: CheckFacts, now: float
 ) -> RolloutDecision:
     """A failed check is recorded once. Its pod stays for its log until the next try is due."""
-    finished_at = check.finished_at or check.created_at
-    noted = bool(record.reason) and record.since is not None and finished_at <= record.since
-    if noted:
+    if record.check == check.uid and record.reason:
+        due_at = _check_due_at(record, now)
         due = now >= due_at
         return replace(waiting, delete_checks=(check.pod,) if due else (), requeue_after=1.0 if due else due_at - now)
     problem = Problem(check.reason, check.message)
     if not check.outside:
-        return _refused(facts, waiting, record, problem, since=finished_at, now=now)
-    return _noted(waiting, _with_answer(record, RevisionState.CANDIDATE, problem, finished_at), now)
+        return _refused(facts, waiting, record, check, problem, now=now)
+    return _noted(waiting, _with_answer(record, RevisionState.CANDIDATE, problem, check, now), now)
 
 
 def _refused(
-    facts: RolloutFacts, waiting: RolloutDecision, record: RevisionRecord, problem: Problem, *, since: float, now: float
+    facts: RolloutFacts,
+    waiting: RolloutDecision,
+    record: RevisionRecord,
+    check: CheckFacts,
+    problem: Problem,
+    *,
+    now: float,
 ) -> RolloutDecision:
-    failed = _with_answer(record, RevisionState.REFUSED, problem, since)
+    failed = _with_answer(record, RevisionState.REFUSED, problem, check, now)
     return _noted(waiting, replace(failed, request=facts.request), now)
 
 
-def _with_answer(record: RevisionRecord, state: RevisionState, problem: Problem, since: float) -> RevisionRecord:
-    return replace(record, state=state, since=since, reason=problem.reason, message=problem.message, checked=False)
+def _with_answer(
+    record: RevisionRecord, state: RevisionState, problem: Problem, check: CheckFacts, now: float
+) -> RevisionRecord:
+    return replace(
+        record,
+        state=state,
+        since=now,
+        reason=problem.reason,
+        message=problem.message,
+        check=check.uid,
+        checked=False,
+    )
 
 
 def _noted(waiting: RolloutDecision, failed: RevisionRecord, now: float) -> RolloutDecision:
@@ -240,12 +243,13 @@ def _noted(waiting: RolloutDecision, failed: RevisionRecord, now: float) -> Roll
         phase=_phase_of_unchecked(failed),
         cause=_cause(failed),
         mark=failed,
-        requeue_after=max(1.0, _check_due_at(failed) - now),
+        requeue_after=max(1.0, _check_due_at(failed, now) - now),
     )
 
 
-def _check_due_at(record: RevisionRecord) -> float:
-    if not record.reason or record.since is None:
+def _check_due_at(record: RevisionRecord, now: float) -> float:
+    """The time at which the next check is due. An answer from the future was noted by a leader with another clock."""
+    if not record.reason or record.since is None or record.since > now:
         return 0.0
     inside = record.state is RevisionState.REFUSED
     return record.since + (CHECK_RETRY_INSIDE_S if inside else CHECK_RETRY_OUTSIDE_S)
@@ -279,73 +283,31 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
             record, state=RevisionState.GOOD, since=_good_since(facts, now), reason="", message="", checked=True
         )
         return replace(going, phase=RolloutPhase.SETTLED, mark=mark, requeue_after=None)
-    updated = [pod for pod in facts.pods if pod.revision == record.hash and not pod.deleting]
-    late = _late_pod(facts, updated, now)
+    late = late_pod(facts)
     if late is None:
-        return replace(going, waits=_outside(facts, fleet, updated))
-    cause = Problem(conditions.PROGRESS_DEADLINE_EXCEEDED, _describe_late(facts, late))
+        return replace(going, waits=rollout_wait(facts))
+    cause = Problem(conditions.PROGRESS_DEADLINE_EXCEEDED, describe_late(facts, late))
     good = _newest_good(facts, other_than=record.hash)
     if good is None:
         return replace(going, cause=cause)
-    refused = replace(_with_answer(record, RevisionState.REFUSED, cause, now), request=facts.request, checked=True)
+    refused = replace(
+        record,
+        state=RevisionState.REFUSED,
+        since=now,
+        reason=cause.reason,
+        message=cause.message,
+        request=facts.request,
+        checked=True,
+    )
     return RolloutDecision(
         phase=RolloutPhase.REFUSED, target=good.hash, cause=cause, mark=refused, requeue_after=POLL_S
     )
-
-
-def _outside(facts: RolloutFacts, fleet: FleetFacts, updated: list[PodFacts]) -> Problem | None:
-    """The cause outside the revision that keeps a rollout from going on."""
-    waits = next((pod.waits for pod in updated if pod.waits is not None), None)
-    if waits is not None:
-        return waits
-    if not facts.outside_ok:
-        return Problem(conditions.BROKER_UNREACHABLE, "Kafka does not answer, so no worker can join its group")
-    missing = facts.wanted_replicas - fleet.current_replicas
-    replaced = len(updated) < len(facts.pods)  # the controller deletes and creates one pod after the other
-    if fleet.observed and fleet.replicas == facts.wanted_replicas and missing > 0 and not replaced:
-        return Problem(
-            conditions.PODS_NOT_CREATED,
-            f"{missing} of {facts.wanted_replicas} pods are not created yet; if this lasts, a quota or an admission "
-            "rule refuses them: see the StatefulSet's Events, `kubectl describe statefulset`",
-        )
-    return None
 
 
 def _complete(fleet: FleetFacts, wanted_replicas: int) -> bool:
     """True if all pods are of the newest template and available, by the controller's status of this template."""
     counts = (fleet.replicas, fleet.current_replicas, fleet.updated_replicas, fleet.available_replicas)
     return fleet.observed and all(count == wanted_replicas for count in counts)
-
-
-def _late_pod(facts: RolloutFacts, updated: Iterable[PodFacts], now: float) -> PodFacts | None:
-    """An updated pod that ran past its deadline. The time starts again when Kafka is back: no worker could join."""
-    if not facts.outside_ok:
-        return None
-    deadline_s = facts.progress_deadline_s + facts.patience_s
-    return next((pod for pod in updated if _unready_s(facts, pod, now) >= deadline_s), None)
-
-
-def _describe_late(facts: RolloutFacts, pod: PodFacts) -> str:
-    """The lateness of a pod and, as its log goes with it, how its container died, where it did."""
-    late = f"pod {pod.name} ran without being ready for {facts.progress_deadline_s + facts.patience_s:.0f} s"
-    if pod.ended is not None:
-        return f"{late}: {pod.ended}"
-    return f"{late}: {pod.reason}: {pod.message}" if pod.reason else f"{late}: see its log, `kubectl logs {pod.name}`"
-
-
-def _unready_s(facts: RolloutFacts, pod: PodFacts, now: float) -> float:
-    """Seconds for which a pod has run without being ready, as far as they are certain.
-
-    A pod is unready from its creation, also while it waits for a node or its image. When its container first started
-    is on record only until the first restart; after several, the kubelet's pauses between them are a lower bound.
-    """
-    if pod.unready_since is None or pod.waits is not None:
-        return 0.0
-    unready_s = now - max(pod.unready_since, facts.watched_since)
-    if pod.started_at is None:
-        return unready_s
-    pauses_s = sum(min(BACKOFF_FIRST_S * 2.0**done, BACKOFF_MAX_S) for done in range(min(pod.restarts, 1000) - 1))
-    return min(unready_s, max(now - pod.started_at, pauses_s))
 
 
 def _newest_good(facts: RolloutFacts, *, other_than: str | None = None) -> RevisionRecord | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any
 
 from fleet_operator.planning.fleet.pod_end import ContainerEnd
@@ -25,7 +25,8 @@ class RevisionRecord:
 
     `since` (epoch seconds) is when it became Good, or when its last failed check ended. `reason` and `message` are
     those of the refusal, or of the last failed check. `request` is the digest of what asked for the revision when it
-    was refused: another one asks for a new try. `complete` is False when the copy of the handler's source is missing.
+    was refused: another one asks for a new try. `check` is the uid of the check pod whose answer is on record.
+    `complete` is False when the copy of the handler's source is missing.
     """
 
     hash: str
@@ -34,6 +35,7 @@ class RevisionRecord:
     reason: str = ""
     message: str = ""
     request: str = ""
+    check: str = ""
     checked: bool = False
     complete: bool = True
     pod_template: Mapping[str, Any] = field(default_factory=dict)
@@ -43,20 +45,19 @@ class RevisionRecord:
 class CheckFacts:
     """One check pod as found.
 
-    `ok` is None until it ended; `outside` marks a cause that may pass. A check that has not ended runs since
-    `started_at`, or `waits` for something outside, or has a `reason` of its own that keeps it from running.
+    `ok` is None until it ended; `outside` marks a cause that may pass. A check that has not ended has `started`, or
+    `waits` for something outside, or has a `reason` of its own that keeps it from running.
     """
 
     pod: str
     revision: str
+    uid: str = ""
     ok: bool | None = None
     outside: bool = False
     reason: str = ""
     message: str = ""
     waits: Problem | None = None
-    created_at: float = 0.0
-    started_at: float | None = None
-    finished_at: float | None = None
+    started: bool = False
     deleting: bool = False
 
 
@@ -77,26 +78,50 @@ class FleetFacts:
 class PodFacts:
     """One worker pod as found.
 
-    `unready_since`, `reason` and `message` are for a pod that is not Ready, and so is `waits`: the cause, if it lies
-    outside the revision. `started_at` is the last start of the container that started most often, `restarts` times
-    after the first. `ended` is the death of a container that still counts as failing.
+    `reason` and `message` are for a pod that is not Ready, and so is `waits`: the cause, if it lies outside the
+    revision. `ended` is the death of a container that still counts as failing.
     """
 
     name: str
     revision: str
     ordinal: int
-    unready_since: float | None = None
+    uid: str = ""
+    ready: bool = True
     deleting: bool = False
     reason: str = ""
     message: str = ""
     waits: Problem | None = None
-    started_at: float | None = None
-    restarts: int = 0
     ended: ContainerEnd | None = None
 
-    @property
-    def ready(self) -> bool:
-        return self.unready_since is None
+
+class Standing(Enum):
+    """Standing of a pod in a rollout, as seen at one look."""
+
+    TRIES = "runs without being ready, or keeps dying"
+    READY = "is ready"
+    WAITS = "waits for something outside its revision"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Seconds for which something has tried without success; `ready_s` is for how long it has been ready since."""
+
+    standing: Standing
+    seconds: float = 0.0
+    ready_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """Stretches by the uid of a pod, as counted until `looked_at` (steady seconds) for one `subject`."""
+
+    subject: str = ""
+    looked_at: float = 0.0
+    stretches: Mapping[str, Stretch] = field(default_factory=dict)
+
+    def seconds(self, key: str) -> float:
+        found = self.stretches.get(key)
+        return found.seconds if found is not None else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +131,10 @@ class RolloutFacts:
     - `wanted`: hash of the revision planned from the spec; None when none can be planned, with the reason in `blocked`.
     - `request`: digest of what asks for the revision, see `revision.request_digest`.
     - `outside_ok`: Kafka answers; without it an unready pod proves nothing against its revision.
-    - `watched_since`: start of the time that counts for deadlines: Kafka has answered since then, and the operator's
-      clock has not jumped.
+    - `watched`: how long pods have tried so far, see `deadlines`.
     - `patience_s`: added to the progress deadline while others rebalance the group.
+    - `grace_s`: the pods' termination grace.
+    - `wanted_before`: the revision that was wanted when the status was last written.
     - `used`: revisions that other parts of the fleet run.
     """
 
@@ -121,8 +147,10 @@ class RolloutFacts:
     fleet: FleetFacts | None = None
     pods: tuple[PodFacts, ...] = ()
     outside_ok: bool = True
-    watched_since: float = 0.0
+    watched: Watched = field(default_factory=Watched)
+    wanted_before: str | None = None
     progress_deadline_s: float = 600.0
     check_deadline_s: float = 300.0
     patience_s: float = 0.0
+    grace_s: float = 0.0
     used: frozenset[str] = frozenset()

@@ -21,7 +21,7 @@ from fleet_operator.planning.status.problems import (
     topics_problem,
     worker_problem,
 )
-from fleet_operator.planning.status.rollout import progressing, serving, stalled, updated_replicas
+from fleet_operator.planning.status.rollout import find_wait, progressing, serving, stalled, updated_replicas
 
 
 def project_conditions(
@@ -79,6 +79,9 @@ def _ready(
         return Condition(c.READY, "True", c.FLEET_READY, f"{wanted} of {wanted} workers are ready")
     if problems:
         return Condition(c.READY, "False", problems[0].reason, problems[0].message)
+    waits = find_wait(facts) if phase is not RolloutPhase.SETTLED else None
+    if waits is not None:
+        return Condition(c.READY, "False", c.WAITING, f"{waits.reason}: {waits.message}")
     if phase is RolloutPhase.CHECKING:
         message = "a check pod tests the newest revision; workers run it when the check succeeds"
         return Condition(c.READY, "False", c.CHECKING_REVISION, message)

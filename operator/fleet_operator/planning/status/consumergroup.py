@@ -75,10 +75,12 @@ def invalid_spec_status(
     unknown = [
         Condition(kind, "Unknown", conditions.SPEC_INVALID, "the spec is invalid: see Ready")
         for kind in conditions.CONSUMER_GROUP_CONDITIONS
-        if kind not in (conditions.READY, conditions.DEGRADED)
+        if kind not in (conditions.READY, conditions.PROGRESSING, conditions.STALLED, conditions.DEGRADED)
     ]
     verdict = [
         Condition(conditions.READY, "False", conditions.SPEC_INVALID, message),
+        Condition(conditions.PROGRESSING, "False", conditions.REFUSED, message),
+        Condition(conditions.STALLED, "True", conditions.REFUSED, message),
         Condition(conditions.DEGRADED, "True", conditions.SPEC_INVALID, message),
     ]
     status = {"state": UNKNOWN_STATE, **previous}

@@ -37,7 +37,7 @@ def progressing(facts: ConsumerGroupFacts) -> Condition:
     phase = facts.rollout.phase
     if phase is RolloutPhase.SETTLED:
         return Condition(c.PROGRESSING, "False", c.COMPLETE, f"revision {facts.revision} runs")
-    waits = _waits(facts)
+    waits = find_wait(facts)
     if waits is not None:
         return Condition(c.PROGRESSING, "True", c.WAITING, f"{waits.reason}: {waits.message}")
     if phase is RolloutPhase.HELD:
@@ -60,7 +60,8 @@ def serving(facts: ConsumerGroupFacts) -> Condition:
     if not revisions:
         return Condition(c.SERVING, "False", c.NO_WORKER_READY, "no worker is ready")
     ready = sum(pod.ready and not pod.deleting for pod in facts.pods)
-    message = f"{ready} workers of revision {' and '.join(revisions)} handle records"
+    workers = "1 worker" if ready == 1 else f"{ready} workers"
+    message = f"{workers} of revision {' and '.join(revisions)} {'handles' if ready == 1 else 'handle'} records"
     if len(revisions) > 1:
         return Condition(c.SERVING, "True", c.SEVERAL_REVISIONS, message)
     newest = revisions[0] == facts.revision
@@ -99,10 +100,11 @@ def updated_replicas(facts: ConsumerGroupFacts) -> int:
     return sum(pod.revision == facts.revision and not pod.deleting for pod in facts.pods)
 
 
-def _waits(facts: ConsumerGroupFacts) -> Problem | None:
+def find_wait(facts: ConsumerGroupFacts) -> Problem | None:
     """The cause outside the revision for which its rollout stands still."""
     if facts.group.paused and facts.rollout.phase is not RolloutPhase.HELD:
-        return Problem(c.PAUSED_BY_ANNOTATION, "annotation consumerfleet.io/paused is set: remove it to go on")
+        message = "the operator changes nothing while annotation consumerfleet.io/paused is set: remove it to go on"
+        return Problem(c.PAUSED_BY_ANNOTATION, message)
     if facts.refusal is not None:
         return facts.refusal
     if facts.rollout.waits is not None:

@@ -8,6 +8,7 @@ never taken over: the plan stops there and the status reports it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
@@ -27,6 +28,9 @@ from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, is_owned_by
 from fleet_operator.runtime.events import News
 
+REFUSED_RETRY_S: Final = 30.0
+"""Pause before the API server is asked again for a child that it has refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class Children:
@@ -39,12 +43,13 @@ class Children:
     async def carry_out(self) -> Problem | None:
         """Carry out the plan. Returns the refusal of the API server, if any; raises other KubeErrors."""
         publication = self.plan.retry.publication if self.plan.retry is not None else None
+        forbidden = None
         try:
             if publication is not None and self.gathered.older is None:
                 await self._publish(publication)
             await self._publish_skips()
             await self._record_revision()
-            await self._check()
+            forbidden = await self._check()
             for part in self.plan.parts:
                 await (self._remove_part(part) if part.remove else self._apply_part(part))
             await self._notify_pods(publication)
@@ -52,9 +57,8 @@ class Children:
         except (KubeInvalidError, ForeignObjectError) as error:
             return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
         except KubeForbiddenError as error:
-            # A quota, a right, an admission policy: the revision is not to blame, and it may pass.
-            return Problem(conditions.FORBIDDEN_BY_API_SERVER, str(error))
-        return None
+            return _forbidden(error)
+        return forbidden
 
     async def _publish(self, publication: Published) -> None:
         before, group = self.gathered.published, self.gathered.group
@@ -106,13 +110,18 @@ class Children:
             assert decision.mark.hash == revision.hash, "only the wanted revision is marked"
             await self._apply(_watched(manifests.revision_config_map(group, revision, decision.mark)))
 
-    async def _check(self) -> None:
+    async def _check(self) -> Problem | None:
+        """Delete and create check pods. A quota that forbids one must not keep the good fleet from its size."""
         decision, revision = self.plan.decision, self.plan.revision
         await self._delete_pods(self.gathered.checks, decision.delete_checks)
         if decision.run_check and revision is not None:
             template = revision.pod_template
             group = self.gathered.group
-            await self._apply(manifests.preflight_pod(group, revision=revision.hash, pod_template=template))
+            try:
+                await self._apply(manifests.preflight_pod(group, revision=revision.hash, pod_template=template))
+            except KubeForbiddenError as error:
+                return _forbidden(error)
+        return None
 
     async def _apply_part(self, wanted: PartPlan) -> None:
         if wanted.target is None:
@@ -165,6 +174,11 @@ class Children:
 
     def _record(self, reason: str, note: str) -> None:
         self.context.events.record(News(self.gathered.body, "Normal", reason, note))
+
+
+def _forbidden(error: KubeForbiddenError) -> Problem:
+    """A quota, a right, an admission policy: the revision is not to blame, and it may pass."""
+    return Problem(conditions.FORBIDDEN_BY_API_SERVER, f"{error}; tried again every {REFUSED_RETRY_S:.0f} s")
 
 
 def _watched(config_map: kinds.JsonObject) -> kinds.JsonObject:

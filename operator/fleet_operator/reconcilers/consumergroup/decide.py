@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
@@ -13,8 +13,10 @@ from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.planning.fleet import manifests, readings, rollout
 from fleet_operator.planning.fleet.blocking import find_blocking_problem
+from fleet_operator.planning.fleet.deadlines import watch
 from fleet_operator.planning.fleet.image import WorkerImage, choose_image
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, PartPlan, ScaleDecision, decide_scale
+from fleet_operator.planning.fleet.pod_template import CLOSING_S
 from fleet_operator.planning.fleet.revision import (
     Revision,
     inputs_of,
@@ -25,7 +27,7 @@ from fleet_operator.planning.fleet.revision import (
     with_inputs,
     with_known,
 )
-from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RolloutFacts
+from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RolloutFacts, Watched
 from fleet_operator.planning.observation import ClusterObservation, believed
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, decide_reset
 from fleet_operator.planning.problem import Problem
@@ -41,6 +43,14 @@ from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.offset_reset import reset_facts
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Times and loads that a plan leaves for the next one. They are lost with the process, and then begin anew."""
+
+    retry: RetryMemory = field(default_factory=RetryMemory)
+    watched: Watched = field(default_factory=Watched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +75,12 @@ class Plan:
     revision: Revision | None
     records: dict[str, RevisionRecord]
     decision: rollout.RolloutDecision
+    watched: Watched
     parts: tuple[PartPlan, ...] = ()
+
+    @property
+    def memory(self) -> Memory:
+        return Memory(self.retry.memory if self.retry is not None else RetryMemory(), self.watched)
 
     @property
     def templates(self) -> dict[str, Mapping[str, Any]]:
@@ -127,24 +142,23 @@ def make_plan(
     now: float,
     *,
     image: str,
-    memory: RetryMemory | None = None,
+    memory: Memory | None = None,
     finding: Finding | None = None,
-    clock_jumped_at: float = 0.0,
+    tick: float = 0.0,
 ) -> Plan:
     """The plan for what was gathered.
 
     `image` is the operator's default worker image; `memory` comes from the plan before; `finding` is the outcome of the
-    last step of a reset of offsets. `now` and `clock_jumped_at`, the last jump of the operator's clock, are in epoch
-    seconds.
+    last step of a reset of offsets. `now` is in epoch seconds, `tick` in seconds of the operator's steady clock.
     """
-    group, observation = gathered.group, gathered.observation
+    group, observation, memory = gathered.group, gathered.observation, memory or Memory()
     intent = _plan_intent(gathered)
     view = _view(gathered, observation, intent)
     believable = believed(observation, group.group_id)
     shown = view if believable is observation else _view(gathered, believable, intent)
     retry = None
     if intent is not None:
-        retry = plan_retry(_retry_facts(gathered, intent, view, memory or RetryMemory()), now)
+        retry = plan_retry(_retry_facts(gathered, intent, view, memory.retry), now)
     reset = decide_reset(reset_facts(gathered, view.source_topics, finding), now)
     scale = decide_scale(group, shown.partition_counts, stopped=gathered.stopped, resetting=reset.stop)
     problem = _blocking_problem(gathered, retry)
@@ -166,11 +180,15 @@ def make_plan(
         fleet=main.fleet,
         pods=main.workers,
         outside_ok=observation is not None and observation.reachable,
-        watched_since=max(observation.reachable_since or 0.0 if observation else 0.0, clock_jumped_at),
+        wanted_before=(gathered.body.get("status") or {}).get("revision"),
         progress_deadline_s=float(group.spec.rollout.progress_deadline_seconds),
         check_deadline_s=float(group.spec.rollout.check_deadline_seconds),
         patience_s=_patience(gathered),
+        grace_s=float(group.spec.drain_seconds + CLOSING_S),
         used=_revisions_of(gathered.parts[RETRY]) if retry is not None else frozenset(),
+    )
+    facts = replace(
+        facts, watched=watch(memory.watched, facts, counts=facts.outside_ok and not group.paused, tick=tick)
     )
     decision = rollout.decide(facts, now)
     # A revision that was never applied is no fallback: its record is removed.
@@ -186,6 +204,7 @@ def make_plan(
         revision=revision,
         records=records,
         decision=replace(decision, prune=(*decision.prune, *sorted(unused))),
+        watched=facts.watched,
     )
     return replace(plan, parts=(_main_part(plan, main), *_retry_part(plan, gathered)))
 

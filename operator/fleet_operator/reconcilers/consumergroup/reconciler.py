@@ -10,11 +10,10 @@ from pydantic import ValidationError
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.planning.offsets.skips import awaits_skips
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.status.consumergroup import invalid_spec_status, project_consumergroup_status
 from fleet_operator.planning.status.problems import needs_watching
-from fleet_operator.reconcilers.consumergroup.children import Children
-from fleet_operator.reconcilers.consumergroup.decide import Plan, interest_of, make_plan
+from fleet_operator.reconcilers.consumergroup.children import REFUSED_RETRY_S, Children
+from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork, has_finalizer
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
@@ -23,7 +22,6 @@ from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets
 from fleet_operator.reconcilers.context import Context, publish, record
 from fleet_operator.reconcilers.worker_watch import FRESH_SECONDS
 from fleet_operator.runtime.cache import Key
-from fleet_operator.runtime.clock_jump import ClockJumps
 from fleet_operator.runtime.dispatcher import Result
 
 
@@ -36,8 +34,7 @@ class ConsumerGroupReconciler:
         self._gauges = GroupMetrics(context.metrics)
         self._deletion = DeletionWork(context, kafka)
         self._known: dict[Key, JsonObject] = {}  # as last reconciled, for Events about deleted objects
-        self._memories: dict[Key, RetryMemory] = {}
-        self._jumps = ClockJumps(context.clock.wall)
+        self._memories: dict[Key, Memory] = {}
         self._resets = OffsetResets(kafka, context.observers, context.metrics, {})
 
     async def reconcile(self, key: Key) -> Result:
@@ -64,11 +61,10 @@ class ConsumerGroupReconciler:
             image=context.settings.consumer_image,
             memory=self._memories.get(key),
             finding=self._resets.finding(key),
-            clock_jumped_at=self._jumps.last(),
+            tick=context.clock.monotonic(),
         )
+        self._memories[key] = plan.memory
         context.observers.watch(key, gathered.cluster_key, interest_of(gathered, plan.intent))
-        if plan.retry is not None:
-            self._memories[key] = plan.retry.memory
         facts = plan.facts(gathered)
         if not previous.get("conditions"):
             shown = replace(facts, view=plan.shown)
@@ -94,7 +90,7 @@ class ConsumerGroupReconciler:
         may_pause = plan.intent is not None and plan.intent.may_pause
         skips = awaits_skips((previous.get("offsets") or {}).get("skipped") or ())
         watched = FRESH_SECONDS if may_pause or skips or needs_watching(facts) else None
-        wishes = (plan.requeue_after, watched)
+        wishes = (plan.requeue_after if facts.refusal is None else REFUSED_RETRY_S, watched)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
 
     def _is_stored(self, key: Key, status: JsonObject) -> bool:

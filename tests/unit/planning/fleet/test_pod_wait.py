@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.planning.fleet.pod_wait import find_wait, last_start
+from fleet_operator.planning.fleet.pod_wait import find_wait
+from fleet_operator.planning.trimming import trim_pod
 
 
 def waiting(reason: str, message: str = "", *, name: str = "worker", **more: Any) -> dict[str, Any]:
@@ -30,6 +31,18 @@ UNSCHEDULED = {
     "message": "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims",
     "lastTransitionTime": "2026-01-01T00:00:00Z",
 }
+WHEN = "2026-01-01T00:00:00Z"
+PREEMPTED = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "PreemptionByScheduler",
+    "message": "for a pod of higher priority",
+    "lastTransitionTime": WHEN,
+}
+
+
+def sandbox(ready: str) -> dict[str, Any]:
+    return {"type": "PodReadyToStartContainers", "status": ready}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +68,14 @@ UNSCHEDULED = {
             "NodeNotReady",
             "node does not report",
         ),
+        (pod(phase="Failed", reason="Evicted", message="node was low on memory"), "Evicted", "low on memory"),
+        (pod(running(ready=False), conditions=[PREEMPTED]), "PreemptionByScheduler", "since 2026-01-01T00:00:00Z"),
+        (
+            pod(waiting("ContainerCreating"), startTime=WHEN, conditions=[sandbox("False")]),
+            "ContainerCreating",
+            f"its volumes and its network since {WHEN}",
+        ),
+        (pod(waiting("ContainerCreating"), conditions=[sandbox("True")]), "ContainerCreating", "waits for its image;"),
     ],
 )
 def test_pod_that_waits_for_the_cluster(found: dict[str, Any], reason: str, words: str) -> None:
@@ -75,16 +96,22 @@ def test_pod_that_waits_for_the_cluster(found: dict[str, Any], reason: str, word
         pod(waiting("PodInitializing"), init=(waiting("CrashLoopBackOff", name="setup"),)),
         pod(waiting("ErrImagePull"), running("beside"), init=(waiting("CrashLoopBackOff", name="handler"),)),
         pod({"name": "worker", "state": {"terminated": {"exitCode": 1}}}),
-        pod(phase="Failed"),
+        pod({"name": "worker", "state": {"terminated": {"exitCode": 1}}}, phase="Failed"),
     ],
 )
 def test_pod_that_fails_by_itself(found: dict[str, Any]) -> None:
     assert find_wait(found) is None
 
 
-def test_last_start_is_that_of_the_container_with_most_restarts() -> None:
-    died = {"name": "worker", "restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
-    died["lastState"] = {"terminated": {"startedAt": "2026-01-01T00:01:00Z", "exitCode": 1}}
-    start = last_start(pod(died, init=(running("handler"),))["status"])
-    assert start == (2, 1767225660.0)
-    assert last_start(pod(waiting("ContainerCreating"))["status"]) is None
+def test_sidecar_of_a_pod_as_the_operator_keeps_it_is_no_init_container() -> None:
+    """The HTTP handler runs as an init container that never ends: it must not hide a worker that never gets ready."""
+    whole = {"apiVersion": "v1", "kind": "Pod"} | pod(running(ready=False), init=(running("handler"),))
+    assert find_wait(trim_pod(whole)) is None
+    busy = {"apiVersion": "v1", "kind": "Pod"} | pod(waiting("PodInitializing"), init=(running("setup"),))
+    assert find_wait(trim_pod(busy)) == find_wait(busy)
+    for each in (
+        pod(running(), conditions=[PREEMPTED]),
+        pod(waiting("ContainerCreating"), conditions=[sandbox("True")]),
+    ):
+        whole = {"apiVersion": "v1", "kind": "Pod"} | each
+        assert find_wait(trim_pod(whole)) == find_wait(whole)

@@ -17,6 +17,7 @@ def check_pod(phase: str, *, terminated: dict[str, Any] | None = None, **status:
     containers = [{"name": "worker", "state": {"terminated": terminated}}] if terminated else []
     metadata = {
         "name": "orders-check-abc",
+        "uid": "u1",
         "creationTimestamp": "2026-01-01T00:00:00Z",
         "annotations": {"consumerfleet.io/revision": "abc"},
     }
@@ -30,7 +31,7 @@ def report(ok: bool, reason: str, message: str = "what to do") -> str:
 def test_passed_check() -> None:
     terminated = {"exitCode": 0, "finishedAt": "2026-01-01T00:00:09Z", "message": report(True, "CheckPassed")}
     facts = readings.read_check(check_pod("Succeeded", terminated=terminated))
-    assert (facts.ok, facts.revision, facts.finished_at, facts.created_at) == (True, "abc", 1767225609.0, 1767225600.0)
+    assert (facts.ok, facts.revision, facts.uid) == (True, "abc", "u1")
 
 
 @pytest.mark.parametrize(("code", "outside"), [(20, False), (21, True), (137, True)])
@@ -83,6 +84,18 @@ def test_waiting_check_reports_the_cause() -> None:
     assert (facts.ok, facts.reason, facts.message) == (None, "ImagePullBackOff", "not found")
 
 
+def test_running_check_has_started_and_one_on_a_lost_node_waits() -> None:
+    pod = check_pod("Running")
+    pod["status"]["containerStatuses"] = [{"name": "worker", "ready": True, "state": {"running": {"startedAt": "x"}}}]
+    assert (readings.read_check(pod).started, readings.read_check(pod).waits) == (True, None)
+    pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    assert readings.read_check(pod).waits is None
+    pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    waits = readings.read_check(pod).waits
+    assert waits is not None
+    assert waits.reason == "NodeNotReady"
+
+
 def test_fresh_check_waits_for_nothing_special() -> None:
     pod = check_pod("Pending")
     pod["status"]["containerStatuses"] = [{"state": {"waiting": {"reason": "ContainerCreating"}}}]
@@ -101,6 +114,8 @@ def test_revision_is_read_as_it_was_written(handler_files: dict[str, str] | None
         since=NOW,
         reason="HandlerImportFailed",
         message="no module\nnamed 'shöp'",
+        request="r1",
+        check="u1",
         checked=True,
     )
     handler = manifests.handler_config_map(group, revision)
@@ -109,6 +124,7 @@ def test_revision_is_read_as_it_was_written(handler_files: dict[str, str] | None
     assert read is not None
     assert (read.hash, read.state, read.since) == (revision.hash, RevisionState.REFUSED, NOW)
     assert (read.reason, read.message, read.checked) == (mark.reason, mark.message, True)
+    assert (read.request, read.check) == ("r1", "u1")
     assert read.pod_template == revision.pod_template
     assert read.complete
 
@@ -223,9 +239,9 @@ def test_ready_pod() -> None:
     )
 
 
-def test_unready_pod_counts_from_its_last_change_else_from_its_creation() -> None:
-    assert readings.read_pod(worker_pod("False")).unready_since == 1767225900.0
-    assert readings.read_pod(worker_pod(None)).unready_since == 1767225600.0
+@pytest.mark.parametrize("ready", ["False", "Unknown", None])
+def test_pod_is_not_ready_without_a_condition_that_is_true(ready: str | None) -> None:
+    assert not readings.read_pod(worker_pod(ready)).ready
 
 
 def test_crashing_pod_reports_its_exit_code_and_last_line() -> None:

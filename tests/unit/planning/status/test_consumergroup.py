@@ -222,7 +222,7 @@ def test_partition_without_an_answer_leaves_the_last_known_lag() -> None:
         ("check meets no topic", {"rollout": cause(RolloutPhase.CHECK_FAILED, "TopicNotFound")}, "TopicNotFound"),
         (
             "no image",
-            {"pods": (PodFacts(name="orders-0", revision="a", ordinal=0, unready_since=1.0, reason="ErrImagePull"),)},
+            {"pods": (PodFacts(name="orders-0", revision="a", ordinal=0, ready=False, reason="ErrImagePull"),)},
             "WorkersFailing",
         ),
         (

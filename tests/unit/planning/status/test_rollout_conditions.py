@@ -102,7 +102,7 @@ def test_refused_revision_behind_a_working_fleet() -> None:
 
 def test_first_revision_that_never_becomes_ready_is_refused_with_nothing_serving() -> None:
     late = RolloutDecision(phase=RolloutPhase.WAITING, target=NEW, cause=Problem(LATE, "pod orders-0 ran"))
-    dead = tuple(replace(pod, revision=NEW, unready_since=1.0) for pod in pods())
+    dead = tuple(replace(pod, revision=NEW, ready=False) for pod in pods())
     status = seen(RolloutPhase.WAITING, decision=late, pods=dead, fleet=ready_fleet(revision=NEW, ready=0))
     assert found(status) == {
         "Ready": ("False", LATE),

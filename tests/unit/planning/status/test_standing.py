@@ -27,7 +27,7 @@ KILLED = ContainerEnd(
 
 def dying(end: ContainerEnd | None = KILLED, **changes: Any) -> tuple[PodFacts, ...]:
     first, second = pods()
-    return first, replace(second, unready_since=NOW - 3, ended=end, **changes)
+    return first, replace(second, ready=False, ended=end, **changes)
 
 
 @pytest.mark.parametrize("waits", [{}, {"reason": "CrashLoopBackOff", "message": str(KILLED)}])
@@ -90,7 +90,7 @@ def test_dying_pod_is_the_cause_of_a_revision_that_does_not_become_ready() -> No
 
 def test_retry_worker_that_dies_names_its_record_too() -> None:
     end = replace(KILLED, records=(RecordInHand("_fleet.orders.retry.5s", 0, 9),))
-    dead = PodFacts(name="orders-retry-0", revision="a", ordinal=0, unready_since=NOW - 3, ended=end)
+    dead = PodFacts(name="orders-retry-0", revision="a", ordinal=0, ready=False, ended=end)
     status = project(facts(retry_pods=(dead,), workers=(WorkerObservation(pod="orders-0"),)))
     assert condition(status, "Degraded") == ("True", "RetryWorkersFailing")
     assert "_fleet.orders.retry.5s-0:9" in message(status, "Stuck")
