@@ -40,7 +40,7 @@ def add_local_options(parser: argparse.ArgumentParser) -> None:
         "--local",
         metavar="HANDLER",
         help="run on this machine: FILE.py, FILE.py:callable (default: handle, or handle_batch if there is no handle), "
-        "or the http:// address of a handler that runs here",
+        "package.module:callable of the working directory, or the http:// address of a handler that runs here",
     )
     group = parser.add_argument_group("with --local")
     add_connection_options(group)

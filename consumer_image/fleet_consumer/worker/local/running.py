@@ -165,9 +165,14 @@ def _handler_of(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         http = {"port": url.port, "path": url.path or "/", "batch": options.batch}
         return {"python": None, "http": http}, f"http-{url.port}"
     name, _, attribute = options.local.partition(":")
+    parts = name.split(".")
+    if attribute and parts[-1] != "py" and all(part.isidentifier() for part in parts):
+        # As the callable of a fleet, from the working directory.
+        return {"python": {"callable": options.local, "path": str(Path.cwd())}, "http": None}, parts[-1]
     file = Path(name).resolve()
     if file.suffix != ".py" or not file.stem.isidentifier():
-        raise SettingsInvalid("--local", f"{name!r} is not the name of a Python module, such as handler.py")
+        forms = "neither a file, such as handler.py, nor a callable, such as shop.orders:handle"
+        raise SettingsInvalid("--local", f"{options.local!r} is {forms}")
     if not file.is_file():
         raise SettingsInvalid("--local", f"there is no file {file}; name the handler's module")
     python = {"callable": f"{file.stem}:{attribute or _default_callable(file)}", "path": str(file.parent)}

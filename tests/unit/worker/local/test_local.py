@@ -64,6 +64,14 @@ def test_batch_handler_is_found_when_it_is_alone(handler: Path) -> None:
     assert config("--local", str(handler), "--topic", "t", "--bootstrap", "a:1").handler.title == "shop:handle_batch"
 
 
+def test_callable_is_imported_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = config("--local", "shop.orders:handle", "--topic", "t", "--bootstrap", "a:1")
+    assert found.handler.python is not None
+    assert (found.handler.python.callable, found.handler.python.path) == ("shop.orders:handle", str(tmp_path))
+    assert found.group_id.endswith(".orders")
+
+
 def test_handler_behind_http_is_its_address() -> None:
     found = config("--local", "http://localhost:8000/records", "--topic", "t", "--bootstrap", "a:1", "--batch")
     assert found.handler.title == "http://127.0.0.1:8000/records"
@@ -82,7 +90,7 @@ def test_handler_behind_http_is_its_address() -> None:
         ("--bootstrap a:1 --topic t --tls-cert c.pem", "certFile and keyFile go together"),
         ("--bootstrap a:1 --topic t --sasl PLAIN", "directory"),
         ("--bootstrap a:1 --topic t --local gone.py", "there is no file"),
-        ("--bootstrap a:1 --topic t --local handler", "not the name of a Python module"),
+        ("--bootstrap a:1 --topic t --local handler", "neither a file, such as handler.py, nor a callable"),
         ("--bootstrap a:1 --topic t --local http://example.org/", "http://localhost:PORT/PATH"),
     ],
 )
