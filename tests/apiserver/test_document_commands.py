@@ -21,7 +21,9 @@ from tests.support.apiserver import ApiServer
 from tests.support.argo import SCRIPTS
 from tests.unit.api.crd_objects import consumer_group
 
-PAGES = ("README.md", "docs/api-conventions.md", "docs/gitops.md", "docs/pods.md", "docs/retries.md")
+PAGES = ("README.md", "docs/api-conventions.md", "docs/gitops.md", "docs/offsets.md", "docs/pods.md", "docs/retries.md")
+ON_A_CLUSTER = ("docs/install.md", "docs/own-image.md")
+"""Pages that e2e/test_walkthrough.py runs."""
 EXAMPLES = ("flights/handler.py", "flights/fleet.yaml", "flights/redrive.yaml", "http/fleet.yaml")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:#\s+|\s*)(kubectl .*)$", re.MULTILINE)
@@ -156,6 +158,19 @@ def flat(body: dict[str, Any]) -> dict[str, Any]:
     return {f"spec.{name}": value for name, value in body["spec"].items()}
 
 
+def test_commands_about_offsets(place: Callable[..., Reader]) -> None:
+    reader = place("docs-offsets")
+    reader.apply(consumer_group())
+    reset = {"id": "a", "to": "Earliest", "phase": "Succeeded"}
+    offsets = {"lastReset": reset, "skipped": [{"topic": "t", "partition": 3, "offset": 1734, "state": "Skipped"}]}
+    patch = json.dumps({"status": {"offsets": offsets}})
+    reader.kubectl("patch", "kcg", "orders", "--subresource=status", "--type=merge", "-p", patch)
+    outputs = [reader.types(line) for line in commands("docs/offsets.md")]
+    assert json.loads(outputs[-1])[0]["state"] == "Skipped"
+    stored = json.loads(reader.kubectl("get", "kcg", "orders", "-o", "json"))["spec"]
+    assert "reset" not in stored["offsets"]
+
+
 def test_commands_about_deploying(place: Callable[..., Reader]) -> None:
     """The health scripts go into Argo CD's own ConfigMap, beside what others have put there."""
     reader = place("argocd")
@@ -187,7 +202,7 @@ def test_commands_of_the_example(place: Callable[..., Reader], example: str) -> 
 
 
 def test_no_document_has_a_command_that_is_not_run_here() -> None:
-    known = {*PAGES, *(f"examples/{example}" for example in EXAMPLES)}
+    known = {*PAGES, *ON_A_CLUSTER, *(f"examples/{example}" for example in EXAMPLES)}
     others = {
         str(path.relative_to(ROOT))
         for folder in ("docs", "examples")

@@ -32,6 +32,8 @@ FENCED = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SOURCES = ("consumer_image", "operator", "crds")
 PACKAGES = ("consumer_image/fleet_consumer", "operator/fleet_operator")
 """The folders that paths in documents may begin below, besides the root."""
+OF_THE_READER = {"shop/orders.py"}
+"""Files of the application in docs/own-image.md."""
 JAVA = {"LogAppendTime", "ConsumerPartitionAssignor", "AlterConfigs", "DescribeConfigs"}
 """Words of Kafka that these pages explain themselves by."""
 LIBRARY: Mapping[str, type] = {"consumer": Consumer, "record": Record, "records": Records, "run": Run}
@@ -65,7 +67,7 @@ def test_paths_of_the_repository_exist() -> None:
         (page, name)
         for page, text in MANUALS.items()
         for name in quoted(text)
-        if re.fullmatch(r"[\w.-]+(?:/[\w.-]+)+/?", name)
+        if re.fullmatch(r"[\w.-]+(?:/[\w.-]+)+/?", name) and name not in OF_THE_READER
     }
     assert len(found) >= 20
     for page, name in sorted(found):
@@ -91,6 +93,21 @@ def test_names_in_the_packages_exist() -> None:
 def test_every_page_is_listed() -> None:
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert pages <= set(re.findall(r"\]\(([a-z-]+\.md)\)", PAGES["docs/README.md"]))
+
+
+def test_installation_is_of_the_version_that_the_changelog_describes() -> None:
+    version = re.findall(r"^## (\d+\.\d+\.\d+)", PAGES["CHANGELOG.md"], re.MULTILINE)[0]
+    found = {
+        tag
+        for page in ("docs/install.md", "docs/own-image.md")
+        for tag in re.findall(r"/consumer-fleet-(?:operator|consumer):([\w.]+)", PAGES[page])
+    }
+    assert found == {version}
+
+
+def test_install_command_of_the_readme_is_that_of_the_page() -> None:
+    (command,) = re.findall(r"^helm install .*$", PAGES["README.md"], re.MULTILINE)
+    assert command in PAGES["docs/install.md"].splitlines()
 
 
 def test_modules_that_are_run_exist() -> None:
