@@ -328,6 +328,7 @@ class Fleet:
             },
             "failedTopic": self.failed,
             "retry": None,
+            "log": {"level": "Info", "format": "Json"},
             "skipFile": None,
             "httpPort": 0,
             "drainSeconds": 20,

@@ -94,6 +94,7 @@ def redrive_settings(group: str, kafka: Kafka, *, partitions: int, **changes: An
         "maxRedrives": 3,
         "partitions": partitions,
         "maxMessageBytes": MESSAGE_BYTES_MAX,
+        "log": {"level": "Info", "format": "Json"},
         **rest,
     }
 

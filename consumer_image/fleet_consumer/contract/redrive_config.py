@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet_consumer.contract.brokers import Brokers, parse_brokers
+from fleet_consumer.contract.log import LogConfig, parse_log
 from fleet_consumer.contract.patterns import Pattern
 from fleet_consumer.contract.pod import REDRIVE_FILE
 from fleet_consumer.contract.section import Section, SettingsInvalid, load_json
@@ -62,6 +63,7 @@ class RedriveConfig:
     max_redrives: int
     partitions: int
     max_message_bytes: int
+    log: LogConfig
 
 
 def load_config(path: str) -> RedriveConfig:
@@ -87,6 +89,7 @@ def parse_config(document: Any) -> RedriveConfig:
         max_redrives=section.integer("maxRedrives", 1),
         partitions=section.integer("partitions", 1),
         max_message_bytes=section.integer("maxMessageBytes", 1),
+        log=section.read("log", parse_log),
     )
     section.end()
     return config

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleet_consumer.contract.brokers import Brokers, parse_brokers
+from fleet_consumer.contract.log import LogConfig, parse_log
 from fleet_consumer.contract.patterns import Pattern
 from fleet_consumer.contract.section import Section, SettingsInvalid, load_json
 
@@ -102,6 +103,7 @@ class WorkerConfig:
     """Path of skip.json, which running workers follow as it changes; the file may be missing."""
     http_port: int
     drain_seconds: int
+    log: LogConfig
 
 
 def load_config(path: str) -> WorkerConfig:
@@ -132,6 +134,7 @@ def parse_config(document: object) -> WorkerConfig:
         skip_file=root.optional_text("skipFile"),
         http_port=root.integer("httpPort", 0, 65535),
         drain_seconds=root.integer("drainSeconds", 0),
+        log=root.read("log", parse_log),
     )
     if pattern is not None and config.topics:
         raise SettingsInvalid("topicPattern", "cannot be given together with `topics`; give one of the two")

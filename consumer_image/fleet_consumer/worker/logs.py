@@ -1,4 +1,4 @@
-"""A worker's log: one JSON object a line on standard error, constant text plus fields.
+"""A worker's log on standard error, constant text plus fields: a JSON object for each line, or text.
 
 Whatever is logged while a handler has a record in hand, by the handler or by a library under it, carries that
 record's coordinates. Settings are never logged as a whole: they name secrets' files, and connections hold secrets.
@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from fleet_consumer.contract.log import LogConfig
 from fleet_consumer.handlers.call import CURRENT_CALL
 from fleet_consumer.record import Record
+from fleet_consumer.worker.printed import printed_as_lines
 
 MESSAGE_CHARACTERS_MAX: Final = 8192
 """Longer texts are cut: log collectors split or drop what is larger than 16 KiB."""
@@ -54,33 +57,82 @@ def now_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class JsonFormatter(logging.Formatter):
-    """Renders a log record; `record_in_hand` gives the record on the consume loop's own thread, handlers that run
-    elsewhere carry their hand with them. A batch is known by its first record."""
+RecordInHand = Callable[[logging.LogRecord], Record | None]
+"""The record that a handler had in hand when it logged."""
 
-    def __init__(self, record_in_hand: Callable[[], Record | None], handler_thread: int | None) -> None:
+ATTRIBUTES: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "fields"}
+"""What a log record has by itself; anything else came from its logger's `extra`."""
+
+
+def in_hand(on_loop: Callable[[], Record | None], loop_thread: int | None) -> RecordInHand:
+    """The finder of the record in hand: of `on_loop` on the consume loop's own thread; handlers that run elsewhere
+    carry theirs with them. A batch is known by its first record."""
+
+    def find(record: logging.LogRecord) -> Record | None:
+        call = CURRENT_CALL.get()
+        if call is not None:
+            return call.records[0] if call.records else None
+        return on_loop() if record.thread == loop_thread else None
+
+    return find
+
+
+def nothing_in_hand(record: logging.LogRecord) -> None:
+    """The finder of a process that handles no records."""
+
+
+class LineFormatter(logging.Formatter):
+    """The parts of a line that all formats have."""
+
+    def __init__(self, record_in_hand: RecordInHand = nothing_in_hand) -> None:
         super().__init__()
         self._record_in_hand = record_in_hand
-        self._handler_thread = handler_thread
+
+    def message(self, record: logging.LogRecord) -> str:
+        """The text, cut; as it stands in the code where its arguments do not fit."""
+        try:
+            return record.getMessage()[:MESSAGE_CHARACTERS_MAX]
+        except Exception:
+            return f"{record.msg} {record.args!r}"[:MESSAGE_CHARACTERS_MAX]
+
+    def values(self, record: logging.LogRecord) -> dict[str, object]:
+        """The coordinates of the record in hand, `extra` of the application, and our own fields."""
+        held = self._record_in_hand(record)
+        extra = {name: value for name, value in record.__dict__.items() if name not in ATTRIBUTES}
+        return {**extra, **(about(held) if held is not None else {}), **getattr(record, "fields", {})}
+
+    def exception(self, record: logging.LogRecord) -> str:
+        """The traceback, its end if it is long; empty without one."""
+        return self.formatException(record.exc_info)[-MESSAGE_CHARACTERS_MAX:] if record.exc_info else ""
+
+
+class JsonFormatter(LineFormatter):
+    """One JSON object on one line, an exception within it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
+        head: dict[str, object] = {
             "time": now_text(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage()[:MESSAGE_CHARACTERS_MAX],
+            "message": self.message(record),
         }
-        call = CURRENT_CALL.get()
-        if call is not None:
-            held: Record | None = call.records[0]
-        else:
-            held = self._record_in_hand() if record.thread == self._handler_thread else None
-        if held is not None:
-            line.update(about(held))
-        line.update(getattr(record, "fields", {}))
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)[-MESSAGE_CHARACTERS_MAX:]
-        return json.dumps(line, default=str, ensure_ascii=False)
+        line = {**head, **self.values(record), **head}
+        if text := self.exception(record):
+            line["exception"] = text
+        try:
+            return json.dumps(line, default=repr, ensure_ascii=False, allow_nan=False)
+        except Exception:  # a number that JSON does not have, a key that is no text, an object without a `repr`
+            return json.dumps({str(name): _plain(value) for name, value in line.items()}, ensure_ascii=False)
+
+
+def _plain(value: object) -> str | int | bool | None:
+    """A value that JSON certainly has."""
+    if value is None or isinstance(value, str | int):
+        return value
+    try:
+        return repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
 
 
 class LineBudget:
@@ -127,20 +179,28 @@ class PartsBudget(logging.Filter):
         return allowed
 
 
-class TextFormatter(logging.Formatter):
-    """The same lines for a person in front of a terminal."""
+class TextFormatter(LineFormatter):
+    """The same lines for people; a traceback follows in lines of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
-        pairs = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
-        text = f"{record.levelname.lower()}: {record.getMessage()[:MESSAGE_CHARACTERS_MAX]}{' ' * bool(pairs)}{pairs}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        pairs = "".join(f" {name}={value}" for name, value in self.values(record).items())
+        head = f"{now_text(record.created)} {record.levelname.lower()} {record.name}"
+        text = f"{head}: {self.message(record)}{pairs}"
+        return f"{text}\n{found}" if (found := self.exception(record)) else text
 
 
-def configure(
-    record_in_hand: Callable[[], Record | None], handler_thread: int | None, *, for_people: bool = False
-) -> None:
-    """Send all logging of this process to standard error, from level INFO: as JSON, or as text `for_people`."""
+@contextmanager
+def logging_as(config: LogConfig, record_in_hand: RecordInHand = nothing_in_hand) -> Iterator[None]:
+    """Send all logging of this process to standard error, and until the end of the context all that is printed, too,
+    where each line must be JSON."""
+    configure(config, record_in_hand)
+    with printed_as_lines() if config.format == "Json" else nullcontext():
+        yield
+
+
+def configure(config: LogConfig, record_in_hand: RecordInHand = nothing_in_hand) -> None:
+    """Send all logging of this process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(PartsBudget())
-    handler.setFormatter(TextFormatter() if for_people else JsonFormatter(record_in_hand, handler_thread))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    handler.setFormatter((JsonFormatter if config.format == "Json" else TextFormatter)(record_in_hand))
+    logging.basicConfig(level=config.level.upper(), handlers=[handler], force=True)

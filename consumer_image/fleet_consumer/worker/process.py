@@ -26,7 +26,7 @@ from fleet_consumer.worker import logs
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.config.policy_file import PolicyFile
 from fleet_consumer.worker.config.role import Role, consumer_group
-from fleet_consumer.worker.config.settings import identify, with_environment
+from fleet_consumer.worker.config.settings import PodIdentity, identify, with_environment
 from fleet_consumer.worker.config.skip_file import SkipFile
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
 from fleet_consumer.worker.lifecycle.signals import Signals
@@ -86,12 +86,14 @@ def run_worker(
 
     Raises SettingsInvalid (also when the HTTP port is taken, or a retry worker has no policies) and the handler's
     loading errors before anything is started. Ends the process itself, with EXIT_HUNG, when a handler hangs for too
-    long. `local` is for a run outside of a pod: logs are for people then, and pages for this machine only.
+    long. `local` is for a run outside of a pod: pages are for this machine only then.
     """
-    config = with_environment(config, environment)
-    identity = identify(config, environment)
-    watch = Watch()
-    logs.configure(lambda: watch.record, threading.get_ident(), for_people=local is not None)
+    config, watch = with_environment(config, environment), Watch()
+    with logs.logging_as(config.log, logs.in_hand(lambda: watch.record, threading.get_ident())):
+        return _run(config, identify(config, environment), watch, role, local)
+
+
+def _run(config: WorkerConfig, identity: PodIdentity, watch: Watch, role: Role, local: Onlooker | None) -> int:
     clock = SystemClock()
     handler = handler_of(config, clock)
     if role is Role.RETRY and config.policy_file is None:

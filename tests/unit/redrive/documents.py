@@ -30,6 +30,7 @@ _DOCUMENT: dict[str, Any] = {
     "maxRedrives": 3,
     "partitions": 4,
     "maxMessageBytes": 1_114_124,
+    "log": {"level": "Info", "format": "Json"},
 }
 
 

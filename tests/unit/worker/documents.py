@@ -40,6 +40,7 @@ def worker_document(**changes: Any) -> dict[str, Any]:
         },
         "failedTopic": "_fleet.flights.failed",
         "retry": None,
+        "log": {"level": "Info", "format": "Json"},
         "skipFile": "/etc/fleet/offsets/skip.json",
         "httpPort": 8080,
         "drainSeconds": 20,

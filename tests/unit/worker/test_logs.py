@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import threading
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
+
+from fleet_consumer.contract.log import LEVELS, LogConfig
 from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall
 from fleet_consumer.record import Record
-from fleet_consumer.worker.logs import JsonFormatter, LineBudget, PartsBudget, TextFormatter, fields
+from fleet_consumer.worker.logs import (
+    JsonFormatter,
+    LineBudget,
+    PartsBudget,
+    TextFormatter,
+    fields,
+    in_hand,
+    logging_as,
+)
 
 RECORD = Record("flights", 3, 42, 0, None, b"secret")
 
@@ -17,7 +31,7 @@ RECORD = Record("flights", 3, 42, 0, None, b"secret")
 def line(message: str, *, held: Record | None, thread: int | None, **values: object) -> dict[str, Any]:
     logger = logging.getLogger("shop")
     record = logger.makeRecord("shop", logging.INFO, "f.py", 1, message, (), None, extra=fields(**values))
-    parsed: dict[str, Any] = json.loads(JsonFormatter(lambda: held, thread).format(record))
+    parsed: dict[str, Any] = json.loads(JsonFormatter(in_hand(lambda: held, thread)).format(record))
     return parsed
 
 
@@ -47,11 +61,110 @@ def test_handler_elsewhere_carries_its_record_with_it() -> None:
         CURRENT_CALL.set(None)
 
 
-def test_people_get_text() -> None:
+def test_text_has_the_same_parts() -> None:
     record = logging.getLogger("shop").makeRecord(
-        "shop", logging.WARNING, "f.py", 1, "record failed", (), None, extra=fields(topic="flights", offset=42)
+        "shop", logging.WARNING, "f.py", 1, "slow %s", ("answer",), None, extra=fields(took=2)
     )
-    assert TextFormatter().format(record) == "warning: record failed topic=flights offset=42"
+    record.created, thread = 1_700_000_000.5, threading.get_ident()
+    assert TextFormatter(in_hand(lambda: RECORD, thread)).format(record) == (
+        "2023-11-14T22:13:20.500Z warning shop: slow answer topic=flights partition=3 offset=42 attempt=0 took=2"
+    )
+
+
+def test_extra_of_an_application_is_part_of_the_object_and_never_replaces_the_rest() -> None:
+    record = logging.makeLogRecord({"name": "shop", "msg": "paid", "orderId": 7, "level": "forged", "time": 0})
+    parsed = json.loads(JsonFormatter().format(record))
+    assert (parsed["orderId"], parsed["level"]) == (7, "level none")
+    assert parsed["time"] != 0
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"msg": "%d records", "args": ("many",)},
+        {"msg": "paid", "amount": float("nan")},
+        {"msg": "paid", "order": {("a", 1): 2}},
+        {"msg": "paid", "order": Unprintable()},
+    ],
+    ids=["arguments that do not fit", "no number", "a key that is no text", "no text at all"],
+)
+def test_odd_values_still_make_one_json_object(attributes: dict[str, Any]) -> None:
+    text = JsonFormatter().format(logging.makeLogRecord({"name": "shop", **attributes}))
+    assert json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))["logger"] == "shop"
+    assert "\n" not in text
+
+
+@pytest.fixture
+def root() -> Iterator[None]:
+    """The root logger as it was."""
+    logger = logging.getLogger()
+    handlers, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers[:], logger.level = handlers, level
+
+
+def printed(config: LogConfig, capsys: pytest.CaptureFixture[str], run: Callable[[], object]) -> list[str]:
+    """The lines on standard error after `run`; nothing else may have gone anywhere."""
+    with logging_as(config, in_hand(lambda: RECORD, threading.get_ident())):
+        run()
+    out, err = capsys.readouterr()
+    assert out == ""
+    return str(err).splitlines()
+
+
+@pytest.mark.usefixtures("root")
+def test_everything_that_a_handler_writes_is_one_json_object_for_each_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def run() -> None:
+        print("one", 1)
+        print("two\nthree\n\nhalf", end="")
+        sys.stdout.flush()
+        print("careful", file=sys.stderr)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("old call", DeprecationWarning, stacklevel=1)
+        try:
+            raise ValueError("no\nsuch order")
+        except ValueError:
+            logging.getLogger("shop").exception("failed")
+        thread = threading.Thread(target=lambda: 1 / 0, name="background")
+        thread.start()
+        thread.join()
+
+    lines = [json.loads(line) for line in printed(LogConfig("Info", "Json"), capsys, run)]
+    found = [(line["logger"], line["level"], line["message"].split("\n")[0]) for line in lines]
+    assert found[:5] == [
+        ("stdout", "info", "one 1"),
+        ("stdout", "info", "two"),
+        ("stdout", "info", "three"),
+        ("stdout", "info", "half"),
+        ("stderr", "warning", "careful"),
+    ]
+    assert found[5][0] == "py.warnings"
+    assert "old call" in found[5][2]
+    assert found[6:] == [("shop", "error", "failed"), ("uncaught", "error", "an exception ended background")]
+    assert all(line["offset"] == 42 for line in lines[:7])
+    assert "no\nsuch order" in lines[6]["exception"]
+    assert "ZeroDivisionError" in lines[7]["exception"]
+
+
+@pytest.mark.usefixtures("root")
+def test_level_bounds_what_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    def run() -> None:
+        for level in ("debug", "info", "warning", "error"):
+            getattr(logging.getLogger("shop"), level)(level)
+
+    seen = {level: [line.split()[3] for line in printed(LogConfig(level, "Text"), capsys, run)] for level in LEVELS}
+    assert seen == {
+        "Debug": ["debug", "info", "warning", "error"],
+        "Info": ["info", "warning", "error"],
+        "Warning": ["warning", "error"],
+        "Error": ["error"],
+    }
 
 
 def test_fields_are_part_of_the_object() -> None:

@@ -30,6 +30,7 @@ from fleet_consumer.net import (
     TlsFailed,
 )
 from fleet_consumer.wire.errors import ErrorCode, KafkaError, describe, is_retriable
+from fleet_consumer.worker import logs
 from fleet_consumer.worker.config.policy_file import PolicyFile
 from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
 from fleet_consumer.worker.lifecycle.termination import report_result
@@ -75,6 +76,7 @@ def check(path: str, clock: Clock | None = None) -> CheckResult:
     """Try everything that can be tried without joining the group; at most about 30 s, 60 s more for an HTTP handler."""
     try:
         config = load_config(path)
+        logs.configure(config.log)
     except SettingsInvalid as error:
         return CheckResult.refused(error)
     return examine(config, clock or SystemClock())

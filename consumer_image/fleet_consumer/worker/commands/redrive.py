@@ -21,11 +21,9 @@ def run(options: argparse.Namespace) -> int:
     from fleet_consumer.librdkafka.producer import ProduceFailed
     from fleet_consumer.librdkafka.settings import SettingsRefused
     from fleet_consumer.redrive.job import Stopped
-    from fleet_consumer.worker import logs
     from fleet_consumer.worker.config.settings import CredentialsUnreadable
     from fleet_consumer.worker.lifecycle.termination import report_result
 
-    logs.configure(lambda: None, None)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -50,9 +48,11 @@ def run_file(path: str, stop: threading.Event) -> dict[str, object]:
     from fleet_consumer.librdkafka.producer import RecordProducer
     from fleet_consumer.librdkafka.settings import connection_config, consumer_config
     from fleet_consumer.redrive.job import Run
+    from fleet_consumer.worker import logs
     from fleet_consumer.worker.config.settings import connection_settings
 
     config = load_config(path)
+    logs.configure(config.log)
     connection = connection_settings(config.brokers, f"fleet-redrive-{config.name}")
     group = redrive_group(config.group_id, config.id)
     producer = RecordProducer(connection_config(connection), message_max_bytes=config.max_message_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from fleet_consumer.contract.log import FORMATS, LEVELS
 from fleet_consumer.worker.config.connection_options import add_connection_options
 
 EXAMPLES: Final = """\
@@ -70,5 +71,9 @@ def add_local_options(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--decode-{field}", choices=("Bytes", "String", "Json"), default="Bytes", help="default: Bytes"
         )
+    group.add_argument("--log-level", choices=LEVELS, default="Info", help="default: %(default)s")
+    group.add_argument(
+        "--log-format", choices=FORMATS, default="Text", help="Json as in a cluster (default: %(default)s)"
+    )
     group.add_argument("--assignor", metavar="NAME", action="append", help="default: cooperative-sticky")
     group.add_argument("--batch", action="store_true", help="send batches to a handler behind HTTP")

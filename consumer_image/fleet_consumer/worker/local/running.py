@@ -152,6 +152,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
         "retry": None,
         "httpPort": 0,
         "skipFile": None,
+        "log": {"level": options.log_level, "format": options.log_format},
         "drainSeconds": 20,
     }
 

@@ -67,6 +67,13 @@ class Handler(Model):
     concurrency: Annotated[int, Field(ge=1, le=64)] = 1
 
 
+class Log(Model):
+    """Log of the workers."""
+
+    level: Literal["Debug", "Info", "Warning", "Error"] = "Info"
+    format: Literal["Json", "Text"] = "Json"
+
+
 class Classic(Model):
     """Settings of the classic protocol."""
 
@@ -267,6 +274,7 @@ class ConsumerGroupSpec(Model):
     replicas: Replicas = 1
     suspend: bool = False
     rollout: Rollout = Rollout()
+    log: Log = Log()
     handler: Handler
     consumer: ConsumerSettings = ConsumerSettings()
     retry: Retry | None = None

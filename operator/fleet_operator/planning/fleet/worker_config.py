@@ -46,7 +46,13 @@ def worker_config(group: ConsumerGroup, cluster: KafkaCluster, *, revision: str)
         "failedTopic": naming.failed_topic(group.group_id),
         "httpPort": worker_port(group),
         "drainSeconds": spec.drain_seconds,
+        "log": log_config(group),
     }
+
+
+def log_config(group: ConsumerGroup) -> dict[str, str]:
+    """The `log` of worker.json, and of redrive.json."""
+    return {"level": group.spec.log.level, "format": group.spec.log.format}
 
 
 def _connection(cluster: KafkaCluster) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet.pod_template import SETTINGS_VOLUME, pod_template, serve_nothing
-from fleet_operator.planning.fleet.worker_config import worker_config
+from fleet_operator.planning.fleet.worker_config import log_config, worker_config
 from fleet_operator.planning.labels import CONTAINER, RATE_ANNOTATION, REDRIVE_LABEL, REVISION_ANNOTATION
 from fleet_operator.planning.objects import Owner, child_head, to_json
 from fleet_operator.planning.redrive.needs import Target
@@ -59,6 +59,7 @@ def redrive_config(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster
         "maxRedrives": spec.max_redrives,
         "partitions": target.partitions,
         "maxMessageBytes": target.max_message_bytes,
+        "log": log_config(group),
     }
 
 

@@ -118,6 +118,7 @@ def test_settings_of_a_run() -> None:
         "maxRedrives": 2,
         "partitions": 6,
         "maxMessageBytes": 1_114_124,
+        "log": {"level": "Info", "format": "Json"},
     }
 
 
