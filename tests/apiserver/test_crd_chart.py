@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from e2e.local_cluster.gomodules import HELM, ensure_programs
 from fleet_operator.runtime.settings import parse
@@ -109,6 +110,30 @@ def test_chart_passes_lint(helm: Helm) -> None:
 )
 def test_wrong_values_are_refused(helm: Helm, wrong: str, named: str) -> None:
     assert named in helm.refused("template", str(CHART), "--set", wrong)
+
+
+def test_monitors_are_selected_by_labels_and_select_workers(helm: Helm) -> None:
+    monitors = ("--set", "podMonitor.enabled=true,podMonitor.labels.release=prom")
+    services = ("--set", "serviceMonitor.enabled=true,serviceMonitor.labels.release=prom")
+
+    def rendered(*arguments: str) -> dict[str, dict[str, Any]]:
+        text = helm("template", "consumer-fleet", str(CHART), *monitors, *services, *arguments)
+        found = [each for each in yaml.safe_load_all(text) if each and each["kind"].endswith("Monitor")]
+        return {each["kind"]: each for each in found}
+
+    found = rendered()
+    assert [each["metadata"]["labels"]["release"] for each in found.values()] == ["prom", "prom"]
+    pods = found["PodMonitor"]["spec"]
+    assert pods["namespaceSelector"] == {"any": True}
+    documented = (CHART.parents[1] / "docs" / "metrics.md").read_text().split("kind: PodMonitor")[1].split("```")[0]
+    manifest = yaml.safe_load(f"kind: PodMonitor{documented}")["spec"]
+    assert pods["selector"] == manifest["selector"]
+    assert [each["port"] for each in pods["podMetricsEndpoints"]] == ["http"]
+    assert "honorLabels" not in str(found)
+    served = rendered("--set", "watch.namespaces={shop}")["PodMonitor"]["spec"]["namespaceSelector"]
+    assert served == {"matchNames": ["shop"]}
+    named = rendered("--set", "watch.namespaces={shop,bank}", "--set", "podMonitor.namespaces={bank}")
+    assert named["PodMonitor"]["spec"]["namespaceSelector"] == {"matchNames": ["bank"]}
 
 
 def test_life_of_a_release(helm: Helm) -> None:

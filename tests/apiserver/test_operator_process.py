@@ -6,6 +6,7 @@ import json
 import re
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.apiserver import objects
 from tests.apiserver.client import Client
 from tests.apiserver.conftest import PATIENCE_S, Operator, Site, install_crds
 from tests.support.apiserver import ApiServer
+from tests.support.metrics import documented, exported, sample
 from tests.support.waiting import eventually
 
 LEASE = "consumer-fleet-operator"
@@ -82,6 +84,13 @@ def test_probes_and_metrics_answer(operator: Operator, site: Callable[..., Site]
         "watch_events_total",
     ):
         assert f"consumer_fleet_operator_{name}" in text
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    known = documented(page, "consumer_fleet_operator_")
+    known |= documented(page, "consumer_fleet_group_", ("group_namespace", "group_name"))
+    found = exported(text, "consumer_fleet_")
+    assert found.items() <= known.items()
+    assert sample(text, "consumer_fleet_group_ready", group_namespace=here.name, group_name="flights") == 0
+    assert sample(text, "consumer_fleet_group_lag_records") is None, "unknown is not zero"
 
 
 def test_operator_waits_for_crds_and_reports_it() -> None:

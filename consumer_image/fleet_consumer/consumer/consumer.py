@@ -51,7 +51,11 @@ class Consumer:
         self._commits = Commits(self._engine, self._guard)
         self._subscription = Subscription(self._engine, self._guard, self._commits)
         self._queries = Queries(self._engine, self._guard)
-        self._ends = EndOffsets(self._engine.group, read_committed=settings.read_committed)
+        self._ends = EndOffsets(
+            self._engine.group,
+            read_committed=settings.read_committed,
+            interval_s=settings.lag_interval_ms / 1000,
+        )
         self._woken = False
 
     def __enter__(self) -> Consumer:

@@ -11,9 +11,16 @@ from typing import Final, NamedTuple
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from fleet_consumer.clock import Clock
 from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.contract.failure_reasons import FailureReason
+from fleet_consumer.distribution import own_version
+from fleet_consumer.librdkafka.fetched import as_read
+from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.worker.config.role import Role
+from fleet_consumer.worker.consume.lags import lag_of, seconds_behind
 from fleet_consumer.worker.member import WorkerState, ready
+from fleet_consumer.worker.session import Session
 from fleet_consumer.worker.stats import Histogram, Stats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -21,7 +28,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 COUNTERS = (
     ("produced_records", "Records written on behalf of handlers.", "produced"),
     ("batches", "Polls that brought records.", "batches"),
-    ("handler_seconds", "Time spent handling, in seconds; divide by records for the mean.", "handler_seconds"),
     ("poll_wait_seconds", "Time spent waiting for records, in seconds.", "poll_wait_seconds"),
     ("ack_wait_seconds", "Time spent waiting for acknowledgements, in seconds.", "ack_wait_seconds"),
     ("rebalances", "Assignments received.", "rebalances"),
@@ -37,6 +43,16 @@ COUNTERS = (
 PREFIX: Final = "consumer_fleet_worker_"
 
 TRUNCATIONS = "Times that a log no longer had what was read: an unclean election, or a topic made anew."
+
+PARTITION_GAUGES: Final = {
+    "position_offset": "Next offset to hand to the handler.",
+    "committed_offset": "Committed offset.",
+    "end_offset": "End of the partition, as of the last answer.",
+    "lag_records": "Records between the committed offset and the end.",
+    "behind_seconds": "Age of the oldest record in hand, or else of the last one handled; 0 with nothing left.",
+}
+"""Gauges of owned partitions, by their names after `partition_`."""
+INFO: Final = ("version", "revision")
 
 BREAKER_STATES = ("Closed", "HalfOpen", "Open")
 
@@ -60,10 +76,11 @@ Samples = Iterable[tuple[tuple[str, ...], float]]
 class WorkerCollector:
     """Renders a worker's counters and state at the moment they are asked for."""
 
-    def __init__(self, stats: Stats, state: WorkerState, labels: GroupLabels) -> None:
+    def __init__(self, stats: Stats, state: WorkerState, labels: GroupLabels, clock: Clock) -> None:
         self._stats = stats
         self._state = state
         self._labels = labels
+        self._clock = clock
 
     def _counter(self, name: str, text: str, samples: Samples, *labels: str) -> CounterMetricFamily:
         family = CounterMetricFamily(f"{PREFIX}{name}", text, labels=[*GroupLabels._fields, *labels])
@@ -99,6 +116,7 @@ class WorkerCollector:
         yield self._counter("commits", "Offset commits by outcome.", commits, "outcome")
         for name, text, field in COUNTERS:
             yield self._counter(name, text, [((), getattr(stats, field))])
+        yield self._histogram("handler_duration_seconds", "How long calls of the handler take.", stats.handling)
         yield from self._retries()
         yield from self._out_of_range()
         yield from self._gauges()
@@ -147,22 +165,53 @@ class WorkerCollector:
             ("held_partitions", "Partitions whose writes do not come through.", held),
         ):
             yield self._gauge(name, text, [((), value)])
-        for name, text in (("position", "Next offset to handle."), ("committed", "Committed offset.")):
-            offsets = [
-                ((topic, str(number)), float(offset))
-                for (topic, number), partition in partitions.items()
-                if (offset := getattr(partition, name)) is not None
-            ]
-            yield self._gauge(f"partition_{name}_offset", text, offsets, "topic", "partition")
+        yield self._gauge(
+            "info", "1; names the worker's version and revision.", [((own_version(), self._state.revision), 1)], *INFO
+        )
+        yield from self._partitions(session)
+
+    def _partitions(self, session: Session | None) -> Iterator[Metric]:
+        """Only of partitions that this worker owns; what is not known is absent."""
+        partitions = dict(session.loop.progress.partitions) if session else {}
+        if session is not None:
+            session.loop.lags.want()
+        now = self._clock.wall()
+        values: dict[str, list[tuple[tuple[str, ...], float]]] = {name: [] for name in PARTITION_GAUGES}
+        for (topic, number), partition in partitions.items():
+            found = {
+                "position_offset": partition.next_offset,
+                "committed_offset": partition.committed,
+                "end_offset": partition.end,
+                "lag_records": lag_of(partition),
+                # Records of retry topics wait on purpose; how late they are is `due_lateness_seconds`.
+                "behind_seconds": None if self._labels.role == Role.RETRY else _behind(session, topic, number, now),
+            }
+            for name, value in found.items():
+                if value is not None:
+                    values[name].append(((topic, str(number)), value))
+        for name, text in PARTITION_GAUGES.items():
+            yield self._gauge(f"partition_{name}", text, values[name], "topic", "partition")
+
+
+def _behind(session: Session | None, topic: str, number: int, now: float) -> float | None:
+    assert session is not None, "partitions are a session's"
+    partition = session.loop.progress.partitions.get(TopicPartition(topic, number))
+
+    def in_hand() -> Record | None:
+        record = session.loop.in_hand
+        read = None if record is None else as_read(record)
+        return read if read is not None and (read.topic, read.partition) == (topic, number) else None
+
+    return None if partition is None else seconds_behind(partition, in_hand, now)
 
 
 def _by_label(counts: dict[str, int]) -> Samples:
     return [((label,), count) for label, count in sorted(counts.copy().items())]
 
 
-def metrics_page(stats: Stats, state: WorkerState, labels: GroupLabels) -> Callable[[], bytes]:
+def metrics_page(stats: Stats, state: WorkerState, labels: GroupLabels, clock: Clock) -> Callable[[], bytes]:
     """A function that renders the page behind /metrics."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(WorkerCollector(stats, state, labels))
+    registry.register(WorkerCollector(stats, state, labels, clock))
     ProcessCollector(registry=registry)
     return lambda: generate_latest(registry)

@@ -360,7 +360,7 @@ class WorkerProcess:
         return GroupLabels(config.namespace, config.name, consumer_group(role, config.group_id), role.value)
 
     def _pages(self) -> dict[str, Callable[[], Page]]:
-        render = metrics_page(self._stats, self._state, self._labels())
+        render = metrics_page(self._stats, self._state, self._labels(), self._clock)
 
         def health() -> Page:
             handling = self._watch.record is not None

@@ -12,6 +12,10 @@ from typing import Final
 
 from fleet_consumer.contract.skips import RECORDS_MAX, Place
 
+HANDLING_BOUNDS_S: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
+)
+"""Upper bounds of the buckets of handler calls: the default time-out is 60 s. Equal for all, so that they add up."""
 LATENESS_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the buckets in which retried records are counted by how late they were handed out."""
 
@@ -26,9 +30,9 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
 
 
 @dataclass(slots=True)
@@ -46,7 +50,6 @@ class Stats:
     """Records that went on to a retry topic, once that was acknowledged."""
     produced: int = 0
     batches: int = 0
-    handler_seconds: float = 0.0
     poll_wait_seconds: float = 0.0
     ack_wait_seconds: float = 0.0
     commits: int = 0
@@ -69,6 +72,8 @@ class Stats:
     """The same by reason and class of the error. Applications name their errors, so only so many are kept apart."""
     skipped: dict[Place, float] = field(default_factory=dict)
     """The last records that were passed by on request, with the time (wall clock, seconds)."""
+    handling: Histogram = field(default_factory=lambda: Histogram(HANDLING_BOUNDS_S))
+    """Seconds that calls of the handler took."""
     lateness: Histogram = field(default_factory=lambda: Histogram(LATENESS_BOUNDS_S))
     """Seconds from when a retried record was due to when it was handed to the handler."""
 

@@ -165,6 +165,10 @@ class ScriptedConsumer:
     def end_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
         return {each: len(self.logs[each]) for each in partitions}
 
+    def lag(self, partition: TopicPartition) -> int | None:
+        position = self.position(partition)
+        return None if position is None else len(self.logs[partition]) - position
+
     def position(self, partition: TopicPartition) -> int | None:
         return self._positions[partition]
 

@@ -117,7 +117,7 @@ def test_member_and_metrics_show_retries() -> None:
     assert len(failed) == FAILED_KINDS_MAX
     for late in (0.005, 0.01, 0.2, 4000.0):
         stats.lateness.observe(late)
-    page = metrics_page(stats, lived.state, LABELS)().decode()
+    page = metrics_page(stats, lived.state, LABELS, lived.bench.clock)().decode()
     for name, value, labels in (
         ("records_total", 1, {"result": "retried"}),
         ("hops_total", 2, {"delay": "5s"}),
@@ -241,7 +241,7 @@ def test_worker_without_a_session_is_alive() -> None:
 def test_metrics_count_records_by_result() -> None:
     lived = Lived()
     lived.bench.steps(12)
-    page = metrics_page(lived.bench.stats, lived.state, LABELS)().decode()
+    page = metrics_page(lived.bench.stats, lived.state, LABELS, lived.bench.clock)().decode()
     for name, value, labels in (
         ("records_total", 3, {"result": "done"}),
         ("ready", 1, {}),

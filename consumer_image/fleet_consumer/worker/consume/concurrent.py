@@ -119,7 +119,7 @@ class ConcurrentRounds:
         wrote = False
         for work, results, seconds in self._calls.take_back():
             self._pending.in_flight -= len(work.entries)
-            self._stats.handler_seconds += seconds
+            self._stats.handling.observe(seconds)
             staying = []
             if self._loop.owns(work.topic_partition, work.partition):
                 for entry, result in zip(work.entries, results, strict=True):

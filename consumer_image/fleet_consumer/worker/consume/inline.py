@@ -21,6 +21,7 @@ from fleet_consumer.handlers.forked import end_forked_child
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record, Records, Run, TopicPartition
 from fleet_consumer.worker.breaker.pacing import Pace
+from fleet_consumer.worker.consume.call_times import CallTimes
 from fleet_consumer.worker.consume.loop import POLL_TIMEOUT_S, Loop
 from fleet_consumer.worker.consume.outcomes import Handle
 from fleet_consumer.worker.consume.parts import LoopParts
@@ -34,7 +35,7 @@ class InlineRounds:
     def __init__(self, loop: Loop, parts: LoopParts) -> None:
         self._loop = loop
         self._parts = parts
-        self._handle = parts.handle
+        self._times = CallTimes(parts.handle, parts.stats.handling, parts.clock)
         self._outcomes = parts.outcomes
         self._pacing = parts.pacing
         self._writing = parts.writing
@@ -98,14 +99,12 @@ class InlineRounds:
         parts = [part for run in runs for part in self._parts.skips.parts(run)]
         work = [(run, self._begin(run), error or skipped) for run, skipped in parts]
         owns = self._loop.owns
-        before = self._clock.monotonic()
         for run, partition, instead in work:
             if owns(run.topic_partition, partition) and not self._handle_run(run, partition, instead):
                 break
         self._watch.record = None
         batch, self._batch = self._batch, {}
         self._stats.batches += 1
-        self._stats.handler_seconds += self._clock.monotonic() - before
         self._writing.expect(batch)
         if self._stayed:
             self._stayed = False
@@ -148,8 +147,8 @@ class InlineRounds:
         This is the hot path: what it does for a record that writes nothing is one store, one call and one test.
         """
         watch, outcomes, pacing = self._watch, self._outcomes, self._pacing
-        handle = self._handle if error is None else _raising(error)
-        records = run.records
+        records, times = run.records, self._times
+        handle = times.begin(len(records), None if error is None else _raising(error))
         apart = 0  # records that count as something else than done, or only once what they wrote is acknowledged
         after = 0  # the place behind the last record that failed; the successes from there on are not counted yet
         for record in records:
@@ -164,19 +163,24 @@ class InlineRounds:
                 after = place + 1
                 if not outcomes.raised(partition, record, error):
                     self._stayed = True
+                    times.end(place + 1)
                     self._count_handled(records, place, partition, apart)
                     return False
                 apart += 1
             if watch.due:
                 read = as_read(record)
                 partition.handled(read.offset, read.leader_epoch)
+                paused = times.pause()
                 goes_on = self._look_around()
+                times.resume(paused)
                 if not goes_on or not self._loop.owns(run.topic_partition, partition):
                     count = _place(records, record, max(0, after - 1)) + 1
                     pacing.succeeded(count - after)
+                    times.end(count)
                     self._count_handled(records, count, partition, apart)
                     return goes_on
         pacing.succeeded(len(records) - after)
+        times.end(len(records))
         self._count_handled(records, len(records), partition, apart)
         return True
 
@@ -185,6 +189,7 @@ class InlineRounds:
         if count:
             last = as_read(records[count - 1])
             partition.handled(last.offset, last.leader_epoch)
+            partition.timestamp = last.timestamp
         self._stats.done += count - apart
 
     def _seek_back(self, topic_partition: TopicPartition, partition: PartitionProgress) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
-from fleet_consumer.record import Records, Run, TopicPartition
+from fleet_consumer.record import Record, Records, Run, TopicPartition
 from fleet_consumer.worker.breaker.pacing import Pace
 from fleet_consumer.worker.consume.committing import Committing
+from fleet_consumer.worker.consume.lags import Lags
 from fleet_consumer.worker.consume.notes import Notes
 from fleet_consumer.worker.consume.parts import LoopParts, Topics
 from fleet_consumer.worker.consume.pauses import BREAKER_OPEN
@@ -77,9 +78,9 @@ class Rounds(Protocol):
 class Loop:
     """One member's work, from subscribing to closing. All methods belong to one thread, except `stop`.
 
-    Any thread may read `topics`, `progress`, `in_flight`, `error` and `beat_at` (monotonic seconds at the end of the
-    last round). `at_once` is how many records of a partition the rounds may have in hand at once. Callbacks of a
-    rebalance run inside polls and `close`. Making one starts nothing.
+    Any thread may call `lags.want`, and read `topics`, `progress`, `in_flight`, `in_hand`, `error` and `beat_at`
+    (monotonic seconds at the end of the last round). `at_once` is how many records of a partition the rounds may have
+    in hand at once. Callbacks of a rebalance run inside polls and `close`. Making one starts nothing.
     """
 
     def __init__(self, parts: LoopParts, make_rounds: Callable[[Loop], Rounds], *, at_once: int = 1) -> None:
@@ -93,6 +94,7 @@ class Loop:
         self.topics = parts.topics
         self.progress = ConsumeProgress()
         self.committing = Committing(parts, self.progress)
+        self.lags = Lags(parts.consumer, parts.clock)
         self.notes = Notes(parts, self.progress, self.committing, at_once=at_once)
         self.pace = Pace.FULL
         self.idle = False
@@ -102,6 +104,11 @@ class Loop:
     @property
     def in_flight(self) -> int:
         return self._rounds.in_flight
+
+    @property
+    def in_hand(self) -> Record | None:
+        """The record that a handler has on the loop's own thread. Any thread."""
+        return self._parts.watch.record
 
     @property
     def error(self) -> ConsumerError | None:
@@ -208,6 +215,7 @@ class Loop:
             self._parts.readings.begin(self.progress.partitions)
             self.notes.begin()
             self.committing.commit()
+        self.lags.look(self.progress.partitions)
         self.beat_at = self._clock.monotonic()
 
     def owns(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:

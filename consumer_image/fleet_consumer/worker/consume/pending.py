@@ -174,6 +174,7 @@ class Pending:
                 works.append(Work(topic_partition, partition, [entry], order_key, self._report, [shown]))
         last = as_read(records[-1])
         partition.handled(last.offset, last.leader_epoch)
+        partition.timestamp = last.timestamp
         return works
 
     def next(self, pace: Pace) -> Work | None:

@@ -192,7 +192,7 @@ def test_successes_and_final_failures_keep_the_breaker_closed() -> None:
         return Produce("out", record.value)
 
     outage.found = budgeted(maxFailurePercent=60)
-    outage.bench.loop._rounds._handle = handle
+    outage.bench.loop._rounds._times._handle = handle
     outage.turn(5)
     assert (outage.state, outage.hops()) == ("Closed", 40)
 

@@ -69,7 +69,7 @@ def test_failing_record_is_written_as_it_was_read_and_the_next_is_handled() -> N
             raise ValueError("cancelled")
 
     bench = Bench(handle, {P0: [b'{"n": 0}', b'{"n":   1}', b'{"n": 2}', b"not json"]})
-    bench.loop._rounds._handle = bench.outcomes.decoding(handle, None, decoder("value", "Json"))
+    bench.loop._rounds._times._handle = bench.outcomes.decoding(handle, None, decoder("value", "Json"))
     bench.steps(1)
     assert bench.topic(FAILED) == [b'{"n":   1}', b"not json"]
     told = [dict(headers) for _, _, _, headers in bench.producer.written]

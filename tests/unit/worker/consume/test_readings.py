@@ -56,7 +56,7 @@ class Kafka:
             boom(record)
 
         bench = self.worker({R0: [b"v"] * len(hops)}, retry_group="g")
-        bench.loop._rounds._handle = bench.intake.handling(handle, bench.watch)
+        bench.loop._rounds._times._handle = bench.intake.handling(handle, bench.watch)
 
         def laid(record: Record) -> Record:
             return dataclasses.replace(record, timestamp=LONG_AGO_MS, headers=hops[record.offset])
