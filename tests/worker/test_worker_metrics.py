@@ -131,7 +131,11 @@ def test_every_line_is_json_whatever_the_handler_writes(kafka: Kafka, tmp_path: 
 def test_text_and_a_higher_level_are_for_people(kafka: Kafka, tmp_path: Path) -> None:
     fleet = talkative(kafka, tmp_path, "people")
     fleet.send({"n": 1}, partition=2)
-    changes = {"handler__python__callable": "talkative:handle", "log__level": "Warning", "log__format": "Text"}
+    changes: dict[str, Any] = {
+        "handler__python__callable": "talkative:handle",
+        "log__level": "Warning",
+        "log__format": "Text",
+    }
     with fleet.worker(**changes) as worker:
         fleet.wait_committed()
         assert worker.terminate() == 0
