@@ -20,6 +20,7 @@ from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.consumer.settings import DEFAULT_TIMEOUT_S, ConsumerSettings
 from fleet_consumer.consumer.subscription import RebalanceCallback, Subscription
 from fleet_consumer.contract.naming import TopicPattern
+from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
 from fleet_consumer.group.membership import Membership, OffsetAndMetadata, OffsetAndTimestamp
 from fleet_consumer.group.messages import CallBack, CallBackKind, FinishCommit
@@ -51,11 +52,7 @@ class Consumer:
         self._commits = Commits(self._engine, self._guard)
         self._subscription = Subscription(self._engine, self._guard, self._commits)
         self._queries = Queries(self._engine, self._guard)
-        self._ends = EndOffsets(
-            self._engine.group,
-            read_committed=settings.read_committed,
-            interval_s=settings.lag_interval_ms / 1000,
-        )
+        self._ends = EndOffsets(self._engine.group, read_committed=settings.read_committed)
         self._woken = False
 
     def __enter__(self) -> Consumer:
@@ -292,6 +289,13 @@ class Consumer:
             position = positions.position(partition)
             end = self._ends.of(partition, positions.owned, self._engine.clock.monotonic())
             return None if position is None or end is None else max(0, end - position)
+
+    def look_up_ends(self, partitions: Iterable[TopicPartition]) -> Ticket[dict[TopicPartition, int]]:
+        """Have the ends of partitions looked up in one attempt, without blocking; those without an answer are left out.
+
+        For threads beside the one that polls, which may be away with its records for long. Any thread.
+        """
+        return self._ends.look_up(partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at `offset`; nothing that was read ahead before comes out. Raises NotAssigned."""

@@ -6,12 +6,15 @@ just now. So brokers are asked, one request for each leader, and only while lags
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.record import TopicPartition
 
+FRESH_S: Final = 1.0
+"""The age at which an end is looked up again."""
 ASKING_S: Final = 60.0
 """The time after the last `lag` for which polls keep ends fresh."""
 PATIENCE_S: Final = 10.0
@@ -19,12 +22,11 @@ PATIENCE_S: Final = 10.0
 
 
 class EndOffsets:
-    """The last known ends, looked up again at the age of `interval_s`. Belongs to the user's thread."""
+    """The last known ends. Belongs to the user's thread."""
 
-    def __init__(self, group: CoordinatorThread, *, read_committed: bool, interval_s: float) -> None:
+    def __init__(self, group: CoordinatorThread, *, read_committed: bool) -> None:
         self._group = group
         self._read_committed = read_committed
-        self._interval_s = interval_s
         self._ends: dict[TopicPartition, int] = {}
         self._lookup: Ticket[dict[TopicPartition, int]] | None = None
         self._asked: frozenset[TopicPartition] = frozenset()
@@ -48,9 +50,13 @@ class EndOffsets:
             self._lookup = None
         # A partition that came since the last lookup need not wait until the others are old.
         new = unknown is not None and unknown not in self._asked
-        if owned and (new or now >= self._asked_at + self._interval_s):
+        if owned and (new or now >= self._asked_at + FRESH_S):
             self._asked, self._asked_at = owned, now
             self._lookup = self._group.end_offsets(sorted(owned), read_committed=self._read_committed)
+
+    def look_up(self, partitions: Iterable[TopicPartition]) -> Ticket[dict[TopicPartition, int]]:
+        """Look up ends once, whatever is known. Any thread."""
+        return self._group.end_offsets(sorted(partitions), read_committed=self._read_committed)
 
     def _take(self, owned: frozenset[TopicPartition]) -> None:
         if self._lookup is None or not self._lookup.done:

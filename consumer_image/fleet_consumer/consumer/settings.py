@@ -26,7 +26,6 @@ POSITIVE = (
     "max_poll_records",
     "paused_bytes_max",
     "statistics_interval_ms",
-    "lag_interval_ms",
 )
 
 
@@ -77,7 +76,6 @@ class ConsumerSettings:
     properties: Mapping[str, str] = field(default_factory=dict)
     on_statistics: Callable[[str], object] | None = None
     statistics_interval_ms: int = 60_000
-    lag_interval_ms: int = 1_000
     debug: str = ""
     log_level: int = 6
 

@@ -18,7 +18,7 @@ from fleet_consumer.distribution import own_version
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.worker.config.role import Role
-from fleet_consumer.worker.consume.lags import lag_of, seconds_behind
+from fleet_consumer.worker.consume.lags import NO_ENDS, lag_of, seconds_behind
 from fleet_consumer.worker.member import WorkerState, ready
 from fleet_consumer.worker.session import Session
 from fleet_consumer.worker.stats import Histogram, Stats
@@ -173,18 +173,18 @@ class WorkerCollector:
     def _partitions(self, session: Session | None) -> Iterator[Metric]:
         """Only of partitions that this worker owns; what is not known is absent."""
         partitions = dict(session.loop.progress.partitions) if session else {}
-        if session is not None:
-            session.loop.lags.want()
-        now = self._clock.wall()
+        ends = session.loop.ends.look(partitions) if session and partitions else NO_ENDS
+        now, retries = self._clock.wall(), self._labels.role == Role.RETRY
         values: dict[str, list[tuple[tuple[str, ...], float]]] = {name: [] for name in PARTITION_GAUGES}
         for (topic, number), partition in partitions.items():
+            end = ends.get(TopicPartition(topic, number))
             found = {
                 "position_offset": partition.next_offset,
                 "committed_offset": partition.committed,
-                "end_offset": partition.end,
-                "lag_records": lag_of(partition),
+                "end_offset": end,
+                "lag_records": lag_of(partition, end),
                 # Records of retry topics wait on purpose; how late they are is `due_lateness_seconds`.
-                "behind_seconds": None if self._labels.role == Role.RETRY else _behind(session, topic, number, now),
+                "behind_seconds": None if retries else _behind(session, topic, number, end, now),
             }
             for name, value in found.items():
                 if value is not None:
@@ -193,7 +193,7 @@ class WorkerCollector:
             yield self._gauge(f"partition_{name}", text, values[name], "topic", "partition")
 
 
-def _behind(session: Session | None, topic: str, number: int, now: float) -> float | None:
+def _behind(session: Session | None, topic: str, number: int, end: int | None, now: float) -> float | None:
     assert session is not None, "partitions are a session's"
     partition = session.loop.progress.partitions.get(TopicPartition(topic, number))
 
@@ -202,7 +202,7 @@ def _behind(session: Session | None, topic: str, number: int, now: float) -> flo
         read = None if record is None else as_read(record)
         return read if read is not None and (read.topic, read.partition) == (topic, number) else None
 
-    return None if partition is None else seconds_behind(partition, in_hand, now)
+    return None if partition is None else seconds_behind(partition, end, in_hand, now)
 
 
 def _by_label(counts: dict[str, int]) -> Samples:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
-from fleet_consumer.consumer.end_offsets import ASKING_S, PATIENCE_S, EndOffsets
+from fleet_consumer.consumer.end_offsets import ASKING_S, FRESH_S, PATIENCE_S, EndOffsets
 from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.record import TopicPartition
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = frozenset({ONE, OTHER})
-
-FRESH_S = 1.0
 
 
 class Group:
@@ -30,7 +28,7 @@ class Group:
 
 
 def ends(group: Group) -> EndOffsets:
-    return EndOffsets(cast(CoordinatorThread, group), read_committed=True, interval_s=FRESH_S)
+    return EndOffsets(cast(CoordinatorThread, group), read_committed=True)
 
 
 def test_end_offsets_are_looked_up_only_on_demand() -> None:

@@ -15,6 +15,7 @@ from confluent_kafka import Message
 from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.contract.breaker_mark import Breakers
 from fleet_consumer.contract.policies import Policies
+from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.handlers.performing import Outputs
 from fleet_consumer.librdkafka.fetched import fetched_records
@@ -165,9 +166,11 @@ class ScriptedConsumer:
     def end_offsets(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
         return {each: len(self.logs[each]) for each in partitions}
 
-    def lag(self, partition: TopicPartition) -> int | None:
-        position = self.position(partition)
-        return None if position is None else len(self.logs[partition]) - position
+    def look_up_ends(self, partitions: Iterable[TopicPartition]) -> Ticket[dict[TopicPartition, int]]:
+        ticket: Ticket[dict[TopicPartition, int]] = Ticket()
+        if self.ask_error is None:
+            ticket.end({each: len(self.logs[each]) for each in partitions})
+        return ticket
 
     def position(self, partition: TopicPartition) -> int | None:
         return self._positions[partition]

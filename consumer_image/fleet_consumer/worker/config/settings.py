@@ -20,8 +20,6 @@ from fleet_consumer.worker.config.role import Role, consumer_group
 
 METADATA_AGE: Final = "metadata.max.age.ms"
 METADATA_AGE_DEFAULT_MS: Final = 300_000
-LAG_INTERVAL_MS: Final = 15_000
-"""Age at which ends of partitions are asked for again while metrics are scraped: half of a usual scrape interval."""
 """Kafka's own default."""
 
 ERROR_TEXT: Final = "FLEET_ERROR_TEXT"
@@ -179,7 +177,6 @@ def consumer_settings(
         # A renewed Secret may reach the brokers first: the worker waits, and its status gives the reason.
         retry_authentication=True,
         paused_bytes_max=consumer.paused_bytes_max,
-        lag_interval_ms=LAG_INTERVAL_MS,
         properties=properties,
     )
 

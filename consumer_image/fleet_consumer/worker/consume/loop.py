@@ -14,7 +14,7 @@ from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
 from fleet_consumer.record import Record, Records, Run, TopicPartition
 from fleet_consumer.worker.breaker.pacing import Pace
 from fleet_consumer.worker.consume.committing import Committing
-from fleet_consumer.worker.consume.lags import Lags
+from fleet_consumer.worker.consume.lags import Ends
 from fleet_consumer.worker.consume.notes import Notes
 from fleet_consumer.worker.consume.parts import LoopParts, Topics
 from fleet_consumer.worker.consume.pauses import BREAKER_OPEN
@@ -78,7 +78,7 @@ class Rounds(Protocol):
 class Loop:
     """One member's work, from subscribing to closing. All methods belong to one thread, except `stop`.
 
-    Any thread may call `lags.want`, and read `topics`, `progress`, `in_flight`, `in_hand`, `error` and `beat_at`
+    Any thread may ask `ends`, and read `topics`, `progress`, `in_flight`, `in_hand`, `error` and `beat_at`
     (monotonic seconds at the end of the last round). `at_once` is how many records of a partition the rounds may have
     in hand at once. Callbacks of a rebalance run inside polls and `close`. Making one starts nothing.
     """
@@ -94,7 +94,7 @@ class Loop:
         self.topics = parts.topics
         self.progress = ConsumeProgress()
         self.committing = Committing(parts, self.progress)
-        self.lags = Lags(parts.consumer, parts.clock)
+        self.ends = Ends(parts.consumer, parts.clock)
         self.notes = Notes(parts, self.progress, self.committing, at_once=at_once)
         self.pace = Pace.FULL
         self.idle = False
@@ -215,7 +215,6 @@ class Loop:
             self._parts.readings.begin(self.progress.partitions)
             self.notes.begin()
             self.committing.commit()
-        self.lags.look(self.progress.partitions)
         self.beat_at = self._clock.monotonic()
 
     def owns(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:

@@ -65,11 +65,11 @@ class PartitionProgress:
     sizes. `mark` is the metadata that the last acknowledged commit carried. Nothing is committable before `reading` is
     known: a commit without it would say that the offset was reset. `note` is what commits say about hands (`caution`):
     None while it is not known what the last one said, and `in_hand` while it says what must hold until those records
-    are done; nothing is committed in either case. `end` is the partition's end, None while nobody wants to know it, and
-    `timestamp` that of the record handled last (`lags`)."""
+    are done; nothing is committed in either case. `timestamp` is that of the record handled
+    last."""
 
     __slots__ = (
-        "_epoch", "_gap", "caution", "committed", "end", "hold", "in_hand", "mark", "note", "position", "reading",
+        "_epoch", "_gap", "caution", "committed", "hold", "in_hand", "mark", "note", "position", "reading",
         "size", "start", "timestamp", "unfinished",
     )  # fmt: skip
 
@@ -77,7 +77,6 @@ class PartitionProgress:
         self.start: int | None = None
         self.position: int | None = None
         self.committed: int | None = None
-        self.end: int | None = None
         self.timestamp: int | None = None
         self.mark = ""
         self.reading: Reading | None = None
