@@ -14,7 +14,7 @@ from fleet_consumer.record import Record
 from fleet_consumer.worker.consume.outcomes import Handle
 from fleet_consumer.worker.stats import Histogram
 
-TIMED_FROM_S: Final = 20e-6
+TIMED_FROM_S: Final = 100e-6
 """The mean of a run from which on the next one's records are timed one by one: the clock is below a hundredth."""
 SHORT_RUN: Final = 16
 """Runs up to this length are always timed one by one: the poll before them costs much more."""
