@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import threading
@@ -19,7 +20,8 @@ UNCAUGHT: Final = logging.getLogger("uncaught")
 class PrintedLines:
     """Stands for a text stream; each line that is written becomes a line of the log, by the thread that wrote it.
 
-    What the log's own output writes to its stream while it reports an error goes to the stream itself.
+    A line that is a JSON object already passes as it is: the application has a log format of its own. What the log's
+    own output writes to its stream while it reports an error goes to the stream itself.
     """
 
     def __init__(self, stream: TextIO, name: str, level: int) -> None:
@@ -62,11 +64,23 @@ class PrintedLines:
     def _emit(self, line: str) -> None:
         if not line.strip():
             return
+        if _is_object(line):
+            self._stream.write(f"{line}\n")
+            return
         self._own.logging = True
         try:
             self._log.log(self._level, "%s", line)
         finally:
             self._own.logging = False
+
+
+def _is_object(line: str) -> bool:
+    if not line.startswith("{"):
+        return False
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 @contextmanager

@@ -153,6 +153,16 @@ def test_everything_that_a_handler_writes_is_one_json_object_for_each_line(capsy
 
 
 @pytest.mark.usefixtures("root")
+def test_object_that_an_application_prints_passes_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_as(LogConfig("Info", "Json")):
+        print('{"event": "paid"}', flush=True)
+        print("{not json}")
+    out, err = capsys.readouterr()
+    assert out == '{"event": "paid"}\n'
+    assert [json.loads(line)["message"] for line in err.splitlines()] == ["{not json}"]
+
+
+@pytest.mark.usefixtures("root")
 def test_level_bounds_what_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
     def run() -> None:
         for level in ("debug", "info", "warning", "error"):
