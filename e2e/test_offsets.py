@@ -155,8 +155,9 @@ def test_skipped_record_that_kills_its_worker_goes_to_the_failed_topic(fleets: F
         patch(fleet, {"skip": [{"topic": fleet.source, "partition": int(partition), "offset": int(offset)}]})
 
         def skipped() -> bool:
-            (record,) = failed(fleet)
-            assert record["value"] == CULPRIT
+            found = failed(fleet)
+            assert [record["value"] for record in found] == [CULPRIT]
+            (record,) = found
             assert record["headers"]["kr-reason"] == "skipped", record["headers"]
             return True
 
@@ -165,8 +166,8 @@ def test_skipped_record_that_kills_its_worker_goes_to_the_failed_topic(fleets: F
         assert set(done(fleet)) == set(values)
 
         def shown() -> bool:
-            (entry,) = offsets_of(fleet)["skipped"]
-            assert entry["state"] in ("Skipped", "Passed"), entry
+            states = [entry["state"] for entry in offsets_of(fleet).get("skipped", ())]
+            assert states in (["Skipped"], ["Passed"]), states
             return True
 
         eventually(shown, timeout_s=PATIENCE_S, what="the status to say so", poll_s=2.0)
