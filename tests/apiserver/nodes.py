@@ -16,7 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet_operator.clients.kinds import CONFIG_MAP, POD, STATEFUL_SET, JsonObject, Kind
-from fleet_operator.clients.kube import AioKubeClient, KubeConflictError, KubeNotFoundError, KubeUnavailableError
+from fleet_operator.clients.kube import (
+    AioKubeClient,
+    KubeConflictError,
+    KubeForbiddenError,
+    KubeNotFoundError,
+    KubeUnavailableError,
+)
 from fleet_operator.planning.labels import COMPONENT_LABEL, GROUP_LABEL
 
 TICK_SECONDS = 0.2
@@ -64,11 +70,17 @@ class NodesClient(AioKubeClient):
 
 @dataclass
 class Nodes:
-    """The stand-in, on a thread of its own; a context manager. `check` may be replaced while it runs."""
+    """The stand-in, on a thread of its own; a context manager.
+
+    `check` may be replaced while it runs. `answers` holds those of single namespaces. `held` keeps the pods of a
+    component, as (namespace, component), at a status, until it is taken away.
+    """
 
     kubeconfig: str
     check: Callable[[JsonObject], Answer] = by_handler
     unready_revisions: set[str] = field(default_factory=set)
+    answers: dict[str, Answer] = field(default_factory=dict)
+    held: dict[tuple[str, str], JsonObject] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Nodes:
@@ -96,7 +108,7 @@ class Nodes:
         pods = (await kube.list(POD, None, label_selector=GROUP_LABEL)).items
         for pod in pods:
             labels = pod["metadata"]["labels"]
-            if labels[COMPONENT_LABEL] == "check" and pod["status"]["phase"] == "Pending":
+            if labels[COMPONENT_LABEL] == "check" and pod["status"]["phase"] in ("Pending", "Running"):
                 with suppress(*PASSED):
                     await self._answer(kube, pod)
         for fleet in (await kube.list(STATEFUL_SET, None, label_selector=GROUP_LABEL)).items:
@@ -106,11 +118,17 @@ class Nodes:
 
     async def _answer(self, kube: NodesClient, pod: JsonObject) -> None:
         metadata = pod["metadata"]
+        held = self.held.get((metadata["namespace"], "check"))
+        if held is not None:
+            if _differs(pod["status"], held):
+                await kube.patch_status(POD, pod, held)
+            return
         name = f"{metadata['labels'][GROUP_LABEL]}-{metadata['annotations'][REVISION]}"
         config_map = await kube.get(CONFIG_MAP, metadata["namespace"], name)
         if config_map is None:
             return  # a real pod would wait for its volume
-        answer = self.check(json.loads(config_map["data"]["worker.json"]))
+        configured = self.check(json.loads(config_map["data"]["worker.json"]))
+        answer = self.answers.get(metadata["namespace"], configured)
         line = json.dumps({"ok": answer.exit_code == 0, "reason": answer.reason, "message": answer.message})
         ended = {"exitCode": answer.exit_code, "message": line, "startedAt": NOW, "finishedAt": NOW}
         status = {
@@ -131,9 +149,10 @@ class Nodes:
                     break  # one at a time
         for name in wanted:
             if name not in pods:
-                await kube.create(_worker(fleet, name))
-            elif "conditions" not in pods[name]["status"]:
-                await kube.patch_status(POD, pods[name], self._worker_status(pods[name]))
+                with suppress(KubeForbiddenError):  # a quota; a real controller writes an Event
+                    await kube.create(_worker(fleet, name))
+            elif _differs(pods[name]["status"], status := self._worker_status(pods[name])):
+                await kube.patch_status(POD, pods[name], status)
         await self._report(kube, fleet, wanted, pods)
 
     async def _report(
@@ -158,6 +177,9 @@ class Nodes:
             await kube.patch_status(STATEFUL_SET, fleet, status)
 
     def _worker_status(self, pod: JsonObject) -> JsonObject:
+        held = self.held.get((pod["metadata"]["namespace"], "worker"))
+        if held is not None and not _is_ready(pod):
+            return held
         ready = pod["metadata"]["annotations"][REVISION] not in self.unready_revisions
         condition = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": NOW}
         running = {"running": {"startedAt": NOW}}
@@ -166,6 +188,15 @@ class Nodes:
 
 def _owner(pod: JsonObject) -> str:
     return str(pod["metadata"]["ownerReferences"][0]["uid"])
+
+
+def _differs(found: Any, wanted: Any) -> bool:
+    """True if what is wanted is not all there."""
+    if isinstance(wanted, dict):
+        return any(_differs((found or {}).get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return len(found or ()) != len(wanted) or any(map(_differs, found or (), wanted))
+    return bool(found != wanted)
 
 
 def _is_ready(pod: JsonObject) -> bool:

@@ -21,7 +21,15 @@ from tests.support.apiserver import ApiServer
 from tests.support.argo import SCRIPTS
 from tests.unit.api.crd_objects import consumer_group
 
-PAGES = ("README.md", "docs/api-conventions.md", "docs/gitops.md", "docs/offsets.md", "docs/pods.md", "docs/retries.md")
+PAGES = (
+    "README.md",
+    "docs/api-conventions.md",
+    "docs/gitops.md",
+    "docs/offsets.md",
+    "docs/pods.md",
+    "docs/retries.md",
+    "docs/rollouts.md",
+)
 ON_A_CLUSTER = ("docs/install.md", "docs/own-image.md")
 """Pages that e2e/test_walkthrough.py runs."""
 EXAMPLES = ("flights/handler.py", "flights/fleet.yaml", "flights/redrive.yaml", "http/fleet.yaml")
@@ -169,6 +177,21 @@ def test_commands_about_offsets(place: Callable[..., Reader]) -> None:
     assert json.loads(outputs[-1])[0]["state"] == "Skipped"
     stored = json.loads(reader.kubectl("get", "kcg", "orders", "-o", "json"))["spec"]
     assert "reset" not in stored["offsets"]
+
+
+def test_documented_rollout_commands(place: Callable[..., Reader]) -> None:
+    page = "docs/rollouts.md"
+    reader = place("docs-rollouts")
+    (text,) = blocks(page, "yaml")
+    reader.apply(consumer_group(flat(yaml.safe_load(text))))
+    reader.say_that_all_is_well()
+    found = commands(page)
+    assert [line.split()[1] for line in found] == ["get", "wait", "wait", "describe", "annotate"]
+    outputs = [reader.types(line) for line in found]
+    assert "PROGRESS" in outputs[0].splitlines()[0].split()
+    stored = json.loads(reader.kubectl("get", "kcg", "orders", "-o", "json"))
+    assert stored["spec"]["rollout"] == yaml.safe_load(text)["spec"]["rollout"]
+    assert stored["metadata"]["annotations"]["consumerfleet.io/retry-rollout"]
 
 
 def test_commands_about_deploying(place: Callable[..., Reader]) -> None:

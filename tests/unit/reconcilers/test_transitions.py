@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from fleet_operator.reconcilers.transitions import turns
@@ -16,7 +17,7 @@ def status(**conditions: tuple[str, str]) -> dict[str, Any]:
 
 
 def test_new_object_in_progress_posts_no_event() -> None:
-    assert turns({}, status(Ready=("False", "CheckingRevision"), Stable=("False", "Empty"))) == []
+    assert turns({}, status(Ready=("False", "CheckingRevision"), Serving=("False", "NoWorkerReady"))) == []
 
 
 def test_first_failure_is_a_warning() -> None:
@@ -46,3 +47,21 @@ def test_becoming_ready_is_posted_and_other_first_good_conditions_are_not() -> N
 
 def test_change_to_unknown_is_not_posted() -> None:
     assert turns(status(ClusterReachable=("True", "Reached")), status(ClusterReachable=("Unknown", "X"))) == []
+
+
+def test_each_step_of_a_rollout_is_posted_once() -> None:
+    """By Ready and Degraded, which name the cause; Progressing, Serving and Stalled say the same to machines."""
+    seen = [
+        status(Ready=("True", "FleetReady"), Progressing=("False", "Complete"), Degraded=("False", "AsWanted")),
+        status(Ready=("False", "CheckingRevision"), Progressing=("True", "Checking"), Degraded=("False", "AsWanted")),
+        status(Ready=("False", "Waiting"), Progressing=("True", "Waiting"), Degraded=("False", "AsWanted")),
+        status(Ready=("False", "RollingOut"), Progressing=("True", "RollingOut"), Degraded=("False", "AsWanted")),
+        status(Ready=("True", "FleetReady"), Progressing=("False", "Complete"), Degraded=("False", "AsWanted")),
+    ]
+    told = [(turn.type, turn.reason) for before, after in pairwise(seen) for turn in turns(before, after)]
+    assert told == [
+        ("Normal", "CheckingRevision"),
+        ("Warning", "Waiting"),
+        ("Normal", "RollingOut"),
+        ("Normal", "FleetReady"),
+    ]

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.planning.fleet.pod_wait import BRIEF
 from fleet_operator.planning.fleet.rollout_facts import (
     CheckFacts,
     PodFacts,
@@ -35,10 +36,11 @@ CHECK_UNSTARTED_S: Final = 60.0
 """Longest wait of a check pod that cannot start for a cause inside the revision, such as an invalid image name."""
 
 TROUBLE_S: Final = 10.0
-"""Time that controllers and kubelets have before missing and lingering pods are reported."""
+"""Time that controllers and kubelets have before missing, starting and lingering pods are reported."""
 
 MISSING: Final = "missing pods"
 LINGERING: Final = "lingering "
+STARTING: Final = "starting "
 
 
 def watch(before: Watched, facts: RolloutFacts, *, counts: bool, tick: float) -> Watched:
@@ -70,6 +72,8 @@ def _standings(facts: RolloutFacts) -> Iterator[tuple[str, Standing]]:
     for check in facts.checks:
         if check.revision == facts.wanted and check.ok is None:
             yield check.uid, Standing.TRIES if check.waits is None else Standing.WAITS
+            if _is_brief(check.waits):
+                yield STARTING + check.uid, Standing.TRIES
             if check.deleting:
                 yield LINGERING + check.uid, Standing.TRIES
     for pod in _updated(facts):
@@ -77,6 +81,8 @@ def _standings(facts: RolloutFacts) -> Iterator[tuple[str, Standing]]:
             yield pod.uid, Standing.READY
         else:
             yield pod.uid, Standing.TRIES if pod.waits is None else Standing.WAITS
+            if _is_brief(pod.waits):
+                yield STARTING + pod.uid, Standing.TRIES
     yield from ((LINGERING + pod.uid, Standing.TRIES) for pod in facts.pods if pod.deleting)
     if _missing(facts) > 0:
         yield MISSING, Standing.TRIES
@@ -105,7 +111,7 @@ def late_check(facts: RolloutFacts, check: CheckFacts) -> Problem | None:
     if check.started and seconds >= facts.check_deadline_s:
         return Problem(
             conditions.CHECK_DEADLINE_EXCEEDED,
-            f"the check has run for {facts.check_deadline_s:.0f} s without an answer, so the handler's import or setup "
+            f"the check has run for {facts.check_deadline_s:.0f} s without an answer, so the handler's import "
             f"hangs: see `kubectl logs {check.pod}`, or raise spec.rollout.checkDeadlineSeconds",
         )
     if not check.started and check.reason and seconds >= CHECK_UNSTARTED_S:
@@ -117,14 +123,15 @@ def check_wait(facts: RolloutFacts, check: CheckFacts) -> Problem | None:
     """The cause outside the revision that keeps its check from an answer."""
     if check.deleting:
         return _lingering(facts, check.pod, check.uid, TROUBLE_S)
-    return check.waits
+    return _told(facts, check.uid, check.waits)
 
 
 def rollout_wait(facts: RolloutFacts) -> Problem | None:
     """The cause outside the revision that keeps its rollout from going on."""
-    waits = next((pod.waits for pod in _updated(facts) if not pod.ready and pod.waits is not None), None)
-    if waits is not None:
-        return waits
+    for pod in _updated(facts):
+        waits = None if pod.ready else _told(facts, pod.uid, pod.waits)
+        if waits is not None:
+            return waits
     if not facts.outside_ok:
         return Problem(conditions.BROKER_UNREACHABLE, "Kafka does not answer, so no worker can join its group")
     for pod in facts.pods:
@@ -138,6 +145,15 @@ def rollout_wait(facts: RolloutFacts) -> Problem | None:
         f"{_missing(facts)} of {facts.wanted_replicas} pods are not created: a quota or an admission rule refuses "
         "them; `kubectl describe statefulset` shows the answer of the API server in its Events",
     )
+
+
+def _is_brief(waits: Problem | None) -> bool:
+    return waits is not None and waits.reason in BRIEF
+
+
+def _told(facts: RolloutFacts, uid: str, waits: Problem | None) -> Problem | None:
+    """A wait that is worth a word: every pod has a moment without containers."""
+    return None if _is_brief(waits) and facts.watched.seconds(STARTING + uid) < TROUBLE_S else waits
 
 
 def _lingering(facts: RolloutFacts, name: str, uid: str, after_s: float) -> Problem | None:
@@ -154,10 +170,8 @@ def _updated(facts: RolloutFacts) -> Iterator[PodFacts]:
 
 
 def _missing(facts: RolloutFacts) -> int:
-    """Pods that the StatefulSet's controller has not created, except while it replaces older ones one by one."""
+    """Pods that the StatefulSet's controller has not created. One that replaces another is missing for a moment."""
     fleet = facts.fleet
     if fleet is None or not fleet.observed or fleet.revision != facts.wanted:
         return 0
-    if fleet.replicas != facts.wanted_replicas or len(list(_updated(facts))) < len(facts.pods):
-        return 0
-    return facts.wanted_replicas - fleet.current_replicas
+    return facts.wanted_replicas - fleet.current_replicas if fleet.replicas == facts.wanted_replicas else 0

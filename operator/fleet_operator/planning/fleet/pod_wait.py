@@ -17,6 +17,9 @@ POD_NOT_STARTED: Final = "PodNotStarted"
 POD_INITIALIZING: Final = "PodInitializing"
 CONTAINER_CREATING: Final = "ContainerCreating"
 
+BRIEF: Final = frozenset({POD_NOT_STARTED, POD_INITIALIZING, CONTAINER_CREATING})
+"""Waits that every pod has for a moment."""
+
 CREATING: Final = frozenset({"", CONTAINER_CREATING, POD_INITIALIZING})
 OUTSIDE: Final = CREATING | {
     "ErrImagePull",

@@ -181,7 +181,7 @@ def _running_check(
     One that hangs is refused and stays for its log and its stack; should it end after all, its answer counts.
     """
     waits = check_wait(facts, check)
-    if waits is not None or check.deleting:
+    if waits is not None or check.waits is not None or check.deleting:
         return replace(waiting, waits=waits)
     if record.state is RevisionState.REFUSED and record.check == check.uid:
         due = now >= _check_due_at(record, now)

@@ -204,3 +204,10 @@ def test_checks_of_other_revisions_are_removed() -> None:
     other = check(pod="orders-check-x", revision="x")
     decision = rollout(good(), record(NEW), checks=(check(), other))
     assert decision.delete_checks == ("orders-check-x",)
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(9, False), (10, True)])
+def test_moment_without_containers_is_no_news(seconds: float, told: bool) -> None:
+    starting = check(waits=Problem("PodNotStarted", "not yet"))
+    decision = rollout(good(), record(NEW), checks=(starting,), watched=watched(**{"starting c2": seconds, "c2": 9999}))
+    assert (decision.phase, decision.waits is not None) == (RolloutPhase.CHECKING, told)
