@@ -61,7 +61,9 @@ class Load:
     """Writes records all the time, over a listener that no rotation touches; the broker's restarts are waited out."""
 
     def __init__(self, kafka: Kafka, topic: str) -> None:
-        self._producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5, **QUIET})
+        # Without idempotence a restarted broker may hold a record twice.
+        settings = {"bootstrap.servers": kafka.bootstrap, "linger.ms": 5, "enable.idempotence": True, **QUIET}
+        self._producer = confluent_kafka.Producer(settings)
         self._topic = topic
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -164,8 +166,12 @@ class Scene:
         """Wait until everything is handled that is written by now, and so both clients of the worker work."""
         self.wait_done(load.written)
 
-    def assert_each_once(self, load: Load) -> None:
-        """Every record was handled once, written once, and committed."""
+    def assert_each_once(self, load: Load, *, refused: bool) -> None:
+        """Every record was handled once, its output was written, and everything is committed.
+
+        With `refused` the brokers refused the producer's certificate: it had to be replaced while it waited for
+        acknowledgements, and an output whose acknowledgement got lost is written again.
+        """
         load.end()
         self.wait_done(load.written)
         ends = self.kafka.end_offsets(self.name)
@@ -176,8 +182,9 @@ class Scene:
         calls = Counter(_origin(line.encode()) for line in (self.folder / "calls").read_text().split())
         assert len(expected) == load.written
         assert {origin: calls[origin] for origin in expected | calls if calls[origin] != 1} == {}
-        assert {origin: count for origin, count in self.done().items() if count != 1} == {}
-        assert self.done().keys() == expected.keys()
+        done = self.done()
+        assert done.keys() == expected.keys()
+        assert refused or max(done.values()) == 1, {origin: count for origin, count in done.items() if count > 1}
         assert self.kafka.read(naming.failed_topic(self.name)) == []
 
 
@@ -240,8 +247,9 @@ def test_tls_user_and_cluster_authority_are_rotated_under_load(tmp_path: Path) -
                 worker.wait_error("ClientCertificateRefused")
                 scene.set()
 
+            assert max(scene.done().values()) == 1
             step(renew_user)
-            scene.assert_each_once(load)
+            scene.assert_each_once(load, refused=True)
             assert_one_session(worker)
 
 
@@ -271,7 +279,7 @@ def test_password_of_a_scram_user_is_changed_under_load(tmp_path: Path) -> None:
             scene.set(scram_user(USER, "second"))
             scene.wait_flowing(load)
             assert scene.operator_reaches() == 1
-            scene.assert_each_once(load)
+            scene.assert_each_once(load, refused=False)
             assert_one_session(worker)
 
 
