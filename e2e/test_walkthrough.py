@@ -129,6 +129,8 @@ def test_reader_installs_runs_an_own_image_upgrades_and_uninstalls(
                 reader.types(words)
         assert left(bare) == []
         assert set(shop.inside("topics", "orders")) == {"orders", "orders-done"}
+        shop.inside("delete-topics", "orders", "orders-done")
+        bare.kubectl("delete", "namespace", SHOP, "--timeout=110s")
 
 
 def change_the_handler(folder: Path) -> None:
