@@ -143,7 +143,7 @@ def test_object_with_the_name_of_a_child_is_not_taken_over(site: MakeSite, broke
     spec = {"ports": [{"port": 80}], "selector": {"app": "theirs"}}
     here.apply({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
     start_fleet(here, broker)
-    found = here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="RefusedByApiServer")
+    found = here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="NameTaken")
     assert "Service `flights`" in found["message"]
     assert here.get("services", "flights")["spec"]["selector"] == {"app": "theirs"}
 

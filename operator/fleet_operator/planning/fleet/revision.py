@@ -79,10 +79,7 @@ def plan_revision(
 
 def _inputs(group: ConsumerGroup, cluster: KafkaCluster, *, handler_files: Mapping[str, str] | None, image: str) -> str:
     """Digest of everything that is rendered. Fields at their default do not count: later versions have more fields."""
-    deadlines = {"rollout": {"progress_deadline_seconds", "check_deadline_seconds"}}
-    spec = group.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=deadlines)
-    if not spec.get("rollout"):
-        spec.pop("rollout", None)
+    spec = group.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     connection = cluster.spec.model_dump(
         mode="json", by_alias=True, exclude_defaults=True, include={"bootstrap_servers", "tls", "sasl"}
     )

@@ -132,27 +132,22 @@ def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
 
 
 def _try_again(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
-    """A refused revision that was asked for anew. The old check goes first, or its answer would refuse it again."""
-    decision = RolloutDecision(
-        phase=RolloutPhase.REFUSED, target=_fallback(facts), cause=_cause(record), requeue_after=1.0
-    )
+    """A refused revision that was asked for anew. The old check goes first, or its answer would refuse it again.
+
+    The old refusal is shown no more from the first step on: it would be taken for the answer to what asks anew.
+    """
+    decision = RolloutDecision(phase=RolloutPhase.CHECKING, target=_fallback(facts), requeue_after=1.0)
     if any(check.revision == facts.wanted for check in facts.checks):
         return replace(decision, delete_checks=_check_pods(facts))
     forgotten = RevisionRecord(hash=record.hash, request=facts.request, complete=record.complete)
-    return replace(
-        decision, phase=RolloutPhase.CHECKING, cause=None, mark=forgotten, write_revision=not record.complete
-    )
+    return replace(decision, mark=forgotten, write_revision=not record.complete)
 
 
 def _ask_anew(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
-    """A refused revision is wanted again after another one. That stands in the status only until its next write, so
-    the record has to say first that no request was answered."""
+    """A refused revision is wanted again after another one. That is forgotten at the next look, so the record has to
+    say first that no request was answered."""
     return RolloutDecision(
-        phase=RolloutPhase.REFUSED,
-        target=_fallback(facts),
-        cause=_cause(record),
-        mark=replace(record, request=""),
-        requeue_after=1.0,
+        phase=RolloutPhase.CHECKING, target=_fallback(facts), mark=replace(record, request=""), requeue_after=1.0
     )
 
 

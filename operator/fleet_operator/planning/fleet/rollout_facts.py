@@ -134,7 +134,7 @@ class RolloutFacts:
     - `watched`: how long pods have tried so far, see `deadlines`.
     - `patience_s`: added to the progress deadline while others rebalance the group.
     - `grace_s`: the pods' termination grace.
-    - `wanted_before`: the revision that was wanted when the status was last written.
+    - `wanted_before`: the revision that was wanted at the look before.
     - `used`: revisions that other parts of the fleet run.
     """
 

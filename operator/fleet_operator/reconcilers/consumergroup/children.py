@@ -54,8 +54,11 @@ class Children:
                 await (self._remove_part(part) if part.remove else self._apply_part(part))
             await self._notify_pods(publication)
             await self._clean_up()
-        except (KubeInvalidError, ForeignObjectError) as error:
+        except KubeInvalidError as error:
             return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
+        except ForeignObjectError as error:
+            # Often one of a group of the same name that was deleted just now: garbage collection takes a moment.
+            return Problem(conditions.NAME_TAKEN, str(error))
         except KubeForbiddenError as error:
             return _forbidden(error)
         return forbidden

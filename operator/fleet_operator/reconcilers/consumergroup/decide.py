@@ -51,6 +51,7 @@ class Memory:
 
     retry: RetryMemory = field(default_factory=RetryMemory)
     watched: Watched = field(default_factory=Watched)
+    wanted: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,8 @@ class Plan:
 
     @property
     def memory(self) -> Memory:
-        return Memory(self.retry.memory if self.retry is not None else RetryMemory(), self.watched)
+        wanted = self.revision.hash if self.revision is not None else None
+        return Memory(self.retry.memory if self.retry is not None else RetryMemory(), self.watched, wanted)
 
     @property
     def templates(self) -> dict[str, Mapping[str, Any]]:
@@ -180,7 +182,7 @@ def make_plan(
         fleet=main.fleet,
         pods=main.workers,
         outside_ok=observation is not None and observation.reachable,
-        wanted_before=(gathered.body.get("status") or {}).get("revision"),
+        wanted_before=memory.wanted or (gathered.body.get("status") or {}).get("revision"),
         progress_deadline_s=float(group.spec.rollout.progress_deadline_seconds),
         check_deadline_s=float(group.spec.rollout.check_deadline_seconds),
         patience_s=_patience(gathered),

@@ -174,7 +174,7 @@ def test_refused_revision_is_tried_again_when_asked_for_anew(reason: str) -> Non
     same = rollout(good(), refused, request="r1")
     assert (same.phase, same.mark, same.run_check) == (RolloutPhase.REFUSED, None, False)
     first = rollout(good(), refused, request="r2", checks=(old_check,))
-    assert (first.phase, first.target, first.mark) == (RolloutPhase.REFUSED, OLD, None)
+    assert (first.phase, first.target, first.mark, first.cause) == (RolloutPhase.CHECKING, OLD, None, None)
     assert first.delete_checks == (old_check.pod,)
     gone = rollout(good(), refused, request="r2", checks=(replace(old_check, deleting=True),))
     assert (gone.mark, gone.delete_checks) == (None, ())
@@ -186,10 +186,10 @@ def test_refused_revision_is_tried_again_when_asked_for_anew(reason: str) -> Non
 
 
 def test_refused_revision_is_tried_again_when_it_is_wanted_after_another_one() -> None:
-    """The status names the last wanted revision until its next write, so the record says it first."""
+    """The one before is known until the next look, so the record says it first."""
     refused = record(NEW, state=REFUSED, since=NOW - 60, reason="HandlerImportFailed", message="why", request="r1")
     first = rollout(good(), refused, request="r1", wanted_before=OLD)
-    assert (first.phase, first.target, first.run_check) == (RolloutPhase.REFUSED, OLD, False)
+    assert (first.phase, first.target, first.run_check) == (RolloutPhase.CHECKING, OLD, False)
     assert first.mark == replace(refused, request="")
     assert first.mark is not None
     again: tuple[str | None, ...] = (OLD, NEW, None)

@@ -134,6 +134,7 @@ def test_spec_that_cannot_become_a_revision(why: str, reason: str, progressing: 
     ("reason", "progressing", "stalled"),
     [
         ("ForbiddenByApiServer", ("True", "Waiting"), "False"),
+        ("NameTaken", ("True", "Waiting"), "False"),
         ("RefusedByApiServer", ("False", "Refused"), "True"),
     ],
 )

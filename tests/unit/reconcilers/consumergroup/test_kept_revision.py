@@ -106,7 +106,7 @@ def test_changed_interval_of_looks_keeps_the_pods(monkeypatch: pytest.MonkeyPatc
     assert hash_of(plan_of(replace(before, cluster=seldom))) == hash_of(plan_of(before))
 
 
-def test_rejected_revision_is_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_revision_is_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another version may be what it takes."""
     before = settled(consumer_group(), RevisionState.REFUSED)
     change_version(monkeypatch)

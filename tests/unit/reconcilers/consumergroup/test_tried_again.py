@@ -1,0 +1,94 @@
+"""Refused revisions that are asked for anew, and times that pass from one plan to the next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet_operator.api.v1alpha1 import ConsumerGroup
+from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.revision import request_digest
+from fleet_operator.planning.fleet.rollout import RolloutPhase
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
+from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, make_plan
+from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster
+from tests.unit.reconcilers.consumergroup.test_decide import gathered
+
+SAME_HASH = (
+    {"rollout": {"progressDeadlineSeconds": 900}},
+    {"deletion": {"group": "Delete"}},
+    {"annotations": {"consumerfleet.io/retry-rollout": "1"}},
+)
+
+
+def found(group: ConsumerGroup, *marks: RevisionRecord, **changes: Any) -> Gathered:
+    here = gathered(cluster=kafka_cluster(), group=group, policy=None, **changes)
+    revision = make_plan(here, NOW, image=IMAGE).revision
+    assert revision is not None
+    maps = tuple(manifests.revision_config_map(group, revision, replace(mark, hash=revision.hash)) for mark in marks)
+    return replace(here, config_maps=maps)
+
+
+def refused(group: ConsumerGroup) -> RevisionRecord:
+    why = {"reason": "HandlerImportFailed", "message": "why", "since": NOW - 60, "request": request_digest(group)}
+    return RevisionRecord(hash="", state=RevisionState.REFUSED, **why)  # type: ignore[arg-type]
+
+
+def hash_of(plan: Plan) -> str:
+    assert plan.revision is not None
+    return plan.revision.hash
+
+
+@pytest.mark.parametrize("change", SAME_HASH)
+def test_any_change_and_the_annotation_try_a_refused_revision_again(change: dict[str, Any]) -> None:
+    before, after = consumer_group(), consumer_group(**change)
+    mark = refused(before)
+    first = make_plan(found(before, mark), NOW, image=IMAGE)
+    assert (first.decision.phase, first.decision.mark) == (RolloutPhase.REFUSED, None)
+    again = make_plan(found(after, mark), NOW, image=IMAGE, memory=first.memory)
+    assert hash_of(again) == hash_of(first)
+    assert again.decision.phase is RolloutPhase.CHECKING
+    assert again.decision.mark is not None
+    assert (again.decision.mark.state, again.decision.mark.reason) == (RevisionState.CANDIDATE, "")
+
+
+def test_number_of_workers_asks_for_nothing() -> None:
+    before = consumer_group(replicas=2)
+    assert request_digest(consumer_group(replicas=5)) == request_digest(before)
+    scaled = found(consumer_group(replicas=5), refused(before))
+    assert make_plan(scaled, NOW, image=IMAGE).decision.phase is RolloutPhase.REFUSED
+
+
+def test_revision_wanted_before_is_remembered_where_the_status_is_older() -> None:
+    """A status whose write is put off must not ask for the refused revision with each look."""
+    group = consumer_group()
+    here = found(group, refused(group))
+    here = replace(here, body={**here.body, "status": {"revision": "another"}})
+    first = make_plan(here, NOW, image=IMAGE)
+    assert (first.decision.phase, first.memory.wanted) == (RolloutPhase.CHECKING, hash_of(first))
+    second = make_plan(here, NOW, image=IMAGE, memory=first.memory)
+    assert (second.decision.phase, second.decision.mark) == (RolloutPhase.REFUSED, None)
+
+
+def hanging_check(revision: str) -> dict[str, Any]:
+    worker = {"name": "worker", "ready": True, "state": {"running": {"startedAt": "2020-01-01T00:00:00Z"}}}
+    metadata = {"name": "check", "uid": "c1", "annotations": {"consumerfleet.io/revision": revision}}
+    return {"metadata": metadata, "spec": {}, "status": {"phase": "Running", "containerStatuses": [worker]}}
+
+
+@pytest.mark.parametrize(("paused", "refuses"), [(False, True), (True, False)])
+def test_time_of_a_check_passes_from_plan_to_plan_unless_the_group_is_paused(paused: bool, refuses: bool) -> None:
+    """However long ago the container started by its kubelet's clock: only looks count."""
+    annotations = {"consumerfleet.io/paused": "true"} if paused else {}
+    here = found(consumer_group(annotations=annotations), RevisionRecord(hash=""))
+    here = replace(here, checks=(hanging_check(hash_of(make_plan(here, NOW, image=IMAGE))),))
+    memory, phases = Memory(), []
+    for look in range(80):
+        plan = make_plan(here, NOW, image=IMAGE, memory=memory, tick=1000.0 + 5 * look)
+        memory = plan.memory
+        phases.append(plan.decision.phase)
+    assert phases[59] is RolloutPhase.CHECKING
+    assert (RolloutPhase.REFUSED in phases) is refuses
