@@ -67,7 +67,7 @@ def test_bad_handler_in_a_new_revision_leaves_the_old_fleet_running(fleets: Flee
         message = wait_condition(cluster, fleet, "Degraded", "True", "RevisionRefused", within_s=PATIENCE_S)
         assert "no_such_function" in message
         assert pod_identities(fleet) == before
-        wait_condition(cluster, fleet, "Ready", "False", "HandlerImportFailed")
+        wait_condition(cluster, fleet, "Ready", "False", "HandlerNotCallable")
         wait_condition(cluster, fleet, "Serving", "True", "LastGoodRevision")
 
         fleet.produce()
