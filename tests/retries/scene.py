@@ -117,8 +117,10 @@ class Delivered:
 
 
 def metric(worker: Worker, name: str, **labels: str) -> float:
-    """A worker's metric, 0 while it is absent; `name` is without the prefix."""
-    return sample(worker.get("/metrics")[1], f"consumer_fleet_worker_{name}", **labels) or 0.0
+    """A worker's metric, 0 while it has no sample; `name` is without the prefix, and is one that workers have."""
+    page, whole = worker.get("/metrics")[1], f"consumer_fleet_worker_{name}"
+    assert f"# TYPE {whole} " in page, f"workers have no metric {whole}"
+    return sample(page, whole, **labels) or 0.0
 
 
 def answered(future: Any) -> Any:

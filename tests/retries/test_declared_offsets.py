@@ -74,7 +74,7 @@ def test_records_failing_again_after_a_declared_reset_to_a_time_are_retried_agai
     with flow.worker(), flow.retry_worker() as retry:
         failed = flow.wait_failed(3 * COUNT)
         flow.wait_drained()
-        assert metric(retry, "suppressed_total") == 0
+        assert metric(retry, "suppressed_copies_total") == 0
     by_number = Counter(json.loads(each.value or b"")["n"] for each in failed)
     assert by_number == Counter({n: 1 if n < COUNT else 2 for n in range(2 * COUNT)})
     assert {each.headers["kr-attempt"] for each in failed} == {b"1"}, "each with all its attempts"

@@ -42,7 +42,7 @@ def test_a_main_worker_killed_in_a_hop_loses_nothing_and_its_second_hop_is_suppr
     with flow.worker(**SHORT), flow.retry_worker() as retry:
         flow.wait_failed(1)
         flow.wait_drained()
-        suppressed = metric(retry, "suppressed_total")
+        suppressed = metric(retry, "suppressed_copies_total")
         counted = retry.member()["retry"]["suppressed"]
     twice = point == "after-ack"
     assert len(kafka.read(flow.retry_topic("1s"))) == (2 if twice else 1)
@@ -65,7 +65,7 @@ def test_a_retry_worker_killed_in_a_hop_loses_nothing_and_its_second_hop_is_supp
         with flow.retry_worker(**SHORT) as retry:
             flow.wait_failed(1)
             flow.wait_drained()
-            suppressed = metric(retry, "suppressed_total")
+            suppressed = metric(retry, "suppressed_copies_total")
     twice = point == "after-ack"
     assert len(kafka.read(flow.retry_topic("2s"))) == (2 if twice else 1)
     assert suppressed == (1 if twice else 0)
@@ -89,7 +89,7 @@ def test_copy_is_also_suppressed_by_the_new_owner_of_the_partition(kafka: Kafka,
             flow.put([{"n": 0, "do": "fail-until", "attempt": 1}])
             flow.wait_deliveries(2 * (1 + others) + 2)
             flow.wait_drained()
-            assert metric(second, "suppressed_total") == 2
+            assert metric(second, "suppressed_copies_total") == 2
     handled = Counter((each.origin, each.attempt) for each in flow.assert_none_early())
     assert set(handled.values()) == {1}
     assert len(handled) == 2 * (1 + others) + 2

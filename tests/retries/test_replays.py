@@ -66,7 +66,7 @@ def test_records_failing_again_while_the_first_pass_waits_are_retried_separately
     with flow.worker() as second, flow.retry_worker() as retry:
         failed = flow.wait_failed(2 * COUNT)
         flow.wait_drained()
-        assert metric(retry, "suppressed_total") == 0
+        assert metric(retry, "suppressed_copies_total") == 0
         assert second.terminate() == 0
     assert Counter(each.attempt for each in flow.assert_none_early()) == {0: 2 * COUNT, 1: 2 * COUNT}
     assert set(Counter(each.headers["kr-origin-offset"] for each in failed).values()) <= {2, 4}
@@ -94,7 +94,7 @@ def test_records_failing_again_after_a_redrive_are_retried_and_redriven(flow: Re
     with flow.worker(), flow.retry_worker() as retry:
         flow.wait_failed(3 * COUNT)
         flow.wait_drained()
-        assert metric(retry, "suppressed_total") == 0
+        assert metric(retry, "suppressed_copies_total") == 0
         assert flow.moved() == (2 * COUNT, 2 * COUNT, 0), "what came back from the first Redrive, and the second pass"
         flow.wait_failed(5 * COUNT)
         flow.wait_drained()
@@ -130,5 +130,5 @@ def test_a_worker_killed_after_a_reset_leaves_copies_and_no_new_records(flow: Re
     with flow.worker(**short), flow.retry_worker() as retry:
         flow.wait_failed(2 * COUNT)
         flow.wait_drained()
-        assert metric(retry, "suppressed_total") == written
+        assert metric(retry, "suppressed_copies_total") == written
     assert len(flow.kafka.read(flow.failed)) == 2 * COUNT
