@@ -104,10 +104,8 @@ def describe_late(facts: RolloutFacts, pod: PodFacts) -> str:
 
 
 def late_check(facts: RolloutFacts, check: CheckFacts) -> Problem | None:
-    """The refusal of a check that hangs, or that can never start."""
+    """The refusal of a check that hangs, or that can never start; it waits for nothing."""
     seconds = facts.watched.seconds(check.uid)
-    if check.waits is not None:
-        return None
     if check.started and seconds >= facts.check_deadline_s:
         return Problem(
             conditions.CHECK_DEADLINE_EXCEEDED,

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
+from fleet_operator.planning.fleet.deadlines import watch
 from fleet_operator.planning.fleet.rollout import (
     CHECK_RETRY_INSIDE_S,
     CHECK_RETRY_OUTSIDE_S,
     RolloutDecision,
     RolloutPhase,
 )
-from fleet_operator.planning.fleet.rollout_facts import (
-    RevisionRecord,
-)
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RolloutFacts, Watched
 from fleet_operator.planning.problem import Problem
 from tests.unit.planning.builders import NOW
 from tests.unit.planning.fleet.rollouts import (
@@ -211,3 +210,13 @@ def test_moment_without_containers_is_no_news(seconds: float, told: bool) -> Non
     starting = check(waits=Problem("PodNotStarted", "not yet"))
     decision = rollout(good(), record(NEW), checks=(starting,), watched=watched(**{"starting c2": seconds, "c2": 9999}))
     assert (decision.phase, decision.waits is not None) == (RolloutPhase.CHECKING, told)
+
+
+def test_time_in_which_a_check_waits_does_not_count() -> None:
+    """An hour for its image, then it runs; amid its run the node is silent for an hour."""
+    states = [*[check(waits=PULLING)] * 720, *[check(started=True)] * 21, *[check(started=True, waits=PULLING)] * 720]
+    counted = Watched()
+    for number, state in enumerate(states):
+        facts = RolloutFacts(wanted=NEW, wanted_replicas=1, checks=(state,))
+        counted = watch(counted, facts, counts=True, tick=5.0 * number)
+    assert counted.seconds("c2") == 5 * 21
