@@ -113,6 +113,11 @@ class Installation:
         for pod in self.cluster.list("pods", namespace=OPERATOR_NAMESPACE, selector=OPERATOR_SELECTOR):
             self.kill_container(namespace=OPERATOR_NAMESPACE, pod=pod["metadata"]["name"])
 
+    def tag_image(self, image: str, name: str) -> None:
+        """Give an image that the node has a second name, as if it had been pulled by that one."""
+        command = ["ctr", "--namespace", "k8s.io", "images", "tag", "--force", f"docker.io/library/{image}", name]
+        subprocess.run(enter_command(self.instance, command), check=True, capture_output=True)
+
     def _container(self, namespace: str, pod: str) -> str:
         found = self.cluster.get("pod", pod, namespace=namespace)
         if found is None:
