@@ -90,7 +90,8 @@ def test_probes_and_metrics_answer(operator: Operator, site: Callable[..., Site]
     found = exported(text, "consumer_fleet_")
     assert found.items() <= known.items()
     assert sample(text, "consumer_fleet_group_ready", group_namespace=here.name, group_name="flights") == 0
-    assert sample(text, "consumer_fleet_group_lag_records") is None, "unknown is not zero"
+    lag = sample(text, "consumer_fleet_group_lag_records", group_namespace=here.name, group_name="flights")
+    assert lag is None, "unknown is not zero"
 
 
 def test_operator_waits_for_crds_and_reports_it() -> None:

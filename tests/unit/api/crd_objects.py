@@ -158,6 +158,7 @@ def full_consumer_group() -> JsonObject:
             "spec.replicas": 3,
             "spec.suspend": True,
             "spec.rollout": {"progressDeadlineSeconds": 1200, "checkDeadlineSeconds": 600, "drainSeconds": 30},
+            "spec.log": {"level": "Debug", "format": "Text"},
             "spec.handler": {
                 "python": {"callable": "shop:Orders.handle", "configMapRef": {"name": "source"}},
                 "timeoutSeconds": 5,
