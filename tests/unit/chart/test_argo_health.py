@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
 
+from charts import sync
 from fleet_operator.api.v1alpha1 import Redrive
-from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, REDRIVE, RETRY_POLICY
+from fleet_operator.clients.kinds import CONSUMER_GROUP
 from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive.phase import RedriveFacts, decide
@@ -22,7 +24,9 @@ from tests.unit.api.crd_objects import redrive
 from tests.unit.planning import builders
 from tests.unit.planning.status.projecting import brand_new, cause, project
 
-KINDS: Final = tuple(kind.kind for kind in (CONSUMER_GROUP, KAFKA_CLUSTER, RETRY_POLICY, REDRIVE))
+KINDS: Final = tuple(
+    re.findall(r"^    kind: (\w+)$", path.read_text(), re.MULTILINE)[0] for path in sorted(sync.CRDS.glob("*.yaml"))
+)
 Given = dict[str, Any]
 
 
