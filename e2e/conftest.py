@@ -1,7 +1,8 @@
 """Fixtures of the end-to-end suites: one cluster with Kafka and the installed operator, made once for the whole run.
 
-Tests that mostly wait run concurrently (tests/support/together.py). Those that break something for all, or move so many
-records that they need the machine for themselves, run one by one after them.
+Tests that mostly wait run concurrently (tests/support/together.py), the longest first. Those that break something for
+all, or move so many records that they need the machine for themselves, run one by one after them; those that remove
+the operator come last.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from tests.support.together import play_together
 
 FOLDER = Path(__file__).parent
 AT_ONCE = 3
+LONGEST = ("test_rollout", "test_strimzi_secrets", "test_deaths")
+LAST = ("test_uninstall", "test_walkthrough")
 TIMEOUT_S = 1500
 """Seconds for one test: the first may have to make the cluster, and a concurrent one waits for its turn."""
 
@@ -31,9 +34,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if FOLDER in item.path.parents:
-            item.add_marker(pytest.mark.timeout(TIMEOUT_S), append=False)
+    places = [place for place, item in enumerate(items) if FOLDER in item.path.parents]
+    for place, item in zip(places, sorted((items[place] for place in places), key=turn), strict=True):
+        items[place] = item
+        item.add_marker(pytest.mark.timeout(TIMEOUT_S), append=False)
+
+
+def turn(item: pytest.Item) -> int:
+    """The place of a test's file in the order of the suite; files with the same one keep theirs."""
+    name = item.path.stem
+    return LONGEST.index(name) - len(LONGEST) if name in LONGEST else 1 + LAST.index(name) if name in LAST else 0
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

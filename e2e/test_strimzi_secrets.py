@@ -47,9 +47,9 @@ class Scene:
 
     def __init__(self, installation: Installation, folder: Path) -> None:
         self.cluster: Cluster = installation.cluster
-        self.strimzi = Strimzi(folder)
+        self.secrets = Strimzi(folder)
         self.tools = FlightFleet(self.cluster, namespace=NAMESPACE, consumer_image=installation.consumer_image)
-        self.kafka = StrimziKafka(installation, NAMESPACE, self.strimzi, {BY_PASSWORD: "first"})
+        self.kafka = StrimziKafka(installation, NAMESPACE, self.secrets, {BY_PASSWORD: "first"})
 
     def make(self) -> None:
         self.cluster.ensure_namespace(NAMESPACE)
@@ -57,8 +57,8 @@ class Scene:
         self.tools.make_tools()
         self.inside("create-topics", "--partitions", "2", *GROUPS, *(f"{name}-done" for name in GROUPS))
         self.apply(
-            self.strimzi.cluster_ca_secret(),
-            self.strimzi.tls_user(BY_CERTIFICATE),
+            self.secrets.cluster_ca_secret(),
+            self.secrets.tls_user(BY_CERTIFICATE),
             scram_user(BY_PASSWORD, "first"),
             *self.manifests(),
         )
@@ -200,11 +200,11 @@ class Scene:
             thread.join()
 
 
-@pytest.fixture(scope="module")
-def scene(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+@pytest.fixture
+def strimzi(installation: Installation, tmp_path: Path) -> Iterator[Scene]:
     if foreign_kubeconfig():
         pytest.skip("the broker's data outlive its pod in a folder of the embedded cluster's node")
-    made = Scene(installation, tmp_path_factory.mktemp("strimzi"))
+    made = Scene(installation, tmp_path)
     try:
         made.make()
         yield made
@@ -216,36 +216,37 @@ def scene(installation: Installation, tmp_path_factory: pytest.TempPathFactory) 
         installation.cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false", "--ignore-not-found")
 
 
-def test_secrets_of_strimzi_are_rotated_under_load(scene: Scene) -> None:
-    before = scene.pods()
+@pytest.mark.together
+def test_secrets_of_strimzi_are_rotated_under_load(strimzi: Scene) -> None:
+    before = strimzi.pods()
     assert {name: restarts for name, (_, restarts) in before.items()} == {f"{name}-0": 0 for name in GROUPS}
-    with scene.load():
+    with strimzi.load():
         # A new key of the cluster's authority: brokers show certificates of the old one until all trust the new one.
-        scene.strimzi.replace_cluster_key()
-        scene.apply(scene.strimzi.cluster_ca_secret())
-        scene.wait_mounted(authorities=2)
-        scene.kafka.roll(generation=0)
-        scene.wait_ready()
-        scene.kafka.roll()
-        scene.wait_ready()
-        scene.strimzi.forget_old_authorities()
-        scene.apply(scene.strimzi.cluster_ca_secret())
+        strimzi.secrets.replace_cluster_key()
+        strimzi.apply(strimzi.secrets.cluster_ca_secret())
+        strimzi.wait_mounted(authorities=2)
+        strimzi.kafka.roll(generation=0)
+        strimzi.wait_ready()
+        strimzi.kafka.roll()
+        strimzi.wait_ready()
+        strimzi.secrets.forget_old_authorities()
+        strimzi.apply(strimzi.secrets.cluster_ca_secret())
         # A new clients' authority and a new password. The kubelet is later than the brokers.
-        scene.strimzi.replace_clients_key()
-        scene.kafka.change_password(TOOLS, BY_PASSWORD, "second")
-        scene.apply(scene.strimzi.tls_user(BY_CERTIFICATE), scram_user(BY_PASSWORD, "second"))
-        scene.kafka.roll()
-        scene.wait_mounted(authorities=1)
-        scene.wait_drained()
-    scene.wait_drained()
-    scene.wait_ready()
-    assert scene.pods() == before, "workers are neither replaced nor restarted"
+        strimzi.secrets.replace_clients_key()
+        strimzi.kafka.change_password(TOOLS, BY_PASSWORD, "second")
+        strimzi.apply(strimzi.secrets.tls_user(BY_CERTIFICATE), scram_user(BY_PASSWORD, "second"))
+        strimzi.kafka.roll()
+        strimzi.wait_mounted(authorities=1)
+        strimzi.wait_drained()
+    strimzi.wait_drained()
+    strimzi.wait_ready()
+    assert strimzi.pods() == before, "workers are neither replaced nor restarted"
     for name in GROUPS:
-        counted = scene.count(name)
+        counted = strimzi.count(name)
         assert counted["in"] > 0
         # An output whose acknowledgement got lost with a refused certificate may be there twice.
         expected = {"done": counted["in"], "failed": 0, "lost": 0, "unknown": 0}
         assert {key: counted[key] for key in expected} == expected, (name, counted)
-        handled = scene.handled(name)
+        handled = strimzi.handled(name)
         assert len(handled) == counted["in"]
         assert {record: calls for record, calls in handled.items() if calls > 1} == {}

@@ -1,4 +1,4 @@
-"""Uninstalling leaves nothing behind that waits for the removed operator. Named so that it runs last."""
+"""Uninstalling leaves nothing behind that waits for the removed operator."""
 
 from __future__ import annotations
 

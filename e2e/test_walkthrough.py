@@ -1,6 +1,6 @@
 """docs/install.md and docs/own-image.md, typed command by command on a cluster without the operator.
 
-Named so that it runs last: its last command removes the CRDs, and with them every object of the project.
+It runs last (e2e/conftest.py), because its last command removes the CRDs, and with them every object of the project.
 """
 
 from __future__ import annotations

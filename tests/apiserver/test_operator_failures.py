@@ -6,7 +6,7 @@ import json
 import socket
 import subprocess
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -96,21 +96,40 @@ def cases(broker: KafkaBroker, silent_port: int, closed_port: int) -> list[Case]
     ]
 
 
-class WriteCounter:
-    """Counts the writes to the objects of one kind, by namespace, from a watch of the API server."""
+class WriteRecorder:
+    """Records the writes to the objects of one kind for a while, from a watch of the API server."""
 
     def __init__(self, api: ApiServer, plural: str) -> None:
         path = f"/apis/consumerfleet.io/v1alpha1/{plural}"
-        version = json.loads(api.kubectl("get", "--raw", path))["metadata"]["resourceVersion"]
+        listed = json.loads(api.kubectl("get", "--raw", path))
+        self._before = {body["metadata"]["namespace"]: body for body in listed["items"]}
+        version = listed["metadata"]["resourceVersion"]
         watch = f"{path}?watch=1&resourceVersion={version}&timeoutSeconds={CALM_S}"
         command = [str(api._kubectl), "--kubeconfig", str(api.kubeconfig), "get", "--raw", watch]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
-    def finish(self) -> Counter[str]:
-        """Wait for the watch to end; return the writes of each namespace."""
+    def finish(self) -> dict[str, list[str]]:
+        """Wait for the watch to end; return for each namespace and write the fields that it changed."""
         output, _ = self._process.communicate(timeout=CALM_S + 30)
-        events = [json.loads(line) for line in output.splitlines()]
-        return Counter(event["object"]["metadata"]["namespace"] for event in events if event["type"] == "MODIFIED")
+        writes: dict[str, list[str]] = defaultdict(list)
+        for event in (json.loads(line) for line in output.splitlines()):
+            body = event["object"]
+            namespace = body["metadata"]["namespace"]
+            if event["type"] == "MODIFIED":
+                writes[namespace].append(changed(self._before.get(namespace, {}), body))
+            self._before[namespace] = body
+        return dict(writes)
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """The parts of an object that differ, with their new values."""
+    parts = {
+        f"{part}.{key}": value
+        for part in ("spec", "status")
+        for key, value in after.get(part, {}).items()
+        if value != before.get(part, {}).get(key)
+    }
+    return json.dumps(parts or after["metadata"])
 
 
 @pytest.mark.timeout(900)
@@ -135,13 +154,13 @@ def test_every_failure_is_reported_in_time_and_then_writes_stop(site: Callable[.
         healthy.wait_ready_replicas(1)
         wait_recorded(healthy)
         wait_at_rest(healthy)
-        counters = {plural: WriteCounter(api, plural) for plural in ("consumergroups", "kafkaclusters")}
-        for plural, counter in counters.items():
-            writes = counter.finish()
-            names = {here.name for here in (*sites.values(), healthy)}
-            busy = {name: count for name, count in writes.items() if name in names and count > 1}
+        recorders = {plural: WriteRecorder(api, plural) for plural in ("consumergroups", "kafkaclusters")}
+        recorded = {plural: recorder.finish() for plural, recorder in recorders.items()}
+        names = {here.name for here in (*sites.values(), healthy)}
+        for plural, writes in recorded.items():
+            busy = {name: made for name, made in writes.items() if name in names and len(made) > 1}
             assert busy == {}, f"{plural} were written more than once in {CALM_S} s"
-            assert writes[healthy.name] == 0, f"the healthy fleet's {plural} were written"
+            assert writes.get(healthy.name, []) == [], f"the healthy fleet's {plural} were written"
 
 
 def wait_recorded(here: Site) -> None:
