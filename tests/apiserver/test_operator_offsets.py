@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from fleet_consumer.contract import naming
 from fleet_operator.planning import times
 from tests.apiserver import killed_operator, objects
 from tests.apiserver.client import Client
@@ -28,6 +29,7 @@ from tests.support.waiting import eventually
 TOPIC = "declared"
 RECORDS = 100
 BEFORE = 60
+UNTOUCHED = 11
 UNDISTURBED = "reset-never-killed"
 BEGAN = int(time.time()) - 3600
 FROM = times.to_text(BEGAN + 30)
@@ -134,8 +136,11 @@ def test_operator_killed_after_any_write_finishes_the_reset_once(
     apply(client, [objects.namespace(UNDISTURBED), *act(UNDISTURBED, broker)])
     writes, _ = mortal.count_calls(UNDISTURBED, lambda: is_done(client, broker, UNDISTURBED))
     deaths: dict[str, tuple[int, Moment]] = {f"reset-after-{k}": (k, "after") for k in range(1, writes + 1)}
+    beside = ["reset-beside", *(naming.retry_group(f"{name}.flights") for name in deaths)]
     for name in deaths:
         commit(broker, f"{name}.flights", BEFORE)
+    for other in beside:
+        commit(broker, other, UNTOUCHED)
     apply(client, [objects.namespace(name) for name in deaths])
     apply(client, [body for name in deaths for body in act(name, broker)])
     died = mortal.die_all(deaths)
@@ -154,6 +159,8 @@ def test_operator_killed_after_any_write_finishes_the_reset_once(
         apply(client, [objects.group(name, topics=[TOPIC], replicas=2) for name in deaths])
         eventually(lambda: {replicas(client, name) for name in deaths} == {2}, what="all fleets to be scaled")
     assert {offset for name in deaths for offset, _ in committed(broker, f"{name}.flights").values()} == {77}
+    kept = {entry for other in beside for entry in committed(broker, other).values()}
+    assert kept == {(UNTOUCHED, f"fleet-reading={UNTOUCHED}")}, "other Kafka groups on the topic are left alone"
 
 
 @pytest.mark.timeout(400)
