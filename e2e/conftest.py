@@ -52,11 +52,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def installation() -> Iterator[Installation]:
-    """A cluster of this run's own (or FLEET_KUBECONFIG's), removed at the end unless FLEET_KEEP is set."""
+    """A cluster of this run's own (or FLEET_KUBECONFIG's), removed at the end unless FLEET_KEEP is set.
+
+    An interrupted run leaves groups, releases and topics behind, which the tests of this one would count as theirs.
+    """
     made = Installation(name="e2e")
+    keep = bool(os.environ.get("FLEET_KEEP"))
+    if not keep and is_embedded():
+        made.down()
     made.up()
     yield made
-    if not os.environ.get("FLEET_KEEP"):
+    if not keep:
         made.down()
 
 

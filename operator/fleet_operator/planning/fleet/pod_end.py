@@ -93,11 +93,20 @@ def _message(text: str) -> tuple[str, tuple[RecordInHand, ...]]:
     except (ValueError, RecursionError):
         report = None
     if not isinstance(report, dict) or not isinstance(report.get("reason"), str):
-        return line[:SAID_CHARACTERS_MAX], ()
+        return (_log_message(report) or line)[:SAID_CHARACTERS_MAX], ()
     listed = report.get("records")
     named = listed[:RECORDS_MAX] if isinstance(listed, list) else []
     records = tuple(record for entry in named if (record := _record(entry)) is not None)
     return f"{report['reason']}: {report.get('message', '')}"[:SAID_CHARACTERS_MAX], records
+
+
+def _log_message(entry: Any) -> str:
+    """The words of a worker's log line in JSON: the message, and the error if it has one. Empty for anything else."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("message"), str):
+        return ""
+    error = entry.get("error")
+    words = entry["message"] + (f": {error}" if isinstance(error, str) else "")
+    return f"last log line: {' '.join(words.split())}"
 
 
 def _record(entry: Any) -> RecordInHand | None:

@@ -45,6 +45,17 @@ def test_crash_names_its_signal_or_code_beside_the_last_line_of_its_log() -> Non
     assert told(ended(1, "Error", text)) == "container worker ended (exit code 1): ValueError: no such table"
 
 
+def test_last_log_line_in_json_is_told_in_its_words() -> None:
+    entry = {"time": "2026-11-24T00:28:21Z", "level": "info", "message": "worker started", "group": "orders"}
+    assert (
+        told(ended(3, "Error", json.dumps(entry)))
+        == "container worker ended (exit code 3): last log line: worker started"
+    )
+    entry |= {"message": "no broker\nanswers", "error": "timed out"}
+    text = told(ended(3, "Error", json.dumps(entry)))
+    assert text == "container worker ended (exit code 3): last log line: no broker answers: timed out"
+
+
 def test_container_just_terminated_is_reported_before_its_waiting_state() -> None:
     status = {"containerStatuses": [{"name": "worker", "state": {"terminated": {"exitCode": 3, "reason": "Error"}}}]}
     assert told(status) == "container worker ended (exit code 3)"
