@@ -112,6 +112,16 @@ POD_RULES: Final[list[tuple[str, JsonObject, str]]] = [
         consumer_group({"spec.template.spec.initContainers": [{"name": "worker", "image": "i"}]}),
         "spec.template.spec.initContainers must not contain one named worker",
     ),
+    (
+        "one name for a container and an init container",
+        consumer_group(
+            {
+                "spec.template.spec.containers": [{"name": "handler", "image": "i"}],
+                "spec.template.spec.initContainers": [{"name": "handler", "image": "i", "restartPolicy": "Always"}],
+            }
+        ),
+        "spec.template.spec: no name may stand both in containers and in initContainers",
+    ),
     *(
         (
             f"the worker's credentials in {what}",

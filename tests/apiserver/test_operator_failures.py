@@ -32,6 +32,16 @@ CALM_S = 62
 """A little more than a minute, in which each object may be written at most once."""
 
 
+MISSPELLED = {
+    "spec": {
+        "containers": [
+            {"name": "worker", "env": [{"name": "A", "valueFrom": {"secretKeyref": {"name": "s", "key": "k"}}}]}
+        ]
+    }
+}
+"""A field in a free part of the template that the schema of pods does not have."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One failure, in its own namespace; the group's `Ready` must have `reason` and contain `hint`."""
@@ -93,6 +103,7 @@ def cases(broker: KafkaBroker, silent_port: int, closed_port: int) -> list[Case]
         Case("away", "BrokerUnreachable", str(closed_port), with_cluster(f"127.0.0.1:{closed_port}")),
         Case("hung", "BrokerUnreachable", str(silent_port), with_cluster(f"127.0.0.1:{silent_port}")),
         Case("handler", "HandlerNotCallable", "no `missing`", with_group(callable_="handler:missing")),
+        Case("field", "RefusedByApiServer", "secretKeyref", with_group(template=MISSPELLED)),
         Case("source", "HandlerSourceNotFound", "handler", lambda n: with_group()(n)[1:]),
     ]
 

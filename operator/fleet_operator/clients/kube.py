@@ -121,9 +121,17 @@ class KubeClient(Protocol):
         """Delete the object with this uid, in this version if one is given; False when there is no such object."""
 
 
+UNTYPED: Final = "failed to create typed patch object"
+"""Beginning of the API server's words for an applied object with a field that its schema does not have. It calls that
+an internal error (500), and no repetition mends it."""
+
+
 def _error(status: int, text: str, where: str, retry_after: float | None) -> KubeError:
-    message = f"{where}: {status}: {_message_of(text)}"
+    said = _message_of(text)
+    message = f"{where}: {status}: {said}"
     match status:
+        case 500 if said.startswith(UNTYPED):
+            return KubeInvalidError(message, status=status)
         case 401 | 403:
             return KubeForbiddenError(message, status=status)
         case 404:

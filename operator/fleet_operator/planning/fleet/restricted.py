@@ -89,6 +89,14 @@ def _refusals(template: Template) -> Iterator[str]:
                 yield f"{where} must not name a host in a probe or hook: remove it, and the pod itself is asked"
     if any(each.get("name") == CONTAINER for each in template.spec.init_containers):
         yield f"spec.template.spec.initContainers must not contain one named {CONTAINER!r}: choose another name"
+    twice = {str(each.get("name")) for each in template.spec.containers} & {
+        str(each.get("name")) for each in template.spec.init_containers
+    }
+    if twice:
+        yield (
+            f"spec.template.spec: {min(twice)!r} names a container and an init container, and a pod's names are "
+            "unique: rename one of them"
+        )
     foreign = template.worker.keys() - WORKER_FIELDS
     if foreign:
         yield (

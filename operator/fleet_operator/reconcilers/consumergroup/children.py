@@ -1,12 +1,14 @@
 """Carries out a plan on a ConsumerGroup's children, in the one order in which every interruption is harmless.
 
 Policies come before the workers that mount them, records before the objects that they describe, marks before what they
-allow, then the StatefulSets, pod annotations, and removals. An object that has a child's name but another owner is
-never taken over: the plan stops there and the status reports it.
+allow, then the StatefulSets, pod annotations, and removals. A check or a part that the API server refuses holds up
+nothing but the removals: the good fleet keeps its size, and waiting retries their workers. An object that has a child's
+name but another owner is never taken over: the plan stops there and the status reports it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,27 +43,25 @@ class Children:
     plan: Plan
 
     async def carry_out(self) -> Problem | None:
-        """Carry out the plan. Returns the refusal of the API server, if any; raises other KubeErrors."""
+        """Carry out the plan. Returns the first refusal of the API server, if any; raises other KubeErrors."""
         publication = self.plan.retry.publication if self.plan.retry is not None else None
-        forbidden = None
         try:
             if publication is not None and self.gathered.older is None:
                 await self._publish(publication)
             await self._publish_skips()
             await self._record_revision()
-            forbidden = await self._check()
-            for part in self.plan.parts:
-                await (self._remove_part(part) if part.remove else self._apply_part(part))
+            check = await _refusal_of(self._check())
+            parts = [await _refusal_of(self._carry_out_part(part)) for part in self.plan.parts]
             await self._notify_pods(publication)
-            await self._clean_up()
-        except KubeInvalidError as error:
-            return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
+            refused = next((refusal for refusal in parts if refusal is not None), None)
+            if refused is None:
+                await self._clean_up()
+        except (KubeInvalidError, KubeForbiddenError) as error:
+            return _refusal(error)
         except ForeignObjectError as error:
             # Often one of a group of the same name that was deleted just now: garbage collection takes a moment.
             return Problem(conditions.NAME_TAKEN, str(error))
-        except KubeForbiddenError as error:
-            return _forbidden(error)
-        return forbidden
+        return check or refused
 
     async def _publish(self, publication: Published) -> None:
         before, group = self.gathered.published, self.gathered.group
@@ -93,10 +93,13 @@ class Children:
                 continue
 
     async def _publish_skips(self) -> None:
-        """A group that never had records to skip gets no ConfigMap; an emptied list is published as empty."""
+        """A group that never had records to skip gets no ConfigMap; an emptied list is published as empty.
+
+        Without records the name may be anybody's: a ConfigMap of another owner is in the way of nothing.
+        """
         group, wanted = self.gathered.group, skip_config_map(self.gathered.group)
-        key = (group.metadata.namespace, wanted["metadata"]["name"])
-        if places_of(group) or self.context.store.get(kinds.CONFIG_MAP, key) is not None:
+        found = self.context.store.get(kinds.CONFIG_MAP, (group.metadata.namespace, wanted["metadata"]["name"]))
+        if places_of(group) or (found is not None and is_owned_by(found, self.gathered.body)):
             await self._apply(wanted)
 
     async def _record_revision(self) -> None:
@@ -113,18 +116,18 @@ class Children:
             assert decision.mark.hash == revision.hash, "only the wanted revision is marked"
             await self._apply(_watched(manifests.revision_config_map(group, revision, decision.mark)))
 
-    async def _check(self) -> Problem | None:
-        """Delete and create check pods. A quota that forbids one must not keep the good fleet from its size."""
+    async def _check(self) -> None:
+        """Delete and create check pods."""
         decision, revision = self.plan.decision, self.plan.revision
         await self._delete_pods(self.gathered.checks, decision.delete_checks)
         if decision.run_check and revision is not None:
             template = revision.pod_template
-            group = self.gathered.group
-            try:
-                await self._apply(manifests.preflight_pod(group, revision=revision.hash, pod_template=template))
-            except KubeForbiddenError as error:
-                return _forbidden(error)
-        return None
+            await self._apply(
+                manifests.preflight_pod(self.gathered.group, revision=revision.hash, pod_template=template)
+            )
+
+    async def _carry_out_part(self, part: PartPlan) -> None:
+        await (self._remove_part(part) if part.remove else self._apply_part(part))
 
     async def _apply_part(self, wanted: PartPlan) -> None:
         if wanted.target is None:
@@ -179,8 +182,19 @@ class Children:
         self.context.events.record(News(self.gathered.body, "Normal", reason, note))
 
 
-def _forbidden(error: KubeForbiddenError) -> Problem:
-    """A quota, a right, an admission policy: the revision is not to blame, and it may pass."""
+async def _refusal_of(step: Awaitable[None]) -> Problem | None:
+    """The API server's refusal of a step that holds up no other."""
+    try:
+        await step
+    except (KubeInvalidError, KubeForbiddenError) as error:
+        return _refusal(error)
+    return None
+
+
+def _refusal(error: KubeInvalidError | KubeForbiddenError) -> Problem:
+    if isinstance(error, KubeInvalidError):
+        return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
+    # A quota, a right, an admission policy: the revision is not to blame, and it may pass.
     return Problem(conditions.FORBIDDEN_BY_API_SERVER, f"{error}; tried again every {REFUSED_RETRY_S:.0f} s")
 
 

@@ -47,6 +47,10 @@ def test_every_allowed_part_passes() -> None:
             {"metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/worker": "unconfined"}}},
             "AppArmor profiles",
         ),
+        (
+            {"spec": {"containers": [{"name": "handler"}], "initContainers": [{"name": "handler"}]}},
+            "'handler' names a container and an init container",
+        ),
         (with_worker(image="i", args=["x"]), "remove args, image"),
         (with_containers({"name": "side", "livenessProbe": {"httpGet": {"host": "h"}}}), "name a host"),
         (with_containers({"name": "side", "lifecycle": {"preStop": {"tcpSocket": {"host": "h"}}}}), "name a host"),
