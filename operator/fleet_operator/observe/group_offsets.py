@@ -32,7 +32,8 @@ def read_group(
 ) -> GroupOffsets:
     """The group, its offsets in these topics, and what the brokers have there. Raises NetError and KafkaError.
 
-    With `read_committed` ends are those of readers that leave out open transactions.
+    With `read_committed` ends are those of readers that leave out open transactions. Ends are asked for before times: a
+    record that arrives between the two is behind the end then, where a partition without a record of that time goes on.
     """
     described = _describe(client, group_id)
     metadata = client.metadata(sorted(topics), timeout_s=CALL_SECONDS)
@@ -40,6 +41,7 @@ def read_group(
     if refused is not None:
         raise KafkaError(refused.error_code, f"topic {refused.name!r}")
     counts = {topic.name: len(topic.partitions) for topic in metadata.topics if topic.name and not topic.error_code}
+    ends = _offsets(client, metadata, LATEST, read_committed=read_committed)
     found: dict[Partition, int | None] = {}
     if time_ms is not None:
         for address, partitions in _by_leader(client, metadata).items():
@@ -53,7 +55,7 @@ def read_group(
         counts=counts,
         committed=_committed(client, group_id, counts),
         starts=_offsets(client, metadata, EARLIEST, read_committed=False),
-        ends=_offsets(client, metadata, LATEST, read_committed=read_committed),
+        ends=ends,
         found=found,
     )
 

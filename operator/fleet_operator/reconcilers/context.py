@@ -28,6 +28,10 @@ URGENT_FIELDS: Final = (
 """Fields of our statuses that somebody waits for, or that a machine acts on."""
 
 
+CONFLICT_SECONDS: Final = 1.0
+"""Pause before an object is decided about anew whose status could not be written, because it had changed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """The collaborators of the reconcilers; one for the whole operator. `ending` closes what they have opened."""
@@ -64,14 +68,16 @@ async def record(context: Context, body: JsonObject, status: JsonObject) -> floa
 async def publish(context: Context, body: JsonObject, status: JsonObject) -> float | None:
     """Write a status and record Events about its turns; returns the seconds until the next visit of the object.
 
-    Raises KubeError. An object that was deleted meanwhile is no error, and None is returned.
+    Raises KubeError. An object that was deleted meanwhile is no error, and None is returned. Nor is one that somebody
+    has changed meanwhile: it is decided about anew, from what is read now.
     """
     before = body.get("status") or {}
     try:
         deferred = await context.statuses.write(body, status)
-    except (KubeNotFoundError, KubeConflictError):  # gone, or a namesake has taken its place
-        await context.store.refresh(kind_of(body), key_of(body))
-        return None
+    except (KubeNotFoundError, KubeConflictError):  # changed, gone, or a namesake has taken its place
+        found = await context.store.refresh(kind_of(body), key_of(body))
+        same = found is not None and found["metadata"]["uid"] == body["metadata"]["uid"]
+        return CONFLICT_SECONDS if same else None
     if deferred is None:
         for turn in turns(before, status):
             context.events.record(News(body, turn.type, turn.reason, turn.note))

@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from fleet_consumer.clock import Clock
-from fleet_operator.clients.kinds import JsonObject, kind_of
+from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store, digest
@@ -140,8 +140,9 @@ class StatusWriter:
         self._turns: dict[tuple[str, Key], _Turns] = {}
 
     async def write(self, body: JsonObject, status: JsonObject) -> float | None:
-        """Make an object's status be `status`. Raises KubeError.
+        """Make an object's status be `status`, which was made from the one in `body`. Raises KubeError.
 
+        KubeConflictError: the object has another status by now, or has changed since it was last seen.
         Returns None when it is so, or the seconds after which to come back because the write was put off.
         """
         kind, key = kind_of(body), key_of(body)
@@ -157,12 +158,19 @@ class StatusWriter:
         if wait > 0.0:
             self._metrics.status_deferred.labels(kind.kind).inc()
             return wait
-        stored = await self._store.kube.apply_status(_intent(body, status))
+        stored = await self._store.kube.apply_status(_intent(self._basis(kind, body), status))
         self._metrics.status_writes.labels(kind.kind).inc()
         self._written[kind.kind, key] = _Written(_digest(status), _digest(stored.get("status") or {}), now)
         self._settle((kind.kind, key), now)
         self._store.learn(kind, stored)
         return None
+
+    def _basis(self, kind: Kind, body: JsonObject) -> JsonObject:
+        """The version of the object that a status is written to: the newest known, as long as it has the status that
+        this one was made from."""
+        seen = self._store.get(kind, key_of(body))
+        same = seen is not None and seen["metadata"]["uid"] == body["metadata"]["uid"]
+        return seen if seen is not None and same and seen.get("status") == body.get("status") else body
 
     def _due(self, address: tuple[str, Key], weight: Weight, now: float, *, first: bool) -> float:
         """The time at which a change of this weight may be written; an object that must wait gets a place in the queue,
@@ -199,6 +207,13 @@ def _digest(status: JsonObject) -> str:
 
 
 def _intent(body: JsonObject, status: JsonObject) -> JsonObject:
-    """The apply of a status: names the object, with its uid so that a namesake made meanwhile is not written to."""
+    """The apply of a status: to this very version of the object.
+
+    Statuses are the record of what was done, such as a reset of offsets. A process that was suspended, and has lost the
+    Lease meanwhile, must not put its old one over that of the next.
+    """
     metadata = {key: body["metadata"][key] for key in ("name", "namespace", "uid")}
+    version = body["metadata"].get("resourceVersion")
+    if version is not None:
+        metadata["resourceVersion"] = version
     return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata, "status": status}

@@ -92,10 +92,12 @@ class MemoryKube:
         self.writes.append((verb, kind, name))
 
     def _refuse_another(self, body: JsonObject) -> None:
-        """An apply that names a uid changes that object or none."""
-        wanted, stored = body["metadata"].get("uid"), self.objects.get(self._address(body))
-        if wanted is not None and (stored is None or stored["metadata"]["uid"] != wanted):
-            raise KubeConflictError("uid mismatch", status=409)
+        """An apply that names a uid or a version changes that object or none."""
+        stored = self.objects.get(self._address(body))
+        for key in ("uid", "resourceVersion"):
+            wanted = body["metadata"].get(key)
+            if wanted is not None and (stored is None or stored["metadata"][key] != wanted):
+                raise KubeConflictError(f"{key} mismatch", status=409)
 
     def _address(self, body: JsonObject) -> Address:
         return kind_of(body).kind, body["metadata"]["namespace"], body["metadata"]["name"]

@@ -151,7 +151,7 @@ class OffsetReset(Model):
     time: Annotated[str, Field(max_length=64)] | None = None
     topics: Annotated[tuple[TopicName, ...], Field(min_length=1, max_length=100)] | None = None
     offsets: (
-        Annotated[dict[str, dict[str, Annotated[int, Field(ge=0)]]], Field(min_length=1, max_length=100)] | None
+        Annotated[dict[str, dict[str, Annotated[int, Field(ge=0)]]], Field(min_length=1, max_length=5000)] | None
     ) = None
     dry_run: bool = False
 

@@ -33,6 +33,9 @@ POLL_S: Final = 5.0
 """Interval of visits while a reset is under way and nothing else brings one."""
 EMPTY_STATES: Final = frozenset({"Empty", "Dead"})
 NAMED_MEMBERS: Final = 3
+LASTING: Final = frozenset({conditions.AUTHORIZATION_FAILED, conditions.TOPIC_NOT_FOUND})
+"""Brokers' refusals that do not pass by themselves. For any other, such as a coordinator that moves, no commit is left
+half done."""
 
 
 class ResetStep(StrEnum):
@@ -116,9 +119,15 @@ def decide_reset(facts: ResetFacts, now: float) -> ResetDecision:
     decision = _decide(facts, now)
     moved = decision.last is not None and (facts.last is None or facts.last.phase is not decision.last.phase)
     wanted = facts.wanted
-    first = not facts.begun and wanted is not None and not wanted.dry_run and wanted.id not in decision.used
+    first = not facts.begun and wanted is not None and not wanted.dry_run and not _is_done(decision, wanted.id)
     stop = first or (facts.last is not None and facts.last.phase in DOWN)
     return replace(decision, stop=stop, advanced=moved or decision.dry != facts.dry)
+
+
+def _is_done(decision: ResetDecision, id_: str) -> bool:
+    """True if the reset with this id was done; one whose commit was refused has used its id, and done nothing."""
+    last = decision.last
+    return id_ in decision.used and not (last is not None and last.id == id_ and last.phase is ResetPhase.FAILED)
 
 
 def _decide(facts: ResetFacts, now: float) -> ResetDecision:
@@ -205,12 +214,16 @@ def _commit(facts: ResetFacts, keep: ResetDecision, record: ResetRecord, now: fl
     problem = finding.problem or _refusal(finding)
     forbidden = set(finding.refusals.values()) == {conditions.AUTHORIZATION_FAILED}
     if finding.untouched and forbidden:
-        message = f"{problem.message}; nothing was changed: let the KafkaCluster's user read the group and its topics"
+        message = (
+            f"{problem.message}; nothing was changed: let the KafkaCluster's user read the group and its topics, and "
+            "give the reset another id"
+        )
         failed = _ended(record, ResetPhase.FAILED, Problem(problem.reason, message), now)
         return replace(keep, last=failed)
     abandoned = facts.wanted is None or facts.wanted.id != record.id
-    if abandoned and finding.refusals:
-        message = f"{problem.message}; the reset was removed from the spec, and the other partitions are set"
+    if abandoned and finding.refusals and (finding.untouched or LASTING.issuperset(finding.refusals.values())):
+        others = "nothing was changed" if finding.untouched else "the other partitions are set"
+        message = f"{problem.message}; the reset was removed from the spec, and {others}"
         return replace(keep, last=_ended(record, ResetPhase.FAILED, Problem(problem.reason, message), now))
     return replace(again, last=_waiting(record, problem))
 

@@ -65,9 +65,12 @@ class Refused:
 
 
 def time_ms(wanted: OffsetReset) -> int | None:
-    """The time of the spec in milliseconds since the epoch; None without a time, and for one that is none."""
+    """The time of the spec in milliseconds since the epoch; None without a time, and for one that is none.
+
+    Kafka's negative times are words, such as -1 for the end: a time before the epoch is its beginning.
+    """
     at = times.from_text(wanted.time)
-    return None if at is None else round(at * 1000)
+    return None if at is None else max(round(at * 1000), 0)
 
 
 def topics_of(wanted: OffsetReset, sources: tuple[str, ...]) -> tuple[str, ...]:
@@ -83,6 +86,8 @@ def find_targets(wanted: OffsetReset, sources: tuple[str, ...], read: GroupOffse
         return _refused(f"topic {strange!r} is no source topic of this group")
     if wanted.to == "Time" and time_ms(wanted) is None:
         return _refused(f"{wanted.time!r} is no time in RFC 3339, such as 2026-11-23T08:00:00Z")
+    if not chosen:
+        return Problem(conditions.TOPIC_NOT_FOUND, "no topic matches spec.topicPattern yet, or none may be described")
     missing = next((topic for topic in chosen if topic not in read.counts), None)
     if missing is not None:
         return Problem(conditions.TOPIC_NOT_FOUND, f"topic {missing!r} is not on the cluster")

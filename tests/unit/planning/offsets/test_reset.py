@@ -280,6 +280,27 @@ def test_commit_that_is_refused_in_part_can_be_given_up() -> None:
     assert world.replicas == 2
 
 
+def test_commit_that_only_a_moving_coordinator_refuses_is_not_left_half_done() -> None:
+    world = World(refusals={("orders", 1): "NotCoordinator"}).run()
+    world.wanted = None
+    world.run(4)
+    assert (world.phase, world.replicas) == ("Committing", 0)
+    world.refusals = {}
+    world.run(4)
+    assert world.phase == "Succeeded"
+
+
+def test_commit_that_was_given_up_says_truly_whether_anything_was_changed() -> None:
+    world = World(refusals=dict.fromkeys(KEYS, "UnknownMemberId")).run()
+    world.wanted = None
+    world.run(4)
+    assert world.phase == "Failed"
+    assert world.last["message"].endswith("the reset was removed from the spec, and nothing was changed")
+    partly = World(refusals={("orders", 1): "TopicNotFound"}).run()
+    partly.wanted = None
+    assert partly.run(4).last["message"].endswith("and the other partitions are set")
+
+
 @pytest.mark.parametrize("phase", list(ResetPhase))
 def test_nothing_is_done_past_an_obstacle(phase: ResetPhase) -> None:
     world = World(obstacle=Problem("PausedByAnnotation", "paused"))
@@ -301,6 +322,12 @@ def test_fleet_that_never_ran_does_not_start_before_its_reset() -> None:
     assert refused.phase == "Failed"
     refused.wanted = None
     assert not refused.visit().stop
+    forbidden = World(replicas=None, members=(), refusals=dict.fromkeys(KEYS, "AuthorizationFailed"))
+    assert all(forbidden.visit().stop for _ in range(12)), "a refused commit has used the id, and changed nothing"
+    assert (forbidden.phase, forbidden.status["usedIds"]) == ("Failed", ["a"])
+    forbidden.refusals, forbidden.wanted = {}, wanted(id="b")
+    forbidden.run()
+    assert (forbidden.phase, forbidden.replicas) == ("Succeeded", 2)
     assert not World(replicas=None, members=(), wanted=wanted(dryRun=True)).visit().stop
 
 

@@ -109,3 +109,15 @@ def test_unknown_is_never_taken_for_an_offset() -> None:
 def test_times_are_read_with_their_zone_and_fraction() -> None:
     assert time_ms(wanted("Time", time="1970-01-01T01:00:00.250+01:00")) == 250
     assert time_ms(wanted("Earliest")) is None
+
+
+@pytest.mark.parametrize("text", ["1969-12-31T23:59:59.999Z", "1969-12-31T23:59:59.998Z", "0001-01-01T00:00:00Z"])
+def test_time_before_the_epoch_is_no_word_of_kafka(text: str) -> None:
+    """-1 asks for the end of a partition, -2 for its beginning."""
+    assert time_ms(wanted("Time", time=text)) == 0
+
+
+def test_pattern_without_a_topic_is_waited_for() -> None:
+    found = find_targets(wanted("Latest"), (), GroupOffsets(state="Empty"))
+    assert isinstance(found, Problem)
+    assert found.reason == "TopicNotFound"

@@ -1,0 +1,40 @@
+"""Offsets of a group and its partitions, read while records go on arriving."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from fleet_consumer.net import BrokerAddress, NetworkClient
+from fleet_consumer.wire.list_offsets import ListOffsetsRequest
+from fleet_consumer.wire.message import Request
+from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
+from fleet_operator.observe.group_offsets import read_group
+from fleet_operator.planning.offsets.targets import Targets, find_targets, time_ms
+from tests.unit.observe.scripted_cluster import ScriptedCluster
+
+TIME = OffsetReset.model_validate({"id": "a", "to": "Time", "time": "2026-11-23T08:00:00Z"})
+ORDERS = "orders", 0
+
+
+class BusyCluster(ScriptedCluster):
+    """A record of a later time arrives right behind each answer about offsets."""
+
+    def call(self, address: BrokerAddress, request: Request[Any], *, timeout_s: float) -> Any:
+        answer = self.send(address, request, timeout_s=timeout_s).response
+        if isinstance(request, ListOffsetsRequest):
+            self.logs[ORDERS].append(later())
+        return answer
+
+
+def later() -> int:
+    at = time_ms(TIME)
+    assert at is not None
+    return at + 10
+
+
+def test_reset_to_a_time_passes_over_no_record_that_arrives_while_it_is_read() -> None:
+    cluster = BusyCluster(nodes=1, logs={ORDERS: [later() - 5000]}, commits={"orders": {ORDERS: 0}})
+    read = read_group(cast("NetworkClient", cluster), "orders", ("orders",), time_ms(TIME), read_committed=False)
+    found = find_targets(TIME, ("orders",), read)
+    assert isinstance(found, Targets)
+    assert found.offsets == {"orders": {0: 1}}, "the first record of a later time"
