@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS: Final = 2.0
 GENERATION_MAX: Final = 2**31 - 1
 OFFSET_MAX: Final = 2**63 - 1
+TOPIC_CHARACTERS_MAX: Final = 249
 ANSWER_BYTES_MAX: Final = 1 << 20
 """A worker's answer lists its partitions; a larger one is not from a worker of ours."""
 CALLS_AT_ONCE_MAX: Final = 16
@@ -85,7 +86,9 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
             ended_since=_time(ended.get("since")),
             breaker=_breaker(answer.get("breaker")),
             # In steps: that one record more has failed is no news to reconcile a group for.
-            failed={_kind(entry): lag_bucket(int(entry["records"])) for entry in answer.get("failed") or ()},
+            failed={
+                _kind(entry): lag_bucket(_number(entry["records"], OFFSET_MAX)) for entry in answer.get("failed") or ()
+            },
             skipped={_place(entry): _time(entry.get("at")) or 0.0 for entry in answer.get("skipped") or ()},
         )
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -116,7 +119,7 @@ def _place(entry: dict[str, Any]) -> Place:
 
 def _stuck(entry: dict[str, Any]) -> StuckPartition:
     return StuckPartition(
-        topic=str(entry["topic"]),
+        topic=str(entry["topic"])[:TOPIC_CHARACTERS_MAX],
         partition=_number(entry["partition"], GENERATION_MAX),
         offset=_number(entry["offset"], OFFSET_MAX),
         since=_time(entry.get("since")) or 0.0,

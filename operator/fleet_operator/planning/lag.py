@@ -76,7 +76,7 @@ def group_lag(group: GroupObservation, partitions: Iterable[tuple[str, int]], re
 
 
 def _group_behind(group: GroupObservation, lags: Mapping[tuple[str, int], int | None]) -> Behind | None:
-    """The largest time behind of any partition; None while unknown."""
+    """The largest time behind of any partition; None while that of any which lags is unknown."""
     found = []
     for key, lag in lags.items():
         if lag is None:
@@ -86,8 +86,9 @@ def _group_behind(group: GroupObservation, lags: Mapping[tuple[str, int], int | 
             continue
         next_offset = group.end_offsets[key] - lag
         behind = time_behind(next_offset, group.end_history.get(key, ()), group.observed_at)
-        if behind is not None:
-            found.append(behind)
+        if behind is None:
+            return None
+        found.append(behind)
     return max(found, key=lambda behind: (behind.seconds, behind.at_least), default=None)
 
 
@@ -95,11 +96,13 @@ def time_behind(next_offset: int, history: Sequence[OffsetSample], now: float) -
     """Age of the record at `next_offset` at time `now`, from samples of the end offset (oldest first).
 
     Between two samples an even rate is assumed. A record older than the first sample is at least as old
-    as that sample. None without samples.
+    as that sample. None without samples, and where a single one says nothing but that the record is older.
     """
     if not history:
         return None
     if next_offset < history[0].end_offset:
+        if len(history) == 1:
+            return None
         return Behind(max(0.0, now - history[0].at), at_least=True)
     for earlier, later in pairwise(history):
         if earlier.end_offset <= next_offset < later.end_offset:
@@ -131,7 +134,7 @@ def behind_text(behind: Behind | None, previous: str = "") -> str:
     if behind is None:
         return UNKNOWN_TEXT
     if behind.seconds < BEHIND_STEPS_S[0]:
-        return CAUGHT_UP_TEXT
+        return UNKNOWN_TEXT if behind.at_least else CAUGHT_UP_TEXT
     sign = ">" if behind.at_least else "~"
     steps = {f"{sign}{_duration(step)}": index for index, step in enumerate(BEHIND_STEPS_S)}
     index = steps.get(previous)

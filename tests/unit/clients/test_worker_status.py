@@ -60,3 +60,13 @@ def test_worker_of_an_earlier_version_reports_no_reasons() -> None:
 )
 def test_foreign_page_yields_nothing(body: bytes) -> None:
     assert parse_member("orders-0", body) is None
+
+
+def test_answer_that_no_status_can_hold_yields_nothing() -> None:
+    """The page comes from a process that runs an application's code."""
+    failed = [{"reason": "exhausted", "errorClass": "E", "records": 10**30}]
+    assert parse_member("orders-0", json.dumps({"failed": failed}).encode()) is None
+    stuck = [{"topic": "t" * 5000, "partition": 0, "offset": 1, "reason": "Slow"}]
+    found = parse_member("orders-0", json.dumps({"stuck": stuck}).encode())
+    assert found is not None
+    assert len(found.stuck[0].topic) == 249

@@ -67,6 +67,17 @@ def test_record_older_than_the_history_is_at_least_that_old() -> None:
     assert time_behind(10, (), NOW) is None
 
 
+def test_age_is_unknown_at_the_first_look_and_never_zero() -> None:
+    """A new operator sees lag before it has a history."""
+    first = (OffsetSample(NOW, 1000),)
+    assert time_behind(10, first, NOW) is None
+    assert time_behind(1000, first, NOW) == Behind(0.0), "what is committed to the end is not behind"
+    history = {("orders", 0): first, ("orders", 1): first}
+    ends = {("orders", 0): 1000, ("orders", 1): 1000}
+    group = observed_group(committed={("orders", 0): 1000, ("orders", 1): 0}, end_offsets=ends, end_history=history)
+    assert group_lag(group, list(ends), "Earliest").behind is None
+
+
 def test_group_is_as_far_behind_as_its_furthest_partition() -> None:
     group = observed_group(
         committed={("orders", 0): 100, ("orders", 1): 50},
@@ -108,6 +119,7 @@ def test_lag_text(bucket: int, text: str) -> None:
     [
         (None, "unknown"),
         (Behind(0.4), "0s"),
+        (Behind(0.4, at_least=True), "unknown"),
         (Behind(7), "~5s"),
         (Behind(59), "~30s"),
         (Behind(400, at_least=True), ">5m"),

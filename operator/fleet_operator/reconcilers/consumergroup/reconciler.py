@@ -46,6 +46,7 @@ class ConsumerGroupReconciler:
             return Result()
         self._known[key] = body
         if body["metadata"].get("deletionTimestamp"):
+            self._gauges.remove(key)  # nobody renews them, and draining may take a day
             return await self._deletion.end(body)
         now = context.clock.wall()
         previous = body.get("status") or {}
