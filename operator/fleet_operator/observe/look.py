@@ -391,22 +391,27 @@ def _merged(calls: Sequence[Call[ListOffsetsResponse]]) -> Offsets:
 def failure(error: NetError, last: ClusterObservation | None, now: float, *, proven: bool = True) -> ClusterObservation:
     """The observation after a look that failed altogether: the last good values, not reachable, and why.
 
-    `proven` says that looks have failed for long enough. An answer that refuses us needs no second one.
+    `proven` says that looks have failed for long enough. An answer that refuses us needs no second one, unless other
+    brokers gave none: they may be restarting, as all of them do when their certificates are renewed.
     """
     base = last or ClusterObservation(observed_at=now, reachable=False)
     message = str(error)
     if isinstance(error, AllBrokersUnreachable):  # in the same order each time, whichever was asked first
         message = f"no broker answers: {'; '.join(sorted(str(failed) for failed in error.failures))}"
     # The classes and not their finer reasons: people read those in the message, and conditions keep to few words.
+    causes = error.failures if isinstance(error, AllBrokersUnreachable) else (error,)
+    refusals = [cause for cause in causes if isinstance(cause, AuthenticationFailed | TlsFailed)]
+    refused_by_all = bool(refusals) and len(refusals) == len(causes)
     reason = "BrokerUnreachable"
-    if isinstance(error, AuthenticationFailed | TlsFailed):
-        reason = "TlsFailed" if isinstance(error, TlsFailed) else "AuthenticationFailed"
+    if refusals:
+        of_login = any(isinstance(cause, AuthenticationFailed) for cause in refusals)
+        reason = "AuthenticationFailed" if of_login else "TlsFailed"
     return replace(
         base,
         observed_at=now,
         reachable=False,
         reason=reason,
         message=message,
-        doubtful=not proven and reason not in REFUSALS and base.last_good_at is not None,
+        doubtful=not proven and not refused_by_all and base.last_good_at is not None,
         reachable_since=None,
     )

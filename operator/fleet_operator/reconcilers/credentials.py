@@ -118,8 +118,13 @@ class SecretReader:
             raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message)) from error
 
     def _text(self, secret: JsonObject, key: str) -> str:
+        where = f"key `{key}` of secret `{secret['metadata']['name']}`"
         try:
-            return credential_text(self._value(secret, key))
+            text = credential_text(self._value(secret, key))
         except UnicodeDecodeError as error:
-            message = f"key `{key}` of secret `{secret['metadata']['name']}` is not UTF-8 text: replace its value"
+            message = f"{where} is not UTF-8 text: replace its value"
             raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message)) from error
+        if not text or "\0" in text:
+            what = "is empty" if not text else "has a zero byte, as text in UTF-16 does"
+            raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, f"{where} {what}: replace its value"))
+        return text

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from confluent_kafka import Consumer
 
 from fleet_consumer.contract.brokers import SaslSource, TokenEndpoint
 from fleet_consumer.librdkafka.settings import Login, connection_config, resolved
 from fleet_consumer.net import ConnectionSettings, OAuthSettings, SaslSettings
-from fleet_consumer.worker.config.settings import MountedLogin
+from fleet_consumer.worker.config.settings import CredentialsUnreadable, MountedLogin
 from tests.support.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer, answer
 
 SOURCE = {"mechanism": "SCRAM-SHA-512", "identity": None, "oauth": None}
@@ -52,6 +53,21 @@ def test_files_that_cannot_be_read_leave_the_last_password(tmp_path: Path) -> No
     login = mounted(tmp_path)
     (tmp_path / "password").unlink()
     assert login() == ("alice", "first")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", "alice".encode("utf-16-le"), b"\xff\xfe"])
+@pytest.mark.parametrize("name", ["username", "password"])
+def test_unusable_value_leaves_the_last_login_and_is_no_mistake_of_the_settings(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    """The Secret's owner mends it; a ValueError here would end the worker, or refuse its revision."""
+    settings = connection(mounted(tmp_path)).sasl
+    assert settings is not None
+    (tmp_path / name).write_bytes(content)
+    assert (settings.current().username, settings.current().password) == ("alice", "first")
+    source = SaslSource(mechanism="SCRAM-SHA-512", directory=str(tmp_path), identity=None, oauth=None)
+    with pytest.raises(CredentialsUnreadable, match=name):
+        MountedLogin(source)
 
 
 def test_name_of_the_settings_needs_no_file(tmp_path: Path) -> None:

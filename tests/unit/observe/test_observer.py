@@ -12,7 +12,15 @@ from typing import TypeVar
 import pytest
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.net import AuthenticationFailed, Disconnected, NetError, NetworkClient, TlsFailed, TokenUnavailable
+from fleet_consumer.net import (
+    AllBrokersUnreachable,
+    AuthenticationFailed,
+    Disconnected,
+    NetError,
+    NetworkClient,
+    TlsFailed,
+    TokenUnavailable,
+)
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.look import failure
 from fleet_operator.observe.observer import (
@@ -114,6 +122,21 @@ def test_only_a_known_observation_becomes_doubtful() -> None:
     assert not failure(lost, good, 2.0, proven=True).doubtful
     assert not failure(lost, None, 2.0, proven=False).doubtful
     assert not failure(refused, good, 2.0, proven=False).doubtful
+
+
+def no_broker(*failures: NetError) -> AllBrokersUnreachable:
+    return AllBrokersUnreachable("no broker answers", failures=failures)
+
+
+def test_refusal_beside_a_broker_that_is_away_is_the_reason_and_may_pass() -> None:
+    """Certificates are renewed broker by broker: our Secret is read again soon, and nobody is alarmed by one look."""
+    good = replace(seen("Stable"), last_good_at=1.0)
+    mixed = failure(no_broker(TlsFailed("refused"), Disconnected("away")), good, 2.0, proven=False)
+    assert (mixed.reason, mixed.doubtful) == ("TlsFailed", True)
+    both = failure(no_broker(TlsFailed("refused"), TlsFailed("refused")), good, 2.0, proven=False)
+    assert (both.reason, both.doubtful) == ("TlsFailed", False)
+    none = failure(no_broker(), good, 2.0, proven=False)
+    assert (none.reason, none.doubtful) == ("BrokerUnreachable", True)
 
 
 async def test_failed_look_notifies_only_after_enough_failures(nobody: ObserverSettings) -> None:

@@ -118,6 +118,12 @@ async def test_token_endpoint_that_would_show_the_secret_is_refused() -> None:
         ((secret({"username": "a", "password": PASSWORD}, labelled=False),), "SecretNotLabelled", "label secret login"),
         ((secret({"username": "alice"}),), "SecretIncomplete", "lacks a value for key `password`"),
         ((secret({"username": "alice", "password": ""}),), "SecretIncomplete", "lacks a value for key `password`"),
+        (
+            (secret({"username": "\n", "password": "p"}),),
+            "SecretIncomplete",
+            "key `username` of secret `login` is",
+        ),
+        ((secret({"username": "alice", "password": "p\0"}),), "SecretIncomplete", "has a zero byte"),
     ],
 )
 async def test_unusable_secret_is_named_with_the_remedy(

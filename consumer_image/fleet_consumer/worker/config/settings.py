@@ -183,10 +183,12 @@ def consumer_settings(
 
 def _credential(directory: str, name: str) -> str:
     path = Path(directory) / name
+    source = "it is mounted from the Secret that the KafkaCluster names in spec.sasl.secretRef"
     try:
-        return credential_text(path.read_bytes())
+        text = credential_text(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
-        raise CredentialsUnreadable(
-            f"cannot read {path}: {error}; it is mounted from the Secret that the KafkaCluster names in "
-            "spec.sasl.secretRef"
-        ) from error
+        raise CredentialsUnreadable(f"cannot read {path}: {error}; {source}") from error
+    if not text or "\0" in text:
+        what = "is empty" if not text else "has a zero byte, as text in UTF-16 does"
+        raise CredentialsUnreadable(f"{path} {what}; {source}")
+    return text
