@@ -148,11 +148,14 @@ class Observer:
         settings: ObserverSettings,
         clock: Clock,
         publish: Callable[[ClusterObservation, float], None],
+        last: ClusterObservation | None = None,
     ) -> None:
+        """`last` is the observation to begin with, of the same brokers."""
         self.settings = settings
         self._name = name
         self._clock = clock
         self._publish = publish
+        self._last = last
         # Written by the event loop, read by the thread: a frozen mapping that is replaced as a whole.
         self._interests: Mapping[str, GroupInterest] = {}
         self._changed = threading.Event()
@@ -221,7 +224,7 @@ class Observer:
 
     def _observe(self, client: NetworkClient) -> None:
         schedule = LookSchedule(self.settings.interval_seconds)
-        memory = _Memory()
+        memory = _Memory(last=self._last)
         due = self._clock.monotonic()
         while not self._stopping.is_set():
             self._carry_out_actions(client, until=max(due, self._clock.monotonic() + ACTIONS_SECONDS_MAX))

@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import NetworkClient
+from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.observe import folding
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.kafka_admin import KafkaAdmin
@@ -47,9 +48,14 @@ class Listener(Protocol):
 
 @dataclass(slots=True)
 class _Site:
-    """One KafkaCluster: its observer, the newest observation, and the newest one that the listener was notified of."""
+    """One KafkaCluster: its observer, the newest observation, and the newest one that the listener was notified of.
+
+    `connection` is the KafkaCluster's, `identified` says that a cluster id was seen with it.
+    """
 
     observer: Observer
+    connection: str
+    identified: bool = False
     latest: ClusterObservation | None = None
     notified: ClusterObservation | None = None
 
@@ -68,36 +74,50 @@ class ObserverPool:
         self._refused: dict[Key, ClusterObservation] = {}
         self._ending: list[Observer] = []
 
-    def ensure(self, cluster: Key, settings: ObserverSettings) -> None:
+    def ensure(self, cluster: Key, settings: ObserverSettings, connection: str = "") -> None:
         """Have this cluster observed with these settings; an observer with others is replaced.
 
-        The replacement begins without an observation: what was seen with other credentials or addresses may have been
-        another cluster.
+        `connection` is `KafkaClusterSpec.connection`. With other addresses the replacement begins without an
+        observation: they may be another cluster's. With renewed credentials it begins with the last one, in doubt.
         """
         site = self._sites.get(cluster)
         if site is not None and site.observer.settings == settings and site.observer.alive:
+            site.connection = connection
+            site.latest = replace(site.latest, connection=connection) if site.latest is not None else None
             return
+        last = _in_doubt(site, settings, connection)
         self.stop(cluster)
         observer: Observer
 
         def publish(observation: ClusterObservation, seconds: float) -> None:
             self._loop.call_soon_threadsafe(self._take, cluster, observer, observation, seconds)
 
-        observer = Observer("/".join(cluster), settings, self._clock, publish)
-        self._sites[cluster] = _Site(observer)
+        observer = Observer("/".join(cluster), settings, self._clock, publish, last)
+        self._sites[cluster] = _Site(observer, connection, last is not None and last.identified, latest=last)
         observer.watch(self._merged(cluster))
         observer.start()
         log.info("observer started", extra={"cluster": "/".join(cluster)})
 
-    def refuse(self, cluster: Key, reason: str, message: str) -> None:
+    def refuse(self, cluster: Key, reason: str, message: str, connection: str = "") -> None:
         """Do not observe this cluster, and say why in the place of an observation; last known values are kept."""
         refused = self._refused.get(cluster)
-        if refused is not None and (refused.reason, refused.message) == (reason, message):
+        if refused is not None and (refused.reason, refused.message, refused.connection) == (
+            reason,
+            message,
+            connection,
+        ):
             return
         known = self.latest(cluster) or ClusterObservation(observed_at=self._clock.wall(), reachable=False)
         self.stop(cluster)
         self._refused[cluster] = replace(
-            known, observed_at=self._clock.wall(), reachable=False, doubtful=False, reason=reason, message=message
+            known,
+            observed_at=self._clock.wall(),
+            reachable=False,
+            doubtful=False,
+            reason=reason,
+            message=message,
+            connection=connection,
+            identified=known.identified and known.connection == connection,
         )
         for group in self._wishes[cluster]:
             self._listener.group_changed(group, urgent=True)
@@ -184,6 +204,8 @@ class ObserverPool:
         site = self._sites.get(cluster)
         if site is None or site.observer is not observer:
             return
+        site.identified = site.identified or (observation.reachable and observation.cluster_id is not None)
+        observation = replace(observation, connection=site.connection, identified=site.identified)
         site.latest = observation
         self._listener.looked(cluster, observation, seconds)
         if observation.doubtful:
@@ -227,6 +249,27 @@ def _both(one: GroupInterest, two: GroupInterest) -> GroupInterest:
         read_committed=one.read_committed,
         expects_members=one.expects_members or two.expects_members,
         retry=one.retry or two.retry,
+    )
+
+
+def _in_doubt(site: _Site | None, settings: ObserverSettings, connection: str) -> ClusterObservation | None:
+    """The observation that an observer with renewed credentials begins with; None where the last one proves nothing.
+
+    One that found the cluster unreachable is not kept: in doubt it would count as reachable.
+    """
+    last = site.latest if site is not None else None
+    if site is None or last is None or site.observer.settings.bootstrap_servers != settings.bootstrap_servers:
+        return None
+    if not (last.reachable or last.doubtful):
+        return None
+    return replace(
+        last,
+        reachable=False,
+        doubtful=True,
+        reason=conditions.NOT_YET_OBSERVED,
+        message="the brokers have not been observed since the connection was renewed: wait",
+        connection=connection,
+        identified=last.identified and site.connection == connection,
     )
 
 

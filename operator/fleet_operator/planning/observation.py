@@ -159,6 +159,9 @@ class ClusterObservation:
     - `reason`, `message`: the error of an unreachable cluster; `doubtful` while only one or two attempts have failed.
     - `answered`: addresses of the brokers that answered with the KafkaCluster's credentials.
     - `matches`: topic names by the text of each pattern.
+    - `connection`: `KafkaClusterSpec.connection` of the attempt, or of the refusal to make one; `current` is False when
+      the KafkaCluster has another one by now. `identified`: `cluster_id` was seen with this connection, and not kept
+      from an earlier one.
     - `group_count`: number of all groups of the cluster; `groups_per_coordinator`: by broker.
     - `broker_offsets_partitions`: the brokers' `offsets.topic.num.partitions`; `offsets_retention_s`:
       their retention of an empty group's commits. None without permission to read them.
@@ -170,6 +173,9 @@ class ClusterObservation:
     message: str = ""
     doubtful: bool = False
     cluster_id: str | None = None
+    connection: str = ""
+    current: bool = True
+    identified: bool = True
     brokers: tuple[BrokerInfo, ...] = ()
     answered: tuple[str, ...] = ()
     metadata_version: int | None = None

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.clients.kinds import KAFKA_CLUSTER, JsonObject
 from fleet_operator.planning import times
+from fleet_operator.planning.fleet.blocking import SECRET_PROBLEMS
 from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from fleet_operator.reconcilers.context import Context, publish
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
@@ -18,16 +19,7 @@ from fleet_operator.runtime.dispatcher import Result
 
 SECRET_SECONDS: Final = 10.0
 """Interval at which Secrets are read again while they keep us from the cluster; they are not watched."""
-MENDED_BY_SECRETS: Final = frozenset(
-    {
-        conditions.SECRET_NOT_FOUND,
-        conditions.SECRET_NOT_LABELLED,
-        conditions.SECRET_FORBIDDEN,
-        conditions.SECRET_INCOMPLETE,
-        conditions.AUTHENTICATION_FAILED,
-        "TlsFailed",
-    }
-)
+MENDED_BY_SECRETS: Final = SECRET_PROBLEMS | {conditions.AUTHENTICATION_FAILED, "TlsFailed"}
 
 
 class KafkaClusterReconciler:
@@ -62,16 +54,16 @@ class KafkaClusterReconciler:
 
     async def _observe(self, key: Key, cluster: KafkaCluster) -> None:
         """Start or keep the observer, or record why there is none."""
-        observers = self._context.observers
+        observers, connection = self._context.observers, cluster.spec.connection
         try:
             settings = await SecretReader(self._context.store.kube, key[0]).observer_settings(cluster)
             settings.check()
         except UnusableSecretError as error:
-            observers.refuse(key, error.problem.reason, error.problem.message)
+            observers.refuse(key, error.problem.reason, error.problem.message, connection)
         except ValueError as error:
-            observers.refuse(key, conditions.SPEC_INVALID, str(error))
+            observers.refuse(key, conditions.SPEC_INVALID, str(error), connection)
         else:
-            observers.ensure(key, settings)
+            observers.ensure(key, settings, connection)
 
 
 def _invalid(metadata: JsonObject, message: str, previous: Mapping[str, Any], now: float) -> JsonObject:

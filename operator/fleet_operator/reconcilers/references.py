@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -68,11 +68,17 @@ def read_cluster(context: Context, key: Key) -> KafkaCluster | Problem:
 
 
 def read_observation(context: Context, cluster: KafkaCluster | Problem, key: Key) -> ClusterObservation | None:
-    """The newest observation, or as unreachable if it is so old that its observer must be hanging."""
+    """The newest observation, or as unreachable if it is so old that its observer must be hanging.
+
+    A KafkaCluster that was edited has the observation of its former connection until its own reconcile.
+    """
     if isinstance(cluster, Problem):
         return None
     interval = float(cluster.spec.observe_interval_seconds)
-    return as_of(context.observers.latest(key), interval_s=interval, now=context.clock.wall())
+    seen = as_of(context.observers.latest(key), interval_s=interval, now=context.clock.wall())
+    if seen is None or seen.connection == cluster.spec.connection:
+        return seen
+    return replace(seen, current=False, identified=False)
 
 
 def parse(model: type[M], body: JsonObject | None) -> M | None:

@@ -18,6 +18,7 @@ from fleet_consumer.net import (
     Disconnected,
     NetError,
     NetworkClient,
+    SaslSettings,
     TlsFailed,
     TokenUnavailable,
 )
@@ -37,6 +38,7 @@ from fleet_operator.planning.observation import (
     GroupObservation,
     MemberObservation,
     RetryObservation,
+    believed,
 )
 from fleet_operator.reconcilers.kafkacluster import MENDED_BY_SECRETS
 from tests.support.waiting import eventually_async
@@ -250,6 +252,68 @@ async def test_equal_settings_keep_the_observer_and_others_replace_it(nobody: Ob
     await eventually_async(replaced, timeout_s=15, what="another thread")
     await observers.close()
     assert observer_threads() == []
+
+
+def good(cluster_id: str = "a") -> ClusterObservation:
+    now = SystemClock().wall()
+    return ClusterObservation(observed_at=now, reachable=True, cluster_id=cluster_id, last_good_at=now)
+
+
+async def seen_once(nobody: ObserverSettings) -> ObserverPool:
+    """A pool whose observer of connection `old` has seen cluster `a`."""
+    observers = ObserverPool(SystemClock(), Ear())
+    observers.ensure(CLUSTER, nobody, "old")
+    observers._take(CLUSTER, observers._sites[CLUSTER].observer, good(), 0.1)
+    return observers
+
+
+async def test_observer_with_renewed_credentials_begins_with_the_last_observation_in_doubt(
+    nobody: ObserverSettings,
+) -> None:
+    """Otherwise each rotation would turn all conditions of a cluster and its groups to Unknown and back."""
+    observers = await seen_once(nobody)
+    login = SaslSettings(mechanism="PLAIN", username="x", password="renewed")
+    observers.ensure(CLUSTER, replace(nobody, sasl=login), "old")
+    latest = observers.latest(CLUSTER)
+    assert latest
+    assert (latest.reachable, latest.doubtful, latest.cluster_id, latest.identified) == (False, True, "a", True)
+    shown = believed(latest)
+    assert shown
+    assert (shown.reachable, shown.reason) == (True, "")
+    observers.ensure(CLUSTER, replace(nobody, sasl=None, interval_seconds=9.0), "new")
+    latest = observers.latest(CLUSTER)
+    assert latest
+    assert (latest.connection, latest.identified) == ("new", False)
+    await observers.close()
+
+
+async def test_observer_of_other_addresses_begins_without_an_observation(nobody: ObserverSettings) -> None:
+    observers = await seen_once(nobody)
+    observers.ensure(CLUSTER, replace(nobody, bootstrap_servers=("127.0.0.1:1",)), "new")
+    assert observers.latest(CLUSTER) is None
+    await observers.close()
+
+
+async def test_unreachable_cluster_is_not_in_doubt_after_a_renewal(nobody: ObserverSettings) -> None:
+    """In doubt it would be shown as reachable."""
+    observers = await seen_once(nobody)
+    refused = replace(good(), reachable=False, reason="AuthenticationFailed")
+    observers._take(CLUSTER, observers._sites[CLUSTER].observer, refused, 0.1)
+    observers.ensure(CLUSTER, replace(nobody, interval_seconds=9.0), "old")
+    assert observers.latest(CLUSTER) is None
+    await observers.close()
+
+
+async def test_refusal_of_another_connection_keeps_the_cluster_id_as_unidentified(nobody: ObserverSettings) -> None:
+    observers = await seen_once(nobody)
+    observers.refuse(CLUSTER, "SecretNotLabelled", "label it", "old")
+    latest = observers.latest(CLUSTER)
+    assert latest
+    assert (latest.connection, latest.cluster_id, latest.identified) == ("old", "a", True)
+    observers.refuse(CLUSTER, "SecretNotLabelled", "label it", "new")
+    latest = observers.latest(CLUSTER)
+    assert latest
+    assert (latest.connection, latest.cluster_id, latest.identified) == ("new", "a", False)
 
 
 async def test_refusal_stands_in_for_an_observation() -> None:

@@ -100,6 +100,7 @@ def observation(group: GroupObservation | None = None, **changes: Any) -> Cluste
         observed_at=group.observed_at,
         reachable=True,
         cluster_id="cluster-a",
+        connection=kafka_cluster().spec.connection,
         brokers=(BrokerInfo(1, "broker-1", 9092), BrokerInfo(2, "broker-2", 9092)),
         answered=("broker-1:9092", "broker-2:9092"),
         offsets_topic=OffsetsTopicInfo(partitions=50, replication_factor=3, cleanup_policy="compact"),

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from fleet_consumer.contract.brokers import credential_files
+from fleet_consumer.contract.naming import content_hash
 from fleet_operator.api.v1alpha1.model import INT32_MAX, CustomResource, Model, ObjectName
 
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -108,6 +109,11 @@ class KafkaClusterSpec(Model):
     sasl: Sasl | None = None
     observe_interval_seconds: Annotated[int, Field(ge=1, le=3600)] = 5
     offsets_topic: OffsetsTopic = OffsetsTopic()
+
+    @property
+    def connection(self) -> str:
+        """Digest of the addresses and of the references to Secrets, not of what these contain."""
+        return content_hash(self.model_dump(mode="json", include={"bootstrap_servers", "tls", "sasl"}))
 
 
 class KafkaCluster(CustomResource):

@@ -7,6 +7,7 @@ changed cluster id and an older owner of the Kafka group stop it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
 from fleet_consumer.contract.patterns import PatternRefused
 from fleet_operator.api.v1alpha1 import conditions
@@ -18,6 +19,16 @@ from fleet_operator.planning.fleet.sidecar import HANDLER_CONTAINER, handler_con
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.topic_pattern import group_pattern
+
+SECRET_PROBLEMS: Final = frozenset(
+    {
+        conditions.SECRET_NOT_LABELLED,
+        conditions.SECRET_FORBIDDEN,
+        conditions.SECRET_NOT_FOUND,
+        conditions.SECRET_INCOMPLETE,
+    }
+)
+"""Refusals of a KafkaCluster's Secrets. They hold for workers too: a pod mounts any Secret of its namespace."""
 
 
 def find_blocking_problem(
@@ -44,6 +55,8 @@ def find_blocking_problem(
         )
     if cluster_id_changed(cluster, observation):
         return Problem(conditions.CLUSTER_ID_CHANGED, changed_id_message(cluster, observation))
+    if observation is not None and observation.current and observation.reason in SECRET_PROBLEMS:
+        return Problem(observation.reason, observation.message)
     mistake = _pattern_problem(group) or find_template_problem(group.spec.template) or _container_problem(group)
     return mistake or _handler_problem(group, handler_files) or retry_problem
 
@@ -101,20 +114,56 @@ def _handler_problem(group: ConsumerGroup, handler_files: Mapping[str, str] | No
     return None
 
 
+def find_unproven_connection(
+    cluster: KafkaCluster, observation: ClusterObservation | None, *, moved: bool
+) -> Problem | None:
+    """The reason why nothing may begin with a KafkaCluster's connection yet, or None.
+
+    `moved` says that a fleet runs with another one. Until the operator has looked, nobody knows whether the Secrets may
+    be used; and until it has seen the cluster id, whether a running fleet's offsets mean anything there.
+    """
+    name = cluster.metadata.name
+    if observation is None or not observation.current:
+        return Problem(conditions.NOT_YET_OBSERVED, f"KafkaCluster {name!r} has not been observed as it is now: wait")
+    if moved and not (observation.identified and observation.cluster_id):
+        message = (
+            f"KafkaCluster {name!r} has another connection than the workers, and its cluster id has not been seen with "
+            "it: see the condition ClusterReachable"
+        )
+        return Problem(conditions.NOT_YET_OBSERVED, message)
+    return None
+
+
 def cluster_id_changed(cluster: KafkaCluster, observation: ClusterObservation | None) -> bool:
     """True if another Kafka cluster answers than the one in the KafkaCluster's status.
 
-    The last answer counts while no broker answers: workers must not start because the other cluster is silent.
+    The last answer counts while no broker answers: workers must not start because the other cluster is silent. While no
+    id was seen with the present connection, the verdict in the status holds: neither a restart of the operator nor a
+    renewed Secret takes it back.
     """
     known = cluster.status.get("clusterId")
     seen = observation.cluster_id if observation else None
-    return bool(known and seen and known != seen)
+    if not known or (seen and seen != known):
+        return bool(known)
+    if seen and observation is not None and observation.identified:
+        return False
+    return _recorded_change(cluster) is not None
+
+
+def _recorded_change(cluster: KafkaCluster) -> Mapping[str, Any] | None:
+    """The condition by which an operator reported another cluster, or None."""
+    ready = conditions.find_condition(cluster.status.get("conditions") or (), conditions.READY)
+    return ready if ready is not None and ready.get("reason") == conditions.CLUSTER_ID_CHANGED else None
 
 
 def changed_id_message(cluster: KafkaCluster, observation: ClusterObservation | None) -> str:
+    known = cluster.status.get("clusterId")
     seen = observation.cluster_id if observation else None
+    recorded = _recorded_change(cluster)
+    if recorded is not None and seen in (None, known):
+        return str(recorded.get("message", ""))
     return (
-        f"KafkaCluster {cluster.metadata.name!r} had cluster id {cluster.status.get('clusterId')}, and its brokers now "
+        f"KafkaCluster {cluster.metadata.name!r} had cluster id {known}, and its brokers now "
         f"report {seen}: offsets of one cluster are meaningless on another. Correct spec.bootstrapServers, or delete "
         "and recreate the KafkaCluster to accept the new cluster"
     )

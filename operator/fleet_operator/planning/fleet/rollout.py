@@ -87,7 +87,7 @@ class RolloutDecision:
 
 def decide(facts: RolloutFacts, now: float) -> RolloutDecision:
     """The next steps of a rollout; `now` in epoch seconds."""
-    decision = _choose(facts, now)
+    decision = _withheld(facts, _choose(facts, now))
     stale_checks = tuple(check.pod for check in facts.checks if check.revision != facts.wanted and not check.deleting)
     mark = decision.mark
     if mark is None and decision.write_revision:
@@ -98,6 +98,23 @@ def decide(facts: RolloutFacts, now: float) -> RolloutDecision:
         delete_checks=decision.delete_checks + stale_checks,
         delete_pods=stuck_pods(facts.fleet, facts.pods, facts.records, decision.target),
         prune=_prunable(facts, decision),
+    )
+
+
+def _withheld(facts: RolloutFacts, decision: RolloutDecision) -> RolloutDecision:
+    """Without a check, and without the wanted revision where it does not run yet, while its connection is unproven."""
+    if facts.unproven is None or facts.wanted is None:
+        return decision
+    applies = decision.target == facts.wanted and (facts.fleet is None or facts.fleet.revision != facts.wanted)
+    if not (applies or decision.run_check):
+        return decision
+    return replace(
+        decision,
+        phase=RolloutPhase.CHECKING if applies else decision.phase,
+        target=_fallback(facts) if applies else decision.target,
+        run_check=False,
+        waits=facts.unproven if decision.cause is None else decision.waits,
+        requeue_after=min(decision.requeue_after or POLL_S, POLL_S),
     )
 
 

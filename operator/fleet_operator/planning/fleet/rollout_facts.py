@@ -129,6 +129,7 @@ class RolloutFacts:
     """Everything a rollout depends on.
 
     - `wanted`: hash of the revision planned from the spec; None when none can be planned, with the reason in `blocked`.
+    - `unproven`: the reason why nothing may begin with the wanted revision's connection yet; what runs goes on.
     - `request`: digest of what asks for the revision, see `revision.request_digest`.
     - `outside_ok`: Kafka answers; without it an unready pod proves nothing against its revision.
     - `watched`: how long pods have tried so far, see `deadlines`.
@@ -142,6 +143,7 @@ class RolloutFacts:
     wanted_replicas: int
     request: str = ""
     blocked: Problem | None = None
+    unproven: Problem | None = None
     records: Mapping[str, RevisionRecord] = field(default_factory=dict)
     checks: tuple[CheckFacts, ...] = ()
     fleet: FleetFacts | None = None

@@ -85,8 +85,10 @@ def find_obstacle(
         return Problem(c.GROUP_ID_TAKEN, message)
     if cluster_id_changed(cluster, seen):
         return Problem(c.CLUSTER_ID_CHANGED, changed_id_message(cluster, seen))
-    if seen is None:
-        return Problem(c.NOT_YET_OBSERVED, f"KafkaCluster {cluster.metadata.name!r} has not been observed yet: wait")
+    if seen is None or not seen.current:
+        return Problem(
+            c.NOT_YET_OBSERVED, f"KafkaCluster {cluster.metadata.name!r} has not been observed as it is now: wait"
+        )
     if not seen.reachable:
         return Problem(seen.reason or c.BROKER_UNREACHABLE, seen.message)
     return _topics_problem(group, seen)

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.patterns import Pattern, PatternRefused
+from fleet_consumer.contract.pod import WORKER_FILE
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.planning.fleet import manifests, readings, rollout
-from fleet_operator.planning.fleet.blocking import find_blocking_problem
+from fleet_operator.planning.fleet.blocking import find_blocking_problem, find_unproven_connection
 from fleet_operator.planning.fleet.deadlines import watch
 from fleet_operator.planning.fleet.image import WorkerImage, choose_image
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, PartPlan, ScaleDecision, decide_scale
@@ -28,6 +29,7 @@ from fleet_operator.planning.fleet.revision import (
     with_known,
 )
 from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RolloutFacts, Watched
+from fleet_operator.planning.foreign_json import read_object
 from fleet_operator.planning.observation import ClusterObservation, believed
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, decide_reset
 from fleet_operator.planning.problem import Problem
@@ -167,8 +169,7 @@ def make_plan(
     chosen = choose_image(group, gathered.parts[MAIN].body, default=image)
     revision = None
     if problem is None and isinstance(gathered.cluster, KafkaCluster):
-        files = gathered.handler_files
-        planned = plan_revision(group, gathered.cluster, handler_files=files, image=chosen.name)
+        planned = plan_revision(group, gathered.cluster, handler_files=gathered.handler_files, image=chosen.name)
         revision = keep_running(planned, gathered.parts[MAIN].body, gathered.config_maps)
     records, strangers = _records(gathered, revision)
     main = gathered.parts[MAIN]
@@ -177,6 +178,7 @@ def make_plan(
         wanted_replicas=scale.replicas,
         request=request_digest(group),
         blocked=problem,
+        unproven=_unproven(gathered, revision),
         records=records,
         checks=tuple(readings.read_check(pod) for pod in gathered.checks),
         fleet=main.fleet,
@@ -235,6 +237,24 @@ def _blocking_problem(gathered: Gathered, retry: RetryPlan | None) -> Problem | 
         observation=gathered.observation,
         retry_problem=retry.problem if retry and gathered.group.spec.retry else None,
     )
+
+
+def _unproven(gathered: Gathered, wanted: Revision | None) -> Problem | None:
+    """The reason why nothing may begin with the wanted revision's connection yet."""
+    if wanted is None or isinstance(gathered.cluster, Problem):
+        return None
+    main = gathered.parts[MAIN].fleet
+    moved = main is not None and _connection_of(gathered, main.revision) != wanted.worker_config["connection"]
+    return find_unproven_connection(gathered.cluster, gathered.observation, moved=moved)
+
+
+def _connection_of(gathered: Gathered, revision: str) -> object:
+    """The connection in a revision's record; None without a readable one."""
+    name = naming.revision_config(gathered.key[1], revision)
+    for body in gathered.config_maps:
+        if body["metadata"]["name"] == name:
+            return (read_object((body.get("data") or {}).get(WORKER_FILE)) or {}).get("connection")
+    return None
 
 
 def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, RevisionRecord], set[str]]:

@@ -9,6 +9,7 @@ import pytest
 
 from fleet_operator.planning.claims import Claim, older_owner
 from fleet_operator.planning.fleet.blocking import (
+    changed_id_message,
     cluster_id_changed,
     cluster_invalid,
     cluster_not_found,
@@ -20,6 +21,8 @@ from tests.unit.planning.builders import consumer_group, kafka_cluster, observat
 FROM_CONFIG_MAP = {"python": {"callable": "shop:handle", "configMapRef": {"name": "source"}}}
 OLDER = Claim(cluster="c", group_id="orders", created_at="2026", namespace="shop", name="first")
 KNOWN = {"clusterId": "cluster-b"}
+VERDICT = {"type": "Ready", "status": "False", "reason": "ClusterIdChanged", "message": "was b"}
+CHANGED = KNOWN | {"conditions": [VERDICT]}
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,8 @@ KNOWN = {"clusterId": "cluster-b"}
         ({"handler": {"http": {}}}, {}, "HandlerContainerNotFound", "'handler'"),
         ({}, {"older": OLDER}, "GroupIdTaken", "shop/first"),
         ({}, {"cluster": kafka_cluster(status=KNOWN), "observation": observation()}, "ClusterIdChanged", "cluster-b"),
+        ({}, {"observation": unreachable("SecretNotLabelled", "secret `x`")}, "SecretNotLabelled", "secret `x`"),
+        ({}, {"observation": unreachable("SecretForbidden", "secret `x`")}, "SecretForbidden", "secret `x`"),
         ({"handler": FROM_CONFIG_MAP}, {}, "HandlerSourceNotFound", "'source'"),
         ({"handler": FROM_CONFIG_MAP}, {"handler_files": {}}, "HandlerSourceNotFound", "data"),
     ],
@@ -71,14 +76,26 @@ def test_first_cause_comes_first() -> None:
         (KNOWN, unreachable(), True),
         (KNOWN, replace(unreachable(), cluster_id=None), False),
         (KNOWN, None, False),
+        (CHANGED, None, True),
+        (CHANGED, replace(unreachable("AuthenticationFailed"), cluster_id=None), True),
+        (CHANGED, unreachable(), True),
+        (CHANGED, replace(unreachable(), cluster_id="cluster-b", identified=False), True),
+        (CHANGED, replace(observation(), cluster_id="cluster-b"), False),
+        (KNOWN, replace(unreachable(), cluster_id="cluster-b", identified=False), False),
     ],
 )
 def test_fleet_stops_only_when_another_cluster_is_seen_for_sure(
     status: dict[str, Any], seen: ClusterObservation | None, changed: bool
 ) -> None:
     """Its offsets mean nothing there. A cluster that does not answer proves nothing, on either side: where another one
-    answered last, workers do not start because it is silent now."""
+    answered last, workers do not start because it is silent now, nor because another observer has not heard of it."""
     assert cluster_id_changed(kafka_cluster(status=status), seen) is changed
+
+
+def test_recorded_verdict_keeps_its_message_until_an_id_is_seen() -> None:
+    cluster = kafka_cluster(status=CHANGED)
+    assert changed_id_message(cluster, None) == "was b"
+    assert "report cluster-a" in changed_id_message(cluster, observation())
 
 
 def claim(name: str, created_at: str = "2026-01-02T00:00:00Z", **changes: Any) -> Claim:

@@ -53,6 +53,8 @@ def test_missing_prerequisites_are_named_in_order() -> None:
     for found, reason in (
         (find_obstacle(wanted, None, None, None), "GroupNotFound"),
         (find_obstacle(wanted, builders.consumer_group(), cluster, seen()), "RetryNotConfigured"),
+        (find_obstacle(wanted, group(), cluster, replace(seen(), current=False)), "NotYetObserved"),
+        (find_obstacle(wanted, group(), cluster, builders.unreachable("SecretNotLabelled")), "SecretNotLabelled"),
         (find_obstacle(wanted, group(suspend=True), absent, None), "GroupSuspended"),
         (find_obstacle(wanted, group(), absent, None), "ClusterNotFound"),
         (find_obstacle(wanted, group(), cluster, None), "NotYetObserved"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,6 +76,19 @@ def test_changed_cluster_id_is_reported_and_the_first_one_kept() -> None:
     assert status["clusterId"] == "cluster-before"
     assert condition(status, "Ready")[:2] == ("False", "ClusterIdChanged")
     assert "cluster-a" in condition(status, "Ready")[2]
+
+
+def test_changed_cluster_id_stays_reported_until_an_id_is_seen() -> None:
+    """A restarted operator, or an observer with a renewed Secret, has not seen one yet."""
+    before = project(
+        observation(), {"clusterId": "cluster-before"}, kafka_cluster(status={"clusterId": "cluster-before"})
+    )
+    cluster = kafka_cluster(status=before)
+    for unknown in (None, replace(unreachable("AuthenticationFailed"), cluster_id=None)):
+        status = project(unknown, before, cluster)
+        assert condition(status, "Ready") == condition(before, "Ready")
+    back = project(observation(cluster_id="cluster-before"), before, cluster)
+    assert condition(back, "Ready")[0] == "True"
 
 
 def topic(**changes: Any) -> OffsetsTopicInfo:

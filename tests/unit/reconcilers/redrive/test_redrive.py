@@ -269,6 +269,22 @@ def test_run_on_another_cluster_than_the_groups_is_halted() -> None:
     run(life)
 
 
+def test_job_of_an_edited_cluster_waits_until_the_operator_has_looked_at_its_secrets() -> None:
+    """The Job would mount a Secret that no KafkaCluster may use, and log in with it at any address."""
+
+    async def life(world: World) -> None:
+        world.put(KAFKA_CLUSTER, "main", {"bootstrapServers": ["evil:9092"]})
+        world.redrive()
+        await world.look()
+        assert world.jobs() == []
+        assert (world.status()["phase"], world.status()["conditions"][0]["reason"]) == ("Pending", "NotYetObserved")
+        world.put(KAFKA_CLUSTER, "main", {"bootstrapServers": ["kafka:9092"]})
+        await world.look()
+        assert len(world.jobs()) == 1
+
+    run(life)
+
+
 def test_redrive_of_a_group_that_waits_for_an_older_one_is_not_started() -> None:
     """Both objects have the same failed topic, and the older one's Redrives would not see what this one moves."""
 
