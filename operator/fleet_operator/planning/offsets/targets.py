@@ -6,6 +6,7 @@ becomes the nearest in range. A topic or partition that the group does not read 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ from fleet_operator.planning.offsets.records import PARTITIONS_MAX, OffsetsByTop
 from fleet_operator.planning.problem import Problem
 
 Partition = tuple[str, int]
+BYTES_MAX: Final = 400_000
+"""Most bytes of the offsets of a reset, before and after. The record of a dry run may stand beside that of a reset in
+one status, and etcd takes objects of 1.5 MiB."""
 NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
@@ -101,7 +105,14 @@ def find_targets(wanted: OffsetReset, sources: tuple[str, ...], read: GroupOffse
     if silent is not None:
         message = f"the brokers returned no offsets for {silent[0]}-{silent[1]}: check the leader of this partition"
         return Problem(conditions.PARTITIONS_UNKNOWN, message)
-    return _targets(wanted, selected, read)
+    targets = _targets(wanted, selected, read)
+    size = len(json.dumps([targets.previous, targets.offsets]))
+    if size > BYTES_MAX:
+        return _refused(
+            f"the offsets of {len(selected)} partitions take {size} bytes of the status, more than {BYTES_MAX}: reset "
+            "some topics at a time"
+        )
+    return targets
 
 
 def _select(wanted: OffsetReset, chosen: tuple[str, ...], read: GroupOffsets) -> dict[Partition, int | None] | Refused:

@@ -5,6 +5,7 @@ What a step found is kept in memory only: a process that begins takes the step a
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -132,6 +133,10 @@ class OffsetResets:
         except FAILURES as error:
             reason = str(getattr(error, "reason", conditions.BROKER_UNREACHABLE))
             problem = Problem(reason, str(error) or "the brokers did not answer in time")
+            self.findings[gathered.key] = Finding(id=record.id, phase=record.phase, problem=problem)
+            raise
+        except asyncio.CancelledError:  # the attempt's time is over
+            problem = Problem(conditions.BROKER_UNREACHABLE, "the brokers did not answer in time")
             self.findings[gathered.key] = Finding(id=record.id, phase=record.phase, problem=problem)
             raise
         self.findings[gathered.key] = found

@@ -121,3 +121,26 @@ def test_pattern_without_a_topic_is_waited_for() -> None:
     found = find_targets(wanted("Latest"), (), GroupOffsets(state="Empty"))
     assert isinstance(found, Problem)
     assert found.reason == "TopicNotFound"
+
+
+def test_offsets_that_do_not_fit_into_a_status_are_refused_before_anything_is_stopped() -> None:
+    topics = tuple(f"{'orders.' * 8}{number:04}" for number in range(4000))
+    keys = [(topic, 0) for topic in topics]
+    read = GroupOffsets(
+        state="Empty",
+        counts=dict.fromkeys(topics, 1),
+        committed=dict.fromkeys(keys, 10**12),
+        starts=dict.fromkeys(keys, 10**12),
+        ends=dict.fromkeys(keys, 10**12),
+    )
+    found = find_targets(wanted("Latest"), topics, read)
+    assert isinstance(found, Refused)
+    assert "of 4000 partitions take" in found.problem.message
+    one = GroupOffsets(
+        state="Empty",
+        counts={"orders": PARTITIONS_MAX},
+        committed={("orders", number): 10**12 for number in range(PARTITIONS_MAX)},
+        starts={("orders", number): 10**12 for number in range(PARTITIONS_MAX)},
+        ends={("orders", number): 10**12 for number in range(PARTITIONS_MAX)},
+    )
+    assert isinstance(find_targets(wanted("Latest"), ("orders",), one), Targets), "all partitions of one topic fit"
