@@ -20,7 +20,8 @@ from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet.manifests import head
 from fleet_operator.planning.fleet.notices import Notices
 from fleet_operator.planning.objects import to_json
-from fleet_operator.planning.observation import GroupObservation, WorkerObservation
+from fleet_operator.planning.observation import GroupObservation, TopicObservation, WorkerObservation
+from fleet_operator.planning.retry.intent import RetryIntent
 
 
 class SkipState(StrEnum):
@@ -61,10 +62,12 @@ def skipped_status(
     observed: GroupObservation | None,
     workers: Iterable[WorkerObservation],
     previous: Iterable[Mapping[str, Any]],
+    flow: Mapping[str, int | None] | None = None,
 ) -> list[dict[str, Any]]:
     """`status.offsets.skipped`: one entry for each record of the spec.
 
     `counts` are the partitions of the source topics, None while unknown; `previous` are the entries as stored.
+    `flow` is as `flow_topics` returns it.
     """
     reported = {place: at for worker in workers for place, at in worker.skipped.items()}
     before = {(each.get("topic"), each.get("partition"), each.get("offset")): each for each in previous}
@@ -72,7 +75,11 @@ def skipped_status(
     for place in places_of(group):
         old = before.get((place.topic, place.partition, place.offset), {})
         at = times.to_text(reported[place]) if place in reported else old.get("at")
-        state = _state(group, place, counts, observed, skipped=at is not None)
+        skipped = at is not None
+        if _is_flow(group, place.topic):
+            state = _flow_state(place, flow, skipped=skipped)
+        else:
+            state = _state(place, counts, observed, skipped=skipped)
         if state is None:
             state = SkipState(old["state"]) if old.get("state") in set(SkipState) else SkipState.WAITING
         seen = {"at": at} if state is SkipState.SKIPPED and at is not None else {}
@@ -80,8 +87,36 @@ def skipped_status(
     return entries
 
 
+def flow_topics(
+    group: ConsumerGroup, retry: RetryIntent | None, topics: Mapping[str, TopicObservation]
+) -> dict[str, int | None] | None:
+    """Topics of the retry flow with their numbers of partitions, None for one that is unknown.
+
+    Returns None while it is unknown which delays there are.
+    """
+    if retry is None or not retry.searched or retry.current is None:
+        return None
+    delays = (*retry.delays, *retry.drained_delays)
+    names = [naming.redrive_topic(group.group_id), *(naming.retry_topic(group.group_id, delay) for delay in delays)]
+    seen = {name: topics[name].partitions for name in names if name in topics and topics[name].error is None}
+    return {name: seen.get(name) for name in names}
+
+
+def _flow_state(place: Place, flow: Mapping[str, int | None] | None, *, skipped: bool) -> SkipState | None:
+    """State of a record of the retry flow, by reports only: the retry group is not observed by partition."""
+    if skipped:
+        return SkipState.SKIPPED
+    if flow is None:
+        return None
+    if place.topic not in flow:
+        return SkipState.NOT_READ
+    count = flow[place.topic]
+    if count is None:
+        return None
+    return SkipState.NOT_READ if place.partition >= count else SkipState.WAITING
+
+
 def _state(
-    group: ConsumerGroup,
     place: Place,
     counts: Mapping[str, int] | None,
     observed: GroupObservation | None,
@@ -89,9 +124,6 @@ def _state(
     skipped: bool,
 ) -> SkipState | None:
     """State of one record; None while that cannot be known, and the last one stands."""
-    if _is_flow(group, place.topic):
-        # The offsets of the retry workers' group are not observed by partition: only a worker's report counts.
-        return SkipState.SKIPPED if skipped else None
     if counts is None or observed is None:
         return None
     if place.partition >= counts.get(place.topic, 0):

@@ -18,7 +18,7 @@ from fleet_operator.planning.fleet.rollout_facts import PodFacts
 from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.lag import UNKNOWN_TEXT, behind_text, lag_bucket, lag_text
 from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation
-from fleet_operator.planning.offsets.skips import skipped_status
+from fleet_operator.planning.offsets.skips import flow_topics, skipped_status
 from fleet_operator.planning.status.conditions import project_conditions
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import extend_transitions, member_entries, shorten_id
@@ -233,7 +233,9 @@ def _offsets(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str
         records = {"lastReset": reset.last, "dryRun": reset.dry}
         found = {key: record.document() for key, record in records.items() if record is not None}
         found |= {"usedIds": list(reset.used)} if reset.used else {}
-    skipped = skipped_status(facts.group, counts, observed, facts.workers, before.get("skipped") or ())
+    seen = facts.view.observation
+    flow = flow_topics(facts.group, facts.retry, seen.topics) if seen is not None and seen.reachable else None
+    skipped = skipped_status(facts.group, counts, observed, facts.workers, before.get("skipped") or (), flow)
     found |= {"skipped": skipped} if skipped else {}
     return {"offsets": found} if found else {}
 

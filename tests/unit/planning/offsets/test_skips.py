@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from fleet_consumer.contract.skips import Place, parse_skips
-from fleet_operator.planning.observation import GroupObservation, WorkerObservation
+from fleet_operator.planning.observation import GroupObservation, TopicObservation, WorkerObservation
 from fleet_operator.planning.offsets.skips import (
     awaits_skips,
+    flow_topics,
     places_of,
     pods_with_old_skips,
     skip_config_map,
     skipped_status,
 )
+from fleet_operator.planning.retry.intent import RetryIntent
 from tests.unit.planning.builders import NOW, consumer_group, observed_group
 
 SKIP = [
@@ -100,6 +103,26 @@ def test_record_of_a_retry_topic_counts_by_reports_only() -> None:
     place = Place("_fleet.orders.retry.5m", 0, 7)
     assert state(states(committed(61)), place) == ("Waiting", None)
     assert state(states(committed(61), place), place) == ("Skipped", NOW_TEXT)
+
+
+def test_place_outside_of_the_retry_flow_is_named() -> None:
+    retry = RetryIntent(policy="standard", current="r1", delays=("5m",), drained_delays=("1h",))
+    place = Place("_fleet.orders.retry.5m", 0, 7)
+
+    def seen(intent: RetryIntent | None, topics: dict[str, TopicObservation], *reported: Place) -> str:
+        worker = WorkerObservation(pod="orders-0", skipped=dict.fromkeys(reported, NOW))
+        flow = flow_topics(GROUP, intent, topics)
+        return state(skipped_status(GROUP, COUNTS, committed(61), [worker], [], flow), place)[0]
+
+    there = {place.topic: TopicObservation(partitions=1)}
+    assert seen(retry, there) == "Waiting"
+    assert seen(replace(retry, delays=("1h",), drained_delays=("5m",)), there) == "Waiting", "drained, not gone"
+    assert seen(replace(retry, delays=("10m",)), there) == "NotRead"
+    assert seen(replace(retry, delays=("10m",)), there, place) == "Skipped", "it was read once"
+    assert seen(retry, {place.topic: TopicObservation(partitions=0)}) == "NotRead"
+    assert seen(retry, {}) == "Waiting", "the number of partitions is unknown"
+    assert seen(replace(retry, delays=(), searched=False), {}) == "Waiting"
+    assert seen(None, {}) == "Waiting"
 
 
 def test_workers_are_asked_while_a_record_waits() -> None:
