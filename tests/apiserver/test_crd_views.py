@@ -38,9 +38,11 @@ FAILED = {("Exhausted", "shop.Refused"): 8, ("Timeout", ""): 2}
 def busy_status() -> dict[str, Any]:
     """A status with every part that this version writes, as the operator makes it."""
     stuck = StuckPartition(topic="orders", partition=2, offset=7, since=builders.NOW - 90, message="x" * 600)
+    keys = [("orders", number) for number in range(4)]
+    history = OffsetSample(builders.NOW - 61, 0), OffsetSample(builders.NOW - 1, 1000)
     group = builders.observed_group(
-        end_offsets=dict.fromkeys([("orders", number) for number in range(4)], 1000),
-        end_history={("orders", 0): (OffsetSample(builders.NOW - 61, 0), OffsetSample(builders.NOW - 1, 1000))},
+        end_offsets=dict.fromkeys(keys, 1000),
+        end_history=dict.fromkeys(keys, history),
         failed_records=12,
         retry=RetryObservation(observed_at=builders.NOW, waiting=8, due_lag=0, next_due_at=builders.NOW + 30),
     )
