@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import confluent_kafka
 import pytest
 
 from fleet_consumer import Consumer, TopicPartition
@@ -85,6 +86,46 @@ def test_coordinator_refuses_offsets_while_the_group_has_members(broker: KafkaBr
         eventually(refused, what="the offsets to be refused")
         seen = admin.read_offsets(group, (topic,), None, read_committed=False)
         assert [each.client_id for each in seen.members] == ["test"]
+
+
+def test_offsets_that_another_program_committed_since_they_were_read_are_left(
+    broker: KafkaBroker, admin: KafkaAdmin
+) -> None:
+    topic, group = create_topic(broker.bootstrap, 2), unique("reset")
+    produce(broker.bootstrap, topic, 2, EACH)
+    admin.set_offsets(group, {topic: {0: 5, 1: 7}})
+    late = admin.set_offsets(group, {topic: {0: 1, 1: 1}}, {topic: {0: 4, 1: 7}})
+    assert (late.outdated, late.after) == (True, {(topic, 0): 5, (topic, 1): 7})
+    done = admin.set_offsets(group, {topic: {0: 1, 1: 1}}, {topic: {0: 5, 1: 7}})
+    assert (done.outdated, done.after) == (False, {(topic, 0): 1, (topic, 1): 1})
+
+
+def test_group_of_the_new_protocol_is_not_taken_for_an_empty_one(broker: KafkaBroker, admin: KafkaAdmin) -> None:
+    """DescribeGroups says Dead of it, as of a group that does not exist."""
+    topic, group = create_topic(broker.bootstrap, 1), unique("reset")
+    produce(broker.bootstrap, topic, 1, EACH)
+    member = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    member.subscribe([topic])
+    try:
+        eventually(lambda: member.poll(1.0) is not None, what="the member to have a record")
+        seen = admin.read_offsets(group, (topic,), None, read_committed=False)
+        assert (seen.state, seen.group_type, seen.members) == ("Stable", "consumer", ())
+    finally:
+        member.close()
+
+    def empty() -> bool:
+        left = admin.read_offsets(group, (topic,), None, read_committed=False)
+        return (left.state, left.group_type) == ("Empty", "consumer")
+
+    eventually(empty, what="the group to be empty")
+    assert admin.set_offsets(group, {topic: {0: 5}}).after == {(topic, 0): 5}
 
 
 def test_missing_topic_is_absent_and_its_offsets_are_refused(broker: KafkaBroker, admin: KafkaAdmin) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +11,7 @@ from fleet_consumer.contract.section import Section, SettingsInvalid
 
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,15 @@ def matching_files(names: Iterable[str], pattern: str) -> list[str]:
         for name in names
         if len(name) >= long_enough and name.startswith(start) and name.endswith(end) and not name.startswith(".")
     )
+
+
+def certificates(texts: Iterable[bytes]) -> str:
+    """The PEM certificates of some texts, in order; empty without any.
+
+    Other content is left out: not every text is one that OpenSSL and librdkafka take as a string.
+    """
+    found = [block.decode("ascii", "replace") + "\n" for text in texts for block in _CERTIFICATE.findall(text)]
+    return "".join(found)
 
 
 def parse_brokers(section: Section) -> Brokers:

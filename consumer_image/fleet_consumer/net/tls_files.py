@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
-from fleet_consumer.contract.brokers import matching_files
+from fleet_consumer.contract.brokers import certificates, matching_files
 
 Stamps = tuple[tuple[int, int, int] | None, ...]
-
-_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 def stamps_of(paths: Iterable[str]) -> Stamps:
@@ -38,16 +34,11 @@ def has_asterisk(path: str) -> bool:
 
 
 def authorities(path: str) -> str:
-    """The certificates of all files that match a path with an asterisk. Raises OSError, and ValueError for none.
-
-    Other content of these files is left out: not every text is one that OpenSSL and librdkafka take as a string.
-    """
-    found: list[str] = []
-    for file in _matching(path):
-        found += (block.decode("ascii", "replace") for block in _CERTIFICATE.findall(Path(file).read_bytes()))
+    """The certificates of all files that match a path with an asterisk. Raises OSError, and ValueError for none."""
+    found = certificates(Path(file).read_bytes() for file in _matching(path))
     if not found:
         raise ValueError(f"no file that matches {path} holds a PEM certificate")
-    return "\n".join(found) + "\n"
+    return found
 
 
 def _matching(path: str) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from fleet_consumer.net import BrokerAddress, Coordinator, KafkaError, NetworkClient
+from fleet_consumer.wire.admin.list_groups import ListedGroup, ListGroupsRequest
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
@@ -25,6 +26,7 @@ from fleet_operator.planning.offsets.records import OffsetsByTopic
 from fleet_operator.planning.offsets.targets import GroupOffsets, Member, Partition
 
 CALL_SECONDS: Final = 10.0
+CLASSIC_TYPES: Final = frozenset({"", "classic"})
 
 
 def read_group(
@@ -36,6 +38,7 @@ def read_group(
     record that arrives between the two is behind the end then, where a partition without a record of that time goes on.
     """
     described = _describe(client, group_id)
+    other = _other_type(client, group_id) if described.group_state in ("", "Dead") else None
     metadata = client.metadata(sorted(topics), timeout_s=CALL_SECONDS)
     refused = next((t for t in metadata.topics if t.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), None)
     if refused is not None:
@@ -50,7 +53,8 @@ def read_group(
                 answer = folding.found(client.call(address, request, timeout_s=CALL_SECONDS))
                 found |= {key: None if record is None else record.offset for key, record in answer.items()}
     return GroupOffsets(
-        state=described.group_state,
+        state=described.group_state if other is None else other.group_state,
+        group_type="" if other is None else other.group_type.lower(),
         members=tuple(Member(each.group_instance_id, each.client_id) for each in described.members),
         counts=counts,
         committed=_committed(client, group_id, counts),
@@ -97,6 +101,20 @@ def _describe(client: NetworkClient, group_id: str) -> DescribedGroup:
     if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
         raise KafkaError(group.error_code, f"group {group_id!r}")
     return group
+
+
+def _other_type(client: NetworkClient, group_id: str) -> ListedGroup | None:
+    """The group, if its members speak another protocol than the classic one, whose description has no such group.
+
+    Sources: KIP-848, `GroupMetadataManager.describeGroups` ("is not a classic group").
+    """
+    listed = client.call(_coordinator(client, group_id), ListGroupsRequest(), timeout_s=CALL_SECONDS)
+    if listed.error_code:
+        raise KafkaError(listed.error_code, "list of groups")
+    found = (
+        each for each in listed.groups if each.group_id == group_id and each.group_type.lower() not in CLASSIC_TYPES
+    )
+    return next(found, None)
 
 
 def _committed(client: NetworkClient, group_id: str, counts: Mapping[str, int]) -> Offsets:

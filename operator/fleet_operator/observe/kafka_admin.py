@@ -29,7 +29,7 @@ from fleet_operator.api.v1alpha1.conditions import NOT_ENOUGH_BROKERS, TOPIC_NAM
 from fleet_operator.observe import batches, due, folding, group_offsets
 from fleet_operator.observe.folding import Offsets
 from fleet_operator.planning.fleet.deletion import doomed_groups, doomed_topics
-from fleet_operator.planning.offsets.records import OffsetsByTopic
+from fleet_operator.planning.offsets.records import OffsetsByTopic, is_outdated
 from fleet_operator.planning.offsets.targets import GroupOffsets
 from fleet_operator.planning.redrive.readings import Position
 from fleet_operator.planning.retry.topics import TopicsPlan
@@ -97,11 +97,12 @@ class FlowRemoval:
 @dataclass(frozen=True, slots=True)
 class OffsetsSet:
     """The outcome of setting offsets: the refused partitions with reasons, and the committed offsets before and
-    after."""
+    after. `outdated`: nothing was set, for they were not those that were expected."""
 
     refusals: Mapping[tuple[str, int], str]
     before: Offsets
     after: Offsets
+    outdated: bool = False
 
 
 class KafkaAdmin:
@@ -237,10 +238,15 @@ class KafkaAdmin:
         """A group, its offsets in these topics, and what the brokers have there. Raises KafkaError."""
         return group_offsets.read_group(self._client, group_id, topics, time_ms, read_committed=read_committed)
 
-    def set_offsets(self, group_id: str, wanted: OffsetsByTopic) -> OffsetsSet:
-        """Set a group's offsets while it is empty, and read them again. Raises KafkaError."""
+    def set_offsets(self, group_id: str, wanted: OffsetsByTopic, previous: OffsetsByTopic | None = None) -> OffsetsSet:
+        """Set a group's offsets while it is empty, and read them again. Raises KafkaError.
+
+        With `previous`, nothing is set if another program has committed since those offsets were read.
+        """
         client = self._client
         before = group_offsets.read_committed(client, group_id, wanted)
+        if previous is not None and is_outdated(before, wanted=wanted, previous=previous):
+            return OffsetsSet({}, before, before, outdated=True)
         refusals = group_offsets.commit(client, group_id, wanted)
         return OffsetsSet(refusals, before, group_offsets.read_committed(client, group_id, wanted))
 

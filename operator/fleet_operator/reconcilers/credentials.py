@@ -11,7 +11,7 @@ import binascii
 from dataclasses import dataclass
 from typing import Final
 
-from fleet_consumer.contract.brokers import credential_text, matching_files
+from fleet_consumer.contract.brokers import certificates, credential_text, matching_files
 from fleet_consumer.net import OAuthSettings, SaslSettings
 from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.api.v1alpha1.kafkacluster import CA_KEY, CaSecretReference, Sasl
@@ -96,14 +96,18 @@ class SecretReader:
         return secret
 
     def _authorities(self, reference: CaSecretReference, secret: JsonObject) -> bytes:
-        """PEM texts of all chosen keys."""
+        """PEM texts of all chosen keys; of a pattern's the certificates, as workers read them."""
         if reference.pattern is None:
             return self._value(secret, reference.key or CA_KEY)
         keys = matching_files(secret.get("data") or {}, reference.pattern)
         if not keys:
             message = f"secret `{reference.name}` has no key that matches `{reference.pattern}`: correct the pattern"
             raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message))
-        return b"\n".join(self._value(secret, key) for key in keys)
+        found = certificates(self._value(secret, key) for key in keys if secret["data"][key])
+        if not found:
+            message = f"no key of secret `{reference.name}` that matches `{reference.pattern}` holds a PEM certificate"
+            raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, f"{message}: correct the pattern"))
+        return found.encode()
 
     def _value(self, secret: JsonObject, key: str) -> bytes:
         name = secret["metadata"]["name"]

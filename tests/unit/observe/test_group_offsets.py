@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 from fleet_consumer.net import BrokerAddress, NetworkClient
+from fleet_consumer.wire.admin.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.list_offsets import ListOffsetsRequest
 from fleet_consumer.wire.message import Request
 from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
@@ -26,6 +30,22 @@ class BusyCluster(ScriptedCluster):
         return answer
 
 
+class TypedCluster(ScriptedCluster):
+    """All groups are of the new protocol."""
+
+    def call(self, address: BrokerAddress, request: Request[Any], *, timeout_s: float) -> Any:
+        match request:
+            case DescribeGroupsRequest():
+                dead = partial(DescribedGroup, error_code=ErrorCode.GROUP_ID_NOT_FOUND, group_state="Dead", members=())
+                groups = tuple(dead(group_id=name, protocol_type="", protocol_data="") for name in request.groups)
+                return DescribeGroupsResponse(groups=groups)
+            case ListGroupsRequest():
+                stable = partial(ListedGroup, protocol_type="consumer", group_state="Stable", group_type="Consumer")
+                return ListGroupsResponse(error_code=0, groups=tuple(stable(group_id=name) for name in self.commits))
+            case _:
+                return self.send(address, request, timeout_s=timeout_s).response
+
+
 def later() -> int:
     at = time_ms(TIME)
     assert at is not None
@@ -38,3 +58,10 @@ def test_reset_to_a_time_passes_over_no_record_that_arrives_while_it_is_read() -
     found = find_targets(TIME, ("orders",), read)
     assert isinstance(found, Targets)
     assert found.offsets == {"orders": {0: 1}}, "the first record of a later time"
+
+
+def test_group_whose_description_says_dead_is_looked_up_by_its_type() -> None:
+    """A broker describes a group of the new protocol as it does one that does not exist."""
+    cluster = TypedCluster(nodes=1, logs={ORDERS: [1]}, commits={"orders": {ORDERS: 0}})
+    read = read_group(cast("NetworkClient", cluster), "orders", ("orders",), None, read_committed=False)
+    assert (read.state, read.group_type) == ("Stable", "consumer")

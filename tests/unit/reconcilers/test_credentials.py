@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.net import OAuthSettings
+from fleet_consumer.net.tls_files import authorities
 from fleet_operator.api.v1alpha1 import KafkaCluster
 from fleet_operator.clients.kinds import SECRET
 from fleet_operator.clients.kube import KubeForbiddenError
@@ -172,7 +173,24 @@ async def test_all_authorities_that_match_are_trusted_together() -> None:
             secret(STRIMZI_CA), of=cluster(tls={"caSecretRef": {"name": "login", "pattern": pattern}})
         )
         assert settings.tls
-        assert settings.tls.ca == "\n".join(expected).encode()
+        assert settings.tls.ca == "".join(expected).encode()
+
+
+async def test_operator_and_workers_read_the_same_certificates_of_a_pattern(tmp_path: Path) -> None:
+    """Else a Secret with a remark in another encoding would work for one of them only."""
+    data = {"ca.crt": "# Autorité\n" + STRIMZI_CA["ca.crt"], "empty.crt": "", "old.crt": STRIMZI_CA["ca.crt"].strip()}
+    for name, text in data.items():
+        (tmp_path / name).write_text(text)
+    settings = await read(secret(data), of=cluster(tls={"caSecretRef": {"name": "login", "pattern": "*.crt"}}))
+    assert settings.tls
+    assert settings.tls.ca == authorities(f"{tmp_path}/*.crt").encode()
+    assert settings.tls.ca == STRIMZI_CA["ca.crt"].encode() * 2
+
+
+async def test_pattern_whose_keys_hold_no_certificate_is_reported() -> None:
+    with pytest.raises(UnusableSecretError, match=r"holds a PEM certificate") as caught:
+        await read(secret(STRIMZI_CA), of=cluster(tls={"caSecretRef": {"name": "login", "pattern": "*.p12"}}))
+    assert caught.value.problem.reason == "SecretIncomplete"
 
 
 async def test_pattern_without_a_match_is_reported() -> None:

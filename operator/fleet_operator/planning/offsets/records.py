@@ -6,6 +6,8 @@ offsets that were there before.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -38,11 +40,15 @@ ENDED: Final = frozenset({ResetPhase.SUCCEEDED, ResetPhase.FAILED, ResetPhase.CA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRecord:
-    """One reset as recorded. `previous` lacks partitions without a commit; times are texts."""
+    """One reset as recorded. `previous` lacks partitions without a commit; times are texts.
+
+    `digest` is that of what the spec said under the id, empty where none was recorded.
+    """
 
     id: str
     to: str
     time: str | None = None
+    digest: str = ""
     phase: ResetPhase = ResetPhase.PENDING
     reason: str = ""
     message: str = ""
@@ -62,6 +68,7 @@ class ResetRecord:
             "id": self.id,
             "to": self.to,
             "time": self.time,
+            "digest": self.digest or None,
             "phase": self.phase.value,
             "reason": self.reason or None,
             "message": self.message or None,
@@ -79,7 +86,36 @@ class ResetRecord:
 
 def new_record(wanted: OffsetReset, now: float) -> ResetRecord:
     """The record of a reset that was just seen; `now` in epoch seconds."""
-    return ResetRecord(id=wanted.id, to=wanted.to, time=wanted.time, started_at=times.to_text(now))
+    started_at = times.to_text(now)
+    return ResetRecord(id=wanted.id, to=wanted.to, time=wanted.time, digest=digest_of(wanted), started_at=started_at)
+
+
+def is_of(record: ResetRecord | None, wanted: OffsetReset) -> bool:
+    """True if the record is of this reset: of its id, and of what the spec says under it.
+
+    An id that was removed from the spec may come back with other content, which the API server cannot refuse.
+    """
+    return record is not None and record.id == wanted.id and record.digest in ("", digest_of(wanted))
+
+
+def digest_of(wanted: OffsetReset) -> str:
+    """A digest of everything that decides the new offsets."""
+    content = wanted.model_dump(mode="json", include={"to", "time", "topics", "offsets"})
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def is_outdated(committed: Mapping[tuple[str, int], int], *, wanted: OffsetsByTopic, previous: OffsetsByTopic) -> bool:
+    """True if another program has committed since the offsets of before were read, and none of the wanted ones is set.
+
+    Once one is set the commit is finished: the offset of before stands nowhere but in the record.
+    """
+    present = {
+        (topic, number): (committed.get((topic, number)), offset, previous.get(topic, {}).get(number))
+        for topic, of in wanted.items()
+        for number, offset in of.items()
+    }
+    begun = any(now == new != old for now, new, old in present.values())
+    return not begun and any(now != old for now, _, old in present.values())
 
 
 def read_record(document: object) -> ResetRecord | None:
@@ -91,6 +127,7 @@ def read_record(document: object) -> ResetRecord | None:
             id=str(document["id"]),
             to=str(document["to"]),
             time=document.get("time"),
+            digest=str(document.get("digest") or ""),
             phase=ResetPhase(document["phase"]),
             reason=str(document.get("reason") or ""),
             message=str(document.get("message") or ""),

@@ -1,6 +1,6 @@
 """Reset of a group's committed offsets as a state machine. Pure.
 
-    Pending -> StandingDown -> Committing -> Succeeded
+    Pending -> StandingDown <-> Committing -> Succeeded
        |            |               |
      Failed     Cancelled         Failed, as long as nothing was changed
 
@@ -11,7 +11,8 @@ offsets may be repeated. An id whose commit was allowed is never acted on again.
 
 Nothing is stopped for a reset that cannot be done, nor while other programs are in the group. Once workers are stopped,
 an outside error keeps them so and is shown, for they could not work either; they start again, at the offsets of before,
-when the reset leaves the spec. After a commit that changed something they start only at the new offsets.
+when the reset leaves the spec. After a commit that changed something they start only at the new offsets. Nothing is
+committed over what another program committed since the offsets were read: they are read again, once it has left.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Final
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
 from fleet_operator.planning import times
-from fleet_operator.planning.offsets.records import DOWN, ENDED, ResetPhase, ResetRecord, new_record, with_used
+from fleet_operator.planning.offsets.records import DOWN, ENDED, ResetPhase, ResetRecord, is_of, new_record, with_used
 from fleet_operator.planning.offsets.targets import GroupOffsets, Refused, find_targets
 from fleet_operator.planning.problem import Problem
 
@@ -49,16 +50,20 @@ class ResetStep(StrEnum):
 class Finding:
     """The outcome of the last step: for which reset and phase it was taken, and what came of it.
 
+    - `digest`: that of the reset's record.
     - `read`: of a read; `problem`: the error that ended the step.
     - `committed`: all offsets were found committed afterwards. Else `refusals` are the brokers' reasons by partition,
       and `untouched` tells that all offsets were found as before.
+    - `outdated`: nothing was tried, for another program has committed since the offsets of before were read.
     """
 
     id: str
     phase: ResetPhase
+    digest: str = ""
     read: GroupOffsets | None = None
     committed: bool = False
     untouched: bool = False
+    outdated: bool = False
     refusals: Mapping[tuple[str, int], str] = field(default_factory=dict)
     problem: Problem | None = None
 
@@ -135,20 +140,20 @@ def _decide(facts: ResetFacts, now: float) -> ResetDecision:
     keep = ResetDecision(last=last, dry=facts.dry, used=facts.used)
     if last is not None and last.phase is ResetPhase.COMMITTING:
         return _commit(facts, keep, last, now)
-    if wanted is None or wanted.dry_run or wanted.id in facts.used or (last is not None and last.id != wanted.id):
+    if wanted is None or wanted.dry_run or wanted.id in facts.used or not is_of(last, wanted):
         keep = replace(keep, last=_cancelled(last, now))
-    if wanted is None or wanted.id in facts.used:
+    if wanted is None:
         return keep
     if wanted.dry_run:
-        if facts.dry is not None and facts.dry.id == wanted.id and facts.dry.phase in ENDED:
+        known = facts.dry if facts.dry is not None and is_of(facts.dry, wanted) else new_record(wanted, now)
+        if known.phase in ENDED:
             return keep
-        known = facts.dry if facts.dry is not None and facts.dry.id == wanted.id else new_record(wanted, now)
         record, step = _pending(facts, wanted, known, now)
         return replace(keep, dry=record, step=step, step_for=known if step else None)
-    if last is not None and last.id == wanted.id and last.phase is ResetPhase.FAILED:
+    known = last if last is not None and is_of(last, wanted) else new_record(wanted, now)
+    if wanted.id in facts.used or known.phase is ResetPhase.FAILED:
         return keep
-    active = last is not None and last.id == wanted.id and last.phase not in ENDED
-    known = last if last is not None and active else new_record(wanted, now)
+    known = new_record(wanted, now) if known.phase in ENDED else known
     advance = _standing_down if known.phase is ResetPhase.STANDING_DOWN else _pending
     record, step = advance(facts, wanted, known, now)
     return replace(keep, last=record, step=step, step_for=known if step else None)
@@ -169,7 +174,9 @@ def _pending(
         return _waiting(record, targets), ResetStep.READ
     if wanted.dry_run:
         done = replace(record, previous=targets.previous, offsets=targets.offsets)
-        return _ended(done, ResetPhase.SUCCEEDED, Problem("", targets.note), now), None
+        used = "a reset with this id was done: only another id does one" if wanted.id in facts.used else ""
+        note = "; ".join(filter(None, (targets.note, used)))
+        return _ended(done, ResetPhase.SUCCEEDED, Problem("", note), now), None
     foreign = _foreign(facts, read)
     if foreign is not None:
         return _waiting(record, foreign), ResetStep.READ
@@ -201,11 +208,16 @@ def _standing_down(
 
 def _commit(facts: ResetFacts, keep: ResetDecision, record: ResetRecord, now: float) -> ResetDecision:
     """The recorded offsets are committed, whatever has become of the spec."""
+    finding = _finding(facts, record)
+    if finding is not None and finding.outdated:
+        message = "another program has committed since the offsets were read: they are read again"
+        problem = Problem(conditions.STOPPING_WORKERS, message)
+        back = _with(replace(record, phase=ResetPhase.STANDING_DOWN, previous={}, offsets={}), problem)
+        return replace(keep, used=tuple(each for each in facts.used if each != record.id), last=back)
     keep = replace(keep, used=with_used(facts.used, record.id))
     if facts.obstacle is not None:
         return replace(keep, last=_with(record, facts.obstacle))
     again = replace(keep, step=ResetStep.COMMIT, step_for=record)
-    finding = _finding(facts, record)
     if finding is None:
         return again
     if finding.committed:
@@ -220,7 +232,7 @@ def _commit(facts: ResetFacts, keep: ResetDecision, record: ResetRecord, now: fl
         )
         failed = _ended(record, ResetPhase.FAILED, Problem(problem.reason, message), now)
         return replace(keep, last=failed)
-    abandoned = facts.wanted is None or facts.wanted.id != record.id
+    abandoned = facts.wanted is None or not is_of(record, facts.wanted)
     if abandoned and finding.refusals and (finding.untouched or LASTING.issuperset(finding.refusals.values())):
         others = "nothing was changed" if finding.untouched else "the other partitions are set"
         message = f"{problem.message}; the reset was removed from the spec, and {others}"
@@ -242,12 +254,18 @@ def _read_of(facts: ResetFacts, record: ResetRecord) -> GroupOffsets | tuple[Pro
 
 def _finding(facts: ResetFacts, record: ResetRecord) -> Finding | None:
     """The finding of this reset in this phase."""
-    found = facts.finding
-    return found if found is not None and (found.id, found.phase) == (record.id, record.phase) else None
+    found, key = facts.finding, (record.id, record.digest, record.phase)
+    return found if found is not None and (found.id, found.digest, found.phase) == key else None
 
 
 def _foreign(facts: ResetFacts, read: GroupOffsets) -> Problem | None:
     """Members of other programs, which are never removed."""
+    if read.group_type and read.state not in EMPTY_STATES:
+        message = (
+            f"the Kafka group is {read.state} with members of the type {read.group_type!r}, which this version cannot "
+            "name (group.protocol=consumer is KIP-848); stop them, they are never removed"
+        )
+        return Problem(conditions.FOREIGN_MEMBERS, message)
     worker = re.compile(rf"{re.escape(facts.own_name)}-[0-9]+")
     foreign = [
         member.instance_id or member.client_id

@@ -37,13 +37,14 @@ class Member:
 class GroupOffsets:
     """A Kafka group and the partitions of some topics, read live.
 
-    - `state` is Kafka's word.
+    - `state` is Kafka's word. `group_type` is set if its members are not of the classic protocol: they are not known.
     - `counts`: partitions of each topic; one that no broker knows is absent.
     - `committed` lacks partitions without a commit; `starts`, `ends` and `found` lack those that could not be read.
     - `found`: the first offset at or after the time that was asked for, None where all records are older.
     """
 
     state: str
+    group_type: str = ""
     members: tuple[Member, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     committed: Mapping[Partition, int] = field(default_factory=dict)

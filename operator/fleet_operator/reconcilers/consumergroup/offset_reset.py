@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
@@ -66,6 +66,11 @@ def _obstacle(gathered: Gathered) -> Problem | None:
     return None
 
 
+def _none_of(record: ResetRecord) -> Finding:
+    """A finding of this record's step that says nothing yet."""
+    return Finding(id=record.id, digest=record.digest, phase=record.phase)
+
+
 @dataclass(slots=True)
 class OffsetResets:
     """The steps of all groups' resets. Used on the event loop only."""
@@ -98,7 +103,7 @@ class OffsetResets:
 
             def ask(admin: KafkaAdmin) -> Finding:
                 read = admin.read_offsets(group.group_id, topics, at, read_committed=committed_only)
-                return Finding(id=record.id, phase=record.phase, read=read)
+                return replace(_none_of(record), read=read)
 
             self.kafka.reset(gathered.key, record.phase, lambda: self._take(gathered, record, ask), again)
         else:
@@ -110,13 +115,13 @@ class OffsetResets:
         previous = {(topic, number): offset for topic, of in record.previous.items() for number, offset in of.items()}
 
         def run(admin: KafkaAdmin) -> Finding:
-            done = admin.set_offsets(group_id, record.offsets)
+            done = admin.set_offsets(group_id, record.offsets, record.previous)
             after = {key: done.after[key] for key in wanted if key in done.after}
-            return Finding(
-                id=record.id,
-                phase=record.phase,
+            return replace(
+                _none_of(record),
                 committed=not done.refusals and after == wanted,
                 untouched=after == previous,
+                outdated=done.outdated,
                 refusals=done.refusals,
             )
 
@@ -133,10 +138,10 @@ class OffsetResets:
         except FAILURES as error:
             reason = str(getattr(error, "reason", conditions.BROKER_UNREACHABLE))
             problem = Problem(reason, str(error) or "the brokers did not answer in time")
-            self.findings[gathered.key] = Finding(id=record.id, phase=record.phase, problem=problem)
+            self.findings[gathered.key] = replace(_none_of(record), problem=problem)
             raise
         except asyncio.CancelledError:  # the attempt's time is over
             problem = Problem(conditions.BROKER_UNREACHABLE, "the brokers did not answer in time")
-            self.findings[gathered.key] = Finding(id=record.id, phase=record.phase, problem=problem)
+            self.findings[gathered.key] = replace(_none_of(record), problem=problem)
             raise
         self.findings[gathered.key] = found

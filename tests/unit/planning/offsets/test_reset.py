@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
-from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, read_record
+from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, is_outdated, read_record
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, ResetFacts, ResetStep, decide_reset
 from fleet_operator.planning.offsets.targets import GroupOffsets, Member
 from fleet_operator.planning.problem import Problem
@@ -37,6 +37,7 @@ class World:
     obstacle: Problem | None = None
     refusals: dict[tuple[str, int], str] = field(default_factory=dict)
     finding: Finding | None = None
+    group_type: str = ""
     commits: int = 0
     counts: dict[str, int] = field(default_factory=lambda: {"orders": 2})
 
@@ -79,10 +80,11 @@ class World:
         record = decision.step_for
         if record is None:
             return
-        found = Finding(id=record.id, phase=record.phase)
+        found = Finding(id=record.id, digest=record.digest, phase=record.phase)
         if decision.step is ResetStep.READ:
             read = GroupOffsets(
-                state="Stable" if self.members else "Empty",
+                state="Stable" if self.members or self.group_type else "Empty",
+                group_type=self.group_type,
                 members=self.members,
                 counts=self.counts,
                 committed=dict(self.committed),
@@ -92,6 +94,9 @@ class World:
             self.finding = replace(found, read=read)
             return
         assert self.status["lastReset"]["phase"] == "Committing", "what was before stands in the status first"
+        if is_outdated(self.committed, wanted=record.offsets, previous=record.previous):
+            self.finding = replace(found, outdated=True)
+            return
         refusals = dict.fromkeys(KEYS, "UnknownMemberId") if self.members else self.refusals
         for topic, offsets in record.offsets.items():
             for number, offset in offsets.items():
@@ -219,6 +224,98 @@ def test_member_that_joins_after_the_stop_is_waited_for() -> None:
     assert world.commits == 0
     world.members = ()
     assert world.run().phase == "Succeeded"
+
+
+def test_members_of_a_group_type_without_a_description_are_waited_for() -> None:
+    """DescribeGroups says Dead of a KIP-848 group, which would look empty."""
+    world = World(members=(), group_type="consumer")
+    assert not any(world.visit().stop for _ in range(6))
+    assert (world.phase, world.last["reason"]) == ("Pending", "ForeignMembers")
+    assert "consumer" in world.last["message"]
+    world.group_type = ""
+    assert world.run().phase == "Succeeded"
+    late = World().run_to("StandingDown")
+    late.group_type = "consumer"
+    assert late.run(4).last["reason"] == "ForeignMembers"
+    assert late.commits == 0
+
+
+def test_commit_of_another_program_after_the_offsets_were_read_is_not_overwritten_unseen() -> None:
+    """It would stand nowhere, so nothing could bring it back."""
+    world = World().run_to("Committing")
+    world.committed["orders", 0] = 58
+    world.visit()
+    assert (world.phase, world.status["usedIds"], world.commits) == ("StandingDown", [], 0)
+    assert "previous" not in world.last
+    world.run()
+    assert world.phase == "Succeeded"
+    assert world.last["previous"] == {"orders": {"0": 58, "1": 60}}
+    assert world.committed == {("orders", 0): 10, ("orders", 1): 10}
+
+
+def test_reset_whose_offsets_were_outdated_can_still_be_removed() -> None:
+    world = World().run_to("Committing")
+    world.committed["orders", 0] = 58
+    world.visit()
+    world.wanted = None
+    world.run(3)
+    assert (world.phase, world.replicas, world.commits) == ("Cancelled", 2, 0)
+    world.wanted = wanted()
+    assert world.run().phase == "Succeeded", "its id was not used"
+
+
+@pytest.mark.parametrize(
+    ("committed", "outdated"),
+    [
+        ({0: 50, 1: 60}, False),
+        ({0: 10, 1: 10}, False),
+        ({0: 10, 1: 60}, False),
+        ({0: 51, 1: 60}, True),
+        ({0: 50}, True),
+        ({0: 50, 1: 60, 2: 7}, True),
+        ({0: 10, 1: 61}, False),
+    ],
+)
+def test_offsets_are_outdated_if_another_program_committed_before_anything_was_set(
+    committed: dict[int, int], outdated: bool
+) -> None:
+    found = {("orders", number): offset for number, offset in committed.items()}
+    new, old = {"orders": {0: 10, 1: 10, 2: 10}}, {"orders": {0: 50, 1: 60}}
+    assert is_outdated(found, wanted=new, previous=old) is outdated
+
+
+def test_id_that_comes_back_with_other_content_is_another_reset_until_it_was_done() -> None:
+    """The API server compares only with what stood there before; an id that was removed is new to it."""
+    world = World().run_to("StandingDown")
+    world.members = (JAVA,)
+    world.wanted = wanted(to="Latest")
+    world.run(2)
+    assert (world.last["to"], world.replicas) == ("Latest", 2)
+    world.members = (OURS,)
+    world.run()
+    assert world.committed == {("orders", 0): 90, ("orders", 1): 90}
+    world.wanted = wanted(to="Earliest")
+    world.run()
+    assert world.committed == {("orders", 0): 90, ("orders", 1): 90}, "once for each id"
+
+
+def test_refused_id_with_other_content_is_tried() -> None:
+    world = World(wanted=wanted(topics=["other"])).run()
+    assert world.phase == "Failed"
+    world.wanted = wanted()
+    assert world.run().phase == "Succeeded"
+
+
+def test_dry_run_is_of_what_the_spec_says_now_and_tells_that_its_id_was_used() -> None:
+    world = World().run()
+    world.wanted = wanted(to="Latest", dryRun=True)
+    world.run()
+    assert world.status["dryRun"]["offsets"] == {"orders": {"0": 90, "1": 90}}
+    assert "only another id" in world.status["dryRun"]["message"]
+    world.wanted = wanted(dryRun=True)
+    world.run()
+    assert world.status["dryRun"]["offsets"] == {"orders": {"0": 10, "1": 10}}
+    assert world.commits == 2
 
 
 @pytest.mark.parametrize("gone", [None, "another", "dry"])
