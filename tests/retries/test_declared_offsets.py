@@ -34,7 +34,7 @@ def test_skipped_record_kills_no_further_process_and_all_others_are_done(
     fleet.send(*({"do": how if n == 100 else "ok", "n": n} for n in range(200)), partition=0)
     with kept_alive(fleet, 1, skipFile=str(skip_file), **SHORT, **FORMS[form]) as ended:
         eventually(lambda: ended, timeout_s=180, what="the first death")
-        skip_file.write_text(json.dumps(render_skips([Place(fleet.source, 0, 100)])))
+        skip_file.write_text(json.dumps(render_skips(fleet.settings()["uid"], [Place(fleet.source, 0, 100)])))
         fleet.wait_committed(timeout_s=180)
     assert {json.loads(each.value or b"")["n"] for each in kafka.read(fleet.output)} == set(range(200)) - {100}
     (failed,) = kafka.read(fleet.failed)

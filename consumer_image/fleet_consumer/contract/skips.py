@@ -30,21 +30,24 @@ class SkipsInvalid(Exception):
     reason = "SkipFileInvalid"
 
 
-def render_skips(places: Iterable[Place]) -> dict[str, Any]:
-    """The JSON object of a skip.json, in a fixed order."""
-    return {"version": VERSION, "records": [place._asdict() for place in sorted(places)]}
+def render_skips(uid: str, places: Iterable[Place]) -> dict[str, Any]:
+    """The JSON object of a skip.json, in a fixed order; `uid` is that of the ConsumerGroup."""
+    return {"version": VERSION, "uid": uid, "records": [place._asdict() for place in sorted(places)]}
 
 
-def parse_skips(document: Any) -> frozenset[Place]:
-    """The places of a parsed skip.json. Raises SkipsInvalid for the first bad field found."""
+def parse_skips(document: Any, uid: str) -> frozenset[Place]:
+    """The places of a parsed skip.json. Raises SkipsInvalid for the first bad field found, and for a list of another
+    ConsumerGroup: one of the same name may have left its list behind."""
     try:
-        return _places(Section(document, "skip.json"))
+        return _places(Section(document, "skip.json"), uid)
     except SettingsInvalid as error:
         raise SkipsInvalid(str(error)) from error
 
 
-def _places(section: Section) -> frozenset[Place]:
+def _places(section: Section, uid: str) -> frozenset[Place]:
     section.integer("version", VERSION, VERSION)
+    if section.text("uid") != uid:
+        raise SettingsInvalid(section.at("uid"), f"is not {uid}: the list is of another ConsumerGroup")
     found, path = section.take("records"), section.at("records")
     if not isinstance(found, list) or len(found) > RECORDS_MAX:
         raise SettingsInvalid(path, f"must be a list of at most {RECORDS_MAX} records")

@@ -322,7 +322,7 @@ class Bench:
             writing=self.writing,
             intake=self.intake,
             readings=readings,
-            skips=Skips(None if skips is None else SkipFile(skips, self.clock)),
+            skips=Skips(None if skips is None else SkipFile(skips, "u", self.clock)),
             pacing=self.pacing,
             pauses=self.pauses,
             topics=("t",),

@@ -16,14 +16,15 @@ LOG = logging.getLogger("fleet_consumer.worker")
 
 
 class SkipFile:
-    """The places of one file, for one thread. The constructor reads nothing.
+    """The places of one file, for one thread; `uid` is that of the ConsumerGroup. The constructor reads nothing.
 
     `places` are those of the last valid file, none before the first and while there is no file: the operator's
     ConfigMap exists only where the spec names records.
     """
 
-    def __init__(self, path: str, clock: Clock) -> None:
+    def __init__(self, path: str, uid: str, clock: Clock) -> None:
         self._file = MountedFile(path)
+        self._uid = uid
         self._clock = clock
         self._look_at = float("-inf")
         self._last_error = ""
@@ -58,6 +59,6 @@ class SkipFile:
             return frozenset()
         if document is None:
             return None
-        places = parse_skips(document)
+        places = parse_skips(document, self._uid)
         self._file.accept()
         return places

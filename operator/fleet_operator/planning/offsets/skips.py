@@ -6,7 +6,7 @@ changes. It is no part of a revision: a fleet whose workers all die at a record 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -42,16 +42,20 @@ def skip_config_map(group: ConsumerGroup) -> dict[str, Any]:
     """The ConfigMap that the group's workers mount, with the list as it is now."""
     body = head("v1", "ConfigMap", group, naming.skip_config(group.metadata.name), labels.WORKER)
     body["metadata"]["labels"][HANDLER_LABEL] = labels.RECORD
-    return {**body, "data": {SKIP_FILE: to_json(render_skips(places_of(group)))}}
+    return {**body, "data": {SKIP_FILE: to_json(_document(group))}}
 
 
-def pods_with_old_skips(pods: Iterable[Mapping[str, Any]], places: Sequence[Place]) -> Notices:
+def _document(group: ConsumerGroup) -> dict[str, Any]:
+    return render_skips(group.metadata.uid, places_of(group))
+
+
+def pods_with_old_skips(pods: Iterable[Mapping[str, Any]], group: ConsumerGroup) -> Notices:
     """The annotation for pods that may have read another list; none for pods that never had one and need none."""
-    digest, found = content_hash(render_skips(places)), {}
+    digest, found = content_hash(_document(group)), {}
     for pod in pods:
         metadata = pod["metadata"]
         seen = (metadata.get("annotations") or {}).get(labels.SKIP_ANNOTATION)
-        if seen != digest and (places or seen is not None):
+        if seen != digest and (group.spec.offsets.skip or seen is not None):
             found[metadata["uid"]] = {labels.SKIP_ANNOTATION: digest}
     return found
 

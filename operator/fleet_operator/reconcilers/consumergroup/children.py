@@ -85,7 +85,7 @@ class Children:
         pods = [pod for part in self.gathered.parts.values() for pod in part.pods]
         with_retries = [pod for pod in pods if has_retries({"spec": pod["spec"]})]
         policies = pods_with_old_policies(with_retries, publication) if publication is not None else {}
-        skips = pods_with_old_skips(pods, places_of(self.gathered.group))
+        skips = pods_with_old_skips(pods, self.gathered.group)
         for patch in notices(pods, policies, skips):
             try:
                 store.learn(kinds.POD, await store.kube.apply(patch))

@@ -52,18 +52,19 @@ def committed(offset: int | None) -> GroupObservation:
 def test_config_map_holds_what_workers_read() -> None:
     body = skip_config_map(GROUP)
     assert body["metadata"]["name"] == "orders-offsets"
-    assert parse_skips(json.loads(body["data"]["skip.json"])) == frozenset(places_of(GROUP))
-    assert parse_skips(json.loads(skip_config_map(consumer_group())["data"]["skip.json"])) == frozenset()
+    assert parse_skips(json.loads(body["data"]["skip.json"]), GROUP.metadata.uid) == frozenset(places_of(GROUP))
+    none = json.loads(skip_config_map(consumer_group())["data"]["skip.json"])
+    assert parse_skips(none, GROUP.metadata.uid) == frozenset()
 
 
 def test_pods_hear_of_a_list_once_and_of_its_end_and_others_of_nothing() -> None:
     pod: dict[str, Any] = {"metadata": {"name": "orders-0", "namespace": "shop", "uid": "p0"}}
-    assert pods_with_old_skips([pod], ()) == {}
-    told = pods_with_old_skips([pod], places_of(GROUP))
+    assert pods_with_old_skips([pod], consumer_group()) == {}
+    told = pods_with_old_skips([pod], GROUP)
     assert list(told) == ["p0"]
     knows = {"metadata": pod["metadata"] | {"annotations": dict(told["p0"])}}
-    assert pods_with_old_skips([knows], places_of(GROUP)) == {}
-    assert list(pods_with_old_skips([knows], ())) == ["p0"]
+    assert pods_with_old_skips([knows], GROUP) == {}
+    assert list(pods_with_old_skips([knows], consumer_group())) == ["p0"]
 
 
 def test_record_counts_as_skipped_when_reported_and_committed() -> None:

@@ -38,7 +38,7 @@ class Shop:
         self.kind, self.found = kind, found
 
     def write(self, places: Iterable[Place]) -> None:
-        self.path.write_text(json.dumps(render_skips(places)))
+        self.path.write_text(json.dumps(render_skips("u", places)))
 
     def open(self, *, marks: dict[TopicPartition, str] | None = None) -> Bench:
         concurrency = None
@@ -155,11 +155,11 @@ def test_place_that_was_passed_or_never_comes_changes_nothing(kind: str, tmp_pat
 
 def test_run_is_divided_at_the_named_records_only(tmp_path: Path) -> None:
     path = tmp_path / "skip.json"
-    skips = Skips(SkipFile(str(path), StillClock()))
+    skips = Skips(SkipFile(str(path), "u", StillClock()))
     run = Run(P0, [Record("t", 0, offset, 0, None, b"") for offset in range(5)])
     assert [(part.records, error) for part, error in skips.parts(run)] == [(run.records, None)]
-    path.write_text(json.dumps(render_skips([Place("t", 0, 0), Place("t", 0, 3), Place("t", 1, 1)])))
-    skips = Skips(SkipFile(str(path), StillClock()))
+    path.write_text(json.dumps(render_skips("u", [Place("t", 0, 0), Place("t", 0, 3), Place("t", 1, 1)])))
+    skips = Skips(SkipFile(str(path), "u", StillClock()))
     parts = [
         ([record.offset for record in part.records], isinstance(error, Skipped)) for part, error in skips.parts(run)
     ]
@@ -168,7 +168,7 @@ def test_run_is_divided_at_the_named_records_only(tmp_path: Path) -> None:
 
 def test_unreadable_list_keeps_the_last_one_and_a_missing_one_is_empty(tmp_path: Path) -> None:
     path, clock = tmp_path / "skip.json", StillClock()
-    file = SkipFile(str(path), clock)
+    file = SkipFile(str(path), "u", clock)
 
     def look() -> frozenset[Place]:
         clock.now += LOOK_INTERVAL_S
@@ -176,14 +176,15 @@ def test_unreadable_list_keeps_the_last_one_and_a_missing_one_is_empty(tmp_path:
         return file.places
 
     assert look() == frozenset()
-    path.write_text(json.dumps(render_skips([Place("t", 0, 1)])))
+    path.write_text(json.dumps(render_skips("u", [Place("t", 0, 1)])))
     assert look() == {Place("t", 0, 1)}
-    for broken in ("", "{", "[]", '{"version": 1}'):
+    foreign = json.dumps(render_skips("v", [Place("t", 0, 2)]))
+    for broken in ("", "{", "[]", '{"version": 1}', foreign):
         path.write_text(broken)
         assert look() == {Place("t", 0, 1)}
-    path.write_text(json.dumps(render_skips([])))
+    path.write_text(json.dumps(render_skips("u", [])))
     assert look() == frozenset()
-    path.write_text(json.dumps(render_skips([Place("t", 0, 1)])))
+    path.write_text(json.dumps(render_skips("u", [Place("t", 0, 1)])))
     assert look() == {Place("t", 0, 1)}
     path.unlink()
     assert look() == frozenset()
