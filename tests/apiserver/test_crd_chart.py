@@ -6,12 +6,14 @@ import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.gomodules import HELM, ensure_programs
 from fleet_operator.runtime.settings import parse
 from tests.apiserver.client import Client
@@ -136,6 +138,15 @@ def test_monitors_are_selected_by_labels_and_select_workers(helm: Helm) -> None:
     assert named["PodMonitor"]["spec"]["namespaceSelector"] == {"matchNames": ["bank"]}
 
 
+def readable(api: ApiServer, crd: str) -> bool:
+    """True if the API server lists the objects of a kind."""
+    try:
+        api.kubectl("get", crd, "--all-namespaces")
+    except ClusterError as error:
+        raise AssertionError(str(error)) from error
+    return True
+
+
 def test_life_of_a_release(helm: Helm) -> None:
     """Install, change to serve one namespace, remove; CRDs and users' objects survive the removal."""
     api = helm.api
@@ -166,8 +177,12 @@ def test_life_of_a_release(helm: Helm) -> None:
     ]
 
     helm.upgrade("--set", "crds.keep=false")
+    # The API server opens the storage of a kind when it is first asked for. A CRD that is deleted meanwhile may stay
+    # until the next resync of its finalizer ("storage is (re)initializing"), five minutes later.
+    for crd in CRDS:
+        eventually(partial(readable, api, crd), what=f"the storage of {crd} to be open")
     helm("uninstall", "consumer-fleet")
-    eventually(lambda: api.kubectl("get", "crd", "-o", "name") == "", timeout_s=30, what="the CRDs to be gone")
+    eventually(lambda: api.kubectl("get", "crd", "-o", "name") == "", timeout_s=400, what="the CRDs to be gone")
 
 
 def expect_pods(api: ApiServer) -> None:
