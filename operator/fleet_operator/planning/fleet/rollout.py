@@ -138,9 +138,7 @@ def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
         if facts.wanted_before not in (None, facts.wanted):
             return _ask_anew(facts, record)
     if record is not None and record.state is RevisionState.GOOD and _newest_good(facts) is record:
-        return RolloutDecision(
-            phase=RolloutPhase.SETTLED, target=record.hash, write_revision=write, delete_checks=_check_pods(facts)
-        )
+        return replace(_keep_good(facts, record), write_revision=write, delete_checks=_check_pods(facts))
     if record is not None and (record.state is RevisionState.GOOD or _is_checked(record)):
         return replace(_roll_out(facts, record, now), write_revision=write, delete_checks=_check_pods(facts))
     if record is not None and record.reason == conditions.PROGRESS_DEADLINE_EXCEEDED:
@@ -281,6 +279,19 @@ def _is_checked(record: RevisionRecord) -> bool:
 def _check_pods(facts: RolloutFacts) -> tuple[str, ...]:
     """The wanted revision's check pods, once their answer is on record."""
     return tuple(check.pod for check in facts.checks if check.revision == facts.wanted and not check.deleting)
+
+
+def _keep_good(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
+    """The wanted revision is the last good one: it needs no proof, and nothing takes its place.
+
+    It may have to come back first, from another revision whose rollout had begun.
+    """
+    kept = RolloutDecision(phase=RolloutPhase.SETTLED, target=record.hash)
+    if facts.fleet is None or facts.fleet.revision != record.hash:
+        return replace(kept, phase=RolloutPhase.APPLYING, requeue_after=POLL_S)
+    if not any(pod.revision not in ("", record.hash) for pod in facts.pods):
+        return kept
+    return replace(kept, phase=RolloutPhase.WAITING, waits=rollout_wait(facts), requeue_after=POLL_S)
 
 
 def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> RolloutDecision:

@@ -199,6 +199,28 @@ def test_manual_rollback_needs_no_check_and_is_confirmed_again() -> None:
     assert (decision.phase, decision.target) == (RolloutPhase.REFUSED, OLD)
 
 
+def test_return_to_the_good_revision_in_the_middle_of_a_rollout_ends_with_the_last_pod_of_the_other() -> None:
+    """Tools that wait would take the fleet for turned back while it runs what was taken back."""
+    newer, older = (
+        PodFacts(name="orders-1", revision=NEW, ordinal=1, ready=False),
+        PodFacts(name="orders-0", revision=OLD, ordinal=0),
+    )
+    records = good(), record(NEW, checked=True)
+    begun = rollout(*records, wanted=OLD, fleet=ready_fleet(revision=NEW), pods=(older, newer))
+    assert (begun.phase, begun.target, begun.mark) == (RolloutPhase.APPLYING, OLD, None)
+    fleet = ready_fleet(revision=OLD)
+    going = rollout(*records, wanted=OLD, fleet=fleet, pods=(older, newer))
+    assert (going.phase, going.target, going.requeue_after) == (RolloutPhase.WAITING, OLD, 5.0)
+    leaving = rollout(*records, wanted=OLD, fleet=fleet, pods=(older, replace(newer, deleting=True)))
+    assert leaving.phase is RolloutPhase.WAITING
+    unready = replace(older, name="orders-1", ordinal=1, ready=False)
+    assert rollout(*records, wanted=OLD, fleet=fleet, pods=(older, unready)).phase is RolloutPhase.SETTLED
+
+
+def test_good_revision_without_a_statefulset_is_applied() -> None:
+    assert rollout(good(NEW), fleet=None).phase is RolloutPhase.APPLYING
+
+
 def test_more_replicas_need_no_check() -> None:
     decision = rollout(good(NEW), wanted_replicas=5, fleet=ready_fleet(revision=NEW))
     assert (decision.phase, decision.target, decision.run_check, decision.mark) == (
