@@ -1,11 +1,13 @@
 """Servers started for a test, which end with it even if the test's process is killed."""
 
+import fcntl
 import queue
 import random
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -18,6 +20,7 @@ __all__ = ["Daemon", "free_ports"]
 # Below the range from which the kernel gives ports to outgoing connections (32768 and up): nobody takes a server's port
 # while it is stopped for a restart.
 PORT_RANGE = range(20000, 32000)
+PORT_TURN = Path(tempfile.gettempdir()) / "fleet-test-ports"
 
 _Spawn = Callable[[], "subprocess.Popen[bytes]"]
 _requests: queue.SimpleQueue[tuple[_Spawn, Future["subprocess.Popen[bytes]"]]] = queue.SimpleQueue()
@@ -37,22 +40,34 @@ def _spawner() -> None:
 threading.Thread(target=_spawner, name="daemon-spawner", daemon=True).start()
 
 
-def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
-    """``count`` different ports on which nothing listens right now."""
+def free_ports(count: int, address: str = "127.0.0.1", turn: Path = PORT_TURN) -> list[int]:
+    """``count`` different ports on which nothing listens right now.
+
+    All processes of the machine take turns by the file ``turn``, so a port is not given again before all others were:
+    suites run side by side, and whoever gets a port listens on it only a moment later.
+    """
     held: list[socket.socket] = []
-    try:
-        while len(held) < count:
-            candidate = socket.socket()
-            try:
-                candidate.bind((address, random.choice(PORT_RANGE)))
-            except OSError:
-                candidate.close()
-            else:
-                held.append(candidate)
-        return [int(each.getsockname()[1]) for each in held]
-    finally:
-        for each in held:
-            each.close()
+    with turn.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        text = file.read()
+        place = int(text) if text.isdecimal() else random.randrange(len(PORT_RANGE))
+        try:
+            while len(held) < count:
+                candidate = socket.socket()
+                place = (place + 1) % len(PORT_RANGE)
+                try:
+                    candidate.bind((address, PORT_RANGE[place]))
+                except OSError:
+                    candidate.close()
+                else:
+                    held.append(candidate)
+            file.truncate(0)
+            file.write(str(place))
+            return [int(each.getsockname()[1]) for each in held]
+        finally:
+            for each in held:
+                each.close()
 
 
 class Daemon:
