@@ -137,6 +137,18 @@ def test_good_and_refused_revisions_are_seen_rightly_by_deploying_tools(
         counted = fleet.count()
         assert counted.adds_up(), counted.line()
 
+        before = pod_identities(fleet)
+        release.objects = copy.deepcopy(good)
+        missing = f"registry.invalid/proxy:{secrets.token_hex(4)}"
+        containers = release.objects[-1]["spec"]["template"].setdefault("spec", {}).setdefault("containers", [])
+        containers.append({"name": "proxy", "image": missing})
+        with pytest.raises(CommandFailed):  # it waits as long as it may
+            release.deploy(timeout_s=30)
+        eventually(lambda: missing in live_health(fleet).message, timeout_s=PATIENCE_S, what="the image to be named")
+        assert live_health(fleet).status == "Progressing"
+        assert (met(fleet, "Ready"), met(fleet, "Serving"), met(fleet, "Stalled")) == (False, True, False)
+        assert pod_identities(fleet) == before, "no worker gave way to a pod that cannot start"
+
         release.objects = good
         release.objects[-1]["spec"]["template"].setdefault("metadata", {})["annotations"] = {"example.com/try": "3"}
         release.deploy()

@@ -35,6 +35,8 @@ CHECK_GRACE_S: Final = 5
 
 SERVING: Final = ("startupProbe", "readinessProbe", "livenessProbe", "ports")
 """Container fields of HTTP servers."""
+ATTENDING: Final = ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
+"""Container fields that may wait for the worker's own pages."""
 STARTUP_S: Final = 600
 """Time for the import of the handler. The pod is unready for all of it."""
 
@@ -94,11 +96,19 @@ def serve_nothing(spec: Mapping[str, Any], args: list[str]) -> dict[str, Any]:
 def check_pod_spec(template: Mapping[str, Any]) -> dict[str, Any]:
     """Spec of a pod that checks the template's revision once.
 
-    It is the worker's pod with another command, without probes and without additional containers, which would keep the
-    pod running after the check. Native sidecars (restartable init containers) end by themselves.
+    It is the worker's pod with another command and without probes. The other containers are tried too, or a wrong image
+    or a request that no node can meet would first show where it replaces a worker. As native sidecars (restartable init
+    containers) they start before the check and end with it; their probes and hooks may need a worker that serves.
     """
     spec = copy.deepcopy(dict(template["spec"]))
     worker = serve_nothing(spec, ["check", "--config", pod.WORKER_CONFIG])
+    beside = [container for container in spec["containers"] if container is not worker]
+    for container in beside:
+        for key in ATTENDING:
+            container.pop(key, None)
+        container["restartPolicy"] = "Always"
+    if beside:
+        spec["initContainers"] = [*spec.get("initContainers", ()), *beside]
     spec |= {
         "containers": [worker],
         "restartPolicy": "Never",

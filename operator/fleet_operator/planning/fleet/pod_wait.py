@@ -58,7 +58,7 @@ def find_wait(pod: Mapping[str, Any]) -> Problem | None:
         return Problem(str(state["reason"]), message)
     first = _running_init(pod, status)
     if first is not None:
-        return Problem(POD_INITIALIZING, f"init container {first} of pod {name} runs{_from(status)}")
+        return Problem(POD_INITIALIZING, f"{first} of pod {name} runs{_from(status)}")
     if held:
         sandbox = _condition(status, "PodReadyToStartContainers").get("status")
         needs = {"True": "its image", "False": "its volumes and its network"}.get(str(sandbox), "its image and volumes")
@@ -80,12 +80,17 @@ def _removed(name: str, status: Mapping[str, Any]) -> Problem | None:
 
 
 def _running_init(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str | None:
-    """The init container that runs before the worker may start; sidecars run beside it."""
+    """The container that runs before the worker may start: an init container, or a sidecar that is not up yet."""
     specs = (pod.get("spec") or {}).get("initContainers") or ()
     sidecars = {container.get("name") for container in specs if container.get("restartPolicy") == "Always"}
     for container in status.get("initContainerStatuses") or ():
-        if container.get("name") not in sidecars and "running" in (container.get("state") or {}):
-            return str(container.get("name"))
+        name = container.get("name")
+        if "running" not in (container.get("state") or {}):
+            continue
+        if name not in sidecars:
+            return f"init container {name}"
+        if container.get("started") is False:
+            return f"container {name}, whose startup probe has not succeeded yet,"
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fleet_consumer.contract.pod import EXIT_SETTINGS
 from fleet_operator.planning import labels, times
-from fleet_operator.planning.fleet.pod_end import last_end
+from fleet_operator.planning.fleet.pod_end import ContainerEnd, last_end
 from fleet_operator.planning.fleet.pod_wait import find_wait
 from fleet_operator.planning.fleet.rollout_facts import (
     CheckFacts,
@@ -26,6 +26,7 @@ from fleet_operator.planning.foreign_json import read_last_object, read_object
 POD_TEMPLATE_KEY: Final = "pod-template.json"
 
 CHECK_FAILED: Final = "CheckFailed"
+INIT_CONTAINER_FAILED: Final = "InitContainerFailed"
 
 
 def read_revision(config_map: Mapping[str, Any], *, config_map_names: Iterable[str]) -> RevisionRecord | None:
@@ -56,9 +57,13 @@ def read_revision(config_map: Mapping[str, Any], *, config_map_names: Iterable[s
 
 
 def read_check(pod: Mapping[str, Any]) -> CheckFacts:
-    """A check pod. Its result is the last line of its termination message, in JSON."""
+    """A check pod. Its result is the last line of the worker's termination message, in JSON.
+
+    The end of the worker's container counts, not the pod's: an admission webhook may have added containers that run on.
+    """
     metadata, status = pod.get("metadata", {}), pod.get("status") or {}
-    worker: Mapping[str, Any] = next(iter(status.get("containerStatuses") or ()), {})
+    named = (each for each in status.get("containerStatuses") or () if each.get("name") == labels.CONTAINER)
+    worker: Mapping[str, Any] = next(named, {})
     ended = (worker.get("state") or {}).get("terminated") or {}
     phase = status.get("phase", "Pending")
     facts = CheckFacts(
@@ -67,15 +72,19 @@ def read_check(pod: Mapping[str, Any]) -> CheckFacts:
         uid=metadata.get("uid", ""),
         deleting="deletionTimestamp" in metadata,
     )
-    if phase not in ("Succeeded", "Failed"):
+    if not ended and phase not in ("Succeeded", "Failed"):
         reason, message = _waiting(status)
         started = "running" in (worker.get("state") or {})
         return replace(facts, started=started, reason=reason, message=message, waits=find_wait(pod))
     report = read_last_object(ended.get("message", ""))
-    if phase == "Succeeded" and (report is None or report.get("ok") is True):
-        return replace(facts, ok=True)
     exit_code = ended.get("exitCode")
-    if report is None or not report.get("reason"):
+    succeeded = exit_code == 0 if ended else phase == "Succeeded"
+    if succeeded and (report is None or report.get("ok") is True):
+        return replace(facts, ok=True)
+    failed_first = None if ended else _failed_init(pod, status)
+    if failed_first is not None:
+        report = {"reason": INIT_CONTAINER_FAILED, "message": f"init {failed_first}"}
+    elif report is None or not report.get("reason"):
         report = {"reason": CHECK_FAILED, "message": _unexplained(status, ended)}
     return replace(
         facts,
@@ -150,6 +159,16 @@ def _waiting(status: Mapping[str, Any]) -> tuple[str, str]:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return condition.get("reason", "Unschedulable"), condition.get("message", "")
     return "", ""
+
+
+def _failed_init(pod: Mapping[str, Any], status: Mapping[str, Any]) -> ContainerEnd | None:
+    """The end of the init container because of which the worker never started; None where the pod was removed."""
+    if status.get("reason"):
+        return None
+    specs = (pod.get("spec") or {}).get("initContainers") or ()
+    sidecars = {container.get("name") for container in specs if container.get("restartPolicy") == "Always"}
+    first = [each for each in status.get("initContainerStatuses") or () if each.get("name") not in sidecars]
+    return last_end({"initContainerStatuses": first})
 
 
 def _unexplained(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:

@@ -268,7 +268,7 @@ def test_check_pod_is_the_workers_pod_with_another_command() -> None:
     assert (container["env"], container["image"]) == (worker(revision)["env"], IMAGE)
     assert not {"startupProbe", "readinessProbe", "livenessProbe", "ports"} & container.keys()
     assert (spec["restartPolicy"], "activeDeadlineSeconds" in spec) == ("Never", False)
-    assert [c["name"] for c in spec["initContainers"]] == ["first"]
+    assert [c["name"] for c in spec["initContainers"]] == ["first", "side"]
 
 
 SERVED: dict[str, Any] = {
@@ -294,8 +294,22 @@ def test_http_handler_runs_as_a_native_sidecar_that_outlives_the_worker() -> Non
     assert "privileged" not in spec["initContainers"][1]["securityContext"]
     assert [each["name"] for each in spec["containers"]] == ["worker", "beside"]
     check = manifests.preflight_pod(group, revision=revision.hash, pod_template=revision.pod_template)["spec"]
-    assert [each["name"] for each in check["initContainers"]] == ["first", "handler"]
+    assert [each["name"] for each in check["initContainers"]] == ["first", "handler", "beside"]
     assert [each["name"] for each in check["containers"]] == ["worker"]
+
+
+def test_check_tries_the_containers_beside_the_worker_and_ends_without_them() -> None:
+    """One whose image is missing, or that no node has room for, would first show where it replaces a worker."""
+    fields = {"image": "proxy:2", "resources": {"requests": {"cpu": "1"}}, "volumeMounts": [{"name": "x"}]}
+    attending = {"readinessProbe": {"exec": {"command": ["true"]}}, "lifecycle": {"preStop": {"sleep": {"seconds": 9}}}}
+    beside = {"name": "beside", **fields, **attending}
+    group = consumer_group(template=with_containers(beside))
+    revision = plan_revision(group, kafka_cluster(), handler_files=None, image=IMAGE)
+    check = manifests.preflight_pod(group, revision=revision.hash, pod_template=revision.pod_template)["spec"]
+    (tried,) = check["initContainers"]
+    assert {key: tried[key] for key in ("name", *fields)} == {"name": "beside", **fields}
+    assert tried["restartPolicy"] == "Always"
+    assert not tried.keys() & attending.keys(), "they may need a worker that serves"
 
 
 def test_worker_leaves_the_port_that_its_handler_wants() -> None:

@@ -75,6 +75,32 @@ def test_check_that_left_no_answer_is_explained(
     assert (facts.ok, facts.outside, facts.reason, facts.message) == (False, True, "CheckFailed", message)
 
 
+@pytest.mark.parametrize(("code", "ok"), [(0, True), (20, False)])
+@pytest.mark.parametrize("phase", ["Running", "Failed"])
+def test_answer_of_a_check_is_that_of_the_worker_among_injected_containers(phase: str, code: int, ok: bool) -> None:
+    """A mesh's webhook adds a proxy, which the kubelet lists first, and which runs on."""
+    pod = check_pod(phase, terminated={"exitCode": code, "message": report(ok, "HandlerImportFailed")})
+    proxy = {"running": {"startedAt": "x"}} if phase == "Running" else {"terminated": {"exitCode": 1}}
+    pod["status"]["containerStatuses"].insert(0, {"name": "istio-proxy", "state": proxy})
+    facts = readings.read_check(pod)
+    assert (facts.ok, facts.outside) == (ok, False)
+
+
+def test_check_whose_init_container_fails_names_it() -> None:
+    pod = check_pod("Failed")
+    pod["spec"] = {"initContainers": [{"name": "proxy", "restartPolicy": "Always"}, {"name": "migrate"}]}
+    ended = {"terminated": {"exitCode": 137}}, {"terminated": {"exitCode": 3, "message": "no such table\n"}}
+    names = ("proxy", "migrate")
+    pod["status"]["initContainerStatuses"] = [
+        {"name": name, "state": state} for name, state in zip(names, ended, strict=True)
+    ]
+    facts = readings.read_check(pod)
+    assert (facts.ok, facts.reason) == (False, "InitContainerFailed")
+    assert facts.message == "init container migrate ended (exit code 3): no such table"
+    pod["status"] |= {"reason": "Evicted", "message": "node was low on memory"}
+    assert readings.read_check(pod).reason == "CheckFailed", "the node ended it"
+
+
 def test_waiting_check_reports_the_cause() -> None:
     pod = check_pod("Pending")
     pod["status"]["containerStatuses"] = [
