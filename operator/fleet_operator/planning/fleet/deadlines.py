@@ -170,6 +170,6 @@ def _updated(facts: RolloutFacts) -> Iterator[PodFacts]:
 def _missing(facts: RolloutFacts) -> int:
     """Pods that the StatefulSet's controller has not created. One that replaces another is missing for a moment."""
     fleet = facts.fleet
-    if fleet is None or not fleet.observed or fleet.revision != facts.wanted:
+    if fleet is None or not fleet.observed:
         return 0
     return facts.wanted_replicas - fleet.current_replicas if fleet.replicas == facts.wanted_replicas else 0

@@ -47,11 +47,10 @@ def choose_image(group: ConsumerGroup, stateful_set: Mapping[str, Any] | None, *
     """
     if group.spec.image is not None:
         return WorkerImage(group.spec.image, "Spec", default)
-    pinned = _readable(group.status.get("image"))
-    if pinned is None:
-        return WorkerImage(_running(stateful_set) or default, "Operator", default)
-    was_chosen = group.status.get("imageSource") == "Spec"
-    return WorkerImage(default if was_chosen else pinned, "Operator", default)
+    if group.status.get("imageSource") == "Spec":
+        return WorkerImage(default, "Operator", default)
+    pinned = _readable(group.status.get("image")) or _running(stateful_set)
+    return WorkerImage(pinned or default, "Operator", default)
 
 
 def _running(stateful_set: Mapping[str, Any] | None) -> str | None:

@@ -25,7 +25,16 @@ from enum import StrEnum
 from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.planning.fleet.deadlines import check_wait, describe_late, late_check, late_pod, rollout_wait
+from fleet_operator.planning.fleet.deadlines import (
+    MISSING,
+    TROUBLE_S,
+    check_wait,
+    describe_late,
+    late_check,
+    late_pod,
+    rollout_wait,
+)
+from fleet_operator.planning.fleet.readings import INIT_CONTAINER_FAILED
 from fleet_operator.planning.fleet.rollout_facts import (
     CheckFacts,
     FleetFacts,
@@ -131,7 +140,12 @@ def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
     record = facts.records.get(facts.wanted)
     write = record is None or not record.complete
     if facts.wanted_replicas == 0:
-        return RolloutDecision(phase=RolloutPhase.HELD, target=_running(facts))
+        return _at_rest(facts, record)
+    if record is None and facts.fleet is not None and facts.fleet.revision == facts.wanted:
+        # Its record is lost. The StatefulSet has it, so it was checked, and nothing has to go back for another check.
+        known = RevisionRecord(hash=facts.wanted, checked=True)
+        going = _roll_out(facts, known, now)
+        return replace(going, write_revision=True, mark=going.mark or known)
     if record is not None and record.state is RevisionState.REFUSED:
         if record.request != facts.request:
             return _try_again(facts, record)
@@ -141,9 +155,29 @@ def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
         return replace(_keep_good(facts, record), write_revision=write, delete_checks=_check_pods(facts))
     if record is not None and (record.state is RevisionState.GOOD or _is_checked(record)):
         return replace(_roll_out(facts, record, now), write_revision=write, delete_checks=_check_pods(facts))
-    if record is not None and record.reason == conditions.PROGRESS_DEADLINE_EXCEEDED:
+    if record is not None and record.state is RevisionState.REFUSED and record.checked:
+        # By its pods. A check would pass again, and another try costs the fleet a worker.
         return RolloutDecision(phase=RolloutPhase.REFUSED, target=_fallback(facts), cause=_cause(record))
     return replace(_check(facts, record, now), write_revision=write)
+
+
+def _at_rest(facts: RolloutFacts, record: RevisionRecord | None) -> RolloutDecision:
+    """No workers are wanted, so nothing is checked. A refusal stands: the number of workers asks for nothing.
+
+    The fleet rests at the last good revision, or all workers would start again at one that was being tried.
+    """
+    fleet, good = facts.fleet, _newest_good(facts)
+    if record is None and fleet is not None and fleet.revision == facts.wanted:
+        # Its record is lost. The template is known all the same, and the workers have to be stopped.
+        known = RevisionRecord(hash=fleet.revision, checked=True)
+        return RolloutDecision(phase=RolloutPhase.HELD, target=fleet.revision, write_revision=True, mark=known)
+    running = _running(facts)
+    tried = running is not None and facts.records[running].state is not RevisionState.GOOD
+    target = good.hash if good is not None and tried else running
+    held = RolloutDecision(phase=RolloutPhase.HELD, target=target)
+    if record is None or record.state is not RevisionState.REFUSED or record.request != facts.request:
+        return held
+    return replace(held, phase=RolloutPhase.REFUSED, cause=_cause(record))
 
 
 def _try_again(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
@@ -152,8 +186,10 @@ def _try_again(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
     The old refusal is shown no more from the first step on: it would be taken for the answer to what asks anew.
     """
     decision = RolloutDecision(phase=RolloutPhase.CHECKING, target=_fallback(facts), requeue_after=1.0)
-    if any(check.revision == facts.wanted for check in facts.checks):
-        return replace(decision, delete_checks=_check_pods(facts))
+    old = [check for check in facts.checks if check.revision == facts.wanted]
+    if old:
+        waits = check_wait(facts, old[0]) if old[0].deleting else None
+        return replace(decision, delete_checks=_check_pods(facts), waits=waits, requeue_after=POLL_S)
     forgotten = RevisionRecord(hash=record.hash, request=facts.request, complete=record.complete)
     return replace(decision, mark=forgotten, write_revision=not record.complete)
 
@@ -215,7 +251,11 @@ def _failed(
         due = now >= due_at
         return replace(waiting, delete_checks=(check.pod,) if due else (), requeue_after=1.0 if due else due_at - now)
     problem = Problem(check.reason, check.message)
-    if not check.outside:
+    if check.outside and record.state is RevisionState.REFUSED:
+        # A try that nobody asked for: Kafka is away, and that takes no refusal back.
+        return _noted(waiting, replace(record, check=check.uid, since=now), now)
+    keeps_dying = check.reason == record.reason == INIT_CONTAINER_FAILED
+    if keeps_dying or not check.outside:
         return _refused(facts, waiting, record, check, problem, now=now)
     return _noted(waiting, _with_answer(record, RevisionState.CANDIDATE, problem, check, now), now)
 
@@ -289,7 +329,10 @@ def _keep_good(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
     kept = RolloutDecision(phase=RolloutPhase.SETTLED, target=record.hash)
     if facts.fleet is None or facts.fleet.revision != record.hash:
         return replace(kept, phase=RolloutPhase.APPLYING, requeue_after=POLL_S)
-    if not any(pod.revision not in ("", record.hash) for pod in facts.pods):
+    # A controller that has not seen the return may have deleted a pod for the other revision, and make it at that one.
+    begun = any(other.checked and other.state is not RevisionState.GOOD for other in facts.records.values())
+    seen = facts.fleet.observed or not begun
+    if seen and not any(pod.revision not in ("", record.hash) for pod in facts.pods):
         return kept
     return replace(kept, phase=RolloutPhase.WAITING, waits=rollout_wait(facts), requeue_after=POLL_S)
 
@@ -298,8 +341,10 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
     """Roll out the wanted revision, which may run and is not known to be good (again)."""
     fleet = facts.fleet
     going = RolloutDecision(phase=RolloutPhase.APPLYING, target=record.hash, requeue_after=POLL_S)
-    if fleet is None or fleet.revision != record.hash:
+    if fleet is None:
         return going
+    if fleet.revision != record.hash:
+        return replace(going, target=_start_of_rest(facts, fleet) or record.hash)
     going = replace(going, phase=RolloutPhase.WAITING)
     if _complete(fleet, facts.wanted_replicas):
         mark = replace(
@@ -325,6 +370,21 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
     return RolloutDecision(
         phase=RolloutPhase.REFUSED, target=good.hash, cause=cause, mark=refused, requeue_after=POLL_S
     )
+
+
+def _start_of_rest(facts: RolloutFacts, fleet: FleetFacts) -> str | None:
+    """The good revision at which a fleet without pods starts before it changes to an unproven one, else None.
+
+    A StatefulSet makes missing pods at its newest template, all at once; one by one it replaces only those that exist.
+    Where pods of the good revision cannot be made either (a quota), the new one goes on without them.
+    """
+    leaving = sum(pod.deleting for pod in facts.pods)
+    if fleet.replicas > 0 and fleet.observed and fleet.current_replicas > leaving:
+        return None
+    good = next((r for r in facts.records.values() if r.hash == fleet.revision), None)
+    if good is None or good.state is not RevisionState.GOOD or facts.watched.seconds(MISSING) >= TROUBLE_S:
+        return None
+    return good.hash
 
 
 def _complete(fleet: FleetFacts, wanted_replicas: int) -> bool:
@@ -378,7 +438,10 @@ def stuck_pods(
 
 
 def _prunable(facts: RolloutFacts, decision: RolloutDecision) -> tuple[str, ...]:
-    """Unused revisions: not wanted, not running anywhere, not the fallback."""
+    """Unused revisions: not wanted, not running anywhere, not the fallback. Nothing is
+    forgotten while it is unknown which revision is wanted, or which one the StatefulSet's controller goes by."""
+    if facts.wanted is None or (facts.fleet is not None and not facts.fleet.observed):
+        return ()
     good = _newest_good(facts)
     older_good = _newest_good(facts, other_than=facts.wanted)
     kept = {facts.wanted, decision.target, *(pod.revision for pod in facts.pods)}

@@ -21,7 +21,7 @@ from fleet_operator.planning.status.problems import (
     topics_problem,
     worker_problem,
 )
-from fleet_operator.planning.status.rollout import find_wait, progressing, serving, stalled, updated_replicas
+from fleet_operator.planning.status.rollout import find_wait, progressing, refused, serving, stalled, updated_replicas
 
 
 def project_conditions(
@@ -75,7 +75,7 @@ def _ready(
     stable = facts.observed_group is not None and facts.observed_group.state == STABLE
     together = stable and roster is not None and len(roster.ours) >= wanted
     phase = facts.rollout.phase
-    if phase is RolloutPhase.SETTLED and enough and (was_ready or together):
+    if phase is RolloutPhase.SETTLED and enough and (was_ready or together) and refused(facts) is None:
         return Condition(c.READY, "True", c.FLEET_READY, f"{wanted} of {wanted} workers are ready")
     if problems:
         return Condition(c.READY, "False", problems[0].reason, problems[0].message)
@@ -202,7 +202,8 @@ def _stuck(facts: ConsumerGroupFacts, stuck: Sequence[Any] | None) -> Condition:
 def _degraded(facts: ConsumerGroupFacts, problems: Sequence[Problem], stands: Condition) -> Condition:
     """True when a person should look, even if the fleet works; the message names the revision that keeps running."""
     phase, cause = facts.rollout.phase, facts.rollout.cause
-    stays = f"; revision {facts.rollout.target} keeps running" if facts.fleet and facts.rollout.target else ""
+    runs = facts.fleet is not None and facts.rollout.target is not None and facts.scale.replicas > 0
+    stays = f"; revision {facts.rollout.target} keeps running" if runs else ""
     if phase is RolloutPhase.REFUSED and cause is not None:
         message = f"the newest revision is refused: {cause.reason}: {cause.message}{stays}"
         return Condition(c.DEGRADED, "True", c.REVISION_REFUSED, message)

@@ -86,7 +86,8 @@ def refused(facts: ConsumerGroupFacts) -> Problem | None:
     late = cause is not None and cause.reason == c.PROGRESS_DEADLINE_EXCEEDED
     if cause is None or not (phase is RolloutPhase.REFUSED or (phase is RolloutPhase.WAITING and late)):
         return None
-    stays = f"; revision {facts.rollout.target} keeps running" if phase is RolloutPhase.REFUSED and facts.fleet else ""
+    runs = phase is RolloutPhase.REFUSED and facts.fleet is not None and facts.scale.replicas > 0
+    stays = f"; revision {facts.rollout.target} keeps running" if runs else ""
     repeated = "" if late else " and every ten minutes"
     message = (
         f"revision {facts.revision} is refused: {cause.reason}: {cause.message}{stays}; it is tried again when the "

@@ -2,14 +2,14 @@
 
 Policies come before the workers that mount them, records before the objects that they describe, marks before what they
 allow, then the StatefulSets, pod annotations, and removals. A check or a part that the API server refuses holds up
-nothing but the removals: the good fleet keeps its size, and waiting retries their workers. An object that has a child's
-name but another owner is never taken over: the plan stops there and the status reports it.
+nothing but the removals: the fleet gets its size at the revision that it has, and waiting retries their workers. An
+object that has a child's name but another owner is never taken over: the plan stops there and the status reports it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet_consumer.contract import naming
@@ -135,7 +135,14 @@ class Children:
         group = self.gathered.group
         await self._apply(manifests.headless_service(group, wanted.part))
         await self._apply(manifests.disruption_budget(group, wanted.part))
-        await self._apply(self.plan.stateful_set(self.gathered, wanted, self.context.clock.wall()))
+        now = self.context.clock.wall()
+        try:
+            await self._apply(self.plan.stateful_set(self.gathered, wanted, now))
+        except (KubeInvalidError, KubeForbiddenError):
+            fleet = self.gathered.parts[wanted.part].fleet
+            if fleet is not None and fleet.revision != wanted.target and fleet.revision in self.plan.templates:
+                await self._apply(self.plan.stateful_set(self.gathered, replace(wanted, target=fleet.revision), now))
+            raise
         if wanted.event is not None:
             self._record(*wanted.event)
 

@@ -28,7 +28,7 @@ from fleet_operator.planning.fleet.revision import (
     with_inputs,
     with_known,
 )
-from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RolloutFacts, Watched
+from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RevisionState, RolloutFacts, Watched
 from fleet_operator.planning.foreign_json import read_object
 from fleet_operator.planning.observation import ClusterObservation, believed
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, decide_reset
@@ -85,6 +85,16 @@ class Plan:
     def memory(self) -> Memory:
         wanted = self.revision.hash if self.revision is not None else None
         return Memory(self.retry.memory if self.retry is not None else RetryMemory(), self.watched, wanted)
+
+    def memory_before(self, before: Memory) -> Memory:
+        """The memory as long as the plan is not carried out, of a paused group for example.
+
+        A mark that asks for a refused revision anew rests on what was wanted before, so that stays known until it is
+        made.
+        """
+        mark = self.decision.mark
+        asks_anew = mark is not None and mark.state is RevisionState.REFUSED and not mark.request
+        return replace(self.memory, wanted=before.wanted) if asks_anew else self.memory
 
     @property
     def templates(self) -> dict[str, Mapping[str, Any]]:

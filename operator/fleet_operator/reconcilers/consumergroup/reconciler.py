@@ -56,15 +56,16 @@ class ConsumerGroupReconciler:
             self._gauges.remove(key)
             status = invalid_spec_status(body["metadata"], str(error), previous, now)
             return Result(await publish(context, body, status))
+        memory = self._memories.get(key, Memory())
         plan = make_plan(
             gathered,
             now,
             image=context.settings.consumer_image,
-            memory=self._memories.get(key),
+            memory=memory,
             finding=self._resets.finding(key),
             tick=context.clock.monotonic(),
         )
-        self._memories[key] = plan.memory
+        self._memories[key] = plan.memory_before(memory)
         context.observers.watch(key, gathered.cluster_key, interest_of(gathered, plan.intent))
         facts = plan.facts(gathered)
         if not previous.get("conditions"):
@@ -74,11 +75,14 @@ class ConsumerGroupReconciler:
             return Result(None if again is None else 0.0)
         if not plan.image.is_recorded(previous):
             first = project_consumergroup_status(replace(facts, view=plan.shown), previous, now)
+            if "revision" in previous:
+                first["revision"] = previous["revision"]  # until the plan of another one was carried out
             wait = await record(context, body, first)
             if wait is not None:
                 return Result(wait)
         if not gathered.group.paused:
             facts = replace(facts, refusal=await self._act(gathered, plan))
+            self._memories[key] = plan.memory
             problem = plan.shown.topics.problem or self._kafka.refusal(key)
             facts = replace(facts, topic_problem=problem)
         status = project_consumergroup_status(replace(facts, view=plan.shown), previous, now)

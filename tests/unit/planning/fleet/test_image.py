@@ -53,7 +53,8 @@ def test_group_without_its_status_stays_at_the_image_that_runs(lost: dict[str, A
 @pytest.mark.parametrize("rubbish", ["two words", "-x", "a\nb", "$(reboot)", "a" * 1025, "ä:1", ["a"], {}])
 def test_text_that_is_no_image_is_not_run(rubbish: Any) -> None:
     assert chosen(group_of({"image": rubbish, "imageSource": "Operator"}), running(OLD)) == (OLD, "Operator")
-    assert chosen(group_of({"image": rubbish, "imageSource": "Spec"}), running(OLD)) == (OLD, "Operator")
+    removed_from_spec = group_of({"image": rubbish, "imageSource": "Spec"})
+    assert chosen(removed_from_spec, running(OLD)) == (NEW, "Operator"), "as when any other image is removed"
     assert chosen(group_of(), running(rubbish)) == (NEW, "Operator")
 
 

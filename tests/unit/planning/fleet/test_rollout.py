@@ -15,6 +15,7 @@ from fleet_operator.planning.fleet.rollout import (
 )
 from fleet_operator.planning.fleet.rollout_facts import (
     PodFacts,
+    RevisionRecord,
     Watched,
 )
 from fleet_operator.planning.problem import Problem
@@ -235,6 +236,64 @@ def test_suspended_fleet_keeps_its_revision_and_checks_nothing() -> None:
     decision = rollout(good(), wanted_replicas=0)
     assert (decision.phase, decision.target, decision.run_check) == (RolloutPhase.HELD, OLD, False)
     assert rollout(wanted_replicas=0, fleet=None).target is None
+
+
+def test_fleet_at_rest_shows_a_refusal_and_is_at_the_last_good_revision() -> None:
+    """The number of workers asks for nothing: a refused revision is refused with none of them, too."""
+    late = "ProgressDeadlineExceeded"
+    refused = record(NEW, state=REFUSED, since=NOW, reason=late, message="late", checked=True, request="r1")
+    decision = rollout(good(), refused, wanted_replicas=0, request="r1", fleet=ready_fleet(revision=NEW, ready=0))
+    assert (decision.phase, decision.target, decision.cause) == (RolloutPhase.REFUSED, OLD, Problem(late, "late"))
+    assert decision.mark is None
+    asked = rollout(good(), refused, wanted_replicas=0, request="r2")
+    assert (asked.phase, asked.target, asked.cause) == (RolloutPhase.HELD, OLD, None)
+
+
+def test_fleet_at_rest_amid_a_rollout_starts_again_at_the_last_good_revision() -> None:
+    """A StatefulSet makes all missing pods at its newest template: an unproven one would take the fleet down."""
+    records = good(), record(NEW, checked=True)
+    resting = rollout(*records, wanted_replicas=0, fleet=ready_fleet(revision=NEW, ready=0))
+    assert (resting.phase, resting.target) == (RolloutPhase.HELD, OLD)
+    none = replace(ready_fleet(revision=OLD), replicas=0, current_replicas=0)
+    made = replace(ready_fleet(revision=OLD, ready=0), updated_replicas=2)
+    leaving = tuple(PodFacts(name=f"orders-{n}", revision=OLD, ordinal=n, deleting=True) for n in (0, 1))
+    for why, fleet, pods in (
+        ("no pods are wanted yet", none, ()),
+        ("the controller has not seen the number", replace(made, observed=False), ()),
+        ("no pod is made yet", replace(made, current_replicas=0), ()),
+        ("all pods are those of before", made, leaving),
+    ):
+        decision = rollout(*records, fleet=fleet, pods=pods)
+        assert (decision.phase, decision.target) == (RolloutPhase.APPLYING, OLD), why
+    assert rollout(*records, fleet=made).target == NEW, "one after the other from here on"
+    nowhere = watched(**{"missing pods": 10})
+    assert rollout(*records, fleet=replace(made, current_replicas=0), watched=nowhere).target == NEW, "a quota"
+    assert rollout(record(OLD), record(NEW, checked=True), fleet=none).target == NEW, "nothing good to start at"
+
+
+def test_lost_record_of_the_revision_that_runs_turns_nothing_back() -> None:
+    """Somebody deleted its ConfigMap. An older good revision on record is no reason to roll the fleet."""
+    older, fleet = good(OLD), ready_fleet(revision=NEW, ready=1)
+    decision = rollout(older, fleet=fleet)
+    assert (decision.phase, decision.target, decision.run_check) == (RolloutPhase.WAITING, NEW, False)
+    assert (decision.mark, decision.write_revision) == (RevisionRecord(hash=NEW, checked=True), True)
+    confirmed = rollout(older, fleet=ready_fleet(revision=NEW))
+    assert confirmed.phase is RolloutPhase.SETTLED
+    assert confirmed.mark is not None
+    assert confirmed.mark.state is GOOD
+
+
+def test_refusal_is_remembered_while_it_is_unknown_what_is_wanted() -> None:
+    """The handler's ConfigMap is made anew: a revision whose pods were late would take a worker once more."""
+    late = record(NEW, state=REFUSED, since=NOW, reason="ProgressDeadlineExceeded", message="late", checked=True)
+    assert rollout(good(), late, wanted=None, blocked=Problem("HandlerSourceNotFound", "create it")).prune == ()
+
+
+def test_return_is_complete_only_once_the_controller_has_seen_it() -> None:
+    """It may have deleted a pod for the other revision, and make it at that one."""
+    unseen = replace(ready_fleet(revision=OLD), observed=False)
+    decision = rollout(good(), record(NEW, checked=True), wanted=OLD, fleet=unseen)
+    assert (decision.phase, decision.target) == (RolloutPhase.WAITING, OLD)
 
 
 def test_blocked_group_keeps_its_fleet_and_reports_the_reason() -> None:

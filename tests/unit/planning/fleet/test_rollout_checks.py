@@ -199,6 +199,45 @@ def test_refused_revision_is_tried_again_when_it_is_wanted_after_another_one() -
         assert rollout(good(), refused, request="r1", wanted_before=before).mark is None
 
 
+def test_check_that_nobody_asked_for_takes_no_refusal_back_while_kafka_is_away() -> None:
+    refused = record(NEW, state=REFUSED, since=NOW - 700, reason="HandlerImportFailed", message="no", request="r1")
+    decision = rollout(good(), refused, request="r1", checks=(failed_check(outside=True),))
+    assert (decision.phase, decision.cause) == (RolloutPhase.REFUSED, Problem("HandlerImportFailed", "no"))
+    assert decision.mark == replace(refused, since=NOW, check="c1")
+    assert decision.requeue_after == CHECK_RETRY_INSIDE_S
+
+
+def test_init_container_that_fails_again_is_refused() -> None:
+    """Once may be a database that comes a moment later."""
+    failed = check(uid="c1", ok=False, outside=True, reason="InitContainerFailed", message="init container x ended")
+    first = rollout(good(), record(NEW), checks=(failed,))
+    assert (first.phase, first.target) == (RolloutPhase.CHECK_FAILED, OLD)
+    assert first.mark is not None
+    second = rollout(good(), replace(first.mark, since=NOW - 60), checks=(replace(failed, uid="c2"),), request="r1")
+    assert (second.phase, second.target) == (RolloutPhase.REFUSED, OLD)
+    assert second.mark is not None
+    assert (second.mark.state, second.mark.message, second.mark.request) == (REFUSED, "init container x ended", "r1")
+
+
+def test_other_try_behind_a_check_pod_that_does_not_go_says_so() -> None:
+    refused = record(NEW, state=REFUSED, since=NOW - 60, reason="HandlerImportFailed", message="why", request="r1")
+    stuck = replace(failed_check(outside=False), deleting=True)
+    decision = rollout(good(), refused, request="r2", checks=(stuck,), watched=watched(**{"lingering c1": 60}))
+    assert decision.waits is not None
+    assert (decision.phase, decision.waits.reason, decision.requeue_after) == (
+        RolloutPhase.CHECKING,
+        "PodTerminating",
+        5.0,
+    )
+
+
+def test_reason_of_a_check_that_is_named_like_a_deadline_is_no_refusal_for_ever() -> None:
+    """A handler may end the check with any words."""
+    noted = record(NEW, since=NOW - 60, reason="ProgressDeadlineExceeded", message="its own words", check="c1")
+    decision = rollout(good(), noted)
+    assert (decision.phase, decision.run_check) == (RolloutPhase.CHECK_FAILED, True)
+
+
 def test_checks_of_other_revisions_are_removed() -> None:
     other = check(pod="orders-check-x", revision="x")
     decision = rollout(good(), record(NEW), checks=(check(), other))

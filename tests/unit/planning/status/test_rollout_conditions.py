@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fleet_operator.planning.fleet.parts import decide_scale
 from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
 from fleet_operator.planning.problem import Problem
 from tests.unit.planning.builders import consumer_group, facts, pods, ready_fleet
@@ -36,6 +37,30 @@ def test_revision_that_runs_is_complete() -> None:
         "Serving": ("True", "NewestRevision"),
         "Stalled": ("False", "NotRefused"),
     }
+
+
+def test_fleet_whose_objects_the_api_server_refuses_is_not_ready() -> None:
+    """A change of the retry workers' resources makes no revision, and is refused all the same."""
+    refused = project(facts(refusal=Problem("RefusedByApiServer", "requests above limits")), project(facts()))
+    assert found(refused) == {
+        "Ready": ("False", "RefusedByApiServer"),
+        "Progressing": ("False", "Refused"),
+        "Serving": ("True", "NewestRevision"),
+        "Stalled": ("True", "Refused"),
+    }
+
+
+def test_refused_revision_is_refused_without_workers_too() -> None:
+    decision = RolloutDecision(phase=RolloutPhase.REFUSED, target=OLD, cause=Problem(LATE, "pod orders-1 is late"))
+    group = consumer_group(replicas=0)
+    status = seen(RolloutPhase.REFUSED, decision=decision, group=group, scale=decide_scale(group, None, stopped=False))
+    assert found(status) == {
+        "Ready": ("False", LATE),
+        "Progressing": ("False", "Refused"),
+        "Serving": ("False", "NoWorkersWanted"),
+        "Stalled": ("True", "Refused"),
+    }
+    assert "keeps running" not in message(status, "Degraded")
 
 
 @pytest.mark.parametrize(

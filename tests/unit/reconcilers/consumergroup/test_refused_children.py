@@ -13,6 +13,7 @@ from fleet_consumer.contract import naming
 from fleet_operator.clients import kinds
 from fleet_operator.clients.kube import KubeError, KubeForbiddenError, KubeInvalidError
 from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import with_known
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
 from fleet_operator.planning.problem import Problem
@@ -102,6 +103,31 @@ def test_refused_check_is_reported_and_does_not_hold_up_the_good_fleet(error: Ku
     assert refusal.reason == reason
     fleets = {name: body for (kind, _, name), body in kube.objects.items() if kind == "StatefulSet"}
     assert [body["spec"]["replicas"] for body in fleets.values()] == [5]
+
+
+def test_refused_template_does_not_hold_up_the_size_of_the_fleet_that_runs() -> None:
+    """Nothing but the StatefulSet is refused, as by an admission policy, and the fleet is to grow."""
+    found, plan = scaled_with_another_template()
+    main, fleet = plan.parts[0], found.parts[MAIN].fleet
+    assert (plan.revision is not None, fleet is not None, main.replicas) == (True, True, 5)
+    assert plan.revision is not None
+    moved = replace(plan, parts=(replace(main, target=plan.revision.hash),))
+    refused: list[str] = []
+
+    def new_template(verb: str, kind: str, name: str) -> None:
+        if (verb, kind) == ("apply", "StatefulSet") and not refused:
+            refused.append(name)
+            raise KubeForbiddenError("policy: no such registry", status=403)
+
+    refusal, kube = carry_out(found, moved, new_template)
+    assert refusal is not None
+    assert "no such registry" in refusal.message
+    (body,) = [body for (kind, _, _), body in kube.objects.items() if kind == "StatefulSet"]
+    assert fleet is not None
+    assert (body["metadata"]["annotations"]["consumerfleet.io/revision"], body["spec"]["replicas"]) == (
+        fleet.revision,
+        5,
+    )
 
 
 def test_refused_part_holds_up_removals_and_no_other_part() -> None:

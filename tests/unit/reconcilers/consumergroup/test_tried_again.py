@@ -73,6 +73,20 @@ def test_revision_wanted_before_is_remembered_where_the_status_is_older() -> Non
     assert (second.decision.phase, second.decision.mark) == (RolloutPhase.REFUSED, None)
 
 
+def test_change_back_and_forth_is_remembered_while_the_plan_is_not_carried_out() -> None:
+    """Of a paused group, or between an error of the API server and the next try."""
+    group, other = consumer_group(), consumer_group(consumer={"maxPollRecords": 7})
+    mark = refused(group)
+    first = make_plan(found(group, mark), NOW, image=IMAGE)
+    assert first.decision.phase is RolloutPhase.REFUSED
+    away = make_plan(found(other), NOW, image=IMAGE, memory=first.memory)
+    paused = away.memory_before(first.memory)
+    for _ in range(2):
+        back = make_plan(found(group, mark), NOW, image=IMAGE, memory=paused)
+        assert (back.decision.phase, back.decision.mark is None) == (RolloutPhase.CHECKING, False)
+        paused = back.memory_before(paused)
+
+
 def hanging_check(revision: str) -> dict[str, Any]:
     worker = {"name": "worker", "ready": True, "state": {"running": {"startedAt": "2020-01-01T00:00:00Z"}}}
     metadata = {"name": "check", "uid": "c1", "annotations": {"consumerfleet.io/revision": revision}}

@@ -52,6 +52,7 @@ def fleet(*, replicas: int = 2, candidate: Revision | None = None, **changes: An
     assert good is not None
     templates = {each.hash: each.pod_template for each in (good, candidate) if each is not None}
     stateful_set = manifests.stateful_set(GROUP, revision=good.hash, pod_template=good.pod_template, replicas=replicas)
+    stateful_set["status"] = {"observedGeneration": 1, "replicas": replicas}
     state = RevisionRecord(hash=good.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
     config_maps = [manifests.revision_config_map(GROUP, good, state)]
     if candidate is not None:
