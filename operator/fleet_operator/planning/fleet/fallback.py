@@ -49,7 +49,7 @@ def start_of_rest(facts: RolloutFacts, fleet: FleetFacts) -> str | None:
 def prunable(facts: RolloutFacts, target: str | None) -> tuple[str, ...]:
     """Unused revisions: not wanted, not running anywhere, not the fallback.
 
-    Nothing is forgotten while it is unknown which revision is wanted, or which one the StatefulSet's controller goes by.
+    Nothing is forgotten while it is unknown which revision is wanted, or which one the StatefulSet's controller has.
     """
     if facts.wanted is None or (facts.fleet is not None and not facts.fleet.observed):
         return ()

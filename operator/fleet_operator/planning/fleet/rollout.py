@@ -172,9 +172,12 @@ def _at_rest(facts: RolloutFacts, record: RevisionRecord | None) -> RolloutDecis
         known = RevisionRecord(hash=fleet.revision, checked=True)
         return RolloutDecision(phase=RolloutPhase.HELD, target=fleet.revision, write_revision=True, mark=known)
     running = running_revision(facts)
-    tried = running is not None and facts.records[running].state is not RevisionState.GOOD
-    target = good.hash if good is not None and tried else running
+    proven = running is not None and facts.records[running].state is RevisionState.GOOD
+    target = running if fleet is None or proven or good is None else good.hash
     held = RolloutDecision(phase=RolloutPhase.HELD, target=target)
+    if target is None and fleet is not None:
+        # Nothing that runs is on record, and it has to be stopped: without workers one template is like another.
+        held = replace(held, target=facts.wanted, write_revision=record is None)
     if record is None or record.state is not RevisionState.REFUSED or record.request != facts.request:
         return held
     return replace(held, phase=RolloutPhase.REFUSED, cause=_cause(record))

@@ -236,6 +236,7 @@ def test_suspended_fleet_keeps_its_revision_and_checks_nothing() -> None:
     decision = rollout(good(), wanted_replicas=0)
     assert (decision.phase, decision.target, decision.run_check) == (RolloutPhase.HELD, OLD, False)
     assert rollout(wanted_replicas=0, fleet=None).target is None
+    assert rollout(good(), wanted_replicas=0, fleet=None).target is None
 
 
 def test_fleet_at_rest_shows_a_refusal_and_is_at_the_last_good_revision() -> None:
@@ -281,6 +282,15 @@ def test_lost_record_of_the_revision_that_runs_turns_nothing_back() -> None:
     assert confirmed.phase is RolloutPhase.SETTLED
     assert confirmed.mark is not None
     assert confirmed.mark.state is GOOD
+
+
+@pytest.mark.parametrize("runs", [NEW, OLD, "c" * 10])
+@pytest.mark.parametrize("records", [(), (record(NEW),)])
+def test_fleet_is_stopped_although_the_record_of_what_runs_is_lost(runs: str, records: tuple[RevisionRecord]) -> None:
+    decision = rollout(*records, wanted_replicas=0, fleet=ready_fleet(revision=runs))
+    assert (decision.phase, decision.target) == (RolloutPhase.HELD, NEW)
+    assert decision.write_revision is not bool(records)
+    assert rollout(good(), wanted_replicas=0, fleet=ready_fleet(revision="c" * 10)).target == OLD
 
 
 def test_refusal_is_remembered_while_it_is_unknown_what_is_wanted() -> None:
