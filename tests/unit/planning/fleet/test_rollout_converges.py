@@ -12,6 +12,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
+from fleet_operator.planning.fleet.rollout_facts import RevisionState
 from tests.unit.planning.rollout_world import Kind, World
 
 OLD, NEW = "a" * 10, "b" * 10
@@ -143,6 +144,29 @@ def test_every_refusal_is_tried_again_when_asked_for(kind: Kind, first: bool, cu
         turn(world)
     assert (world.template, ready(world)) == (NEW, 2)
     assert turn(world).phase is RolloutPhase.SETTLED
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from((Kind.NEVER_READY, Kind.WORKS)), st.integers(1, 4), st.integers(0, 40), st.integers(1, 4), kills)
+def test_rest_amid_a_rollout_brings_no_second_worker_to_the_unproven_revision(
+    kind: Kind, replicas: int, before: int, rest: int, cuts: list[int | None]
+) -> None:
+    """Suspended at any moment and for any time: afterwards the workers are made at the good one, and change singly."""
+    world = running_world(kind, replicas)
+    for _ in range(before):
+        turn(world)
+    world.replicas = 0
+    for _ in range(rest):
+        turn(world)
+    world.replicas = replicas
+    for cut in cuts + [None] * QUIET_TURNS:
+        turn(world, cut_after=cut)
+        note(f"{world.now}: template={world.template} pods={world.pods}")
+        unready = [pod for pod in world.pods.values() if pod.revision == NEW and not pod.ready]
+        good = world.records[NEW].state is RevisionState.GOOD if NEW in world.records else False
+        assert good or len(unready) <= 1
+    expected = NEW if kind is Kind.WORKS else OLD
+    assert (world.template, ready(world)) == (expected, replicas)
 
 
 def test_first_revision_that_is_late_gets_its_time_anew_when_asked_for() -> None:
