@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +10,8 @@ from fleet_consumer.contract.section import Section, SettingsInvalid
 
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
-_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
+_END: Final = b"-----END CERTIFICATE-----"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,20 @@ def certificates(texts: Iterable[bytes]) -> str:
 
     Other content is left out: not every text is one that OpenSSL and librdkafka take as a string.
     """
-    found = [block.decode("ascii", "replace") + "\n" for text in texts for block in _CERTIFICATE.findall(text)]
-    return "".join(found)
+    return "".join(f"{block}\n" for text in texts for block in _blocks(text))
+
+
+def _blocks(text: bytes) -> Iterator[str]:
+    """The whole PEM blocks of a text, in one pass, as it may be large and hostile.
+
+    A block that ends before it is whole does not take the next one with it; one with other bytes than ASCII is none.
+    """
+    at = 0
+    while (end := text.find(_END, at)) >= 0:
+        begin = text.rfind(_BEGIN, at, end)
+        at = end + len(_END)
+        if begin >= 0 and (block := text[begin:at]).isascii():
+            yield block.decode("ascii")
 
 
 def parse_brokers(section: Section) -> Brokers:

@@ -48,7 +48,7 @@ def client_context(tls: TlsSettings, address: BrokerAddress) -> ssl.SSLContext:
             if tls.cert_file is not None:
                 # An encrypted key would make OpenSSL ask on the terminal.
                 context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:  # TypeError: authorities that are no ASCII text
             if stamps_of(paths) != before:
                 continue
             raise TlsFailed(

@@ -81,7 +81,7 @@ def _trust(settings: OAuthSettings) -> ssl.SSLContext:
             context.load_verify_locations(cadata=authorities(settings.ca_file))
         elif settings.ca_file is not None:
             context.load_verify_locations(settings.ca_file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:  # TypeError: authorities that are no ASCII text
         raise TlsFailed(
             f"token endpoint {settings.token_endpoint}: cannot use the file ca={settings.ca_file}: {error}; "
             "it must exist and be PEM",

@@ -248,6 +248,19 @@ def test_authorities_of_all_matching_files_are_trusted_together(pairs: dict[str,
         assert client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S) == NO_GROUPS
 
 
+def test_authority_with_a_foreign_character_leaves_the_others_in_use(pairs: dict[str, KeyPair], tmp_path: Path) -> None:
+    """It ended the thread that talks to the brokers, as OpenSSL's text must be ASCII."""
+    broken = Path(pairs["elsewhere"].cert).read_bytes().replace(b"\nM", "\né".encode(), 1)
+    (tmp_path / "broken.crt").write_bytes(broken)
+    tls = TlsSettings(ca_file=str(tmp_path / "*.crt"))
+    with ScriptedBroker(serving(pairs["broker"])) as broker, connected(broker.address, tls=tls) as client:
+        broker.on(ListGroupsRequest, lambda _: NO_GROUPS)
+        with pytest.raises(TlsFailed, match=r"holds a PEM certificate"):
+            client.metadata(timeout_s=0.5)
+        (tmp_path / "ca.crt").write_bytes(Path(pairs["broker"].cert).read_bytes())
+        assert client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S) == NO_GROUPS
+
+
 def test_watch_reports_files_that_match_come_and_go(tmp_path: Path) -> None:
     watch = FileWatch([str(tmp_path / "*.crt")])
     (tmp_path / "ca.p12").write_text("no match")

@@ -80,4 +80,7 @@ def test_endpoint_must_be_trusted(tmp_path: Path) -> None:
         with pytest.raises(TlsFailed, match="cannot use the file") as unusable:
             ask(server.url, ca_file=str(tmp_path / "missing.crt"))
         assert unusable.value.reason == "TlsFilesInvalid"
+        (tmp_path / "broken.crt").write_bytes(authority.root_certificate.read_bytes().replace(b"\nM", b"\n\xe9", 1))
+        with pytest.raises(TlsFailed, match="holds a PEM certificate"):
+            ask(server.url, ca_file=str(tmp_path / "*.crt"))
         assert len(server.asked) == 1
