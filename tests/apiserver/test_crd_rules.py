@@ -195,6 +195,11 @@ REFUSED_BY_SCHEMA: list[tuple[str, JsonObject, str]] = [
         "caSecretRef.pattern",
     ),
     ("a user name with a line end", kafka_cluster({"spec.sasl": SASL | {"username": "a\n"}}), "spec.sasl.username"),
+    (
+        "a token endpoint on the operator's loopback",
+        kafka_cluster({"spec.tls": {}, "spec.sasl": OAUTH | {"oauth": {"tokenEndpoint": "http://localhost:8080"}}}),
+        "spec.sasl.oauth.tokenEndpoint",
+    ),
     ("an unknown mechanism", kafka_cluster({"spec.sasl": SASL | {"mechanism": "GSSAPI"}}), "spec.sasl.mechanism"),
     ("no cluster", consumer_group({"spec.clusterRef": REMOVED}), "spec.clusterRef"),
     ("a group id with a slash", consumer_group({"spec.groupId": "a/b"}), "spec.groupId"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import subprocess
 import time
 from collections import defaultdict
@@ -225,20 +226,25 @@ def test_corrected_secret_is_applied(site: Callable[..., Site], broker: KafkaBro
 def test_renewed_certificates_and_client_credentials_are_applied(
     site: Callable[..., Site], broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    """A cluster with TLS and OAUTHBEARER; its two Secrets are wrong at first and corrected one after the other."""
-    here = site("renewed")
-    another_authority = BrokerPki(tmp_path / "pki").ca_file
+    """A cluster with TLS and OAUTHBEARER; its two Secrets are wrong at first and corrected one after the other.
 
-    def secrets(*, ca_file: str, client_secret: str) -> None:
+    The first authority is the token endpoint's alone, and the broker's joins it.
+    """
+    here = site("renewed")
+    pki = BrokerPki(tmp_path / "pki")
+    endpoints_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    endpoints_tls.load_cert_chain(*pki.authority.issue("tokens", "tokens", names=("IP:127.0.0.1",)))
+
+    def secrets(*ca_files: str, client_secret: str) -> None:
         values = {
-            "authority": {"ca.crt": Path(ca_file).read_text()},
+            "authority": {"ca.crt": "".join(Path(file).read_text() for file in ca_files)},
             "client": {"clientId": CLIENT_ID, "clientSecret": client_secret},
         }
         for name, data in values.items():
             here.apply(objects.secret(here.name, name, password="") | {"stringData": data})
 
-    with TokenServer(lambda asked: answer(broker.issuer.token(asked.client_id))) as tokens:
-        secrets(ca_file=another_authority, client_secret="wrong-secret")
+    with TokenServer(lambda asked: answer(broker.issuer.token(asked.client_id)), endpoints_tls) as tokens:
+        secrets(pki.ca_file, client_secret="wrong-secret")
         login = {
             "mechanism": "OAUTHBEARER",
             "secretRef": {"name": "client"},
@@ -248,10 +254,10 @@ def test_renewed_certificates_and_client_credentials_are_applied(
         here.apply(objects.cluster(here.name, broker.sasl_tls_bootstrap, sasl=login, tls=tls))
         condition = here.wait_condition("kafkaclusters", "main", "Ready", status="False", reason="AuthenticationFailed")
         assert "check client id, client secret and scope" in condition["message"]
-        secrets(ca_file=another_authority, client_secret=CLIENT_SECRET)
+        secrets(pki.ca_file, client_secret=CLIENT_SECRET)
         condition = here.wait_condition("kafkaclusters", "main", "Ready", status="False", reason="TlsFailed")
         assert "check that the CA file holds the authority that signed it" in condition["message"]
-        secrets(ca_file=broker.pki.ca_file, client_secret=CLIENT_SECRET)
+        secrets(pki.ca_file, broker.pki.ca_file, client_secret=CLIENT_SECRET)
         here.wait_condition("kafkaclusters", "main", "Ready", status="True", reason="Reached")
         assert "secret" not in json.dumps(here.status("kafkaclusters", "main"))
 

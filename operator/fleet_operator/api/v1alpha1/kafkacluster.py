@@ -45,7 +45,8 @@ class Tls(Model):
 class OAuth(Model):
     """Source of OAUTHBEARER tokens (client credentials grant)."""
 
-    token_endpoint: Annotated[str, Field(min_length=1, max_length=2048)]
+    token_endpoint: Annotated[str, Field(min_length=1, max_length=2048, pattern=r"^https://[^\s/?#@]+([/?][^\s#]*)?$")]
+    """https only: else whoever may make a KafkaCluster could have the operator ask servers on its pod's loopback."""
     client_id: Identity | None = None
     scope: Annotated[str, Field(max_length=1024)] | None = None
 
