@@ -178,6 +178,8 @@ REFUSED_BY_SCHEMA: list[tuple[str, JsonObject, str]] = [
     *RETRY_SCHEMA,
     ("no broker", kafka_cluster({"spec.bootstrapServers": []}), "spec.bootstrapServers"),
     ("a broker without a port", kafka_cluster({"spec.bootstrapServers": ["kafka"]}), "spec.bootstrapServers[0]"),
+    ("port 0", kafka_cluster({"spec.bootstrapServers": ["kafka:0"]}), "spec.bootstrapServers[0]"),
+    ("a port beyond all", kafka_cluster({"spec.bootstrapServers": ["kafka:65536"]}), "spec.bootstrapServers[0]"),
     (
         "a key with a slash",
         kafka_cluster({"spec.tls": {"caSecretRef": {"name": "s", "key": "a/b"}}}),
@@ -199,6 +201,11 @@ REFUSED_BY_SCHEMA: list[tuple[str, JsonObject, str]] = [
         "a token endpoint on the operator's loopback",
         kafka_cluster({"spec.tls": {}, "spec.sasl": OAUTH | {"oauth": {"tokenEndpoint": "http://localhost:8080"}}}),
         "spec.sasl.oauth.tokenEndpoint",
+    ),
+    (
+        "an empty scope",
+        kafka_cluster({"spec.tls": {}, "spec.sasl": OAUTH | {"oauth": NAMED["oauth"] | {"scope": ""}}}),
+        "spec.sasl.oauth.scope",
     ),
     ("an unknown mechanism", kafka_cluster({"spec.sasl": SASL | {"mechanism": "GSSAPI"}}), "spec.sasl.mechanism"),
     ("no cluster", consumer_group({"spec.clusterRef": REMOVED}), "spec.clusterRef"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.net import OAuthSettings
+from fleet_consumer.net import OAuthSettings, parse_address
 from fleet_consumer.net.tls_files import authorities
 from fleet_operator.api.v1alpha1 import KafkaCluster
 from fleet_operator.clients.kinds import SECRET
@@ -124,6 +124,23 @@ def test_operator_asks_for_tokens_with_https_only(url: str) -> None:
     """Also on loopback, which is exempt in the library: there it is the operator's own pod that would be asked."""
     with pytest.raises(ValueError, match=r"spec\.sasl\.oauth\.tokenEndpoint"):
         cluster(tls={}, sasl=OAUTH | {"oauth": {"tokenEndpoint": url}})
+
+
+def test_empty_scope_is_refused() -> None:
+    """Workers take no empty text for one; the operator asked without."""
+    with pytest.raises(ValueError, match=r"spec\.sasl\.oauth\.scope"):
+        cluster(tls={}, sasl=OAUTH | {"oauth": OAUTH_ENDPOINT | {"scope": ""}})
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "99999", "00000", "-1", "", "9092x"])
+def test_port_that_is_none_is_refused(port: str) -> None:
+    with pytest.raises(ValueError, match=r"spec\.bootstrapServers\.0"):
+        cluster(bootstrapServers=[f"kafka:{port}"])
+
+
+@pytest.mark.parametrize("address", ["kafka:1", "kafka:9092", "kafka:59999", "[fd00::1]:65535"])
+def test_address_that_the_model_takes_is_one(address: str) -> None:
+    assert str(parse_address(*cluster(bootstrapServers=[address]).spec.bootstrap_servers)) == address
 
 
 @pytest.mark.parametrize(

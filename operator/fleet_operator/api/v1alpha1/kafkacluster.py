@@ -14,6 +14,10 @@ SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"
 SecretKey = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*$")]
 Identity = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]+$")]
 """A user name or client id written into the object itself."""
+_PORT: Final = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+BootstrapServer = Annotated[
+    str, Field(min_length=3, max_length=300, pattern=rf"^(\[[0-9a-fA-F:.]+\]|[^\s,:\[\]/]+):{_PORT}$")
+]
 CA_KEY: Final = "ca.crt"
 
 
@@ -48,7 +52,7 @@ class OAuth(Model):
     token_endpoint: Annotated[str, Field(min_length=1, max_length=2048, pattern=r"^https://[^\s/?#@]+([/?][^\s#]*)?$")]
     """https only: else whoever may make a KafkaCluster could have the operator ask servers on its pod's loopback."""
     client_id: Identity | None = None
-    scope: Annotated[str, Field(max_length=1024)] | None = None
+    scope: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
 
 
 class LoginSecretReference(Model):
@@ -103,9 +107,7 @@ class OffsetsTopic(Model):
 class KafkaClusterSpec(Model):
     """The wanted connection."""
 
-    bootstrap_servers: Annotated[
-        tuple[Annotated[str, Field(min_length=3, max_length=300)], ...], Field(min_length=1, max_length=32)
-    ]
+    bootstrap_servers: Annotated[tuple[BootstrapServer, ...], Field(min_length=1, max_length=32)]
     tls: Tls | None = None
     sasl: Sasl | None = None
     observe_interval_seconds: Annotated[int, Field(ge=1, le=3600)] = 5
