@@ -60,8 +60,11 @@ def credential_files(mechanism: str) -> tuple[str, str]:
 
 
 def credential_text(value: bytes) -> str:
-    """Text of a credential, without the line end that editors and `echo` add. Raises UnicodeDecodeError."""
-    return value.decode().rstrip("\r\n")
+    """Text of a credential, without the byte order mark and the line end that editors and `echo` add.
+
+    Raises UnicodeDecodeError.
+    """
+    return value.decode("utf-8-sig").rstrip("\r\n")
 
 
 def matching_files(names: Iterable[str], pattern: str) -> list[str]:

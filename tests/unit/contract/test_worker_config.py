@@ -201,6 +201,15 @@ def test_token_endpoint_that_would_show_the_secret_is_refused(tmp_path: Path) ->
         connection_settings(parse_config(changed(worker_document(), "connection.sasl", login)).brokers, "c")
 
 
+def test_byte_order_mark_and_line_end_of_a_credential_are_no_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "username").write_text("\ufeffalice\n")
+    (tmp_path / "password").write_text("\ufeffsecret\r\n")
+    login = {"mechanism": "SCRAM-SHA-512", "directory": str(tmp_path), "identity": None, "oauth": None}
+    settings = connection_settings(parse_config(changed(worker_document(), "connection.sasl", login)).brokers, "c")
+    assert settings.sasl
+    assert (settings.sasl.username, settings.sasl.password) == ("alice", "secret")
+
+
 def test_missing_credentials_name_their_path(tmp_path: Path) -> None:
     document = changed(
         worker_document(),

@@ -261,3 +261,12 @@ async def test_line_end_of_a_credential_is_no_part_of_it() -> None:
     settings = await read(secret({"username": "alice\n", "password": f"{PASSWORD}\r\n"}), of=with_sasl())
     assert settings.sasl
     assert (settings.sasl.username, settings.sasl.password) == ("alice", PASSWORD)
+
+
+async def test_byte_order_mark_of_a_credential_is_no_part_of_it() -> None:
+    """Editors on Windows write one, and no terminal shows it."""
+    settings = await read(secret({"username": "\ufeffalice", "password": f"\ufeff{PASSWORD}\r\n"}), of=with_sasl())
+    assert settings.sasl
+    assert (settings.sasl.username, settings.sasl.password) == ("alice", PASSWORD)
+    with pytest.raises(UnusableSecretError, match="is empty"):
+        await read(secret({"username": "alice", "password": "\ufeff\n"}), of=with_sasl())
