@@ -29,8 +29,6 @@ class Part:
 
 MAIN: Final = Part(labels.WORKER, lambda name: name, lambda group_id: group_id)
 RETRY: Final = Part(labels.RETRY, naming.retry_workers, naming.retry_group)
-PARTS: Final = (MAIN, RETRY)
-"""In the order in which they are applied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
