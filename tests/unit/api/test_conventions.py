@@ -211,6 +211,13 @@ def test_transition_rules_stand_on_what_cannot_be_taken_away(parts: list[Part]) 
             assert seen or field.required or "default" in field.schema, f"{path}: {name} can be added"
 
 
+def test_expressions_of_users_name_their_syntax() -> None:
+    """It is the syntax of decision 0027, and people know several others."""
+    fields = [part for parts in PARTS.values() for part in parts if re.search("topicPattern|Regex$", part.name)]
+    assert len(fields) == 4
+    assert [part.path for part in fields if "RE2's syntax" not in part.text or "epetition" in part.text] == []
+
+
 def test_page_names_every_exception() -> None:
     page = (ROOT / "docs" / "api-conventions.md").read_text()
     assert [word for word in sorted(SASL_MECHANISMS) if f"`{word}`" not in page] == []
