@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.unit.api.crd_objects import JsonObject, consumer_group
+from tests.unit.api.crd_objects import ACCEPTED_PATHS, REFUSED_PATHS, JsonObject, consumer_group
 
 CONTAINERS: Final = "spec.template.spec.containers: "
 VOLUMES: Final = "spec.template.spec.volumes"
@@ -92,10 +92,13 @@ POD_RULES: Final[list[tuple[str, JsonObject, str]]] = [
         with_worker(env=[{"name": "POD_NAME", "value": "x"}]),
         CONTAINERS + "env of the container named worker must not set POD_NAME or",
     ),
-    (
-        "a mount over the settings",
-        with_worker(volumeMounts=[{"name": "v", "mountPath": "/etc/consumer-fleet/handler"}]),
-        CONTAINERS + "volumeMounts of the container named worker must not be below",
+    *(
+        (
+            f"a mount at {path}",
+            with_worker(volumeMounts=[{"name": "v", "mountPath": path}]),
+            CONTAINERS + "volumeMounts of the container named worker must not be below",
+        )
+        for path in REFUSED_PATHS
     ),
     (
         "a container without an image",
@@ -210,6 +213,7 @@ ACCEPTED_PODS: Final[list[tuple[str, JsonObject]]] = [
     ("a worker's resources and nothing else", with_worker(resources={"requests": {"memory": "96Mi"}})),
     ("a worker without any resources", with_worker(resources={})),
     ("an init container with an environment of its own", with_first(env=[{"name": "POD_NAME", "value": "x"}])),
+    *((f"a mount at {path}", with_worker(volumeMounts=[{"name": "v", "mountPath": path}])) for path in ACCEPTED_PATHS),
     (
         "a sidecar's mount where the worker has its settings",
         with_side(volumeMounts=[{"name": "v", "mountPath": "/etc/fleet"}]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 JsonObject = dict[str, Any]
 
@@ -120,6 +120,21 @@ def changed(body: JsonObject, changes: Mapping[str, Any]) -> JsonObject:
         else:
             place[last] = value
     return copied
+
+
+REFUSED_PATHS: Final = (
+    *("/etc/consumer-fleet", "/etc/consumer-fleet/", "/etc/consumer-fleet/handler", "/etc/fleet", "/etc/fleet/retry"),
+    *("etc/fleet", "/etc//fleet", "//etc/fleet", "/etc/./fleet", "/etc/x/../fleet", "/etc/fleet/..", "/data/.", "../x"),
+)
+"""Paths at which nothing is mounted into the worker: its settings, and roundabout ways that might lead to them."""
+ACCEPTED_PATHS: Final = (
+    "/etc/fleetwood",
+    "/etc/consumer-fleets/a",
+    "/etc/.fleet",
+    "/data/..x",
+    "/data/etc/fleet",
+    "/tmp/",
+)
 
 
 def full_kafka_cluster() -> JsonObject:
