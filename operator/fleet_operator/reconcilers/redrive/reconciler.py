@@ -33,6 +33,10 @@ log = logging.getLogger(__name__)
 WATCH_SECONDS: Final = 5.0
 """The interval at which a running or waiting Redrive is looked at: no watch reports offsets, or a usable topic."""
 
+ENDED_SECONDS: Final = 1.0
+"""The shortest pause between the visit that sees a Redrive end and the one that deletes it: the status that has its
+findings must be in the cache first."""
+
 NOTED_SECONDS: Final = 30.0
 """The interval at which a Redrive is looked at whose time is over before its ConsumerGroup has noted what it found."""
 
@@ -106,6 +110,8 @@ class RedriveReconciler:
         again = await publish(context, body, status)
         if again is not None and (phase in ("Running", "Pending") or step.facts.halted):
             again = min(again, WATCH_SECONDS)
+        if again is not None and step.is_final and (ttl := redrive.spec.ttl_seconds_after_finished) is not None:
+            again = min(again, max(ENDED_SECONDS, self._expiry.seconds_left(key, redrive, ttl)))
         return Result(again)
 
     async def _expire(self, body: JsonObject, redrive: Redrive, again: float | None) -> float | None:

@@ -56,6 +56,26 @@ def test_redrive_is_deleted_when_its_time_is_over() -> None:
     run(life)
 
 
+@pytest.mark.parametrize(("ttl", "pause"), [(0, 1), (1, 1), (20, 20)])
+def test_visit_that_sees_the_end_comes_back_when_the_time_is_over(ttl: int, pause: float) -> None:
+    """Not at the next resync, which is a minute away."""
+
+    async def life(world: World) -> None:
+        world.redrive(ttlSecondsAfterFinished=ttl)
+        await world.look()
+        world.controller()
+        world.finish(word=FOUND)
+        result = await world.look()
+        assert world.status()["phase"] == "Succeeded"
+        assert result.requeue_after is not None
+        assert pause - 1 < result.requeue_after <= pause
+        await asyncio.sleep(result.requeue_after)
+        await world.look()
+        assert not is_there(world)
+
+    run(life)
+
+
 def test_redrive_without_a_time_is_kept() -> None:
     async def life(world: World) -> None:
         await ended(world)
