@@ -32,6 +32,7 @@ ON_THE_WAY: Final = frozenset(
         conditions.NOT_YET_OBSERVED,
         conditions.TOPICS_NOT_READY,
         conditions.GROUP_SUSPENDED,
+        conditions.PAUSED_BY_ANNOTATION,
         conditions.ANOTHER_REDRIVE_RUNS,
         conditions.WAITING_FOR_LAST_RUN,
         conditions.RUNNING,

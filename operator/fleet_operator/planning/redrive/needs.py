@@ -13,6 +13,7 @@ from fleet_consumer.contract.patterns import PatternRefused, compile_pattern
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
+from fleet_operator.api.v1alpha1.model import PAUSED_ANNOTATION
 from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.planning import times
 from fleet_operator.planning.claims import Claim
@@ -74,6 +75,12 @@ def find_obstacle(
             "back: set it to false"
         )
         return Problem(c.GROUP_SUSPENDED, message)
+    if group.paused:
+        message = (
+            f"ConsumerGroup {name!r} has the annotation {PAUSED_ANNOTATION}, so the operator starts nothing for it: "
+            "remove the annotation"
+        )
+        return Problem(c.PAUSED_BY_ANNOTATION, message)
     assert cluster is not None, "a ConsumerGroup names a KafkaCluster"
     if isinstance(cluster, Problem):
         return cluster

@@ -31,6 +31,7 @@ from tests.unit.planning.redrive.test_phase import redrive
 
 NOW = builders.NOW
 TARGET = Target(partitions=6, max_message_bytes=1_114_124)
+PAUSED = {"consumerfleet.io/paused": "true"}
 SASL = {"mechanism": "SCRAM-SHA-512", "secretRef": {"name": "login"}}
 
 
@@ -56,6 +57,8 @@ def test_missing_prerequisites_are_named_in_order() -> None:
         (find_obstacle(wanted, group(), cluster, replace(seen(), current=False)), "NotYetObserved"),
         (find_obstacle(wanted, group(), cluster, builders.unreachable("SecretNotLabelled")), "SecretNotLabelled"),
         (find_obstacle(wanted, group(suspend=True), absent, None), "GroupSuspended"),
+        (find_obstacle(wanted, group(annotations=PAUSED), absent, None), "PausedByAnnotation"),
+        (find_obstacle(redrive(dryRun=True), group(annotations=PAUSED), cluster, seen()), "PausedByAnnotation"),
         (find_obstacle(wanted, group(), absent, None), "ClusterNotFound"),
         (find_obstacle(wanted, group(), cluster, None), "NotYetObserved"),
         (find_obstacle(wanted, group(), cluster, away), "BrokerUnreachable"),

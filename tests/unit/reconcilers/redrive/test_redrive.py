@@ -255,6 +255,32 @@ def test_run_of_a_group_that_is_suspended_waits_for_its_workers() -> None:
     run(life)
 
 
+def test_group_that_is_paused_holds_back_new_runs_only() -> None:
+    """Its condition Paused says that the operator changes nothing; what runs goes on, as workers do."""
+
+    async def life(world: World) -> None:
+        group = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
+        world.redrive()
+        await world.look()
+        world.controller()
+        world.put(CONSUMER_GROUP, "orders", group["spec"], annotations={"consumerfleet.io/paused": "true"})
+        world.redrive("later", at=1)
+        for name in ("mended", "later"):
+            await world.look(name)
+        assert (world.status("mended")["phase"], world.jobs()[0]["spec"].get("suspend")) == ("Running", None)
+        world.finish(word='{"ok":true,"selected":0,"moved":0,"guarded":0}')
+        for name in ("mended", "later"):
+            await world.look(name)
+        assert (world.status("mended")["phase"], world.status("later")["phase"]) == ("Succeeded", "Pending")
+        assert world.status("later")["conditions"][0]["reason"] == "PausedByAnnotation"
+        assert len(world.jobs()) == 1
+        world.put(CONSUMER_GROUP, "orders", group["spec"])
+        await world.look("later")
+        assert (world.status("later")["phase"], len(world.jobs())) == ("Running", 2)
+
+    run(life)
+
+
 def test_run_on_another_cluster_than_the_groups_is_halted() -> None:
     async def life(world: World) -> None:
         world.redrive()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
@@ -94,7 +94,9 @@ class World:
         self.put(KAFKA_CLUSTER, "main", {"bootstrapServers": ["kafka:9092"]})
         self.start()
 
-    def put(self, kind: Kind, name: str, spec: JsonObject, *, at: int = 0) -> None:
+    def put(
+        self, kind: Kind, name: str, spec: JsonObject, *, at: int = 0, annotations: Mapping[str, str] | None = None
+    ) -> None:
         """An object as a user leaves it."""
         known = self.kube.objects.get((kind.kind, "shop", name), {})
         metadata = {
@@ -104,6 +106,7 @@ class World:
             "generation": known.get("metadata", {}).get("generation", 0) + 1,
             "creationTimestamp": f"2026-01-01T00:00:{at:02}Z",
             "labels": {},
+            "annotations": dict(annotations or {}),
         }
         self.kube.version += 1
         metadata["resourceVersion"] = str(self.kube.version)
