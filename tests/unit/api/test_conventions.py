@@ -218,6 +218,15 @@ def test_expressions_of_users_name_their_syntax() -> None:
     assert [part.path for part in fields if "RE2's syntax" not in part.text or "epetition" in part.text] == []
 
 
+@pytest.mark.parametrize("plural", sorted(PARTS))
+def test_objects_can_be_selected_by_every_reference(plural: str) -> None:
+    """Whoever changes a ConfigMap or a Secret asks who uses it."""
+    (version,) = crd(plural)["spec"]["versions"]
+    selectable = {field["jsonPath"].removeprefix(".") for field in version.get("selectableFields", ())}
+    references = {f"{part.path}.name" for part in PARTS[plural] if part.is_wanted and part.name.endswith("Ref")}
+    assert references - selectable == set()
+
+
 def test_page_names_every_exception() -> None:
     page = (ROOT / "docs" / "api-conventions.md").read_text()
     assert [word for word in sorted(SASL_MECHANISMS) if f"`{word}`" not in page] == []
