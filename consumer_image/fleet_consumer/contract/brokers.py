@@ -81,12 +81,12 @@ def matching_files(names: Iterable[str], pattern: str) -> list[str]:
     )
 
 
-def certificates(texts: Iterable[bytes]) -> str:
-    """The PEM certificates of some texts, in order; empty without any.
+def certificates(texts: Iterable[bytes]) -> Iterator[str]:
+    """The PEM certificates of some texts, in order.
 
     Other content is left out: not every text is one that OpenSSL and librdkafka take as a string.
     """
-    return "".join(f"{block}\n" for text in texts for block in _blocks(text))
+    return (f"{block}\n" for text in texts for block in _blocks(text))
 
 
 def _blocks(text: bytes) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -35,10 +36,27 @@ def has_asterisk(path: str) -> bool:
 
 def authorities(path: str) -> str:
     """The certificates of all files that match a path with an asterisk. Raises OSError, and ValueError for none."""
-    found = certificates(Path(file).read_bytes() for file in _matching(path))
+    found = readable_certificates(Path(file).read_bytes() for file in _matching(path))
     if not found:
         raise ValueError(f"no file that matches {path} holds a PEM certificate")
     return found
+
+
+def readable_certificates(texts: Iterable[bytes]) -> str:
+    """The PEM certificates of some texts that OpenSSL can read, in order; empty without any.
+
+    A single one that it cannot read would keep it from all others.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return "".join(each for each in certificates(texts) if _readable(context, each))
+
+
+def _readable(context: ssl.SSLContext, certificate: str) -> bool:
+    try:
+        context.load_verify_locations(cadata=certificate)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _matching(path: str) -> list[str]:

@@ -11,8 +11,9 @@ import binascii
 from dataclasses import dataclass
 from typing import Final
 
-from fleet_consumer.contract.brokers import certificates, credential_text, matching_files
+from fleet_consumer.contract.brokers import credential_text, matching_files
 from fleet_consumer.net import OAuthSettings, SaslSettings
+from fleet_consumer.net.tls_files import readable_certificates
 from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.api.v1alpha1.kafkacluster import CA_KEY, CaSecretReference, Sasl
 from fleet_operator.api.v1alpha1.model import CREDENTIALS_LABEL
@@ -103,7 +104,7 @@ class SecretReader:
         if not keys:
             message = f"secret `{reference.name}` has no key that matches `{reference.pattern}`: correct the pattern"
             raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message))
-        found = certificates(self._value(secret, key) for key in keys if secret["data"][key])
+        found = readable_certificates(self._value(secret, key) for key in keys if secret["data"][key])
         if not found:
             message = f"no key of secret `{reference.name}` that matches `{reference.pattern}` holds a PEM certificate"
             raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, f"{message}: correct the pattern"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from e2e.local_cluster.pki import Authority
 from fleet_consumer.net import OAuthSettings, parse_address
 from fleet_consumer.net.tls_files import authorities
 from fleet_operator.api.v1alpha1 import KafkaCluster
@@ -19,6 +21,29 @@ from fleet_operator.reconcilers.kafkacluster import MENDED_BY_SECRETS
 from tests.unit.runtime.memory_kube import MemoryKube
 
 PASSWORD = "correct horse"
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """Two authorities, and two pairs of a client's certificate and key."""
+
+    authorities: tuple[str, str]
+    pairs: tuple[tuple[str, str], tuple[str, str]]
+
+    @property
+    def data(self) -> dict[str, str]:
+        """A Secret's usual keys."""
+        return {"ca.crt": self.authorities[0], "tls.crt": self.pairs[0][0], "tls.key": self.pairs[0][1]}
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Pem:
+    made = [Authority(tmp_path_factory.mktemp("pki") / str(number)) for number in range(2)]
+    for authority in made:
+        authority.ensure()
+    pairs = [each.issue("client", "client") for each in made]
+    one, other = [(certificate.read_text(), key.read_text()) for certificate, key in pairs]
+    return Pem((made[0].root_certificate.read_text(), made[1].root_certificate.read_text()), (one, other))
 
 
 OAUTH_ENDPOINT = {"tokenEndpoint": "https://login.example/token", "scope": "kafka"}
@@ -79,9 +104,9 @@ async def test_password_is_read_and_never_shown() -> None:
     assert PASSWORD not in repr(settings)
 
 
-async def test_client_credentials_are_read_for_oauthbearer(tmp_path: Path) -> None:
+async def test_client_credentials_are_read_for_oauthbearer(tmp_path: Path, pem: Pem) -> None:
     of = cluster(tls={"caSecretRef": {"name": "login"}}, sasl=OAUTH)
-    body = secret({"clientId": "fleet", "clientSecret": PASSWORD, "ca.crt": "CA"})
+    body = secret({"clientId": "fleet", "clientSecret": PASSWORD, "ca.crt": pem.authorities[0]})
     settings = await read(body, of=of)
     assert PASSWORD not in repr(settings)
     assert settings == await read(body, of=of)  # no new observer without need
@@ -97,13 +122,19 @@ async def test_client_credentials_are_read_for_oauthbearer(tmp_path: Path) -> No
     )
 
 
-async def test_renewed_secrets_make_settings_that_need_a_new_observer() -> None:
+async def test_renewed_secrets_make_settings_that_need_a_new_observer(pem: Pem) -> None:
     """Certificates and credentials alike: the observers replaces an observer whose settings differ."""
     of = cluster(tls={"caSecretRef": {"name": "login"}, "clientCertSecretRef": {"name": "login"}}, sasl=OAUTH)
-    data = {"clientId": "fleet", "clientSecret": PASSWORD, "ca.crt": "CA", "tls.crt": "CERT", "tls.key": "KEY"}
+    data = {"clientId": "fleet", "clientSecret": PASSWORD} | pem.data
     before = await read(secret(data), of=of)
-    for key in data:
-        assert await read(secret(data | {key: "renewed"}), of=of) != before
+    certificate, key = pem.pairs[1]
+    for renewed in (
+        {"clientId": "renewed"},
+        {"clientSecret": "renewed"},
+        {"ca.crt": pem.authorities[1]},
+        {"tls.crt": certificate, "tls.key": key},
+    ):
+        assert await read(secret(data | renewed), of=of) != before
 
 
 @pytest.mark.parametrize(
@@ -168,65 +199,65 @@ async def test_unusable_secret_is_named_with_the_remedy(
     assert PASSWORD not in caught.value.problem.message
 
 
-async def test_tls_material_comes_from_its_keys() -> None:
-    body = secret({"ca.crt": "CA", "tls.crt": "CERT", "tls.key": "KEY"})
+async def test_tls_material_comes_from_its_keys(pem: Pem) -> None:
     tls = {"caSecretRef": {"name": "login"}, "clientCertSecretRef": {"name": "login"}}
-    settings = await read(body, of=cluster(tls=tls))
+    settings = await read(secret(pem.data), of=cluster(tls=tls))
     assert settings.tls
-    assert (settings.tls.ca, settings.tls.certificate, settings.tls.key) == (b"CA", b"CERT", b"KEY")
+    found = {"ca.crt": settings.tls.ca, "tls.crt": settings.tls.certificate, "tls.key": settings.tls.key}
+    assert found == {key: value.encode() for key, value in pem.data.items()}
     assert "KEY" not in repr(settings)
 
 
-STRIMZI_CA = {
-    "ca.crt": "-----BEGIN CERTIFICATE-----\nNEW\n-----END CERTIFICATE-----\n",
-    "ca-2026-12-01T00-00-00Z.crt": "-----BEGIN CERTIFICATE-----\nOLD\n-----END CERTIFICATE-----\n",
-    "ca.p12": "binary",
-    "ca.password": "changeit",
-}
-
-
-async def test_keys_of_a_strimzi_user_are_read() -> None:
+async def test_keys_of_a_strimzi_user_are_read(pem: Pem) -> None:
     tls = {"clientCertSecretRef": {"name": "login", "certKey": "user.crt", "keyKey": "user.key"}}
+    certificate, key = pem.pairs[0]
     body = secret(
-        {"ca.crt": "CLIENTS CA", "user.crt": "CERT", "user.key": "KEY", "user.p12": "x", "user.password": "y"}
+        {"ca.crt": "CLIENTS CA", "user.crt": certificate, "user.key": key, "user.p12": "x", "user.password": "y"}
     )
     settings = await read(body, of=cluster(tls=tls))
     assert settings.tls
-    assert (settings.tls.ca, settings.tls.certificate, settings.tls.key) == (None, b"CERT", b"KEY")
+    assert (settings.tls.ca, settings.tls.certificate, settings.tls.key) == (None, certificate.encode(), key.encode())
 
 
-async def test_all_authorities_that_match_are_trusted_together() -> None:
-    for pattern, expected in (
-        ("*.crt", [STRIMZI_CA["ca-2026-12-01T00-00-00Z.crt"], STRIMZI_CA["ca.crt"]]),
-        ("ca.c*", [STRIMZI_CA["ca.crt"]]),
-    ):
-        settings = await read(
-            secret(STRIMZI_CA), of=cluster(tls={"caSecretRef": {"name": "login", "pattern": pattern}})
-        )
+def strimzi_ca(pem: Pem) -> dict[str, str]:
+    """Its Secret of the cluster's authority while a new one comes."""
+    new, old = pem.authorities
+    return {"ca.crt": new, "ca-2026-12-01T00-00-00Z.crt": old, "ca.p12": "binary", "ca.password": "changeit"}
+
+
+async def test_all_authorities_that_match_are_trusted_together(pem: Pem) -> None:
+    new, old = pem.authorities
+    for pattern, expected in (("*.crt", old + new), ("ca.c*", new)):
+        body = secret(strimzi_ca(pem))
+        settings = await read(body, of=cluster(tls={"caSecretRef": {"name": "login", "pattern": pattern}}))
         assert settings.tls
-        assert settings.tls.ca == "".join(expected).encode()
+        assert settings.tls.ca == expected.encode()
 
 
-async def test_operator_and_workers_read_the_same_certificates_of_a_pattern(tmp_path: Path) -> None:
-    """Else a Secret with a remark in another encoding would work for one of them only."""
-    data = {"ca.crt": "# Autorité\n" + STRIMZI_CA["ca.crt"], "empty.crt": "", "old.crt": STRIMZI_CA["ca.crt"].strip()}
+async def test_operator_and_workers_read_the_same_certificates_of_a_pattern(tmp_path: Path, pem: Pem) -> None:
+    """Else a Secret with a remark in another encoding, or a broken one, would work for one of them only."""
+    good = pem.authorities[0]
+    broken = good[:200] + good[240:]
+    data = {"ca.crt": "# Autorité\n" + good, "bad.crt": broken, "empty.crt": "", "old.crt": broken + good.strip()}
     for name, text in data.items():
         (tmp_path / name).write_text(text)
     settings = await read(secret(data), of=cluster(tls={"caSecretRef": {"name": "login", "pattern": "*.crt"}}))
     assert settings.tls
     assert settings.tls.ca == authorities(f"{tmp_path}/*.crt").encode()
-    assert settings.tls.ca == STRIMZI_CA["ca.crt"].encode() * 2
+    assert settings.tls.ca == good.encode() * 2
 
 
-async def test_pattern_whose_keys_hold_no_certificate_is_reported() -> None:
-    with pytest.raises(UnusableSecretError, match=r"holds a PEM certificate") as caught:
-        await read(secret(STRIMZI_CA), of=cluster(tls={"caSecretRef": {"name": "login", "pattern": "*.p12"}}))
-    assert caught.value.problem.reason == "SecretIncomplete"
+async def test_pattern_whose_keys_hold_no_certificate_is_reported(pem: Pem) -> None:
+    of = cluster(tls={"caSecretRef": {"name": "login", "pattern": "ca*"}})
+    for data in ({"ca.p12": "binary"}, {"ca.crt": pem.authorities[0].replace("M", "!")}):
+        with pytest.raises(UnusableSecretError, match=r"holds a PEM certificate") as caught:
+            await read(secret(data), of=of)
+        assert caught.value.problem.reason == "SecretIncomplete"
 
 
-async def test_pattern_without_a_match_is_reported() -> None:
+async def test_pattern_without_a_match_is_reported(pem: Pem) -> None:
     with pytest.raises(UnusableSecretError, match=r"no key that matches `\*\.pem`") as caught:
-        await read(secret(STRIMZI_CA), of=cluster(tls={"caSecretRef": {"name": "login", "pattern": "*.pem"}}))
+        await read(secret(strimzi_ca(pem)), of=cluster(tls={"caSecretRef": {"name": "login", "pattern": "*.pem"}}))
     assert caught.value.problem.reason == "SecretIncomplete"
 
 
