@@ -6,6 +6,7 @@ broker.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from dataclasses import dataclass
@@ -15,12 +16,13 @@ from fleet_consumer.contract.brokers import credential_text, matching_files
 from fleet_consumer.net import OAuthSettings, SaslSettings
 from fleet_consumer.net.tls_files import readable_certificates
 from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
-from fleet_operator.api.v1alpha1.kafkacluster import CA_KEY, CaSecretReference, Sasl
+from fleet_operator.api.v1alpha1.kafkacluster import CA_KEY, CaSecretReference, Sasl, Tls
 from fleet_operator.api.v1alpha1.model import CREDENTIALS_LABEL
 from fleet_operator.clients.kinds import SECRET, JsonObject
 from fleet_operator.clients.kube import KubeClient, KubeForbiddenError
 from fleet_operator.observe.interests import ObserverSettings, TlsMaterial
 from fleet_operator.planning.problem import Problem
+from fleet_operator.reconcilers.pem import authorities_fault, pair_fault
 
 FORBIDDEN: Final = 403
 
@@ -44,15 +46,7 @@ class SecretReader:
         """Settings of the connection to a cluster, with its secrets. Raises UnusableSecretError, KubeError or
         ValueError."""
         spec = cluster.spec
-        tls = None
-        if spec.tls is not None:
-            ca = certificate = key = None
-            if (authorities := spec.tls.ca_secret_ref) is not None:
-                ca = self._authorities(authorities, await self._read(authorities.name))
-            if (client := spec.tls.client_cert_secret_ref) is not None:
-                secret = await self._read(client.name)
-                certificate, key = self._value(secret, client.cert_key), self._value(secret, client.key_key)
-            tls = TlsMaterial(ca=ca, certificate=certificate, key=key)
+        tls = None if spec.tls is None else await self._material(spec.tls)
         sasl = None
         if spec.sasl is not None:
             sasl = self._login(spec.sasl, await self._read(spec.sasl.secret_ref.name))
@@ -62,6 +56,24 @@ class SecretReader:
             tls=tls,
             sasl=sasl,
         )
+
+    async def _material(self, tls: Tls) -> TlsMaterial:
+        ca = certificate = key = None
+        if (authorities := tls.ca_secret_ref) is not None:
+            secret = await self._read(authorities.name)
+            ca = await asyncio.to_thread(self._authorities, authorities, secret)
+        if (client := tls.client_cert_secret_ref) is not None:
+            secret = await self._read(client.name)
+            certificate, key = self._value(secret, client.cert_key), self._value(secret, client.key_key)
+            fault = await asyncio.to_thread(pair_fault, certificate, key)
+            if fault is not None:
+                message = (
+                    f"keys `{client.cert_key}` and `{client.key_key}` of secret `{client.name}` cannot be used as "
+                    f"certificate and private key ({fault}): both must be PEM, and the key must fit and have no "
+                    "passphrase"
+                )
+                raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message))
+        return TlsMaterial(ca=ca, certificate=certificate, key=key)
 
     def _login(self, sasl: Sasl, secret: JsonObject) -> SaslSettings:
         """Settings of the login. Raises ValueError for a token endpoint that cannot be used."""
@@ -97,9 +109,17 @@ class SecretReader:
         return secret
 
     def _authorities(self, reference: CaSecretReference, secret: JsonObject) -> bytes:
-        """PEM texts of all chosen keys; of a pattern's the certificates, as workers read them."""
+        """PEM texts of all chosen keys; of a pattern's the certificates, as workers read them. Blocks."""
         if reference.pattern is None:
-            return self._value(secret, reference.key or CA_KEY)
+            key = reference.key or CA_KEY
+            fault = authorities_fault(value := self._value(secret, key))
+            if fault is None:
+                return value
+            message = (
+                f"key `{key}` of secret `{reference.name}` cannot be used as authorities ({fault}): it must be PEM "
+                "certificates"
+            )
+            raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message))
         keys = matching_files(secret.get("data") or {}, reference.pattern)
         if not keys:
             message = f"secret `{reference.name}` has no key that matches `{reference.pattern}`: correct the pattern"

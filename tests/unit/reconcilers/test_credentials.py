@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,45 @@ async def test_keys_of_a_strimzi_user_are_read(pem: Pem) -> None:
     settings = await read(body, of=cluster(tls=tls))
     assert settings.tls
     assert (settings.tls.ca, settings.tls.certificate, settings.tls.key) == (None, certificate.encode(), key.encode())
+
+
+def encrypted(key: str, folder: Path) -> str:
+    (folder / "tls.key").write_text(key)
+    words = ["openssl", "ec", "-in", str(folder / "tls.key"), "-aes256", "-passout", "pass:secret"]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("broken", ["other key", "no certificate", "no key", "passphrase", "no authority", "cut"])
+async def test_pem_that_cannot_be_used_is_reported_with_secret_and_key(broken: str, pem: Pem, tmp_path: Path) -> None:
+    """The observer's own error names files that nobody can see."""
+    authority, _, key = pem.data.values()
+    data = (
+        pem.data
+        | {
+            "other key": {"tls.key": pem.pairs[1][1]},
+            "no certificate": {"tls.crt": "CERT"},
+            "no key": {"tls.key": "KEY"},
+            "passphrase": {"tls.key": encrypted(key, tmp_path)},
+            "no authority": {"ca.crt": key},
+            "cut": {"ca.crt": authority[:200]},
+        }[broken]
+    )
+    tls = {"caSecretRef": {"name": "login"}, "clientCertSecretRef": {"name": "login"}}
+    with pytest.raises(UnusableSecretError) as caught:
+        await read(secret(data), of=cluster(tls=tls))
+    problem = caught.value.problem
+    assert problem.reason == "SecretIncomplete"
+    named = "key `ca.crt` of" if broken in ("no authority", "cut") else "keys `tls.crt` and `tls.key` of"
+    assert f"{named} secret `login`" in problem.message
+    assert ".pem" not in problem.message
+    assert "/tmp" not in problem.message
+
+
+async def test_authorities_with_remarks_are_taken_as_openssl_does(pem: Pem) -> None:
+    text = "# Autorité\n" + "".join(pem.authorities)
+    settings = await read(secret({"ca.crt": text}), of=cluster(tls={"caSecretRef": {"name": "login"}}))
+    assert settings.tls
+    assert settings.tls.ca == text.encode()
 
 
 def strimzi_ca(pem: Pem) -> dict[str, str]:
