@@ -1,7 +1,7 @@
 """Committed offsets of one Kafka group, read and set. Runs on the observer's thread; blocks.
 
 Offsets are set as an administrator does, without a generation: the coordinator itself refuses that while the group has
-members. The commits carry no metadata, so workers begin a new reading of each partition.
+members. The commits carry no mark of a worker, so workers begin a new reading of each partition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fleet_consumer.wire.offset_commit import (
 )
 from fleet_operator.observe import batches, folding
 from fleet_operator.observe.folding import Offsets
-from fleet_operator.planning.offsets.records import OffsetsByTopic
+from fleet_operator.planning.offsets.records import Committed, OffsetsByTopic
 from fleet_operator.planning.offsets.targets import GroupOffsets, Member, Partition
 
 CALL_SECONDS: Final = 10.0
@@ -57,15 +57,16 @@ def read_group(
         group_type="" if other is None else other.group_type.lower(),
         members=tuple(Member(each.group_instance_id, each.client_id) for each in described.members),
         counts=counts,
-        committed=_committed(client, group_id, counts),
+        committed={key: each.offset for key, each in _committed(client, group_id, counts).items()},
         starts=_offsets(client, metadata, EARLIEST, read_committed=False),
         ends=ends,
         found=found,
     )
 
 
-def commit(client: NetworkClient, group_id: str, wanted: OffsetsByTopic) -> dict[Partition, str]:
-    """Set these offsets; returns the partitions that the coordinator refused, with its reasons."""
+def commit(client: NetworkClient, group_id: str, wanted: OffsetsByTopic, mark: str) -> dict[Partition, str]:
+    """Set these offsets, with the mark as metadata; returns the partitions that the coordinator refused, with its
+    reasons."""
     request = OffsetCommitRequest(
         group_id=group_id,
         member_id="",
@@ -73,7 +74,9 @@ def commit(client: NetworkClient, group_id: str, wanted: OffsetsByTopic) -> dict
             OffsetCommitRequestTopic(
                 name=topic,
                 partitions=tuple(
-                    OffsetCommitRequestPartition(partition_index=number, committed_offset=offset, committed_metadata="")
+                    OffsetCommitRequestPartition(
+                        partition_index=number, committed_offset=offset, committed_metadata=mark
+                    )
                     for number, offset in offsets.items()
                 ),
             )
@@ -89,8 +92,8 @@ def commit(client: NetworkClient, group_id: str, wanted: OffsetsByTopic) -> dict
     }
 
 
-def read_committed(client: NetworkClient, group_id: str, wanted: OffsetsByTopic) -> Offsets:
-    """The committed offsets of the wanted partitions. Raises NetError and KafkaError."""
+def read_committed(client: NetworkClient, group_id: str, wanted: OffsetsByTopic) -> dict[Partition, Committed]:
+    """The commits of the wanted partitions. Raises NetError and KafkaError."""
     counts = {topic: max(offsets) + 1 for topic, offsets in wanted.items() if offsets}
     return _committed(client, group_id, counts)
 
@@ -117,7 +120,7 @@ def _other_type(client: NetworkClient, group_id: str) -> ListedGroup | None:
     return next(found, None)
 
 
-def _committed(client: NetworkClient, group_id: str, counts: Mapping[str, int]) -> Offsets:
+def _committed(client: NetworkClient, group_id: str, counts: Mapping[str, int]) -> dict[Partition, Committed]:
     if not counts:
         return {}
     (request,) = batches.offset_fetch_requests({group_id: counts})
@@ -128,7 +131,7 @@ def _committed(client: NetworkClient, group_id: str, counts: Mapping[str, int]) 
     if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
         raise KafkaError(code, f"commits of group {group_id!r}")
     return {
-        (topic.name, partition.partition_index): partition.committed_offset
+        (topic.name, partition.partition_index): Committed(partition.committed_offset, partition.metadata or "")
         for topic in group.topics
         for partition in topic.partitions
         if partition.committed_offset >= 0

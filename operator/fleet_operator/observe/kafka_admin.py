@@ -29,7 +29,7 @@ from fleet_operator.api.v1alpha1.conditions import NOT_ENOUGH_BROKERS, TOPIC_NAM
 from fleet_operator.observe import batches, due, folding, group_offsets
 from fleet_operator.observe.folding import Offsets
 from fleet_operator.planning.fleet.deletion import doomed_groups, doomed_topics
-from fleet_operator.planning.offsets.records import OffsetsByTopic, is_outdated
+from fleet_operator.planning.offsets.records import Committed, OffsetsByTopic, is_outdated
 from fleet_operator.planning.offsets.targets import GroupOffsets
 from fleet_operator.planning.redrive.readings import Position
 from fleet_operator.planning.retry.topics import TopicsPlan
@@ -238,17 +238,20 @@ class KafkaAdmin:
         """A group, its offsets in these topics, and what the brokers have there. Raises KafkaError."""
         return group_offsets.read_group(self._client, group_id, topics, time_ms, read_committed=read_committed)
 
-    def set_offsets(self, group_id: str, wanted: OffsetsByTopic, previous: OffsetsByTopic | None = None) -> OffsetsSet:
-        """Set a group's offsets while it is empty, and read them again. Raises KafkaError.
+    def set_offsets(
+        self, group_id: str, wanted: OffsetsByTopic, previous: OffsetsByTopic | None = None, *, mark: str
+    ) -> OffsetsSet:
+        """Set a group's offsets while it is empty, with the mark as metadata, and read them again. Raises KafkaError.
 
         With `previous`, nothing is set if another program has committed since those offsets were read.
         """
         client = self._client
-        before = group_offsets.read_committed(client, group_id, wanted)
-        if previous is not None and is_outdated(before, wanted=wanted, previous=previous):
+        found = group_offsets.read_committed(client, group_id, wanted)
+        before = _offsets_of(found)
+        if previous is not None and is_outdated(found, wanted=wanted, previous=previous, mark=mark):
             return OffsetsSet({}, before, before, outdated=True)
-        refusals = group_offsets.commit(client, group_id, wanted)
-        return OffsetsSet(refusals, before, group_offsets.read_committed(client, group_id, wanted))
+        refusals = group_offsets.commit(client, group_id, wanted, mark)
+        return OffsetsSet(refusals, before, _offsets_of(group_offsets.read_committed(client, group_id, wanted)))
 
     def read_waiting(self, group_id: str, topics: Collection[str]) -> dict[str, int | None]:
         """The number of records of each topic that a group has not committed, read live.
@@ -352,6 +355,10 @@ def _coordinator(client: NetworkClient, group_id: str) -> BrokerAddress:
     if not isinstance(found, Coordinator):
         raise found
     return found.address
+
+
+def _offsets_of(commits: Mapping[tuple[str, int], Committed]) -> Offsets:
+    return {key: each.offset for key, each in commits.items()}
 
 
 def _commits(client: NetworkClient, group_id: str) -> OffsetFetchResponse:

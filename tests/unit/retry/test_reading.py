@@ -28,6 +28,7 @@ def test_a_bounded_reading_is_over_at_its_end() -> None:
         None,
         OffsetAndMetadata(120),
         OffsetAndMetadata(120, -1, "reset by somebody"),
+        OffsetAndMetadata(120, -1, "fleet-reset=0123456789abcdef"),
         OffsetAndMetadata(120, -1, "fleet-breaker=open;until=5"),
         OffsetAndMetadata(120, -1, f"fleet-reading=120;id={ID.upper()}"),
         OffsetAndMetadata(120, -1, "fleet-reading=120;until=5"),

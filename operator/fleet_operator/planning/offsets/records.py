@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
 from fleet_operator.planning import times
@@ -21,6 +21,13 @@ PARTITIONS_MAX: Final = 5000
 USED_IDS_MAX: Final = 100
 
 OffsetsByTopic = Mapping[str, Mapping[int, int]]
+
+
+class Committed(NamedTuple):
+    """A committed offset, with the metadata of its commit."""
+
+    offset: int
+    metadata: str = ""
 
 
 class ResetPhase(StrEnum):
@@ -104,18 +111,31 @@ def digest_of(wanted: OffsetReset) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def is_outdated(committed: Mapping[tuple[str, int], int], *, wanted: OffsetsByTopic, previous: OffsetsByTopic) -> bool:
+def mark_of(record: ResetRecord, uid: str) -> str:
+    """The metadata of this reset's commits; `uid` is that of its ConsumerGroup.
+
+    Another program may commit the very offset that is wanted, so offsets do not tell whose commit one is. Workers know
+    no such metadata: a new reading begins, as at a commit without any.
+    """
+    return f"fleet-reset={hashlib.sha256(f'{uid} {record.id} {record.digest}'.encode()).hexdigest()[:16]}"
+
+
+def is_outdated(
+    committed: Mapping[tuple[str, int], Committed], *, wanted: OffsetsByTopic, previous: OffsetsByTopic, mark: str
+) -> bool:
     """True if another program has committed since the offsets of before were read, and none of the wanted ones is set.
 
-    Once one is set the commit is finished: the offset of before stands nowhere but in the record.
+    One with this reset's mark is set. Then the commit is finished: the offset of before stands nowhere but in the
+    record. The mark counts at its offset only, for a tool may move the offset and keep the metadata.
     """
-    present = {
-        (topic, number): (committed.get((topic, number)), offset, previous.get(topic, {}).get(number))
+    nothing = Committed(-1)
+    present = [
+        (committed.get((topic, number), nothing), offset, previous.get(topic, {}).get(number, -1))
         for topic, of in wanted.items()
         for number, offset in of.items()
-    }
-    begun = any(now == new != old for now, new, old in present.values())
-    return not begun and any(now != old for now, _, old in present.values())
+    ]
+    begun = any(now == Committed(new, mark) for now, new, _ in present)
+    return not begun and any(now.offset != old for now, _, old in present)
 
 
 def read_record(document: object) -> ResetRecord | None:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.clients.kinds import CONSUMER_GROUP
 from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.blocking import changed_id_message
 from fleet_operator.planning.fleet.parts import MAIN
-from fleet_operator.planning.offsets.records import ResetRecord, read_record
+from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, mark_of, read_record
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, ResetFacts, ResetStep
 from fleet_operator.planning.offsets.targets import time_ms, topics_of
 from fleet_operator.planning.problem import Problem
@@ -24,6 +25,7 @@ from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.kafka_side import FAILURES, KafkaSide
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class OffsetResets:
     """The steps of all groups' resets. Used on the event loop only."""
 
     kafka: KafkaSide
+    store: Store
     observers: ObserverPool
     metrics: Metrics
     findings: dict[Key, Finding]
@@ -110,12 +113,12 @@ class OffsetResets:
             self.kafka.reset(gathered.key, record.phase, lambda: self._commit(gathered, record), again)
 
     async def _commit(self, gathered: Gathered, record: ResetRecord) -> None:
-        group_id = gathered.group.group_id
+        group_id, mark = gathered.group.group_id, mark_of(record, gathered.group.metadata.uid)
         wanted = {(topic, number): offset for topic, of in record.offsets.items() for number, offset in of.items()}
         previous = {(topic, number): offset for topic, of in record.previous.items() for number, offset in of.items()}
 
         def run(admin: KafkaAdmin) -> Finding:
-            done = admin.set_offsets(group_id, record.offsets, record.previous)
+            done = admin.set_offsets(group_id, record.offsets, record.previous, mark=mark)
             after = {key: done.after[key] for key in wanted if key in done.after}
             return replace(
                 _none_of(record),
@@ -125,15 +128,39 @@ class OffsetResets:
                 refusals=done.refusals,
             )
 
-        await self._take(gathered, record, run)
-        if self.findings[gathered.key].committed:
+        await self._take(gathered, record, run, allowed=lambda: self._is_committing(gathered, record))
+        found = self.finding(gathered.key)
+        if found is not None and found.committed:
             self.metrics.offset_resets.inc()
             fields = {"key": "/".join(gathered.key), "id": record.id, "before": record.previous, "now": record.offsets}
             log.info("offsets were reset", extra=fields)
             self.observers.look(gathered.cluster_key)
 
-    async def _take(self, gathered: Gathered, record: ResetRecord, run: Callable[[KafkaAdmin], Finding]) -> None:
+    async def _is_committing(self, gathered: Gathered, record: ResetRecord) -> bool:
+        """True if the object says so, read live. Raises KubeError.
+
+        The cache of an operator that was suspended may say it of a reset that another one has finished since, or of a
+        group that was deleted and made anew. What it has is corrected.
+        """
+        live = await self.store.refresh(CONSUMER_GROUP, gathered.key)
+        if live is None or live["metadata"]["uid"] != gathered.group.metadata.uid:
+            return False
+        stands = read_record(((live.get("status") or {}).get("offsets") or {}).get("lastReset"))
+        return stands is not None and _none_of(stands) == _none_of(record) and stands.phase is ResetPhase.COMMITTING
+
+    async def _take(
+        self,
+        gathered: Gathered,
+        record: ResetRecord,
+        run: Callable[[KafkaAdmin], Finding],
+        *,
+        allowed: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        """Take a step and keep its finding; with `allowed`, only if that answers yes."""
         try:
+            if allowed is not None and not await allowed():
+                self.forget(gathered.key)
+                return
             found = await self.observers.change(gathered.cluster_key, gathered.cluster_id, run)
         except FAILURES as error:
             reason = str(getattr(error, "reason", conditions.BROKER_UNREACHABLE))

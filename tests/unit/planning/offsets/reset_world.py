@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
-from fleet_operator.planning.offsets.records import is_outdated, read_record
+from fleet_operator.planning.offsets.records import Committed, is_outdated, mark_of, read_record
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, ResetFacts, ResetStep, decide_reset
 from fleet_operator.planning.offsets.targets import GroupOffsets, Member
 from fleet_operator.planning.problem import Problem
@@ -31,6 +31,7 @@ class World:
     replicas: int | None = 2
     members: tuple[Member, ...] = (OURS, DYNAMIC)
     committed: dict[tuple[str, int], int] = field(default_factory=lambda: {("orders", 0): 50, ("orders", 1): 60})
+    marks: dict[tuple[str, int], str] = field(default_factory=dict)
     obstacle: Problem | None = None
     refusals: dict[tuple[str, int], str] = field(default_factory=dict)
     finding: Finding | None = None
@@ -91,7 +92,9 @@ class World:
             self.finding = replace(found, read=read)
             return
         assert self.status["lastReset"]["phase"] == "Committing", "what was before stands in the status first"
-        if is_outdated(self.committed, wanted=record.offsets, previous=record.previous):
+        commits = {key: Committed(at, self.marks.get(key, "")) for key, at in self.committed.items()}
+        mark = mark_of(record, "u")
+        if is_outdated(commits, wanted=record.offsets, previous=record.previous, mark=mark):
             self.finding = replace(found, outdated=True)
             return
         refusals = dict.fromkeys(KEYS, "UnknownMemberId") if self.members else self.refusals
@@ -99,6 +102,7 @@ class World:
             for number, offset in offsets.items():
                 if (topic, number) not in refusals:
                     self.committed[topic, number] = offset
+                    self.marks[topic, number] = mark
                     self.commits += 1
         after = {key: self.committed[key] for key in KEYS}
         wanted = {(topic, n): offset for topic, of in record.offsets.items() for n, offset in of.items()}
@@ -106,6 +110,10 @@ class World:
         self.finding = replace(
             found, committed=after == wanted and not refusals, untouched=after == before, refusals=refusals
         )
+
+    def java_commits(self, *offsets: int) -> None:
+        """Another program commits all partitions. Its commits have no metadata."""
+        self.committed, self.marks = dict(zip(KEYS, offsets, strict=True)), {}
 
     def visit(self) -> ResetDecision:
         decision = self.decide()

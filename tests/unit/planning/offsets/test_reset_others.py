@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_operator.planning.offsets.records import is_outdated
+from fleet_operator.planning.offsets.records import Committed, is_outdated, mark_of, new_record
 from fleet_operator.planning.offsets.targets import Member
-from tests.unit.planning.offsets.reset_world import JAVA, OURS, World, wanted
+from tests.unit.planning.offsets.reset_world import JAVA, KEYS, NOW, OURS, World, wanted
 
 
 def test_same_id_never_acts_twice_whatever_came_between() -> None:
@@ -93,24 +93,50 @@ def test_reset_whose_offsets_were_outdated_can_still_be_removed() -> None:
     assert world.run().phase == "Succeeded", "its id was not used"
 
 
+def test_offset_of_another_program_that_happens_to_be_the_wanted_one_hides_nothing() -> None:
+    """Latest on an idle partition: the end, which another program commits as well."""
+    world = World(wanted=wanted(to="Latest"), committed=dict(zip(KEYS, (80, 60), strict=True))).run_to("Committing")
+    world.members = (JAVA,)
+    world.visit()
+    assert world.commits == 0
+    world.java_commits(90, 5000)
+    world.members = ()
+    world.run()
+    assert world.phase == "Succeeded"
+    assert world.last["previous"] == {"orders": {"0": 90, "1": 5000}}
+
+
+SET, ANOTHER = "fleet-reset=a", "fleet-reset=b"
+
+
 @pytest.mark.parametrize(
     ("committed", "outdated"),
     [
-        ({0: 50, 1: 60}, False),
-        ({0: 10, 1: 10}, False),
-        ({0: 10, 1: 60}, False),
-        ({0: 51, 1: 60}, True),
-        ({0: 50}, True),
-        ({0: 50, 1: 60, 2: 7}, True),
-        ({0: 10, 1: 61}, False),
+        ({0: (50, ""), 1: (60, "fleet-reading=60")}, False),
+        ({0: (10, SET), 1: (10, SET), 2: (10, SET)}, False),
+        ({0: (10, SET), 1: (60, "")}, False),
+        ({0: (10, SET), 1: (61, "")}, False),
+        ({0: (51, ""), 1: (60, "")}, True),
+        ({0: (50, "")}, True),
+        ({0: (50, ""), 1: (60, ""), 2: (7, "")}, True),
+        ({0: (10, ""), 1: (61, "")}, True),
+        ({0: (10, ANOTHER), 1: (60, "")}, True),
+        ({0: (12, SET), 1: (60, "")}, True),
     ],
 )
 def test_offsets_are_outdated_if_another_program_committed_before_anything_was_set(
-    committed: dict[int, int], outdated: bool
+    committed: dict[int, tuple[int, str]], outdated: bool
 ) -> None:
-    found = {("orders", number): offset for number, offset in committed.items()}
+    found = {("orders", number): Committed(*each) for number, each in committed.items()}
     new, old = {"orders": {0: 10, 1: 10, 2: 10}}, {"orders": {0: 50, 1: 60}}
-    assert is_outdated(found, wanted=new, previous=old) is outdated
+    assert is_outdated(found, wanted=new, previous=old, mark=SET) is outdated
+
+
+def test_mark_is_of_one_reset_of_one_group_and_short() -> None:
+    records = [new_record(each, NOW) for each in (wanted("a" * 63), wanted("b"), wanted("b", to="Latest"))]
+    marks = {mark_of(record, uid) for record in records for uid in ("u", "v")}
+    assert len(marks) == 6
+    assert {len(mark) for mark in marks} == {28}
 
 
 def test_id_that_comes_back_with_other_content_is_another_reset_until_it_was_done() -> None:

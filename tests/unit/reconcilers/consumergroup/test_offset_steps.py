@@ -3,44 +3,109 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord
+import pytest
+
+from fleet_operator.clients.kinds import JsonObject
+from fleet_operator.observe.kafka_admin import OffsetsSet
+from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, mark_of
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, ResetStep
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets
+from fleet_operator.runtime.metrics import Metrics
 from tests.unit.planning.builders import consumer_group
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
 GROUP = ("shop", "orders")
+RECORD = ResetRecord(id="a", to="Earliest", phase=ResetPhase.COMMITTING, offsets={"orders": {0: 0}})
+COMMIT = ResetDecision(last=RECORD, step=ResetStep.COMMIT, step_for=RECORD)
+HERE = SimpleNamespace(key=GROUP, cluster_key=GROUP, cluster_id="kafka-1", group=consumer_group())
 
 
-class BusyObserver:
+class Busy:
     """An observer whose thread never comes to what is asked."""
 
     async def change(self, *_: Any) -> Any:
         await asyncio.sleep(3600.0)
 
 
+class Doing:
+    """An observer that does what is asked at once, with a Kafka that takes everything."""
+
+    def __init__(self) -> None:
+        self.marks: list[str] = []
+
+    async def change(self, cluster: object, cluster_id: object, run: Callable[[Any], Any]) -> Any:
+        return run(self)
+
+    def set_offsets(self, group_id: str, wanted: Any, previous: Any, *, mark: str) -> OffsetsSet:
+        self.marks.append(mark)
+        return OffsetsSet({}, {}, {("orders", 0): 0})
+
+    def look(self, cluster: object) -> None:
+        pass
+
+
+def body(record: ResetRecord | None = RECORD, **metadata: Any) -> JsonObject:
+    status = {} if record is None else {"offsets": {"lastReset": record.document()}}
+    return {"metadata": {"uid": HERE.group.metadata.uid, **metadata}, "status": status}
+
+
+@dataclass
+class Objects:
+    """A store whose object is this one, read live."""
+
+    live: JsonObject | None
+
+    async def refresh(self, *_: object) -> JsonObject | None:
+        return self.live
+
+
+async def take(observer: Any, live: JsonObject | None) -> tuple[Finding | None, list[int]]:
+    """Take the step of a commit; its finding, and how often the group was queued."""
+    nobody, returned = cast("Any", None), list[int]()
+    kafka = KafkaSide(nobody, VirtualClock(asyncio.get_running_loop()), nobody, nobody)
+    resets = OffsetResets(kafka, cast("Any", Objects(live)), observer, Metrics(), {})
+    resets.take_step(cast("Any", HERE), ("orders",), COMMIT, lambda: returned.append(1))
+    await asyncio.sleep(120.0)
+    await kafka.close()
+    return resets.finding(GROUP), returned
+
+
 def test_step_that_runs_out_of_time_leaves_its_reason() -> None:
     """Without it a fleet would stand still and nothing would say why."""
-
-    async def main() -> tuple[Finding | None, list[int]]:
-        nobody, returned = cast("Any", None), list[int]()
-        kafka = KafkaSide(nobody, VirtualClock(asyncio.get_running_loop()), nobody, nobody)
-        resets = OffsetResets(kafka, cast("Any", BusyObserver()), nobody, {})
-        record = ResetRecord(id="a", to="Earliest", phase=ResetPhase.COMMITTING, offsets={"orders": {0: 0}})
-        here = SimpleNamespace(key=GROUP, cluster_key=GROUP, cluster_id="kafka-1", group=consumer_group())
-        decision = ResetDecision(last=record, step=ResetStep.COMMIT, step_for=record)
-        resets.take_step(cast("Any", here), ("orders",), decision, lambda: returned.append(1))
-        await asyncio.sleep(120.0)
-        await kafka.close()
-        return resets.finding(GROUP), returned
-
-    finding, returned = run_virtual(main())
+    finding, returned = run_virtual(take(Busy(), body()))
     assert finding is not None
     assert finding.problem is not None
     assert finding.problem.message == "the brokers did not answer in time"
     assert (finding.id, finding.phase) == ("a", ResetPhase.COMMITTING)
     assert returned == [1]
+
+
+def test_commit_is_made_with_the_mark_of_the_reset_and_the_group() -> None:
+    observer = Doing()
+    finding, _ = run_virtual(take(observer, body()))
+    assert finding is not None
+    assert finding.committed
+    assert observer.marks == [mark_of(RECORD, HERE.group.metadata.uid)]
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        None,
+        body(uid="another"),
+        body(None),
+        body(replace(RECORD, phase=ResetPhase.SUCCEEDED)),
+        body(replace(RECORD, id="b")),
+    ],
+)
+def test_nothing_is_committed_for_what_only_a_stale_cache_says(live: JsonObject | None) -> None:
+    """An operator that was suspended goes on with what it had, and other programs may have committed since."""
+    observer = Doing()
+    finding, returned = run_virtual(take(observer, live))
+    assert (finding, returned, observer.marks) == (None, [1], [])
