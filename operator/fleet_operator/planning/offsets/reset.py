@@ -75,7 +75,8 @@ class ResetFacts:
     - `last`, `dry`, `used`: as they stand in the status.
     - `obstacle`: the reason why nothing may be asked or changed in Kafka now.
     - `sources`: the source topics, None while unknown.
-    - `down`: the main StatefulSet wants no worker, or there is none; `begun`: there is one.
+    - `down`: the main StatefulSet wants no worker, or there is none.
+    - `begun`: there are main workers, or there were once.
     - `own_prefix`: beginning of the instance ids of our workers; `own_name`: of their client ids, before the ordinal.
     """
 

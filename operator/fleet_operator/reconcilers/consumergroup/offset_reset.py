@@ -17,6 +17,8 @@ from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.blocking import changed_id_message
 from fleet_operator.planning.fleet.parts import MAIN
+from fleet_operator.planning.fleet.readings import read_revision
+from fleet_operator.planning.fleet.rollout_facts import RevisionState
 from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, mark_of, read_record
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, ResetFacts, ResetStep
 from fleet_operator.planning.offsets.targets import time_ms, topics_of
@@ -42,11 +44,21 @@ def reset_facts(gathered: Gathered, sources: tuple[str, ...] | None, finding: Fi
         obstacle=_obstacle(gathered),
         sources=sources,
         down=fleet is None or fleet.replicas == 0,
-        begun=fleet is not None,
+        begun=_has_run(gathered),
         own_prefix=naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid),
         own_name=metadata.name,
         finding=finding,
     )
+
+
+def _has_run(gathered: Gathered) -> bool:
+    """True if the group's workers run, or ran once: without its StatefulSet, which somebody may have deleted, a fleet
+    of months is no new one. A revision becomes good only when all of its workers were available."""
+    main = gathered.parts[MAIN]
+    if main.body is not None or main.workers:
+        return True
+    found = (read_revision(body, config_map_names=()) for body in gathered.config_maps)
+    return any(record is not None and record.state is RevisionState.GOOD for record in found)
 
 
 def _obstacle(gathered: Gathered) -> Problem | None:

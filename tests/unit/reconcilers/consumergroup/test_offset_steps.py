@@ -12,12 +12,16 @@ import pytest
 
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.observe.kafka_admin import OffsetsSet
+from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.revision import plan_revision
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
 from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, mark_of
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, ResetStep
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
-from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets
+from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets, reset_facts
 from fleet_operator.runtime.metrics import Metrics
-from tests.unit.planning.builders import consumer_group
+from tests.unit.planning.builders import IMAGE, consumer_group, kafka_cluster
+from tests.unit.reconcilers.consumergroup.test_decide import gathered
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
 GROUP = ("shop", "orders")
@@ -109,3 +113,27 @@ def test_nothing_is_committed_for_what_only_a_stale_cache_says(live: JsonObject 
     observer = Doing()
     finding, returned = run_virtual(take(observer, live))
     assert (finding, returned, observer.marks) == (None, [1], [])
+
+
+REVISION = plan_revision(consumer_group(), kafka_cluster(), handler_files=None, image=IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("state", "changes", "begun"),
+    [
+        (None, {}, False),
+        (RevisionState.CANDIDATE, {}, False),
+        (RevisionState.REFUSED, {}, False),
+        (RevisionState.GOOD, {}, True),
+        (None, {"workers": ({"metadata": {"name": "orders-0"}, "spec": {}},)}, True),
+        (None, {"stateful_set": {"metadata": {"deletionTimestamp": "2027-01-15T08:00:00Z"}}}, True),
+    ],
+)
+def test_fleet_whose_stateful_set_was_deleted_is_no_new_one(
+    state: RevisionState | None, changes: dict[str, Any], begun: bool
+) -> None:
+    """A reset that waits or has failed would keep it down; only a fleet that never ran has to wait for its reset."""
+    record = RevisionRecord(hash=REVISION.hash, state=state or RevisionState.CANDIDATE)
+    made = () if state is None else (manifests.revision_config_map(consumer_group(), REVISION, record),)
+    facts = reset_facts(gathered(config_maps=made, **changes), ("orders",), None)
+    assert (facts.begun, facts.down) == (begun, True)
