@@ -23,7 +23,7 @@ from fleet_consumer.record import Record, Records, Run, TopicPartition
 from fleet_consumer.worker.breaker.pacing import Pace
 from fleet_consumer.worker.consume.call_times import CallTimes
 from fleet_consumer.worker.consume.loop import POLL_TIMEOUT_S, Loop
-from fleet_consumer.worker.consume.outcomes import Handle
+from fleet_consumer.worker.consume.outcomes import Handle, PassedOver
 from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.progress import PartitionProgress, Partitions
 from fleet_consumer.worker.consume.writing import ACK_LOOK_S, ACK_WAIT_S
@@ -148,7 +148,7 @@ class InlineRounds:
         """
         watch, outcomes, pacing = self._watch, self._outcomes, self._pacing
         records, times = run.records, self._times
-        handle = times.begin(len(records), None if error is None else _raising(error))
+        handle = times.begin(len(records), None if error is None else self._raising(error))
         apart = 0  # records that count as something else than done, or only once what they wrote is acknowledged
         after = 0  # the place behind the last record that failed; the successes from there on are not counted yet
         for record in records:
@@ -183,6 +183,18 @@ class InlineRounds:
         times.end(len(records))
         self._count_handled(records, len(records), partition, apart)
         return True
+
+    def _raising(self, error: Exception) -> Handle:
+        """The call for records that fail without their handler. Only one that the handler would have got fails: a copy
+        is passed over, and the first of several is noted, or the next one would be handled in its place."""
+        present = self._parts.intake.present
+
+        def handle(record: Record) -> Any:
+            if present is not None and present(record) is None:
+                raise PassedOver
+            raise error
+
+        return handle
 
     def _count_handled(self, records: Sequence[Record], count: int, partition: PartitionProgress, apart: int) -> None:
         """The first `count` of these have been through the handler."""
@@ -225,10 +237,3 @@ class InlineRounds:
 def _place(records: Sequence[Record], record: Record, start: int) -> int:
     """The place of `record` in its run, from `start` on: by identity, for records compare by content."""
     return next(place for place in range(start, len(records)) if records[place] is record)
-
-
-def _raising(error: Exception) -> Handle:
-    def handle(record: Record) -> Any:
-        raise error
-
-    return handle

@@ -55,17 +55,21 @@ class Shop:
         committed: int | None = None,
         found: Policies | None = None,
         per_poll: int = 500,
+        skips: str | None = None,
+        batch: bool = False,
     ) -> None:
         self.laid = list(laid)
+        self.handled: list[int] = []
         self.bench = Bench(
             handle,
             {partition: [b"v"] * len(laid)},
             executor=executor,
             concurrency=None
             if executor is None
-            else Concurrency.of(batch=False, size=executor.size, max_poll_records=500),
+            else Concurrency.of(batch=batch, size=executor.size, max_poll_records=500),
             policies=lambda: found or policies("5s", "5s"),
             retry_group="g",
+            skips=skips,
         )
         self.partition = partition
         self.consumer = self.bench.consumer

@@ -13,13 +13,16 @@ import pytest
 from fleet_consumer.contract.skips import Place, render_skips
 from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.retry.failure import Skipped
+from fleet_consumer.retry.headers import HeaderList
 from fleet_consumer.worker.config.mounted_file import LOOK_INTERVAL_S
 from fleet_consumer.worker.config.skip_file import SkipFile
-from fleet_consumer.worker.consume.caution import Note
+from fleet_consumer.worker.consume.caution import DEATHS_MAX, Note
 from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.skips import Skips
 from tests.support.clock import StillClock
 from tests.unit.retry.policies import policies
+from tests.unit.worker.consume.test_retry_intake import R0, START_MS, hop
+from tests.unit.worker.consume.test_retry_intake import Shop as RetryShop
 from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import P0, P1, Bench
 
@@ -151,6 +154,50 @@ def test_place_that_was_passed_or_never_comes_changes_nothing(kind: str, tmp_pat
     shop.run()
     assert sorted(shop.handled) == sorted(everything())
     assert shop.failed == []
+
+
+def retries(kind: str, laid: list[HeaderList], *, skips: str | None = None, mark: str = "") -> RetryShop:
+    """A retry worker that has handled a partition of copies; its `handled` are the origins that came to its handler."""
+    handled: list[int] = []
+
+    def handle(given: Any) -> None:
+        handled.extend(each.offset for each in (given if isinstance(given, list) else [given]))
+
+    executor = None if kind == "alone" else ManualExecutor(handle, 4, batch=kind == "batch")
+    due = [(START_MS - 5_000, headers) for headers in laid]
+    shop = RetryShop(handle, due, executor=executor, batch=kind == "batch", skips=skips, committed=0 if mark else None)
+    if mark:
+        shop.consumer.marks[R0] = mark
+        shop.bench.loop.notes._by = "b" * 8
+    for _ in range(40):
+        shop.bench.clock.now += LOOK_INTERVAL_S
+        shop.bench.steps(1)
+        while executor is not None and executor.jobs:
+            executor.finish()
+    shop.handled = handled
+    return shop
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", [0, 2])
+def test_skipped_copies_of_a_hop_count_as_copies(kind: str, place: int, tmp_path: Path) -> None:
+    """The first one goes to the failed topic, and the second is passed over; not the other way round, and not both."""
+    path = tmp_path / "skip.json"
+    path.write_text(json.dumps(render_skips("u", [Place(R0.topic, 0, place)])))
+    shop = retries(kind, [hop(7), hop(8), hop(7), hop(9)], skips=str(path))
+    assert sorted(shop.handled) == ([8, 9] if place == 0 else [7, 8, 9])
+    assert len(shop.bench.topic(FAILED)) == (1 if place == 0 else 0)
+    assert shop.bench.stats.suppressed == 1
+    assert shop.consumer.offsets == {R0: 4}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_condemned_record_is_noted_so_that_its_copy_is_passed_over(kind: str) -> None:
+    dead = Note(1, deaths=DEATHS_MAX, by="dead").text
+    shop = retries(kind, [hop(7), hop(8), hop(7)], mark=f"{dead} fleet-reading=0")
+    assert shop.handled == [8]
+    assert len(shop.bench.topic(FAILED)) == 1
+    assert shop.bench.stats.suppressed == 1
 
 
 def test_run_is_divided_at_the_named_records_only(tmp_path: Path) -> None:
