@@ -49,7 +49,8 @@ ENDED: Final = frozenset({ResetPhase.SUCCEEDED, ResetPhase.FAILED, ResetPhase.CA
 class ResetRecord:
     """One reset as recorded. `previous` lacks partitions without a commit; times are texts.
 
-    `digest` is that of what the spec said under the id, empty where none was recorded.
+    `digest` is that of what the spec said under the id, empty where none was recorded. `note` is what was noticed about
+    the new offsets, and becomes the message of a reset that succeeds: until then `message` may tell of hindrances.
     """
 
     id: str
@@ -59,6 +60,7 @@ class ResetRecord:
     phase: ResetPhase = ResetPhase.PENDING
     reason: str = ""
     message: str = ""
+    note: str = ""
     started_at: str = ""
     finished_at: str | None = None
     previous: OffsetsByTopic = field(default_factory=dict)
@@ -79,6 +81,7 @@ class ResetRecord:
             "phase": self.phase.value,
             "reason": self.reason or None,
             "message": self.message or None,
+            "note": self.note or None,
             "startedAt": self.started_at,
             "finishedAt": self.finished_at,
         }
@@ -151,6 +154,7 @@ def read_record(document: object) -> ResetRecord | None:
             phase=ResetPhase(document["phase"]),
             reason=str(document.get("reason") or ""),
             message=str(document.get("message") or ""),
+            note=str(document.get("note") or ""),
             started_at=str(document.get("startedAt") or ""),
             finished_at=document.get("finishedAt"),
             previous=_by_number(document.get("previous")),

@@ -203,8 +203,8 @@ def _standing_down(
         return _ended(record, ResetPhase.FAILED, targets.problem, now), None
     if isinstance(targets, Problem):
         return _waiting(record, targets), ResetStep.READ
-    decided = replace(record, previous=targets.previous, offsets=targets.offsets, reason="", message=targets.note)
-    return replace(decided, phase=ResetPhase.COMMITTING), None
+    decided = replace(record, previous=targets.previous, offsets=targets.offsets, note=targets.note)
+    return _with(replace(decided, phase=ResetPhase.COMMITTING), Problem("", targets.note)), None
 
 
 def _commit(facts: ResetFacts, keep: ResetDecision, record: ResetRecord, now: float) -> ResetDecision:
@@ -213,7 +213,7 @@ def _commit(facts: ResetFacts, keep: ResetDecision, record: ResetRecord, now: fl
     if finding is not None and finding.outdated:
         message = "another program has committed since the offsets were read: they are read again"
         problem = Problem(conditions.STOPPING_WORKERS, message)
-        back = _with(replace(record, phase=ResetPhase.STANDING_DOWN, previous={}, offsets={}), problem)
+        back = _with(replace(record, phase=ResetPhase.STANDING_DOWN, note="", previous={}, offsets={}), problem)
         return replace(keep, used=tuple(each for each in facts.used if each != record.id), last=back)
     keep = replace(keep, used=with_used(facts.used, record.id))
     if facts.obstacle is not None:
@@ -222,8 +222,7 @@ def _commit(facts: ResetFacts, keep: ResetDecision, record: ResetRecord, now: fl
     if finding is None:
         return again
     if finding.committed:
-        done = replace(record, reason="")
-        return replace(keep, last=_ended(done, ResetPhase.SUCCEEDED, Problem("", record.message), now))
+        return replace(keep, last=_ended(record, ResetPhase.SUCCEEDED, Problem("", record.note), now))
     problem = finding.problem or _refusal(finding)
     forbidden = set(finding.refusals.values()) == {conditions.AUTHORIZATION_FAILED}
     if finding.untouched and forbidden:
@@ -310,4 +309,4 @@ def _cancelled(last: ResetRecord | None, now: float) -> ResetRecord | None:
 
 
 def _ended(record: ResetRecord, phase: ResetPhase, problem: Problem, now: float) -> ResetRecord:
-    return replace(_with(record, problem), phase=phase, finished_at=times.to_text(now))
+    return replace(_with(record, problem), phase=phase, note="", finished_at=times.to_text(now))

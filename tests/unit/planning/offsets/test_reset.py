@@ -47,6 +47,23 @@ def test_dry_run_shows_both_and_stops_nothing() -> None:
     assert world.commits == 2
 
 
+@pytest.mark.parametrize("how", ["refused", "paused", "removed"])
+def test_what_was_noticed_about_the_offsets_is_told_in_the_end_whatever_came_between(how: str) -> None:
+    world = World(wanted=wanted(to="Offsets", offsets={"orders": {"0": 5, "1": 70}})).run_to("Committing")
+    if how == "refused":
+        world.refusals = dict.fromkeys(KEYS, "CoordinatorLoadInProgress")
+    elif how == "paused":
+        world.obstacle = Problem("PausedByAnnotation", "paused")
+    else:
+        world.wanted = None
+    world.run(3)
+    world.refusals, world.obstacle = {}, None
+    world.run(4)
+    assert world.phase == "Succeeded"
+    assert world.last["message"].startswith("1 of 2 offsets were out of range")
+    assert not {"note", "reason"} & set(world.last)
+
+
 def test_input_that_is_refused_never_stops_the_fleet() -> None:
     world = World(wanted=wanted(topics=["other"]))
     assert not any(world.visit().stop for _ in range(6))
