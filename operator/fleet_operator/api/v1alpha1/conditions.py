@@ -141,6 +141,7 @@ OFFSET_RESET_WAITS: Final = "OffsetResetWaits"
 OFFSET_RESET_FAILED: Final = "OffsetResetFailed"
 STOPPING_WORKERS: Final = "StoppingWorkers"
 OFFSETS_REFUSED: Final = "OffsetsRefused"
+OFFSETS_OVERTAKEN: Final = "OffsetsOvertaken"
 WITHIN_BOUNDS: Final = "WithinBounds"
 MORE_WORKERS_THAN_PARTITIONS: Final = "MoreWorkersThanPartitions"
 

@@ -2,17 +2,18 @@
 
     Pending -> StandingDown <-> Committing -> Succeeded
        |            |               |
-     Failed     Cancelled         Failed, as long as nothing was changed
+     Failed     Cancelled         Failed; the message says what was changed
 
 Every phase is in the status before the step that it allows is taken: workers are stopped once `StandingDown` stands
 there, offsets are committed once `Committing` stands there with the offsets of before, and workers start once
 `Succeeded` stands there. A process that dies between two of them is continued by the next one: a commit of the recorded
-offsets may be repeated. An id whose commit was allowed is never acted on again.
+offsets may be repeated. An id whose commit may have been made is never acted on again.
 
 Nothing is stopped for a reset that cannot be done, nor while other programs are in the group. Once workers are stopped,
 an outside error keeps them so and is shown, for they could not work either; they start again, at the offsets of before,
 when the reset leaves the spec. After a commit that changed something they start only at the new offsets. Nothing is
-committed over what another program committed since the offsets were read: they are read again, once it has left.
+committed over what another program committed since the offsets were read: they are read again, once it has left. But
+where a process may have set them before that, and has died, the reset ends: what was before stands in its record only.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Finding:
     - `committed`: all offsets were found committed afterwards. Else `refusals` are the brokers' reasons by partition,
       and `untouched` tells that all offsets were found as before.
     - `outdated`: nothing was tried, for another program has committed since the offsets of before were read.
+    - `unsent`: no commit of these offsets can have been made so far, by any process.
     """
 
     id: str
@@ -64,6 +66,7 @@ class Finding:
     committed: bool = False
     untouched: bool = False
     outdated: bool = False
+    unsent: bool = False
     refusals: Mapping[tuple[str, int], str] = field(default_factory=dict)
     problem: Problem | None = None
 
@@ -211,10 +214,7 @@ def _commit(facts: ResetFacts, keep: ResetDecision, record: ResetRecord, now: fl
     """The recorded offsets are committed, whatever has become of the spec."""
     finding = _finding(facts, record)
     if finding is not None and finding.outdated:
-        message = "another program has committed since the offsets were read: they are read again"
-        problem = Problem(conditions.STOPPING_WORKERS, message)
-        back = _with(replace(record, phase=ResetPhase.STANDING_DOWN, note="", previous={}, offsets={}), problem)
-        return replace(keep, used=tuple(each for each in facts.used if each != record.id), last=back)
+        return _overtaken(facts, keep, record, now, unsent=finding.unsent)
     keep = replace(keep, used=with_used(facts.used, record.id))
     if facts.obstacle is not None:
         return replace(keep, last=_with(record, facts.obstacle))
@@ -238,6 +238,24 @@ def _commit(facts: ResetFacts, keep: ResetDecision, record: ResetRecord, now: fl
         message = f"{problem.message}; the reset was removed from the spec, and {others}"
         return replace(keep, last=_ended(record, ResetPhase.FAILED, Problem(problem.reason, message), now))
     return replace(again, last=_waiting(record, problem))
+
+
+def _overtaken(
+    facts: ResetFacts, keep: ResetDecision, record: ResetRecord, now: float, *, unsent: bool
+) -> ResetDecision:
+    """Another program has committed, and no commit of this reset is left. If one may have been made, by a process that
+    died behind it, the reset was done, and what that program has handled since is not handled again."""
+    if unsent:
+        message = "another program has committed since the offsets were read: they are read again"
+        problem = Problem(conditions.STOPPING_WORKERS, message)
+        back = _with(replace(record, phase=ResetPhase.STANDING_DOWN, note="", previous={}, offsets={}), problem)
+        return replace(keep, used=tuple(each for each in facts.used if each != record.id), last=back)
+    message = (
+        "another program has committed since the offsets were read, and an operator that has ended meanwhile may have "
+        "set them before: nothing more is set; compare the group's offsets with previous and offsets"
+    )
+    ended = _ended(record, ResetPhase.FAILED, Problem(conditions.OFFSETS_OVERTAKEN, message), now)
+    return replace(keep, used=with_used(facts.used, record.id), last=ended)
 
 
 def _read_of(facts: ResetFacts, record: ResetRecord) -> GroupOffsets | tuple[Problem | None, ResetStep | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
@@ -94,6 +94,8 @@ class OffsetResets:
     observers: ObserverPool
     metrics: Metrics
     findings: dict[Key, Finding]
+    unsent: dict[Key, Finding] = field(default_factory=dict)
+    """Resets that this process has brought to `Committing`, and of which no commit can have been made yet."""
 
     def finding(self, group: Key) -> Finding | None:
         """The outcome of the group's last step."""
@@ -101,6 +103,13 @@ class OffsetResets:
 
     def forget(self, group: Key) -> None:
         self.findings.pop(group, None)
+        self.unsent.pop(group, None)
+
+    def advanced(self, group: Key, last: ResetRecord | None) -> None:
+        """Note that this process has written a new phase: what was found in the one before is over."""
+        self.forget(group)
+        if last is not None and last.phase is ResetPhase.COMMITTING:
+            self.unsent[group] = _none_of(last)
 
     def take_step(
         self, gathered: Gathered, sources: tuple[str, ...] | None, decision: ResetDecision, again: Callable[[], None]
@@ -129,6 +138,15 @@ class OffsetResets:
         wanted = {(topic, number): offset for topic, of in record.offsets.items() for number, offset in of.items()}
         previous = {(topic, number): offset for topic, of in record.previous.items() for number, offset in of.items()}
 
+        unsent = False
+
+        async def allowed() -> bool:
+            nonlocal unsent
+            committing = await self._is_committing(gathered, record)
+            # From here on a commit may be made, even if its answer is lost.
+            unsent = committing and self.unsent.pop(gathered.key, None) == _none_of(record)
+            return committing
+
         def run(admin: KafkaAdmin) -> Finding:
             done = admin.set_offsets(group_id, record.offsets, record.previous, mark=mark)
             after = {key: done.after[key] for key in wanted if key in done.after}
@@ -137,11 +155,14 @@ class OffsetResets:
                 committed=not done.refusals and after == wanted,
                 untouched=after == previous,
                 outdated=done.outdated,
+                unsent=unsent and (done.outdated or done.refusals.keys() == wanted.keys()),
                 refusals=done.refusals,
             )
 
-        await self._take(gathered, record, run, allowed=lambda: self._is_committing(gathered, record))
+        await self._take(gathered, record, run, allowed=allowed)
         found = self.finding(gathered.key)
+        if found is not None and found.unsent:
+            self.unsent[gathered.key] = _none_of(record)
         if found is not None and found.committed:
             self.metrics.offset_resets.inc()
             fields = {"key": "/".join(gathered.key), "id": record.id, "before": record.previous, "now": record.offsets}

@@ -89,7 +89,7 @@ class ConsumerGroupReconciler:
         self._gauges.set(key, facts, status)
         again = await publish(context, body, status)
         if plan.reset.advanced and self._is_stored(key, status):
-            self._resets.forget(key)
+            self._resets.advanced(key, plan.reset.last)
             return Result(0.0)  # its next step rests on what stands in the status
         # An idle group gives no other sign that would requeue it, so that its workers are asked again.
         may_pause = plan.intent is not None and plan.intent.may_pause

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
-from fleet_operator.planning.offsets.records import Committed, is_outdated, mark_of, read_record
+from fleet_operator.planning.offsets.records import Committed, ResetPhase, is_outdated, mark_of, read_record
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, ResetFacts, ResetStep, decide_reset
 from fleet_operator.planning.offsets.targets import GroupOffsets, Member
 from fleet_operator.planning.problem import Problem
@@ -35,6 +35,7 @@ class World:
     obstacle: Problem | None = None
     refusals: dict[tuple[str, int], str] = field(default_factory=dict)
     finding: Finding | None = None
+    unsent: bool = False
     group_type: str = ""
     commits: int = 0
     counts: dict[str, int] = field(default_factory=lambda: {"orders": 2})
@@ -63,6 +64,11 @@ class World:
         self.status["usedIds"] = list(decision.used)
         if decision.advanced:
             self.finding = None
+            self.unsent = decision.last is not None and decision.last.phase is ResetPhase.COMMITTING
+
+    def kill(self) -> None:
+        """The operator dies; the next one knows what stands in the status."""
+        self.finding, self.unsent = None, False
 
     def scale(self, decision: ResetDecision) -> None:
         """The fleet follows; workers that stop leave the group."""
@@ -95,7 +101,7 @@ class World:
         commits = {key: Committed(at, self.marks.get(key, "")) for key, at in self.committed.items()}
         mark = mark_of(record, "u")
         if is_outdated(commits, wanted=record.offsets, previous=record.previous, mark=mark):
-            self.finding = replace(found, outdated=True)
+            self.finding = replace(found, outdated=True, unsent=self.unsent)
             return
         refusals = dict.fromkeys(KEYS, "UnknownMemberId") if self.members else self.refusals
         for topic, offsets in record.offsets.items():
@@ -104,6 +110,7 @@ class World:
                     self.committed[topic, number] = offset
                     self.marks[topic, number] = mark
                     self.commits += 1
+        self.unsent = self.unsent and set(refusals) == set(KEYS)
         after = {key: self.committed[key] for key in KEYS}
         wanted = {(topic, n): offset for topic, of in record.offsets.items() for n, offset in of.items()}
         before = {(topic, n): offset for topic, of in record.previous.items() for n, offset in of.items()}

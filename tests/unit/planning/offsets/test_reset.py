@@ -193,7 +193,7 @@ def test_operator_killed_anywhere_finishes_the_reset_once(seed: int) -> None:
             if chance.random() < 0.5:
                 world.store(world.decide())
         if chance.random() < 0.3:
-            world.finding = None
+            world.kill()
         if world.status.get("lastReset", {}).get("phase") == "Succeeded":
             break
     world.run(3)

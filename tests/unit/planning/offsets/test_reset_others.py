@@ -93,6 +93,33 @@ def test_reset_whose_offsets_were_outdated_can_still_be_removed() -> None:
     assert world.run().phase == "Succeeded", "its id was not used"
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_reset_that_may_have_been_done_before_another_program_committed_is_not_done_again(removed: bool) -> None:
+    """The operator died behind the commit; Java has moved every partition since, so no mark is left."""
+    world = World().run_to("Committing")
+    world.act(world.decide())
+    assert world.commits == 2
+    world.kill()
+    world.java_commits(55, 66)
+    if removed:
+        world.wanted = None
+    world.run()
+    assert (world.phase, world.last["reason"], world.replicas) == ("Failed", "OffsetsOvertaken", 2)
+    assert "may have set them" in world.last["message"]
+    assert world.last["previous"] == {"orders": {"0": 50, "1": 60}}, "it stands nowhere else"
+    assert (world.committed, world.status["usedIds"]) == ({KEYS[0]: 55, KEYS[1]: 66}, ["a"])
+
+
+def test_next_operator_finishes_a_commit_that_another_program_has_overtaken_in_part() -> None:
+    world = World().run_to("Committing")
+    world.act(world.decide())
+    world.kill()
+    world.committed[KEYS[0]] = 55
+    del world.marks[KEYS[0]]
+    world.run()
+    assert (world.phase, world.committed[KEYS[0]]) == ("Succeeded", 10)
+
+
 def test_offset_of_another_program_that_happens_to_be_the_wanted_one_hides_nothing() -> None:
     """Latest on an idle partition: the end, which another program commits as well."""
     world = World(wanted=wanted(to="Latest"), committed=dict(zip(KEYS, (80, 60), strict=True))).run_to("Committing")

@@ -40,15 +40,19 @@ class Busy:
 class Doing:
     """An observer that does what is asked at once, with a Kafka that takes everything."""
 
-    def __init__(self) -> None:
+    def __init__(self, *answers: OffsetsSet | Exception) -> None:
         self.marks: list[str] = []
+        self.answers = list(answers)
 
     async def change(self, cluster: object, cluster_id: object, run: Callable[[Any], Any]) -> Any:
         return run(self)
 
     def set_offsets(self, group_id: str, wanted: Any, previous: Any, *, mark: str) -> OffsetsSet:
         self.marks.append(mark)
-        return OffsetsSet({}, {}, {("orders", 0): 0})
+        answer = self.answers.pop(0) if self.answers else OffsetsSet({}, {}, {("orders", 0): 0})
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def look(self, cluster: object) -> None:
         pass
@@ -113,6 +117,42 @@ def test_nothing_is_committed_for_what_only_a_stale_cache_says(live: JsonObject 
     observer = Doing()
     finding, returned = run_virtual(take(observer, live))
     assert (finding, returned, observer.marks) == (None, [1], [])
+
+
+OUTDATED = OffsetsSet({}, {}, {}, outdated=True)
+REFUSED = OffsetsSet({("orders", 0): "UnknownMemberId"}, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("wrote", "answers", "unsent"),
+    [
+        (True, [OUTDATED], True),
+        (True, [REFUSED, OUTDATED], True),
+        (True, [TimeoutError(), OUTDATED], False),
+        (True, [OffsetsSet({}, {}, {}), OUTDATED], False),
+        (False, [OUTDATED], False),
+        (False, [REFUSED, OUTDATED], False),
+    ],
+)
+def test_it_is_known_whether_a_commit_can_have_been_made(
+    wrote: bool, answers: list[OffsetsSet | Exception], unsent: bool
+) -> None:
+    """Only by the process that has brought the reset to `Committing`, and only until an answer is lost."""
+
+    async def main() -> Finding | None:
+        nobody = cast("Any", None)
+        kafka = KafkaSide(nobody, VirtualClock(asyncio.get_running_loop()), nobody, nobody)
+        resets = OffsetResets(kafka, cast("Any", Objects(body())), cast("Any", Doing(*answers)), Metrics(), {})
+        if wrote:
+            resets.advanced(GROUP, RECORD)
+        for _ in answers:
+            resets.take_step(cast("Any", HERE), ("orders",), COMMIT, lambda: None)
+            await asyncio.sleep(120.0)
+        return resets.finding(GROUP)
+
+    finding = run_virtual(main())
+    assert finding is not None
+    assert (finding.outdated, finding.unsent) == (True, unsent)
 
 
 REVISION = plan_revision(consumer_group(), kafka_cluster(), handler_files=None, image=IMAGE)
