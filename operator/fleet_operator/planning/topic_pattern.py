@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fleet_consumer.contract.naming import pattern_matches
-from fleet_consumer.contract.patterns import Pattern, compile_pattern
+from fleet_consumer.contract.patterns import Pattern, PatternRefused, compile_pattern
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 
 
@@ -13,6 +13,14 @@ def group_pattern(group: ConsumerGroup) -> Pattern | None:
     """The pattern of a group, if it has one. Raises PatternRefused."""
     text = group.spec.topic_pattern
     return None if text is None else compile_pattern(text)
+
+
+def usable_pattern(group: ConsumerGroup) -> Pattern | None:
+    """The pattern of a group; None for a refused one, which matches nothing: a condition reports it."""
+    try:
+        return group_pattern(group)
+    except PatternRefused:
+        return None
 
 
 class TopicMatches:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from fleet_consumer.contract.patterns import Pattern
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
 from fleet_operator.planning import times
@@ -77,7 +78,7 @@ class ResetFacts:
 
     - `last`, `dry`, `used`: as they stand in the status.
     - `obstacle`: the reason why nothing may be asked or changed in Kafka now.
-    - `sources`: the source topics, None while unknown.
+    - `sources`: the source topics, None while unknown; `pattern`: that of the spec, None without a valid one.
     - `down`: the main StatefulSet wants no worker, or there is none.
     - `begun`: there are main workers, or there were once.
     - `own_prefix`: beginning of the instance ids of our workers; `own_name`: of their client ids, before the ordinal.
@@ -89,6 +90,7 @@ class ResetFacts:
     used: tuple[str, ...] = ()
     obstacle: Problem | None = None
     sources: tuple[str, ...] | None = None
+    pattern: Pattern | None = None
     down: bool = False
     begun: bool = True
     own_prefix: str = ""
@@ -171,7 +173,7 @@ def _pending(
     if not isinstance(read, GroupOffsets):
         return _waiting(record, read[0]), read[1]
     assert facts.sources is not None, "nothing is read before the sources are known"
-    targets = find_targets(wanted, facts.sources, read)
+    targets = find_targets(wanted, facts.sources, read, facts.pattern)
     if isinstance(targets, Refused):
         return _ended(record, ResetPhase.FAILED, targets.problem, now), None
     if isinstance(targets, Problem):
@@ -201,7 +203,7 @@ def _standing_down(
     if read.members or read.state not in EMPTY_STATES:
         leaving = Problem(conditions.STOPPING_WORKERS, f"the Kafka group is {read.state}: workers are leaving it")
         return _waiting(record, _foreign(facts, read) or leaving), ResetStep.READ
-    targets = find_targets(wanted, facts.sources, read)
+    targets = find_targets(wanted, facts.sources, read, facts.pattern)
     if isinstance(targets, Refused):
         return _ended(record, ResetPhase.FAILED, targets.problem, now), None
     if isinstance(targets, Problem):

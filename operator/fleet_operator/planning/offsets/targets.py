@@ -1,7 +1,8 @@
 """New offsets of a reset, from what the brokers have. Pure.
 
 As `kafka-consumer-groups` does: a time after the last record is the end of a partition, and an offset out of range
-becomes the nearest in range. A topic or partition that the group does not read is refused, before anything is stopped.
+becomes the nearest in range. A topic that the group's spec does not read is refused, before anything is stopped; what
+the asked broker does not know, a topic or a partition, is waited for: another broker may.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from fleet_consumer.contract.naming import pattern_matches
+from fleet_consumer.contract.patterns import Pattern
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
 from fleet_operator.planning import times
@@ -83,21 +86,27 @@ def topics_of(wanted: OffsetReset, sources: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(wanted.offsets) if wanted.offsets is not None else wanted.topics or sources
 
 
-def find_targets(wanted: OffsetReset, sources: tuple[str, ...], read: GroupOffsets) -> Targets | Refused | Problem:
-    """The new offsets, or why there are none: a Problem may pass by itself."""
+def find_targets(
+    wanted: OffsetReset, sources: tuple[str, ...], read: GroupOffsets, pattern: Pattern | None = None
+) -> Targets | Refused | Problem:
+    """The new offsets, or why there are none: a Problem may pass by itself.
+
+    `sources` are the source topics as last observed; `pattern` is that of the spec, for topics which come later.
+    """
     chosen = topics_of(wanted, sources)
-    strange = next((topic for topic in chosen if topic not in sources), None)
+    unseen = [topic for topic in chosen if topic not in sources]
+    strange = next((topic for topic in unseen if pattern is None or not pattern_matches(pattern, topic)), None)
     if strange is not None:
         return _refused(f"topic {strange!r} is no source topic of this group")
     if wanted.to == "Time" and time_ms(wanted) is None:
         return _refused(f"{wanted.time!r} is no time in RFC 3339, such as 2026-11-23T08:00:00Z")
     if not chosen:
         return Problem(conditions.TOPIC_NOT_FOUND, "no topic matches spec.topicPattern yet, or none may be described")
-    missing = next((topic for topic in chosen if topic not in read.counts), None)
+    missing = next((topic for topic in chosen if topic in unseen or topic not in read.counts), None)
     if missing is not None:
-        return Problem(conditions.TOPIC_NOT_FOUND, f"topic {missing!r} is not on the cluster")
+        return Problem(conditions.TOPIC_NOT_FOUND, f"topic {missing!r} is not on the cluster, or not seen there yet")
     selected = _select(wanted, chosen, read)
-    if isinstance(selected, Refused):
+    if not isinstance(selected, dict):
         return selected
     if len(selected) > PARTITIONS_MAX:
         return _refused(f"{len(selected)} partitions are more than {PARTITIONS_MAX}: reset some topics at a time")
@@ -116,7 +125,9 @@ def find_targets(wanted: OffsetReset, sources: tuple[str, ...], read: GroupOffse
     return targets
 
 
-def _select(wanted: OffsetReset, chosen: tuple[str, ...], read: GroupOffsets) -> dict[Partition, int | None] | Refused:
+def _select(
+    wanted: OffsetReset, chosen: tuple[str, ...], read: GroupOffsets
+) -> dict[Partition, int | None] | Refused | Problem:
     """The partitions to set, with the offset that the spec names."""
     if wanted.offsets is None:
         return {(topic, number): None for topic in chosen for number in range(read.counts[topic])}
@@ -127,9 +138,11 @@ def _select(wanted: OffsetReset, chosen: tuple[str, ...], read: GroupOffsets) ->
         for name, offset in offsets.items():
             if not NUMBER.fullmatch(name):
                 return _refused(f"spec.offsets.reset.offsets.{topic}: {name[:20]!r} is no partition number")
-            if int(name) >= read.counts[topic]:
-                return _refused(f"topic {topic!r} has no partition {name}: it has {read.counts[topic]}")
             selected[topic, int(name)] = offset
+    beyond = next(((topic, number) for topic, number in selected if number >= read.counts[topic]), None)
+    if beyond is not None:
+        message = f"topic {beyond[0]!r} has {read.counts[beyond[0]]} partitions, and none with the number {beyond[1]}"
+        return Problem(conditions.PARTITIONS_UNKNOWN, message)
     return selected
 
 

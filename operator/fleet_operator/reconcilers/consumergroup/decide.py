@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
-from fleet_consumer.contract.patterns import Pattern, PatternRefused
 from fleet_consumer.contract.pod import WORKER_FILE
-from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
+from fleet_operator.api.v1alpha1 import KafkaCluster
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.planning.fleet import manifests, readings, rollout
@@ -40,7 +39,7 @@ from fleet_operator.planning.retry.publication import plan_intent
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.retry.topics import GroupView, view_group
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
-from fleet_operator.planning.topic_pattern import group_pattern
+from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.offset_reset import reset_facts
 
@@ -371,7 +370,7 @@ def interest_of(gathered: Gathered, retry: RetryIntent | None) -> GroupInterest:
     return GroupInterest(
         group_id=group.group_id,
         topics=group.source_topics,
-        pattern=_pattern(group),
+        pattern=usable_pattern(group),
         other_topics=group.spec.handler.outputs,
         failed_topic=naming.failed_topic(group.group_id),
         read_committed=group.spec.consumer.isolation_level == "ReadCommitted",
@@ -379,11 +378,3 @@ def interest_of(gathered: Gathered, retry: RetryIntent | None) -> GroupInterest:
         retry=flow,
         waits=waits,
     )
-
-
-def _pattern(group: ConsumerGroup) -> Pattern | None:
-    """The topic pattern; a refused one matches nothing, and a condition reports it."""
-    try:
-        return group_pattern(group)
-    except PatternRefused:
-        return None

@@ -23,6 +23,7 @@ from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, mar
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, ResetFacts, ResetStep
 from fleet_operator.planning.offsets.targets import time_ms, topics_of
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.kafka_side import FAILURES, KafkaSide
 from fleet_operator.runtime.cache import Key
@@ -43,6 +44,7 @@ def reset_facts(gathered: Gathered, sources: tuple[str, ...] | None, finding: Fi
         used=tuple(str(each) for each in before.get("usedIds") or ()),
         obstacle=_obstacle(gathered),
         sources=sources,
+        pattern=usable_pattern(gathered.group),
         down=fleet is None or fleet.replicas == 0,
         begun=_has_run(gathered),
         own_prefix=naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid),

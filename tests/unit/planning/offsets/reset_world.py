@@ -111,8 +111,8 @@ class World:
                     self.marks[topic, number] = mark
                     self.commits += 1
         self.unsent = self.unsent and set(refusals) == set(KEYS)
-        after = {key: self.committed[key] for key in KEYS}
         wanted = {(topic, n): offset for topic, of in record.offsets.items() for n, offset in of.items()}
+        after = {key: self.committed[key] for key in wanted}
         before = {(topic, n): offset for topic, of in record.previous.items() for n, offset in of.items()}
         self.finding = replace(
             found, committed=after == wanted and not refusals, untouched=after == before, refusals=refusals

@@ -72,6 +72,21 @@ def test_input_that_is_refused_never_stops_the_fleet() -> None:
     assert world.run().phase == "Succeeded"
 
 
+def test_partition_that_is_missing_is_waited_for_before_the_stop_and_after_it() -> None:
+    """After the stop, too: it was there when the reset was checked, so a broker that lags behind is asked."""
+    world = World(wanted=wanted(to="Offsets", offsets={"orders": {"1": 20}}), counts={"orders": 1})
+    assert not any(world.visit().stop for _ in range(6))
+    assert (world.phase, world.last["reason"]) == ("Pending", "PartitionsUnknown")
+    world.counts = {"orders": 2}
+    world.run_to("StandingDown")
+    world.counts = {"orders": 1}
+    world.run(4)
+    assert (world.phase, world.last["reason"], world.replicas) == ("StandingDown", "PartitionsUnknown", 0)
+    world.counts = {"orders": 2}
+    world.run()
+    assert (world.phase, world.committed[KEYS[1]]) == ("Succeeded", 20)
+
+
 @pytest.mark.parametrize("gone", [None, "another", "dry"])
 def test_reset_that_leaves_the_spec_before_its_commit_is_cancelled(gone: str | None) -> None:
     world = World()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fleet_consumer.contract.patterns import compile_pattern
 from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
 from fleet_operator.planning.offsets.records import PARTITIONS_MAX
 from fleet_operator.planning.offsets.targets import GroupOffsets, Refused, Targets, find_targets, time_ms
@@ -67,7 +68,7 @@ def test_previous_offsets_undo_a_reset() -> None:
     [
         ("Earliest", {"topics": ["other"]}, "topic 'other' is no source topic"),
         ("Offsets", {"offsets": {"other": {"0": 1}}}, "topic 'other' is no source topic"),
-        ("Offsets", {"offsets": {"orders": {"2": 1}}}, "topic 'orders' has no partition 2: it has 2"),
+        ("Offsets", {"offsets": {"orders": {"2": 1, "02": 1}}}, "'02' is no partition number"),
         ("Offsets", {"offsets": {"orders": {"01": 1}}}, "'01' is no partition number"),
         ("Offsets", {"offsets": {"orders": {"-1": 1}}}, "'-1' is no partition number"),
         ("Offsets", {"offsets": {"orders": {"9" * 5000: 1}}}, "is no partition number"),
@@ -115,6 +116,19 @@ def test_times_are_read_with_their_zone_and_fraction() -> None:
 def test_time_before_the_epoch_is_no_word_of_kafka(text: str) -> None:
     """-1 asks for the end of a partition, -2 for its beginning."""
     assert time_ms(wanted("Time", time=text)) == 0
+
+
+def test_topic_and_partition_that_the_asked_broker_does_not_know_yet_are_waited_for() -> None:
+    """It may be one that has just started, or the topic has just been made or grown."""
+    pattern, later = compile_pattern("orders|returns|later"), wanted("Earliest", topics=["later"])
+    found = find_targets(later, SOURCES, READ, pattern)
+    assert isinstance(found, Problem)
+    assert (found.reason, "'later'" in found.message) == ("TopicNotFound", True)
+    never = find_targets(wanted("Earliest", topics=["later", "never"]), SOURCES, READ, pattern)
+    assert isinstance(never, Refused)
+    grown = find_targets(wanted("Offsets", offsets={"orders": {"2": 1}}), SOURCES, READ)
+    assert isinstance(grown, Problem)
+    assert grown == Problem("PartitionsUnknown", "topic 'orders' has 2 partitions, and none with the number 2")
 
 
 def test_pattern_without_a_topic_is_waited_for() -> None:
