@@ -12,11 +12,21 @@ from fleet_consumer.wire.api_versions import ApiVersionsRequest
 from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
 from fleet_consumer.wire.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from fleet_consumer.wire.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 
 GROUPS_PER_REQUEST_MAX: Final = 500
 """DescribeGroups answers carry every member's subscription and assignment; this keeps one answer to a few MiB."""
 PARTITIONS_PER_REQUEST_MAX: Final = 20_000
+COMMIT_BYTES: Final = 80
+"""At most the bytes of one commit's record in __consumer_offsets, without the names and the metadata in it."""
+COMMIT_BYTES_MAX: Final = 128 * 1024
+"""About as many bytes become one batch of that topic, whose limit (message.max.bytes) is a MiB by default. That is
+about 900 partitions of short names."""
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 OFFSETS_PARTITIONS_SETTING: Final = "offsets.topic.num.partitions"
 OFFSETS_RETENTION_SETTING: Final = "offsets.retention.minutes"
@@ -56,6 +66,35 @@ def offset_fetch_requests(partitions: Mapping[str, Mapping[str, int] | None]) ->
             asked.append(OffsetFetchRequestGroup(group_id=group, topics=topics))
         requests.append(OffsetFetchRequest(groups=tuple(asked)))
     return requests
+
+
+def offset_commit_requests(
+    group_id: str, offsets: Mapping[str, Mapping[int, int]], metadata: str
+) -> list[OffsetCommitRequest]:
+    """OffsetCommit of an administrator, without a generation: brokers refuse it while the group has members.
+
+    The coordinator appends what one request commits as one batch, which its topic may refuse as too large.
+    """
+    requests, part, size = list[OffsetCommitRequest](), dict[str, list[OffsetCommitRequestPartition]](), 0
+    entries = [(topic, number, offset) for topic, of in offsets.items() for number, offset in of.items()]
+    for topic, number, offset in entries:
+        length = COMMIT_BYTES + sum(len(text.encode()) for text in (group_id, topic, metadata))
+        if size + length > COMMIT_BYTES_MAX:
+            requests.append(_offset_commit(group_id, part))
+            part, size = {}, 0
+        size += length
+        entry = OffsetCommitRequestPartition(
+            partition_index=number, committed_offset=offset, committed_metadata=metadata
+        )
+        part.setdefault(topic, []).append(entry)
+    return [*requests, _offset_commit(group_id, part)] if part else requests
+
+
+def _offset_commit(
+    group_id: str, partitions: Mapping[str, Iterable[OffsetCommitRequestPartition]]
+) -> OffsetCommitRequest:
+    topics = (OffsetCommitRequestTopic(name=topic, partitions=tuple(of)) for topic, of in partitions.items())
+    return OffsetCommitRequest(group_id=group_id, member_id="", topics=tuple(topics))
 
 
 def leaders_of(metadata: MetadataResponse, topics: Iterable[str]) -> dict[int, list[Partition]]:

@@ -15,11 +15,6 @@ from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRe
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
 from fleet_consumer.wire.metadata import MetadataResponse
-from fleet_consumer.wire.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
 from fleet_operator.observe import batches, folding
 from fleet_operator.observe.folding import Offsets
 from fleet_operator.planning.offsets.records import Committed, OffsetsByTopic
@@ -66,30 +61,17 @@ def read_group(
 
 def commit(client: NetworkClient, group_id: str, wanted: OffsetsByTopic, mark: str) -> dict[Partition, str]:
     """Set these offsets, with the mark as metadata; returns the partitions that the coordinator refused, with its
-    reasons."""
-    request = OffsetCommitRequest(
-        group_id=group_id,
-        member_id="",
-        topics=tuple(
-            OffsetCommitRequestTopic(
-                name=topic,
-                partitions=tuple(
-                    OffsetCommitRequestPartition(
-                        partition_index=number, committed_offset=offset, committed_metadata=mark
-                    )
-                    for number, offset in offsets.items()
-                ),
-            )
-            for topic, offsets in wanted.items()
-        ),
-    )
-    answer = client.call(_coordinator(client, group_id), request, timeout_s=CALL_SECONDS)
-    return {
-        (topic.name, partition.partition_index): folding.reason_of(partition.error_code)
-        for topic in answer.topics
-        for partition in topic.partitions
-        if partition.error_code
-    }
+    reasons. Raises NetError; some are set then, perhaps, and it may be repeated."""
+    coordinator, refusals = _coordinator(client, group_id), dict[Partition, str]()
+    for request in batches.offset_commit_requests(group_id, wanted, mark):
+        answer = client.call(coordinator, request, timeout_s=CALL_SECONDS)
+        refusals |= {
+            (topic.name, partition.partition_index): folding.reason_of(partition.error_code)
+            for topic in answer.topics
+            for partition in topic.partitions
+            if partition.error_code
+        }
+    return refusals
 
 
 def read_committed(client: NetworkClient, group_id: str, wanted: OffsetsByTopic) -> dict[Partition, Committed]:
