@@ -9,7 +9,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
+from fleet_consumer.clock import Clock
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import CONSUMER_GROUP
@@ -31,6 +33,9 @@ from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
 
 log = logging.getLogger(__name__)
+
+READ_SECONDS: Final = 60.0
+"""Time for which offsets that were read may be decided upon: enough for a status whose write was put off."""
 
 
 def reset_facts(gathered: Gathered, sources: tuple[str, ...] | None, finding: Finding | None) -> ResetFacts:
@@ -95,16 +100,25 @@ class OffsetResets:
     store: Store
     observers: ObserverPool
     metrics: Metrics
-    findings: dict[Key, Finding]
+    clock: Clock
+    findings: dict[Key, Finding] = field(default_factory=dict)
+    taken_at: dict[Key, float] = field(default_factory=dict)
+    """When the steps of the findings began, monotonic."""
     unsent: dict[Key, Finding] = field(default_factory=dict)
     """Resets that this process has brought to `Committing`, and of which no commit can have been made yet."""
 
     def finding(self, group: Key) -> Finding | None:
-        """The outcome of the group's last step."""
-        return self.findings.get(group)
+        """The outcome of the group's last step. What was read is forgotten after a while: Kafka goes on when something
+        keeps the reset from going on."""
+        found = self.findings.get(group)
+        if found is None or found.read is None or self.clock.monotonic() - self.taken_at[group] <= READ_SECONDS:
+            return found
+        del self.findings[group]
+        return None
 
     def forget(self, group: Key) -> None:
         self.findings.pop(group, None)
+        self.taken_at.pop(group, None)
         self.unsent.pop(group, None)
 
     def advanced(self, group: Key, last: ResetRecord | None) -> None:
@@ -192,6 +206,7 @@ class OffsetResets:
         allowed: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         """Take a step and keep its finding; with `allowed`, only if that answers yes."""
+        self.taken_at[gathered.key] = self.clock.monotonic()
         try:
             if allowed is not None and not await allowed():
                 self.forget(gathered.key)

@@ -35,7 +35,7 @@ class ConsumerGroupReconciler:
         self._deletion = DeletionWork(context, kafka)
         self._known: dict[Key, JsonObject] = {}  # as last reconciled, for Events about deleted objects
         self._memories: dict[Key, Memory] = {}
-        self._resets = OffsetResets(kafka, context.store, context.observers, context.metrics, {})
+        self._resets = OffsetResets(kafka, context.store, context.observers, context.metrics, context.clock)
 
     async def reconcile(self, key: Key) -> Result:
         """Reconcile one ConsumerGroup by one step. Raises KubeError, to be retried."""

@@ -17,8 +17,9 @@ from fleet_operator.planning.fleet.revision import plan_revision
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
 from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, mark_of
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, ResetStep
+from fleet_operator.planning.offsets.targets import GroupOffsets
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
-from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets, reset_facts
+from fleet_operator.reconcilers.consumergroup.offset_reset import READ_SECONDS, OffsetResets, reset_facts
 from fleet_operator.runtime.metrics import Metrics
 from tests.unit.planning.builders import IMAGE, consumer_group, kafka_cluster
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
@@ -54,6 +55,9 @@ class Doing:
             raise answer
         return answer
 
+    def read_offsets(self, *_: Any, read_committed: bool) -> GroupOffsets:
+        return GroupOffsets(state="Empty")
+
     def look(self, cluster: object) -> None:
         pass
 
@@ -76,8 +80,9 @@ class Objects:
 async def take(observer: Any, live: JsonObject | None) -> tuple[Finding | None, list[int]]:
     """Take the step of a commit; its finding, and how often the group was queued."""
     nobody, returned = cast("Any", None), list[int]()
-    kafka = KafkaSide(nobody, VirtualClock(asyncio.get_running_loop()), nobody, nobody)
-    resets = OffsetResets(kafka, cast("Any", Objects(live)), observer, Metrics(), {})
+    clock = VirtualClock(asyncio.get_running_loop())
+    kafka = KafkaSide(nobody, clock, nobody, nobody)
+    resets = OffsetResets(kafka, cast("Any", Objects(live)), observer, Metrics(), clock)
     resets.take_step(cast("Any", HERE), ("orders",), COMMIT, lambda: returned.append(1))
     await asyncio.sleep(120.0)
     await kafka.close()
@@ -141,8 +146,9 @@ def test_it_is_known_whether_a_commit_can_have_been_made(
 
     async def main() -> Finding | None:
         nobody = cast("Any", None)
-        kafka = KafkaSide(nobody, VirtualClock(asyncio.get_running_loop()), nobody, nobody)
-        resets = OffsetResets(kafka, cast("Any", Objects(body())), cast("Any", Doing(*answers)), Metrics(), {})
+        clock = VirtualClock(asyncio.get_running_loop())
+        kafka = KafkaSide(nobody, clock, nobody, nobody)
+        resets = OffsetResets(kafka, cast("Any", Objects(body())), cast("Any", Doing(*answers)), Metrics(), clock)
         if wrote:
             resets.advanced(GROUP, RECORD)
         for _ in answers:
@@ -153,6 +159,31 @@ def test_it_is_known_whether_a_commit_can_have_been_made(
     finding = run_virtual(main())
     assert finding is not None
     assert (finding.outdated, finding.unsent) == (True, unsent)
+
+
+DOWN = replace(RECORD, phase=ResetPhase.STANDING_DOWN, offsets={})
+
+
+def test_offsets_that_were_read_before_a_hindrance_are_not_decided_upon_after_it() -> None:
+    """`paused` may come right behind a read, and be removed hours later."""
+
+    async def main() -> tuple[Finding | None, Finding | None]:
+        nobody, clock = cast("Any", None), VirtualClock(asyncio.get_running_loop())
+        kafka = KafkaSide(nobody, clock, nobody, nobody)
+        resets = OffsetResets(kafka, nobody, cast("Any", Doing()), Metrics(), clock)
+        wanted = consumer_group(offsets={"reset": {"id": "a", "to": "Latest"}})
+        here = SimpleNamespace(**{**vars(HERE), "group": wanted})
+        decision = ResetDecision(last=DOWN, step=ResetStep.READ, step_for=DOWN)
+        resets.take_step(cast("Any", here), ("orders",), decision, lambda: None)
+        await asyncio.sleep(READ_SECONDS - 1.0)
+        early = resets.finding(GROUP)
+        await asyncio.sleep(2.0)
+        return early, resets.finding(GROUP)
+
+    early, late = run_virtual(main())
+    assert early is not None
+    assert early.read is not None
+    assert late is None
 
 
 REVISION = plan_revision(consumer_group(), kafka_cluster(), handler_files=None, image=IMAGE)
